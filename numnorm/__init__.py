@@ -1,0 +1,52 @@
+"""Normalization layers as plain functions on arrays."""
+
+from numnorm.norms.ada import ada_norm, ada_norm_backward, ada_norm_forward
+from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
+from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
+from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
+from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
+from numnorm.norms.moments import Moments, batch_moments
+from numnorm.norms.results import (
+    Gradients,
+    Normalized,
+    RmsGradients,
+    RmsNormalized,
+    WeightGradients,
+    WeightNormalized,
+)
+from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
+from numnorm.norms.weight import weight_norm, weight_norm_backward, weight_norm_forward
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Gradients",
+    "Moments",
+    "Normalized",
+    "RmsGradients",
+    "RmsNormalized",
+    "WeightGradients",
+    "WeightNormalized",
+    "ada_norm",
+    "ada_norm_backward",
+    "ada_norm_forward",
+    "batch_moments",
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_norm_forward",
+    "group_norm",
+    "group_norm_backward",
+    "group_norm_forward",
+    "instance_norm",
+    "instance_norm_backward",
+    "instance_norm_forward",
+    "layer_norm",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "rms_norm",
+    "rms_norm_backward",
+    "rms_norm_forward",
+    "weight_norm",
+    "weight_norm_backward",
+    "weight_norm_forward",
+]

@@ -1,0 +1,292 @@
+"""Checks of arguments and their messages, and every array seen as rows or as columns.
+
+Nothing here touches the elements of an array: shapes, dtypes and numbers only, so that every
+backend uses the same checks.
+"""
+
+import functools
+import math
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Shape = tuple[int, ...]
+Axis = int | tuple[int, ...]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class RowLayout(NamedTuple):
+    """An array seen as rows that each have statistics of their own.
+
+    Attributes
+    ----------
+    order : tuple of int or None
+        The permutation of the axes that makes each row contiguous; None if they lie so already.
+    permuted : tuple of int
+        The array's shape in that order.
+    rows, width : int
+        The array is ``(rows, width)`` after that.
+    run, channels : int
+        A row consists of runs of `run` elements; the runs of all rows belong to channels
+        0, 1, ..., channels - 1, 0, 1, ... in turn.
+    shared : bool
+        Whether a run shares one parameter; else each of its elements has its own.
+    statistic_shape : tuple of int
+        The shape of the saved mean and rstd.
+    parameter_shape : tuple of int
+        The shape of gamma and beta.
+    parameter_meaning : str
+        What that shape is, for messages.
+    """
+
+    order: tuple[int, ...] | None
+    permuted: Shape
+    rows: int
+    width: int
+    run: int
+    channels: int
+    shared: bool
+    statistic_shape: Shape
+    parameter_shape: Shape
+    parameter_meaning: str
+
+
+class ColumnLayout(NamedTuple):
+    """An array ``(outer, channels, inner)`` whose channels each have statistics of their own."""
+
+    outer: int
+    channels: int
+    inner: int
+
+    @property
+    def count(self) -> int:
+        """The number of values in a channel."""
+        return self.outer * self.inner
+
+    @property
+    def block(self) -> int:
+        """The number of outer entries whose sums are taken together.
+
+        It does not depend on how many there are, so that a stream of chunks can be cut into the
+        same blocks as the whole.
+        """
+        by_size = 16384 // max(self.channels * self.inner, 1)
+        return max(32 if self.inner == 1 else 1, min(256, by_size))
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks, the last of which may be shorter."""
+        return -(-self.outer // self.block)
+
+
+def _normalized_axis(axis: Any, ndim: int, name: str) -> int:
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {_brief(axis)}") from None
+    if not -ndim <= index < ndim:
+        raise ValueError(
+            f"{name} must be between {-ndim} and {ndim - 1} for an array of {ndim} axes, "
+            f"got {index}"
+        )
+    return index % ndim
+
+
+def _normalized_axes(axis: Any, ndim: int, array: str) -> tuple[int, ...]:
+    if ndim == 0:
+        raise ValueError(f"{array} must have at least 1 axis, got a scalar")
+    given = axis if isinstance(axis, tuple) else (axis,)
+    if not given:
+        raise ValueError("axis must name at least 1 axis, got ()")
+    axes = tuple(sorted(_normalized_axis(a, ndim, "axis") for a in given))
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"axis must not name an axis twice, got {given}")
+    return axes
+
+
+def _order(kept: tuple[int, ...], joined: tuple[int, ...]) -> tuple[int, ...] | None:
+    order = kept + joined
+    return None if order == tuple(range(len(order))) else order
+
+
+def _take(shape: Shape, axes: tuple[int, ...]) -> Shape:
+    return tuple(shape[a] for a in axes)
+
+
+def _rest(axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    return tuple(a for a in range(ndim) if a not in axes)
+
+
+def row_layout(shape: Shape, axis: Any) -> RowLayout:
+    """Return the rows over `axis`, with parameters for each of a row's elements."""
+    try:
+        return _row_layout(shape, axis)
+    except TypeError:  # an unhashable axis, or one of a wrong type: say which
+        raise TypeError(f"axis must be an int or a tuple of ints, got {_brief(axis)}") from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _row_layout(shape: Shape, axis: Any) -> RowLayout:
+    axes = _normalized_axes(axis, len(shape), "x")
+    kept = _rest(axes, len(shape))
+    width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, kept))
+    return RowLayout(
+        order=_order(kept, axes),
+        permuted=_take(shape, kept + axes),
+        rows=rows,
+        width=width,
+        run=width,
+        channels=1,
+        shared=False,
+        statistic_shape=_take(shape, kept),
+        parameter_shape=_take(shape, axes),
+        parameter_meaning="the normalized axes of x",
+    )
+
+
+def vector_layout(shape: Shape, axis: Any) -> RowLayout:
+    """Return the weight vectors over `axis`, with one parameter for each vector."""
+    layout = row_layout(shape, axis)
+    return layout._replace(
+        channels=max(layout.rows, 1),
+        shared=True,
+        parameter_shape=layout.statistic_shape,
+        parameter_meaning="the axes of v that are not normalized",
+    )
+
+
+def group_layout(shape: Shape, channel_axis: Any, groups: Any) -> RowLayout:
+    """Return a row for each sample and group of channels, with parameters for each channel.
+
+    `groups` None means one channel in each group.
+    """
+    channel = _channel_of(shape, channel_axis, at_least=2)
+    if channel == 0:
+        raise ValueError("channel_axis must not be 0, the axis of the samples")
+    channels = shape[channel]
+    return _group_layout(shape, channel, _checked_groups(groups, channels))
+
+
+@functools.lru_cache(maxsize=1024)
+def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
+    spatial = _rest((0, channel), len(shape))
+    inner = math.prod(_take(shape, spatial))
+    channels = shape[channel]
+    width = channels // groups * inner
+    shared = inner != 1
+    return RowLayout(
+        order=_order((0, channel), spatial),
+        permuted=_take(shape, (0, channel, *spatial)),
+        rows=shape[0] * groups,
+        width=width,
+        run=inner if shared else width,
+        channels=channels if shared else groups,
+        shared=shared,
+        statistic_shape=(shape[0], groups),
+        parameter_shape=(channels,),
+        parameter_meaning="the channels of x",
+    )
+
+
+def column_layout(shape: Shape, channel_axis: Any) -> ColumnLayout:
+    """Return the channels over all other axes."""
+    channel = _channel_of(shape, channel_axis, at_least=1)
+    return ColumnLayout(
+        math.prod(shape[:channel]), shape[channel], math.prod(shape[channel + 1 :])
+    )
+
+
+def _channel_of(shape: Shape, channel_axis: Any, at_least: int) -> int:
+    if len(shape) < at_least:
+        raise ValueError(f"x must have at least {at_least} axes, got {len(shape)}")
+    return _normalized_axis(channel_axis, len(shape), "channel_axis")
+
+
+def _checked_groups(groups: Any, channels: int) -> int:
+    if groups is None:
+        return max(channels, 1)
+    count = check_integer("groups", groups, 1)
+    if channels % count:
+        raise ValueError(f"groups must divide the {channels} channels of x, got {count}")
+    return count
+
+
+def result_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that an array is computed and returned in."""
+    if dtype.name in FLOATS:
+        return dtype.newbyteorder("=")
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}, an integer or bool, got {dtype}")
+
+
+def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:
+    """Raise unless an array has the expected shape."""
+    if shape != expected:
+        raise ValueError(f"{name} must have shape {expected}, {meaning}, got {shape}")
+
+
+def check_float(name: str, dtype: np.dtype[Any]) -> None:
+    """Raise unless an array is one of real numbers."""
+    if dtype.name not in FLOATS and dtype.kind not in "biu":
+        raise TypeError(f"{name} must hold real numbers, got dtype {dtype}")
+
+
+def check_number(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite number between two bounds as a float."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {_brief(value)}") from None
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a number, got {_brief(value)}")
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
+    if not least <= number <= most:
+        bounds = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+        raise ValueError(f"{name} must be {bounds}, got {number:g}")
+    return number
+
+
+def check_eps(eps: Any) -> float:
+    """Return epsilon as a float."""
+    if type(eps) is float and 0.0 <= eps < math.inf:
+        return eps
+    return check_number("eps", eps, least=0.0)
+
+
+def check_integer(name: str, value: Any, least: int) -> int:
+    """Return an integer that is not too small."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {_brief(value)}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    """Return a value that is one of the choices."""
+    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
+        listed = ", ".join(repr(c) for c in choices[:-1]) + f" or {choices[-1]!r}"
+        raise ValueError(f"{name} must be {listed}, got {_brief(value)}")
+    return value
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {_brief(value)}")
+    return bool(value)
+
+
+def _brief(value: Any) -> str:
+    """Return a value for a message: a plain one itself, of anything else its type."""
+    if value is None or isinstance(value, str | int | float | tuple):
+        text = repr(value)
+        if len(text) <= 60:
+            return text
+    return f"an object of type {type(value).__name__}"

@@ -1,0 +1,69 @@
+"""Which backend serves which type of array.
+
+A type is looked up in a package that the caller has imported already: nothing is imported to
+find out what an array is. A new backend is one folder beside this file and one line in
+``_REGISTRY``.
+"""
+
+import functools
+import importlib
+import sys
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from numnorm.backends.contract import Backend
+
+
+class _Entry(NamedTuple):
+    package: str
+    type_name: str
+    backend: str
+
+
+_REGISTRY = (_Entry("numpy", "ndarray", "numnorm.backends.cpu"),)
+
+# Things that would turn into a NumPy array, but not without a surprise: a masked array would
+# lose its mask, a graph would be computed and a device array copied behind the caller's back.
+_SURPRISES = ("mask", "__dask_graph__", "__cuda_array_interface__")
+
+
+def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
+    """Return the backend of an array, and the array in a float dtype; a sequence as NumPy array.
+
+    Raises
+    ------
+    TypeError
+        If no backend takes this type and it does not turn into a NumPy array, or if its dtype
+        is not one of real numbers.
+    """
+    backend = _backend_of(type(array))
+    if backend is None:
+        backend, array = cast(Backend, _backend_of(np.ndarray)), _as_numpy(array, name)
+    return backend, backend.as_float_array(name, array)
+
+
+@functools.lru_cache(maxsize=256)
+def _backend_of(kind: type) -> Backend | None:
+    if any(hasattr(kind, attribute) for attribute in _SURPRISES):
+        return None
+    for entry in _REGISTRY:
+        package = sys.modules.get(entry.package)
+        if package is not None and issubclass(kind, getattr(package, entry.type_name)):
+            return cast(Backend, importlib.import_module(entry.backend))
+    return None
+
+
+def _as_numpy(array: Any, name: str) -> np.ndarray[Any, Any]:
+    plain = isinstance(array, list | tuple | int | float | np.generic)
+    like = hasattr(array, "__array__") and not any(hasattr(array, a) for a in _SURPRISES)
+    if plain or like:
+        try:
+            return np.asarray(array)
+        except (TypeError, ValueError, RuntimeError):
+            pass
+    supported = ", ".join(f"{e.package}.{e.type_name}" for e in _REGISTRY)
+    raise TypeError(
+        f"{name} must be one of {supported}, or turn into the first, "
+        f"got {type(array).__module__}.{type(array).__qualname__}"
+    )

@@ -1,0 +1,14 @@
+"""The CPU backend: NumPy arrays, Numba kernels."""
+
+from numnorm.backends.cpu.arrays import as_float_array
+from numnorm.backends.cpu.columns import column_backward, column_forward, column_moments
+from numnorm.backends.cpu.rows import row_backward, row_forward
+
+__all__ = [
+    "as_float_array",
+    "column_backward",
+    "column_forward",
+    "column_moments",
+    "row_backward",
+    "row_forward",
+]

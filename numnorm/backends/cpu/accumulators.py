@@ -1,0 +1,67 @@
+"""Where the gradients of gamma and beta are summed over rows.
+
+Three forms, told apart by type: no sums at all (None), one number a channel (1-D, added up in
+float64 at once), or one an element (2-D). The last would cost the loops a conversion for every
+element, so it is summed in the working type first and flushed to float64 every few rows.
+"""
+
+import numpy as np
+from numba.core import types
+from numba.extending import overload
+
+
+def _is_matrix(kind):
+    return isinstance(kind, types.Array) and kind.ndim == 2
+
+
+def working_sums(total, like):
+    """Return zeros of the type of `like` for a 2-D total, None for the other forms."""
+    if total is None or total.ndim == 1:
+        return None
+    return np.zeros(total.shape, type(like))
+
+
+@overload(working_sums)
+def _working_sums(total, like):
+    if not _is_matrix(total):
+        return lambda total, like: None
+    kind = np.float32 if like == types.float32 else np.float64
+    return lambda total, like: np.zeros(total.shape, kind)
+
+
+def flush(working, total):
+    """Add the working sums to the total and set them to zero."""
+    if working is not None:
+        total += working
+        working[:] = 0
+
+
+@overload(flush)
+def _flush(working, total):
+    if not _is_matrix(working):
+        return lambda working, total: None
+
+    def implementation(working, total):
+        for c in range(total.shape[0]):
+            for j in range(total.shape[1]):
+                total[c, j] += working[c, j]
+                working[c, j] = 0
+
+    return implementation
+
+
+def collect(total, channel, value):
+    """Add a channel's sum to a 1-D total."""
+    if total is not None and total.ndim == 1:
+        total[channel] += value
+
+
+@overload(collect)
+def _collect(total, channel, value):
+    if not isinstance(total, types.Array) or total.ndim != 1:
+        return lambda total, channel, value: None
+
+    def implementation(total, channel, value):
+        total[channel] += value
+
+    return implementation

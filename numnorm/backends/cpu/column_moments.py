@@ -1,0 +1,144 @@
+"""Mean and squared deviations of every channel, over fixed blocks that are merged in order.
+
+An array is ``(outer, channels)``, where the loops run across the channels, or
+``(outer, channels, inner)``, where they run along each channel's contiguous elements.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
+from numnorm.backends.cpu.row_statistics import make_statistics
+from numnorm.backends.cpu.storage import Storage
+from numnorm.backends.scalars import merge_moments
+
+_merge_moments = elementwise(merge_moments)
+
+# Channels whose sums are held in the first-level cache together.
+_TILE = 512
+
+
+def _make_retaken(storage: Storage) -> Callable[..., Any]:
+    statistics = make_statistics(storage.widen, np.float64, centred=True)
+    smallest = storage.smallest_variance
+
+    @elementwise
+    def retaken(values, mean, m2):
+        """Return mean and m2, once more in float64 if squares overflowed or vanished."""
+        if smallest * values.size < m2 < np.inf:
+            return mean, m2
+        for i in range(values.size):
+            if values[i] != values[0]:
+                high, low, m2 = statistics(values, 1.0)
+                return high + low, m2
+        return mean, m2
+
+    return retaken
+
+
+def make_moments_across(storage: Storage) -> Twins:
+    """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
+    real = storage.working
+    widen = storage.widen
+    retaken = _make_retaken(storage)
+
+    @elementwise
+    def add_deviations(x, origin, first):
+        for j in range(x.size):
+            first[j] += real(widen(x[j])) - origin[j]
+
+    @elementwise
+    def add_squares(x, origin, first, second):
+        for j in range(x.size):
+            deviation = real(widen(x[j])) - origin[j]
+            first[j] += deviation
+            second[j] += deviation * deviation
+
+    @elementwise
+    def tile_moments(x, start, stop, mean, m2):
+        n = real(x.shape[0])
+        origin = np.empty(stop - start, real)
+        first = np.zeros(stop - start, real)
+        second = np.zeros(stop - start, real)
+        for j in range(stop - start):
+            origin[j] = real(widen(x[0][start + j]))
+        for i in range(x.shape[0]):
+            add_deviations(x[i][start:stop], origin, first)
+        for j in range(stop - start):
+            origin[j] += first[j] / n
+            first[j] = real(0)
+        for i in range(x.shape[0]):
+            add_squares(x[i][start:stop], origin, first, second)
+        for j in range(stop - start):
+            low = np.float64(first[j]) / x.shape[0]
+            squares = np.float64(second[j]) - np.float64(first[j]) * low
+            values = x[:, start + j]
+            mean[start + j], m2[start + j] = retaken(values, np.float64(origin[j]) + low, squares)
+
+    @elementwise
+    def block_moments(x, mean, m2):
+        stand_alone()
+        for start in range(0, x.shape[1], _TILE):
+            tile_moments(x, start, min(start + _TILE, x.shape[1]), mean, m2)
+
+    def kernel(x, block, means, m2s):
+        for p in prange(means.shape[0]):
+            block_moments(x[p * block : (p + 1) * block], means[p], m2s[p])
+
+    return twins(f"column_moments.across.{storage.name}", kernel)
+
+
+def make_moments_along(storage: Storage) -> Twins:
+    """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels, inner)``."""
+    statistics = make_statistics(storage.widen, storage.working, centred=True)
+    retaken = _make_retaken(storage)
+
+    @elementwise
+    def block_moments(x, c):
+        stand_alone()
+        mean, m2 = 0.0, 0.0
+        for i in range(x.shape[0]):
+            values = x[i, c]
+            high, low, squares = statistics(values, None)
+            centre = np.float64(high) + np.float64(low)
+            centre, squares = retaken(values, centre, squares)
+            if i == 0:
+                mean, m2 = centre, squares
+            else:
+                n = float(values.size)
+                mean, m2 = _merge_moments(i * n, mean, m2, n, centre, squares)
+        return mean, m2
+
+    def kernel(x, block, means, m2s):
+        channels = x.shape[1]
+        for t in prange(means.shape[0] * channels):
+            p, c = t // channels, t % channels
+            mean, m2 = block_moments(x[p * block : (p + 1) * block], c)
+            means[p, c] = mean
+            m2s[p, c] = m2
+
+    return twins(f"column_moments.along.{storage.name}", kernel)
+
+
+def make_fold() -> Twins:
+    """Return a kernel that merges the moments of all blocks, in order, into ``mean`` and ``m2``.
+
+    It takes ``count, mean, m2, block_count, last_count, means, m2s``.
+    """
+
+    def fold(count, mean, m2, block_count, last_count, means, m2s):
+        for p in range(means.shape[0]):
+            n = block_count if p < means.shape[0] - 1 else last_count
+            for c in range(mean.size):
+                if count == 0.0:
+                    mean[c], m2[c] = means[p, c], m2s[p, c]
+                else:
+                    mean[c], m2[c] = _merge_moments(
+                        count, mean[c], m2[c], n, means[p, c], m2s[p, c]
+                    )
+            count += n
+
+    return twins("column_moments.fold", fold)

@@ -1,0 +1,197 @@
+"""The norms whose statistics belong to a channel, on NumPy arrays."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.arguments import ColumnLayout
+from numnorm.backends.contract import Detached, Norm
+from numnorm.backends.cpu.arrays import (
+    Array,
+    Output,
+    as_kernel_array,
+    as_parameter,
+    as_statistic,
+    gradient_dtype,
+    like_input,
+)
+from numnorm.backends.cpu.column_backward import (
+    make_dx_across,
+    make_dx_along,
+    make_sums_across,
+    make_sums_along,
+)
+from numnorm.backends.cpu.column_forward import make_forward_across, make_forward_along
+from numnorm.backends.cpu.column_moments import make_fold, make_moments_across, make_moments_along
+from numnorm.backends.cpu.jit import Twins
+from numnorm.backends.cpu.parallel import row_parts, run
+from numnorm.backends.cpu.storage import Storage, storage_of
+
+
+class _Family(NamedTuple):
+    """The kernels of one layout."""
+
+    moments: Callable[..., Twins]
+    forward: Callable[..., Twins]
+    sums: Callable[..., Twins]
+    dx: Callable[..., Twins]
+
+
+# Without inner axes the loops run across the channels, with them along each channel.
+_ACROSS = _Family(
+    *map(functools.cache, (make_moments_across, make_forward_across, make_sums_across)),
+    functools.cache(make_dx_across),
+)
+_ALONG = _Family(
+    *map(functools.cache, (make_moments_along, make_forward_along, make_sums_along)),
+    functools.cache(make_dx_along),
+)
+_fold = functools.cache(make_fold)
+
+
+def _family(layout: ColumnLayout) -> _Family:
+    return _ACROSS if layout.inner == 1 else _ALONG
+
+
+def _shape(layout: ColumnLayout) -> tuple[int, ...]:
+    return layout[:2] if layout.inner == 1 else tuple(layout)
+
+
+def _tasks(layout: ColumnLayout, entries: int) -> int:
+    """Return how many pieces of work there are in some outer entries."""
+    return entries if layout.inner == 1 else entries * layout.channels
+
+
+def column_moments(
+    x: Array, layout: ColumnLayout, after: tuple[int, Any, Any] | None
+) -> tuple[int, Array, Array]:
+    """Return (count, mean, m2) of each channel, going on from `after`."""
+    count, mean, m2 = (0, 0.0, 0.0) if after is None else after
+    mean, m2 = (np.array(np.broadcast_to(a, layout.channels), np.float64) for a in (mean, m2))
+    if layout.count == 0 or layout.channels == 0:
+        return count, mean, m2
+    storage = storage_of(x.dtype)
+    source = as_kernel_array(x, storage, None, _shape(layout))
+    means = np.empty((layout.blocks, layout.channels))
+    m2s = np.empty_like(means)
+    arguments = (source, layout.block, means, m2s)
+    run(_family(layout).moments(storage), arguments, x.size, _tasks(layout, layout.blocks))
+    last = layout.outer - (layout.blocks - 1) * layout.block
+    counts = float(layout.block * layout.inner), float(last * layout.inner)
+    _fold().serial(float(count), mean, m2, *counts, means, m2s)
+    return count + layout.count, mean, m2
+
+
+class _Centre(NamedTuple):
+    """Mean and scale of each channel, in the type that a kernel computes in."""
+
+    high: Array
+    low: Array
+    rstd: Array
+
+
+def _centre(mean: Any, rstd: Any, layout: ColumnLayout, storage: Storage) -> _Centre:
+    shape = (layout.channels,)
+    mean = as_statistic("mean", mean, shape, "the channels of x")
+    rstd = as_statistic("rstd", rstd, shape, "the channels of x")
+    in_range = (rstd < storage.largest_rstd) & (rstd > 1 / storage.largest_rstd)
+    fits = bool((in_range | (rstd == 0) | np.isnan(rstd)).all())
+    working = storage.working if fits else np.float64
+    high = mean.astype(working)
+    with np.errstate(invalid="ignore"):
+        low = (mean - high).astype(working)
+    return _Centre(high, low, rstd.astype(working))
+
+
+def _parameter(name: str, value: Any, layout: ColumnLayout, storage: Storage) -> Array | None:
+    shape = (layout.channels,)
+    return as_parameter(name, value, shape, "the channels of x", storage.working, shape)
+
+
+def column_forward(
+    norm: Norm,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: ColumnLayout,
+    out: Any,
+) -> Array:
+    """Return x normalized by the given statistics of each channel."""
+    storage = storage_of(x.dtype)
+    source = as_kernel_array(x, storage, None, _shape(layout))
+    centre = _centre(mean, rstd, layout, storage)
+    weights = (
+        _parameter("gamma", gamma, layout, storage),
+        _parameter("beta", beta, layout, storage),
+    )
+    output = Output(out, x.shape, x.dtype, None, (source, *centre, *weights))
+    if x.size:
+        parts = row_parts(_tasks(layout, layout.outer))
+        target = output.target(storage, _shape(layout))
+        arguments = (source, *centre, *weights, target, parts)
+        run(_family(layout).forward(norm, storage), arguments, x.size, parts)
+    return output.finish()
+
+
+def column_backward(
+    norm: Norm,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: ColumnLayout,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array, Array]:
+    """Return dx, dgamma, dbeta."""
+    storage = storage_of(x.dtype)
+    dtype = gradient_dtype("gamma", gamma, x.dtype)
+    shape = _shape(layout)
+    source = as_kernel_array(x, storage, None, shape)
+    slope = as_kernel_array(like_input("dy", dy, x), storage, None, shape)
+    centre = _centre(mean, rstd, layout, storage)
+    weight = _parameter("gamma", gamma, layout, storage)
+    output = Output(out, x.shape, x.dtype, None, (source, slope, *centre, weight))
+    dgamma, dbeta = _sums(norm, slope, source, centre, layout, storage)
+    if x.size:
+        means = _means(dgamma, dbeta, weight, layout, detached, centre.rstd.dtype)
+        parts = row_parts(_tasks(layout, layout.outer))
+        target = output.target(storage, shape)
+        arguments = (slope, source, *centre, weight, *means, target, parts)
+        run(_family(layout).dx(norm, storage), arguments, x.size, parts)
+    return output.finish(), dgamma.astype(dtype), dbeta.astype(dtype)
+
+
+def _sums(
+    norm: Norm, dy: Array, x: Array, centre: _Centre, layout: ColumnLayout, storage: Storage
+) -> tuple[Array, Array]:
+    """Return the sums of dy * xhat and of dy over each channel."""
+    if x.size == 0:
+        return np.zeros(layout.channels), np.zeros(layout.channels)
+    with_xhat = np.empty((layout.blocks, layout.channels))
+    plain = np.empty_like(with_xhat)
+    arguments = (dy, x, *centre, layout.block, with_xhat, plain)
+    run(_family(layout).sums(norm, storage), arguments, x.size, _tasks(layout, layout.blocks))
+    return with_xhat.sum(axis=0), plain.sum(axis=0)
+
+
+def _means(
+    dgamma: Array,
+    dbeta: Array,
+    gamma: Array | None,
+    layout: ColumnLayout,
+    detached: Detached,
+    working: np.dtype[Any],
+) -> tuple[Array, Array]:
+    """Return the means of g and of g * xhat, which flow through mean and scale."""
+    share = (1.0 if gamma is None else gamma.astype(np.float64)) / layout.count
+    nothing = np.zeros(layout.channels, working)
+    return (
+        nothing if detached.mean else (dbeta * share).astype(working),
+        nothing if detached.scale else (dgamma * share).astype(working),
+    )

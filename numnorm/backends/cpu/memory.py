@@ -1,0 +1,63 @@
+"""Where numnorm puts the outputs that it allocates.
+
+Aligned to a cache line, and away from the inputs modulo 4096 bytes: a store whose address ends
+like that of a load close behind it makes the processor wait. NumPy's own large arrays all begin
+16 bytes into a page, which is the worst case.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+_LINE = 64
+_PAGE = 4096
+# Below this many bytes everything is in cache anyway and the bookkeeping would cost more.
+_SMALL = 1 << 16
+
+Array = np.ndarray[Any, Any]
+
+
+def address_of(array: Array) -> int:
+    """Return the address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Array) -> Array:
+    """Return an uninitialized C-contiguous array, placed well for kernels that read `inputs`."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < _SMALL:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + 2 * _PAGE, np.uint8)
+    start = address_of(memory)
+    first_page = -start % _PAGE
+    offset = first_page + _best_residue([address_of(array) % _PAGE for array in inputs])
+    return np.ndarray(shape, dtype, buffer=memory, offset=offset)
+
+
+def _best_residue(taken: list[int]) -> int:
+    """Return the multiple of a cache line, modulo a page, that is farthest from those taken."""
+    taken = sorted(taken) or [0]
+    following = [*taken[1:], taken[0] + _PAGE]
+    gap, start = max((b - a, a) for a, b in zip(taken, following, strict=True))
+    return (start + gap // 2) % _PAGE // _LINE * _LINE
+
+
+def writable_alias(array: Array) -> Array:
+    """Return the same memory as a writable array, for kernels that only read it.
+
+    Numba compiles a kernel once more for read-only arrays; this spares that and a copy.
+    """
+    interface = dict(array.__array_interface__)
+    interface["data"] = (interface["data"][0], False)
+    holder = _Memory()
+    holder.__array_interface__ = interface
+    holder.owner = array
+    return np.asarray(holder)
+
+
+class _Memory:
+    """Memory that belongs to another array, kept alive with it."""
+
+    __array_interface__: dict[str, Any]
+    owner: Array

@@ -1,0 +1,75 @@
+"""Whether a kernel may run in parallel now, without ever risking the process.
+
+The serial and the parallel kernel give the same bytes, so the choice is free. Three dangers decide
+it: Numba's workqueue layer aborts the process when two threads enter it at once; GNU OpenMP kills
+a forked child at its first parallel region; and a launch costs more than a small array's work.
+"""
+
+import os
+import threading
+from typing import Any
+
+import numba
+from numba.np.ufunc import parallel as numba_parallel
+
+from numnorm.backends.cpu.jit import Twins
+
+# Elements below which a serial kernel is done before a parallel one has started.
+_SMALL = 1 << 15
+_SMALL_WORKQUEUE = 1 << 18
+
+_workqueue_lock = threading.Lock()
+_must_stay_serial = False
+
+
+def _after_fork_in_child() -> None:
+    """Stay serial in the child of a process whose threads had been started."""
+    global _must_stay_serial, _workqueue_lock
+    _must_stay_serial = getattr(numba_parallel, "_is_initialized", True)
+    # Another thread of the parent may have held it; it does not exist here.
+    _workqueue_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) -> None:
+    """Run the serial or the parallel twin of a kernel."""
+    if not _worth_it(elements, parts):
+        kernel.serial(*arguments)
+    elif numba.threading_layer() != "workqueue":
+        kernel.parallel(*arguments)
+    elif elements >= _SMALL_WORKQUEUE and _workqueue_lock.acquire(blocking=False):
+        try:
+            kernel.parallel(*arguments)
+        finally:
+            _workqueue_lock.release()
+    else:
+        kernel.serial(*arguments)
+
+
+def _worth_it(elements: int, parts: int) -> bool:
+    # Asking for the number of threads starts them, so it comes last.
+    return (
+        elements >= _SMALL
+        and parts > 1
+        and not _must_stay_serial
+        and numba.get_num_threads() > 1
+    )
+
+
+def row_parts(rows: int) -> int:
+    """Return into how many parts rows are cut whose results are independent."""
+    return min(rows, 256)
+
+
+def summed_parts(rows: int, row_elements: int, summed: int) -> int:
+    """Return into how many parts rows are cut whose sums are taken part by part.
+
+    It follows from the shapes alone, so that the sums do not depend on the threads; each part
+    has work worth a thread, and all the parts' sums together stay small beside the input.
+    """
+    by_work = rows * row_elements // _SMALL
+    by_memory = rows * row_elements // (8 * max(summed, 1))
+    return max(1, min(64, rows, by_work, by_memory))

@@ -1,0 +1,182 @@
+"""The backward kernel of every norm whose statistics are shared by a row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import prange
+
+from numnorm.backends.contract import Norm
+from numnorm.backends.cpu.accumulators import collect, flush, working_sums
+from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, sums, twins
+from numnorm.backends.cpu.optional import add_to, centred, element, part, split
+from numnorm.backends.cpu.storage import Storage
+from numnorm.backends.scalars import deviation_flow, input_gradient
+
+_deviation_flow = elementwise(deviation_flow)
+_input_gradient = elementwise(input_gradient)
+
+_ROWS_BETWEEN_FLUSHES = 64
+
+
+def make_gradient_sums(
+    backward: Callable[..., Any], storage: Storage, working: type
+) -> Callable[..., Any]:
+    """Return a compiled loop over one run that takes every sum which the gradients need.
+
+    It returns the sums of g, g * xhat, dy * xhat and dy, and adds the last two, element by
+    element, to the accumulators of this run where there are any.
+    """
+    backward = elementwise(backward)
+    widen = storage.widen
+    real = working
+
+    @sums
+    def gradient_sums(dy, x, high, low, rstd, gamma, beta, dgamma, dbeta):
+        sum_g = real(0)
+        sum_g_xhat = real(0)
+        sum_dy_xhat = real(0)
+        sum_dy = real(0)
+        for j in range(x.size):
+            slope = real(widen(dy[j]))
+            xhat = centred(real(widen(x[j])), high, low) * rstd
+            g = backward(slope, xhat, element(gamma, j, real(1)), element(beta, j, real(0)))
+            sum_g += g
+            sum_g_xhat += g * xhat
+            sum_dy_xhat += slope * xhat
+            sum_dy += slope
+            add_to(dgamma, j, slope * xhat)
+            add_to(dbeta, j, slope)
+        return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
+
+    return gradient_sums
+
+
+def make_input_gradients(
+    backward: Callable[..., Any], storage: Storage, working: type
+) -> Callable[..., Any]:
+    """Return a compiled loop over one run that stores dx."""
+    backward = elementwise(backward)
+    widen, narrow = storage.widen, storage.narrow
+    real = working
+
+    @elementwise
+    def input_gradients(dy, x, high, low, rstd, gamma, beta, mean_g, mean_g_xhat, dx):
+        for j in range(x.size):
+            xhat = centred(real(widen(x[j])), high, low) * rstd
+            slope = real(widen(dy[j]))
+            g = backward(slope, xhat, element(gamma, j, real(1)), element(beta, j, real(0)))
+            dx[j] = narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, rstd))
+
+    return input_gradients
+
+
+def _make_row(norm: Norm, storage: Storage, working: type) -> Callable[..., Any]:
+    gradient_sums = make_gradient_sums(norm.backward, storage, working)
+    input_gradients = make_input_gradients(norm.backward, storage, working)
+    real = working
+
+    @elementwise
+    def row_sums(dy, x, centre, first_channel, shape, weights, working_totals, totals):
+        high, low, rstd = centre
+        gamma, beta = weights
+        sum_g, sum_g_xhat = 0.0, 0.0
+        run, channels = shape
+        for start in range(0, x.size, run):
+            c = (first_channel + start // run) % channels
+            g, g_xhat, dy_xhat, slope = gradient_sums(
+                dy[start : start + run],
+                x[start : start + run],
+                high,
+                low,
+                rstd,
+                part(gamma, c),
+                part(beta, c),
+                part(working_totals[0], c),
+                part(working_totals[1], c),
+            )
+            sum_g += g
+            sum_g_xhat += g_xhat
+            collect(totals[0], c, dy_xhat)
+            collect(totals[1], c, slope)
+        return sum_g, sum_g_xhat
+
+    @elementwise
+    def backward_row(dy, x, mean, rstd, first_channel, shape, weights, flows, dx, inner, totals):
+        high, low = split(mean, real(0))
+        centre = (high, low, real(rstd))
+        mean_share, scale_share, eps_on_deviation = flows
+        sum_g, sum_g_xhat = row_sums(
+            dy, x, centre, first_channel, shape, weights, inner, totals
+        )
+        # A detached statistic passes nothing on, a NaN neither.
+        mean_g = real(sum_g * mean_share if mean_share > 0.0 else 0.0)
+        through_scale = scale_share * _deviation_flow(rstd, eps_on_deviation)
+        mean_g_xhat = real(sum_g_xhat * through_scale if scale_share > 0.0 else 0.0)
+        gamma, beta = weights
+        run, channels = shape
+        for start in range(0, x.size, run):
+            c = (first_channel + start // run) % channels
+            input_gradients(
+                dy[start : start + run],
+                x[start : start + run],
+                high,
+                low,
+                real(rstd),
+                part(gamma, c),
+                part(beta, c),
+                mean_g,
+                mean_g_xhat,
+                dx[start : start + run],
+            )
+
+    return backward_row
+
+
+def make_row_backward(norm: Norm, storage: Storage) -> Twins:
+    """Return the kernel of a norm's gradients.
+
+    It takes ``dy, x (N, D), mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
+    eps_on_deviation, dx, dgamma, dbeta, parts``. The shares are 1 over the number of elements, or 0 for
+    a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of the p-th part of the
+    rows: the parts follow from the shapes, so that no thread count changes a sum.
+    """
+    narrow_row = _make_row(norm, storage, storage.working)
+    wide_row = _make_row(norm, storage, np.float64)
+    real = storage.working
+    largest = storage.largest_rstd
+
+    @elementwise
+    def backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop):
+        stand_alone()
+        runs = x.shape[1] // shape[0]
+        inner = (working_sums(totals[0], real(0)), working_sums(totals[1], real(0)))
+        for i in range(start, stop):
+            row = (dy[i], x[i], part(mean, i), rstd[i], i * runs, shape, weights, flows, dx[i])
+            if 1.0 / largest < rstd[i] < largest or rstd[i] == 0.0:
+                narrow_row(*row, inner, totals)
+            else:
+                wide_row(*row, inner, totals)
+            if (i - start) % _ROWS_BETWEEN_FLUSHES == _ROWS_BETWEEN_FLUSHES - 1:
+                flush(inner[0], totals[0])
+                flush(inner[1], totals[1])
+        flush(inner[0], totals[0])
+        flush(inner[1], totals[1])
+
+    @elementwise
+    def one_part(dy, x, mean, rstd, shape, weights, flows, dx, dgamma, dbeta, p, parts):
+        n = x.shape[0]
+        totals = (part(dgamma, p), part(dbeta, p))
+        start, stop = p * n // parts, (p + 1) * n // parts
+        backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop)
+
+    def kernel(
+        dy, x, mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
+        eps_on_deviation, dx, dgamma, dbeta, parts,
+    ):  # fmt: skip
+        for p in prange(parts):
+            shape, weights = (run, channels), (gamma, beta)
+            flows = (mean_share, scale_share, eps_on_deviation)
+            one_part(dy, x, mean, rstd, shape, weights, flows, dx, dgamma, dbeta, p, parts)
+
+    return twins(f"row_backward.{norm.name}.{storage.name}", kernel)

@@ -1,0 +1,98 @@
+"""Mean and squares of one row, exact at any offset: the corrected one-pass form.
+
+The sums of ``x - h`` and ``(x - h)**2`` around any h near the mean give the statistics without
+cancellation. h is a guess from the first elements, and one more pass is taken only where the
+guess turns out poor.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.jit import elementwise, sums
+from numnorm.backends.cpu.optional import scaled
+
+# Sums of this many elements are taken in the working type, and added up in float64: long enough
+# to cost nothing, short enough that the rounding of a float32 sum stays near one ulp.
+_STRETCH = 2048
+_GUESS_FROM = 16
+
+
+def make_statistics(
+    widen: Callable[[Any], Any], working: type, *, centred: bool
+) -> Callable[..., Any]:
+    """Return a compiled ``statistics(row, scale) -> (high, low, m2)``.
+
+    The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
+    without centring high and low are None and `m2` is the sum of squares. `scale` may be None.
+    """
+    real = working
+
+    @sums
+    def stretch_sums(row, scale, high):
+        first = real(0)
+        second = real(0)
+        for j in range(row.size):
+            deviation = real(scaled(widen(row[j]), scale)) - high
+            first += deviation
+            second += deviation * deviation
+        return first, second
+
+    @sums
+    def row_sums(row, scale, high):
+        first = 0.0
+        second = 0.0
+        for start in range(0, row.size, _STRETCH):
+            one, two = stretch_sums(row[start : start + _STRETCH], scale, high)
+            first += one
+            second += two
+        return first, second
+
+    @sums
+    def guess(row, scale):
+        # Around the first element, so that a constant row gives exactly that constant.
+        first = real(scaled(widen(row[0]), scale))
+        total = real(0)
+        n = min(row.size, _GUESS_FROM)
+        for j in range(n):
+            total += real(scaled(widen(row[j]), scale)) - first
+        return real(first + total / real(n))
+
+    @elementwise
+    def centred_statistics(row, scale):
+        high = guess(row, scale)
+        first, second = row_sums(row, scale, high)
+        low = first / row.size
+        m2 = second - first * low
+        if first * low > m2:
+            high = real(high + low)
+            first, second = row_sums(row, scale, high)
+            low = first / row.size
+            m2 = second - first * low
+        # max() would turn a NaN into 0.
+        if m2 < 0.0:
+            m2 = 0.0
+        return high, real(low), m2
+
+    @elementwise
+    def uncentred_statistics(row, scale):
+        _, second = row_sums(row, scale, real(0))
+        return None, None, second
+
+    return centred_statistics if centred else uncentred_statistics
+
+
+def make_magnitude(widen: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a compiled ``magnitude(row)``: the largest absolute value, NaN ignored."""
+
+    @elementwise
+    def magnitude(row):
+        largest = 0.0
+        for j in range(row.size):
+            value = abs(np.float64(widen(row[j])))
+            if value > largest:
+                largest = value
+        return largest
+
+    return magnitude

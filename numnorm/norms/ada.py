@@ -1,0 +1,223 @@
+"""AdaNorm: layer normalization with an adaptive factor in place of gain and bias (Xu 2019)."""
+
+from typing import Any
+
+from numnorm.arguments import (
+    Axis,
+    RowLayout,
+    check_choice,
+    check_eps,
+    check_flag,
+    check_integer,
+    check_number,
+    row_layout,
+)
+from numnorm.backends import backend_for
+from numnorm.backends.contract import Detached, Norm, Scaling
+from numnorm.norms.results import Normalized
+
+
+def adaptive(xhat: Any, scale: Any, k: Any) -> Any:
+    """Return ``scale * (1 - k * xhat) * xhat``."""
+    return scale * (xhat - k * xhat * xhat)
+
+
+def adaptive_gradient(dy: Any, xhat: Any, scale: Any, slope: Any) -> Any:
+    """Return the gradient of `adaptive`: slope is k if the factor is a constant, else 2 k."""
+    return dy * (scale - scale * slope * xhat)
+
+
+_ADA = Norm("ada", centred=True, parameters=0, forward=adaptive, backward=adaptive_gradient)
+
+
+def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
+    eps = check_eps(eps)
+    ddof = check_integer("ddof", ddof, 0)
+    if ddof >= layout.width > 0:
+        raise ValueError(
+            f"ddof must be less than the {layout.width} normalized elements, got {ddof}"
+        )
+    if check_choice("eps_in", eps_in, ("variance", "std")) == "variance":
+        return Scaling(eps, 0.0, ddof)
+    return Scaling(0.0, eps, ddof)
+
+
+def _scale_of(scale: Any) -> float:
+    number = check_number("scale", scale, least=0.0)
+    if number == 0.0:
+        raise ValueError("scale must be greater than 0, got 0")
+    return number
+
+
+def ada_norm(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    scale: float = 1.0,
+    k: float = 0.1,
+    eps: float = 1e-5,
+    eps_in: str = "variance",
+    ddof: int = 0,
+    out: Any = None,
+) -> Any:
+    r"""Normalize over the given axes, then weigh each value by how unusual it is.
+
+    .. math:: z = C (1 - k y) y, \quad y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous with the normalized axes last is copied once.
+    axis : int or tuple of int, default -1
+        The axes that share their statistics.
+    scale : float, default 1
+        C in the formula, greater than 0. The authors use 1 to 2.
+    k : float, default 0.1
+        By Chebyshev's inequality, 0.1 leaves the factor positive for 99% of any values.
+    eps : float, default 1e-5
+        Keeps the division defined. With 0, a constant row is normalized to 0.
+    eps_in : {"variance", "std"}
+        Whether `eps` is added to the variance or to the standard deviation.
+    ddof : int, default 0
+        The variance divides by the number of elements less `ddof`. The authors' published code
+        is ``ddof=1, eps_in="std"``.
+    out : array, optional
+        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+
+    Returns
+    -------
+    array
+        Of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    References
+    ----------
+    J. Xu et al., "Understanding and Improving Layer Normalization", NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.ada_norm([[1.0, 3.0]], eps=0)
+    array([[-1.1,  0.9]])
+    """
+    return _forward(x, axis, scale, k, eps, eps_in, ddof, out, False)[0]
+
+
+def ada_norm_forward(
+    x: Any,
+    *,
+    axis: Axis = -1,
+    scale: float = 1.0,
+    k: float = 0.1,
+    eps: float = 1e-5,
+    eps_in: str = "variance",
+    ddof: int = 0,
+    out: Any = None,
+) -> Normalized:
+    """Return `ada_norm` together with the statistics that its backward pass needs.
+
+    Parameters
+    ----------
+    x, axis, scale, k, eps, eps_in, ddof, out
+        As for `ada_norm`.
+
+    Returns
+    -------
+    Normalized
+        ``(y, mean, rstd)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.ada_norm_forward([[1.0, 3.0]], eps=0)
+    Normalized(y=array([[-1.1,  0.9]]), mean=array([2.]), rstd=array([1.]))
+    """
+    return Normalized(*_forward(x, axis, scale, k, eps, eps_in, ddof, out, True))
+
+
+def _forward(
+    x: Any,
+    axis: Any,
+    scale: Any,
+    k: Any,
+    eps: Any,
+    eps_in: Any,
+    ddof: Any,
+    out: Any,
+    save: bool,
+) -> tuple[Any, Any, Any]:
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    scaling = _scaling(eps, eps_in, ddof, layout)
+    factors = _scale_of(scale), check_number("k", k)
+    return backend.row_forward(_ADA, x, *factors, layout, scaling, out, save)
+
+
+def ada_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    *,
+    axis: Axis = -1,
+    scale: float = 1.0,
+    k: float = 0.1,
+    eps: float = 1e-5,
+    eps_in: str = "variance",
+    ddof: int = 0,
+    detach_factor: bool = True,
+    out: Any = None,
+) -> Any:
+    r"""Return the gradient of `ada_norm` with respect to x.
+
+    The factor :math:`\varphi = C (1 - k y)` is a constant in the backward pass, as its authors
+    define it: with :math:`g = \varphi \, dz`, q the divisor of the forward pass and s the
+    standard deviation (s = q with epsilon in the variance),
+
+    .. math:: dx = \frac{g - \overline g}{q} - \frac{(x - \mu) \sum g y}{(D - \mathrm{ddof})\,s\,q}
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to the result, of the shape of x.
+    x : array_like
+        The input of the forward pass.
+    mean, rstd : array_like
+        As `ada_norm_forward` returned them.
+    axis, scale, k, eps, eps_in, ddof
+        As in the forward pass.
+    detach_factor : bool, default True
+        False differentiates the factor, too: :math:`g = C (1 - 2 k y) \, dz`.
+    out : array, optional
+        Where to write dx; it may be `dy` or `x`.
+
+    Returns
+    -------
+    array
+        dx, of the shape and dtype of x. The norm has no parameters.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `ada_norm` does.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> x = [[1.0, 2.0, 4.0]]
+    >>> y, mean, rstd = numnorm.ada_norm_forward(x)
+    >>> numnorm.ada_norm_backward([[1.0, 0.0, 0.0]], x, mean, rstd).round(4)
+    array([[ 0.2536, -0.3804,  0.1268]])
+    """
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    scaling = _scaling(eps, eps_in, ddof, layout)
+    slope = check_number("k", k) * (1.0 if check_flag("detach_factor", detach_factor) else 2.0)
+    return backend.row_backward(
+        _ADA, dy, x, mean, rstd, _scale_of(scale), slope, layout, scaling, Detached(), out
+    )[0]

@@ -1,0 +1,318 @@
+"""Batch normalization (Ioffe and Szegedy 2015), its running statistics included."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import (
+    ColumnLayout,
+    check_choice,
+    check_eps,
+    check_flag,
+    check_float,
+    check_integer,
+    check_number,
+    check_shape,
+    column_layout,
+)
+from numnorm.backends import backend_for
+from numnorm.backends.contract import Detached, Norm
+from numnorm.norms.affine import affine, affine_gradient
+from numnorm.norms.moments import Moments
+from numnorm.norms.results import Gradients, Normalized
+
+_BATCH = Norm("batch", centred=True, parameters=2, forward=affine, backward=affine_gradient)
+
+# In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
+# Keras, Flax and ONNX momentum is the share that is kept and the running variance is biased.
+_DEFAULT_MOMENTUM = {"torch": 0.1, "keras": 0.99}
+
+
+def batch_norm(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    channel_axis: int = 1,
+    running_mean: Any = None,
+    running_var: Any = None,
+    training: bool = True,
+    momentum: float | str | None = None,
+    batches: int | None = None,
+    convention: str = "torch",
+    unbiased: bool | None = None,
+    eps: float = 1e-5,
+    out: Any = None,
+) -> Any:
+    r"""Normalize each channel over the batch and all spatial axes, then scale and shift it.
+
+    .. math:: y = \gamma_c \, \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + \beta_c
+
+    In training the mean and the biased variance are those of `x`; else they are the running
+    statistics.
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous is copied once.
+    gamma, beta : array_like, optional
+        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
+    channel_axis : int, default 1
+        The axis of the channels.
+    running_mean, running_var : array, optional
+        Of shape ``(C,)``, both or neither. In training they are updated in place, otherwise
+        they are required and read.
+    training : bool, default True
+        Whether to take the statistics of `x`.
+    momentum : float or "cumulative", optional
+        In the convention "torch" the share that the new batch gets, by default 0.1; in the
+        convention "keras" the share that the running statistics keep, by default 0.99.
+        "cumulative" weighs all batches equally.
+    batches : int, optional
+        The number of batches averaged so far; required with ``momentum="cumulative"``.
+    convention : {"torch", "keras"}
+        The meaning of `momentum`, and whether `running_var` gets the unbiased variance (torch)
+        or the biased one (keras). Flax and ONNX are as Keras.
+    unbiased : bool, optional
+        Whether `running_var` gets the variance with Bessel's correction, whatever the
+        convention.
+    eps : float, default 1e-5
+        Added to the variance. With 0, a constant channel is normalized to 0.
+    out : array, optional
+        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+
+    Returns
+    -------
+    array
+        Of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value. Nothing is
+        updated then.
+
+    Notes
+    -----
+    The variance of a channel must be representable in float64: beyond, its result is NaN.
+    An empty batch leaves the running statistics as they are.
+
+    References
+    ----------
+    S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import numnorm
+    >>> running_mean, running_var = np.zeros(2), np.ones(2)
+    >>> numnorm.batch_norm(
+    ...     [[1.0, 10.0], [3.0, 30.0]], running_mean=running_mean, running_var=running_var, eps=0
+    ... )
+    array([[-1., -1.],
+           [ 1.,  1.]])
+    >>> running_mean, running_var
+    (array([0.2, 2. ]), array([ 1.1, 20.9]))
+    """
+    return batch_norm_forward(
+        x,
+        gamma,
+        beta,
+        channel_axis=channel_axis,
+        running_mean=running_mean,
+        running_var=running_var,
+        training=training,
+        momentum=momentum,
+        batches=batches,
+        convention=convention,
+        unbiased=unbiased,
+        eps=eps,
+        out=out,
+    ).y
+
+
+def batch_norm_forward(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    channel_axis: int = 1,
+    running_mean: Any = None,
+    running_var: Any = None,
+    training: bool = True,
+    momentum: float | str | None = None,
+    batches: int | None = None,
+    convention: str = "torch",
+    unbiased: bool | None = None,
+    eps: float = 1e-5,
+    out: Any = None,
+) -> Normalized:
+    """Return `batch_norm` together with the statistics that its backward pass needs.
+
+    Parameters
+    ----------
+    x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
+convention, unbiased, eps, out
+        As for `batch_norm`.
+
+    Returns
+    -------
+    Normalized
+        ``(y, mean, rstd)``, the last two of shape ``(C,)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.batch_norm_forward([[1.0], [3.0]], eps=0).mean
+    array([2.])
+    """
+    backend, x = backend_for(x, "x")
+    layout = column_layout(x.shape, channel_axis)
+    eps = check_eps(eps)
+    share = _new_share(momentum, batches, convention)
+    running = _checked_running(running_mean, running_var, layout, check_flag("training", training))
+    if not training:
+        mean, variance = running
+        rstd = _reciprocal_deviation(np.asarray(variance, np.float64), eps)
+        y = backend.column_forward(_BATCH, x, mean, rstd, gamma, beta, layout, out)
+        return Normalized(y, np.array(mean, np.float64), rstd)
+    correction = _correction(unbiased, convention, layout, running)
+    moments = Moments(*backend.column_moments(x, layout, None))
+    rstd = _reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
+    y = backend.column_forward(_BATCH, x, moments.mean, rstd, gamma, beta, layout, out)
+    if running[0] is not None and moments.count:
+        _update(running[0], moments.mean, share)
+        _update(running[1], moments.variance(correction), share)
+    return Normalized(y, moments.mean, rstd)
+
+
+def batch_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    channel_axis: int = 1,
+    training: bool = True,
+    out: Any = None,
+) -> Gradients:
+    r"""Return the gradients of `batch_norm`.
+
+    With :math:`\hat x = (x - \mu_c) / \sigma_c` and the sums over the M values of a channel,
+    :math:`d\gamma_c = \sum dy \, \hat x`, :math:`d\beta_c = \sum dy` and
+
+    .. math:: dx = \frac{\gamma_c}{\sigma_c}
+              \left( dy - \frac{d\beta_c}{M} - \hat x \, \frac{d\gamma_c}{M} \right)
+
+    In inference the statistics are constants, and only the first term is left.
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of the shape of x.
+    x : array_like
+        The input of the forward pass.
+    mean, rstd : array_like
+        As `batch_norm_forward` returned them.
+    gamma : array_like, optional
+        As in the forward pass.
+    channel_axis : int, default 1
+        As in the forward pass.
+    training : bool, default True
+        As in the forward pass.
+    out : array, optional
+        Where to write dx; it may be `dy` or `x`.
+
+    Returns
+    -------
+    Gradients
+        ``(dx, dgamma, dbeta)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `batch_norm` does.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> x = [[1.0], [2.0], [4.0]]
+    >>> y, mean, rstd = numnorm.batch_norm_forward(x)
+    >>> dx, dgamma, dbeta = numnorm.batch_norm_backward([[1.0], [0.0], [0.0]], x, mean, rstd)
+    >>> dx.ravel().round(4), dbeta
+    (array([ 0.2291, -0.3436,  0.1145]), array([1.]))
+    """
+    backend, x = backend_for(x, "x")
+    layout = column_layout(x.shape, channel_axis)
+    constant = not check_flag("training", training)
+    detached = Detached(mean=constant, scale=constant)
+    return Gradients(
+        *backend.column_backward(_BATCH, dy, x, mean, rstd, gamma, layout, detached, out)
+    )
+
+
+def _new_share(momentum: Any, batches: Any, convention: Any) -> float:
+    """Return the share of the new batch in the running statistics."""
+    check_choice("convention", convention, tuple(_DEFAULT_MOMENTUM))
+    if isinstance(momentum, str):
+        check_choice("momentum", momentum, ("cumulative", None))
+        if batches is None:
+            raise ValueError("batches must be given with momentum='cumulative', got None")
+        return 1.0 / (check_integer("batches", batches, 0) + 1)
+    if batches is not None:
+        raise ValueError(f"batches must be None unless momentum='cumulative', got {batches!r:.20}")
+    if momentum is None:
+        momentum = _DEFAULT_MOMENTUM[convention]
+    share = check_number("momentum", momentum, least=0.0, most=1.0)
+    return share if convention == "torch" else 1.0 - share
+
+
+def _checked_running(
+    mean: Any, variance: Any, layout: ColumnLayout, training: bool
+) -> tuple[Any, Any]:
+    for name, array in (("running_mean", mean), ("running_var", variance)):
+        if array is None:
+            if not training:
+                raise ValueError(f"{name} must be given when training is False, got None")
+            if mean is not None or variance is not None:
+                raise ValueError(f"{name} must be given with the other one, got None")
+            continue
+        if training and not isinstance(array, np.ndarray):
+            raise TypeError(f"{name} must be an array to be updated, got {type(array).__name__}")
+        check_shape(name, np.shape(array), (layout.channels,), "the channels of x")
+        check_float(name, np.asarray(array).dtype)
+        if training and array.dtype.kind in "biu":
+            raise TypeError(f"{name} must have a float dtype to be updated, got {array.dtype}")
+        if training and not array.flags.writeable:
+            raise ValueError(f"{name} must be writable to be updated, got a read-only array")
+    return mean, variance
+
+
+def _correction(
+    unbiased: Any, convention: str, layout: ColumnLayout, running: tuple[Any, Any]
+) -> int:
+    if unbiased is None:
+        unbiased = convention == "torch"
+    correction = int(check_flag("unbiased", unbiased))
+    if running[0] is not None and correction and layout.count == 1:
+        raise ValueError(
+            "x must have at least 2 values in each channel for an unbiased running_var, got 1"
+        )
+    return correction
+
+
+def _update(running: Any, new: Any, share: float) -> None:
+    running[...] = (running.astype(np.float64) * (1.0 - share) + new * share).astype(running.dtype)
+
+
+def _reciprocal_deviation(variance: Any, eps: float) -> Any:
+    """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN past the range of float64."""
+    total = variance + eps
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rstd = 1.0 / np.sqrt(total)
+    rstd[total == 0.0] = 0.0
+    rstd[total == math.inf] = math.nan
+    return rstd

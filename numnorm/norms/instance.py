@@ -1,0 +1,159 @@
+"""Instance normalization (Ulyanov, Vedaldi and Lempitsky 2016): a group for each channel."""
+
+from typing import Any
+
+from numnorm.arguments import check_eps, group_layout
+from numnorm.backends import backend_for
+from numnorm.backends.contract import Detached, Scaling
+from numnorm.norms.group import GROUP
+from numnorm.norms.results import Gradients, Normalized
+
+
+def instance_norm(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    channel_axis: int = 1,
+    eps: float = 1e-5,
+    out: Any = None,
+) -> Any:
+    r"""Normalize each channel of each sample over space, then scale and shift each channel.
+
+    .. math:: y = \gamma_c \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_c
+
+    with the mean and the biased variance over all spatial axes.
+
+    Parameters
+    ----------
+    x : array_like
+        ``(N, ...)`` with a channel axis; float16, bfloat16, float32 or float64. Integers and
+        bool become float64. An array that is not C-contiguous with the channels second is
+        copied once.
+    gamma, beta : array_like, optional
+        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
+    channel_axis : int, default 1
+        The axis of the channels; not 0, the axis of the samples.
+    eps : float, default 1e-5
+        Added to the variance. With 0, a constant channel is normalized to 0.
+    out : array, optional
+        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+
+    Returns
+    -------
+    array
+        Of the shape and dtype of x. Without spatial axes every channel is one value, and y is
+        beta.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    References
+    ----------
+    D. Ulyanov, A. Vedaldi, V. Lempitsky, "Instance Normalization", 2016.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.instance_norm([[[1.0, 3.0], [10.0, 30.0]]], eps=0)
+    array([[[-1.,  1.],
+            [-1.,  1.]]])
+    """
+    backend, x = backend_for(x, "x")
+    layout = group_layout(x.shape, channel_axis, None)
+    scaling = Scaling(check_eps(eps))
+    return backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, False)[0]
+
+
+def instance_norm_forward(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    channel_axis: int = 1,
+    eps: float = 1e-5,
+    out: Any = None,
+) -> Normalized:
+    """Return `instance_norm` together with the statistics that its backward pass needs.
+
+    Parameters
+    ----------
+    x, gamma, beta, channel_axis, eps, out
+        As for `instance_norm`.
+
+    Returns
+    -------
+    Normalized
+        ``(y, mean, rstd)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.instance_norm_forward([[[1.0, 3.0], [10.0, 30.0]]], eps=0).mean
+    array([[ 2., 20.]])
+    """
+    backend, x = backend_for(x, "x")
+    layout = group_layout(x.shape, channel_axis, None)
+    scaling = Scaling(check_eps(eps))
+    return Normalized(
+        *backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True)
+    )
+
+
+def instance_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    channel_axis: int = 1,
+    out: Any = None,
+) -> Gradients:
+    r"""Return the gradients of `instance_norm`.
+
+    The formula is that of `layer_norm_backward` with :math:`g = \gamma_c \, dy` and the means
+    taken over a channel's space; dgamma and dbeta are sums over samples and space.
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of the shape of x.
+    x : array_like
+        The input of the forward pass.
+    mean, rstd : array_like
+        As `instance_norm_forward` returned them.
+    gamma : array_like, optional
+        As in the forward pass.
+    channel_axis : int, default 1
+        As in the forward pass.
+    out : array, optional
+        Where to write dx; it may be `dy` or `x`.
+
+    Returns
+    -------
+    Gradients
+        ``(dx, dgamma, dbeta)``: dx has the dtype of x, the others that of gamma, or else of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `instance_norm` does.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> x = [[[1.0, 2.0], [4.0, 8.0]]]
+    >>> y, mean, rstd = numnorm.instance_norm_forward(x)
+    >>> numnorm.instance_norm_backward([[[1.0, 0.0], [0.0, 2.0]]], x, mean, rstd).dbeta
+    array([1., 2.])
+    """
+    backend, x = backend_for(x, "x")
+    layout = group_layout(x.shape, channel_axis, None)
+    return Gradients(
+        *backend.row_backward(
+            GROUP, dy, x, mean, rstd, gamma, None, layout, Scaling(0.0), Detached(), out
+        )
+    )

@@ -1,0 +1,191 @@
+"""Layer normalization (Ba, Kiros and Hinton 2016), and DetachNorm's backward pass."""
+
+from typing import Any
+
+from numnorm.arguments import Axis, check_choice, check_eps, row_layout
+from numnorm.backends import backend_for
+from numnorm.backends.contract import Detached, Norm, Scaling
+from numnorm.norms.affine import affine, affine_gradient
+from numnorm.norms.results import Gradients, Normalized
+
+_LAYER = Norm("layer", centred=True, parameters=2, forward=affine, backward=affine_gradient)
+
+_DETACHED = {
+    None: Detached(),
+    "mean": Detached(mean=True),
+    "scale": Detached(scale=True),
+    "both": Detached(mean=True, scale=True),
+}
+
+
+def layer_norm(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    axis: Axis = -1,
+    eps: float = 1e-5,
+    out: Any = None,
+) -> Any:
+    r"""Normalize to mean 0 and variance 1 over the given axes, then scale and shift.
+
+    .. math:: y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta
+
+    with the mean :math:`\mu` and the biased variance :math:`\sigma^2` over `axis` [1]_. Without
+    `gamma` and `beta` this is the standard normal variate of spectroscopy, or LayerNorm-simple.
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous with the normalized axes last is copied once.
+    gamma, beta : array_like, optional
+        Gain and bias, of the shape of the normalized axes of x. Default: 1 and 0.
+    axis : int or tuple of int, default -1
+        The axes that share their statistics.
+    eps : float, default 1e-5
+        Added to the variance. With 0, a constant row is normalized to 0.
+    out : array, optional
+        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+
+    Returns
+    -------
+    array
+        Of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    Notes
+    -----
+    Computed in the dtype of x, half precision in float32, and rounded once. The result does not
+    depend on the number of threads, and is as accurate at a mean of 1e7 as at 0. A NaN or an
+    infinity makes its own row NaN and no other.
+
+    References
+    ----------
+    .. [1] J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization", 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import numnorm
+    >>> x = np.array([[1.0, 2.0, 3.0], [10.0, 10.0, 40.0]])
+    >>> numnorm.layer_norm(x, eps=0).round(4)
+    array([[-1.2247,  0.    ,  1.2247],
+           [-0.7071, -0.7071,  1.4142]])
+    """
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    scaling = Scaling(check_eps(eps))
+    return backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, False)[0]
+
+
+def layer_norm_forward(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    axis: Axis = -1,
+    eps: float = 1e-5,
+    out: Any = None,
+) -> Normalized:
+    """Return `layer_norm` together with the statistics that its backward pass needs.
+
+    Parameters
+    ----------
+    x, gamma, beta, axis, eps, out
+        As for `layer_norm`.
+
+    Returns
+    -------
+    Normalized
+        ``(y, mean, rstd)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.layer_norm_forward([[1.0, 3.0]], eps=0)
+    Normalized(y=array([[-1.,  1.]]), mean=array([2.]), rstd=array([1.]))
+    """
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    scaling = Scaling(check_eps(eps))
+    return Normalized(
+        *backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, True)
+    )
+
+
+def layer_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    axis: Axis = -1,
+    detach: str | None = None,
+    out: Any = None,
+) -> Gradients:
+    r"""Return the gradients of `layer_norm`.
+
+    With :math:`g = \gamma \, dy` and :math:`\hat x = (x - \mu) / \sigma`, over the D elements
+    of a row,
+
+    .. math:: dx = \frac1\sigma \left( g - \overline{g} - \hat x \, \overline{g \hat x} \right)
+
+    and :math:`d\gamma = \sum dy \, \hat x`, :math:`d\beta = \sum dy` over the rows.
+    `detach` treats a statistic as a constant (DetachNorm [1]_): "mean" drops the second term,
+    "scale" the third.
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of the shape of x.
+    x : array_like
+        The input of the forward pass.
+    mean, rstd : array_like
+        As `layer_norm_forward` returned them.
+    gamma : array_like, optional
+        As in the forward pass.
+    axis : int or tuple of int, default -1
+        As in the forward pass.
+    detach : {None, "mean", "scale", "both"}
+        Which statistics the gradient does not flow through.
+    out : array, optional
+        Where to write dx; it may be `dy` or `x`.
+
+    Returns
+    -------
+    Gradients
+        ``(dx, dgamma, dbeta)``: dx has the dtype of x, the others that of gamma, or else of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `layer_norm` does.
+
+    References
+    ----------
+    .. [1] J. Xu et al., "Understanding and Improving Layer Normalization", NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import numnorm
+    >>> x = np.array([[1.0, 2.0, 4.0]])
+    >>> y, mean, rstd = numnorm.layer_norm_forward(x)
+    >>> dx, dgamma, dbeta = numnorm.layer_norm_backward([[1.0, 0.0, 0.0]], x, mean, rstd)
+    >>> dx.round(4), dbeta
+    (array([[ 0.2291, -0.3436,  0.1145]]), array([1., 0., 0.]))
+    """
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    detached = _DETACHED[check_choice("detach", detach, tuple(_DETACHED))]
+    return Gradients(
+        *backend.row_backward(
+            _LAYER, dy, x, mean, rstd, gamma, None, layout, Scaling(0.0), detached, out
+        )
+    )

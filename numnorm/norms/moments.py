@@ -1,0 +1,158 @@
+"""The statistics of channels as numbers that can be merged: count, mean, sum of squares."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.arguments import check_integer, check_shape, column_layout
+from numnorm.backends import backend_for
+from numnorm.backends.scalars import merge_moments
+
+
+class Moments(NamedTuple):
+    """The number of values in each channel, their mean, and their squared deviations from it.
+
+    Moments of parts of the data merge into those of the whole (Chan, Golub and LeVeque 1979),
+    so that data can be streamed in chunks, or spread over machines.
+
+    Attributes
+    ----------
+    count : int
+        The number of values in each channel.
+    mean : array of float64
+        ``(C,)``.
+    m2 : array of float64
+        The sum of the squared deviations from the mean, ``(C,)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> left = numnorm.batch_moments([[1.0], [2.0]])
+    >>> left.merge(numnorm.batch_moments([[6.0]]))
+    Moments(count=3, mean=array([3.]), m2=array([14.]))
+    """
+
+    count: int
+    mean: Any
+    m2: Any
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Return the moments of both sets of values together.
+
+        Parameters
+        ----------
+        other : Moments
+            Of as many channels.
+
+        Returns
+        -------
+        Moments
+        """
+        check_shape("other", np.shape(other.mean), np.shape(self.mean), "the channels")
+        if self.count == 0 or other.count == 0:
+            return other if self.count == 0 else self
+        return Moments(self.count + other.count, *merge_moments(*self, *other))
+
+    def variance(self, ddof: int = 0) -> Any:
+        """Return the variance of each channel.
+
+        Parameters
+        ----------
+        ddof : int, default 0
+            The divisor is ``count - ddof``: 1 is Bessel's correction.
+
+        Returns
+        -------
+        array of float64
+            ``(C,)``.
+
+        Raises
+        ------
+        ValueError
+            If there are not more than `ddof` values.
+
+        Examples
+        --------
+        >>> import numnorm
+        >>> numnorm.batch_moments([[1.0], [3.0]]).variance(ddof=1)
+        array([2.])
+        """
+        if self.count <= check_integer("ddof", ddof, 0):
+            raise ValueError(f"ddof must be less than the count, {self.count}, got {ddof}")
+        return self.m2 / (self.count - ddof)
+
+
+def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None) -> Moments:
+    """Return the count, the mean and the squared deviations of each channel.
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous is copied once.
+    channel_axis : int, default 1
+        The axis of the channels; the statistics are taken over all other axes.
+    after : Moments, optional
+        The moments of the chunks before this one, to go on from.
+
+    Returns
+    -------
+    Moments
+        Of x, or of all chunks up to x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    Notes
+    -----
+    Taken over blocks of a fixed size along the first axis and merged in order, so that the
+    result depends neither on the threads nor, if each chunk but the last has a multiple of
+    `stream_step` entries, on the chunks.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> total = None
+    >>> for chunk in ([[1.0], [2.0]], [[6.0]]):
+    ...     total = numnorm.batch_moments(chunk, after=total)
+    >>> total
+    Moments(count=3, mean=array([3.]), m2=array([14.]))
+    """
+    backend, x = backend_for(x, "x")
+    layout = column_layout(x.shape, channel_axis)
+    if after is not None:
+        if not isinstance(after, Moments):
+            raise TypeError(f"after must be Moments, got an object of type {type(after).__name__}")
+        check_shape("after.mean", np.shape(after.mean), (layout.channels,), "the channels of x")
+    return Moments(*backend.column_moments(x, layout, after))
+
+
+def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:
+    """Return the number of entries of the first axis that a streamed chunk should be a multiple of.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of a chunk.
+    channel_axis : int, default 1
+        As for `batch_moments`.
+
+    Returns
+    -------
+    int
+        Chunks of a multiple of it give the moments of one call to the bit.
+
+    Examples
+    --------
+    >>> from numnorm.norms.moments import stream_step
+    >>> stream_step((1000, 64))
+    256
+    """
+    layout = column_layout(shape, channel_axis)
+    if channel_axis % len(shape) == 0:
+        return max(shape[0], 1)
+    entries = max(layout.outer // max(shape[0], 1), 1)
+    return layout.block // math.gcd(layout.block, entries)

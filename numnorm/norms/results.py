@@ -1,0 +1,80 @@
+"""What the forward and the backward functions return."""
+
+from typing import Any, NamedTuple
+
+
+class Normalized(NamedTuple):
+    """A normalized array and the statistics that the backward pass needs.
+
+    Attributes
+    ----------
+    y : array
+        The normalized array, of the shape and dtype of x.
+    mean, rstd : array
+        The mean, and what ``x - mean`` was multiplied by: one value for each set of elements
+        that share them; float64 (float32 for float16 and bfloat16 input).
+    """
+
+    y: Any
+    mean: Any
+    rstd: Any
+
+
+class Gradients(NamedTuple):
+    """The gradients of a norm with gain and bias.
+
+    Attributes
+    ----------
+    dx : array
+        Of the shape and dtype of x.
+    dgamma, dbeta : array
+        Of the shape of gamma, in the dtype of gamma or, where there is none, of x.
+    """
+
+    dx: Any
+    dgamma: Any
+    dbeta: Any
+
+
+class RmsNormalized(NamedTuple):
+    """An array divided by its root mean square, and the reciprocal of that.
+
+    Attributes
+    ----------
+    y : array
+        The normalized array, of the shape and dtype of x.
+    rstd : array
+        ``1 / sqrt(mean(x**2) + eps)`` of each row; float64 (float32 for float16 and bfloat16).
+    """
+
+    y: Any
+    rstd: Any
+
+
+class RmsGradients(NamedTuple):
+    """The gradients of `rms_norm`: dx in the dtype of x, dgamma in that of gamma or else of x."""
+
+    dx: Any
+    dgamma: Any
+
+
+class WeightNormalized(NamedTuple):
+    """Vectors of a given length, and the length that each had before.
+
+    Attributes
+    ----------
+    w : array
+        Of the shape and dtype of v.
+    norm : array
+        The length of each vector of v; float64 (float32 for float16 and bfloat16 input).
+    """
+
+    w: Any
+    norm: Any
+
+
+class WeightGradients(NamedTuple):
+    """The gradients of `weight_norm`: dv in the dtype of v, dg in that of g or else of v."""
+
+    dv: Any
+    dg: Any

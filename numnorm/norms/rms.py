@@ -1,0 +1,137 @@
+"""Root mean square layer normalization (Zhang and Sennrich 2019)."""
+
+from typing import Any
+
+from numnorm.arguments import Axis, check_eps, row_layout
+from numnorm.backends import backend_for
+from numnorm.backends.contract import Detached, Norm, Scaling
+from numnorm.norms.affine import affine_gradient, gain
+from numnorm.norms.results import RmsGradients, RmsNormalized
+
+_RMS = Norm("rms", centred=False, parameters=1, forward=gain, backward=affine_gradient)
+
+
+def rms_norm(
+    x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5, out: Any = None
+) -> Any:
+    r"""Divide by the root mean square over the given axes, then scale.
+
+    .. math:: y = \gamma \, \frac{x}{\sqrt{\overline{x^2} + \epsilon}}
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous with the normalized axes last is copied once.
+    gamma : array_like, optional
+        Gain, of the shape of the normalized axes of x. Default: 1.
+    axis : int or tuple of int, default -1
+        The axes that share their root mean square.
+    eps : float, default 1e-5
+        Added to the mean square. With 0, a row of zeros stays 0.
+    out : array, optional
+        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+
+    Returns
+    -------
+    array
+        Of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    References
+    ----------
+    B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.rms_norm([[3.0, 4.0]], eps=0).round(4)
+    array([[0.8485, 1.1314]])
+    """
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    scaling = Scaling(check_eps(eps))
+    return backend.row_forward(_RMS, x, gamma, None, layout, scaling, out, False)[0]
+
+
+def rms_norm_forward(
+    x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5, out: Any = None
+) -> RmsNormalized:
+    """Return `rms_norm` together with the statistic that its backward pass needs.
+
+    Parameters
+    ----------
+    x, gamma, axis, eps, out
+        As for `rms_norm`.
+
+    Returns
+    -------
+    RmsNormalized
+        ``(y, rstd)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.rms_norm_forward([[2.0, 2.0]], eps=0)
+    RmsNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
+    """
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    scaling = Scaling(check_eps(eps))
+    y, _, rstd = backend.row_forward(_RMS, x, gamma, None, layout, scaling, out, True)
+    return RmsNormalized(y, rstd)
+
+
+def rms_norm_backward(
+    dy: Any, x: Any, rstd: Any, gamma: Any = None, *, axis: Axis = -1, out: Any = None
+) -> RmsGradients:
+    r"""Return the gradients of `rms_norm`.
+
+    With :math:`g = \gamma \, dy`, :math:`\hat x = x r` and r the saved `rstd`,
+
+    .. math:: dx = r \left( g - \hat x \, \overline{g \hat x} \right), \quad
+              d\gamma = \sum dy \, \hat x
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of the shape of x.
+    x : array_like
+        The input of the forward pass.
+    rstd : array_like
+        As `rms_norm_forward` returned it.
+    gamma : array_like, optional
+        As in the forward pass.
+    axis : int or tuple of int, default -1
+        As in the forward pass.
+    out : array, optional
+        Where to write dx; it may be `dy` or `x`.
+
+    Returns
+    -------
+    RmsGradients
+        ``(dx, dgamma)``: dx has the dtype of x, dgamma that of gamma, or else of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `rms_norm` does.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> y, rstd = numnorm.rms_norm_forward([[3.0, 4.0]], eps=0)
+    >>> dx, dgamma = numnorm.rms_norm_backward([[1.0, 0.0]], [[3.0, 4.0]], rstd)
+    >>> dx.round(4), dgamma.round(4)
+    (array([[ 0.181 , -0.1358]]), array([0.8485, 0.    ]))
+    """
+    backend, x = backend_for(x, "x")
+    layout = row_layout(x.shape, axis)
+    dx, dgamma, _ = backend.row_backward(
+        _RMS, dy, x, None, rstd, gamma, None, layout, Scaling(0.0), Detached(), out
+    )
+    return RmsGradients(dx, dgamma)

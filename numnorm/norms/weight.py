@@ -1,0 +1,155 @@
+"""Weight normalization (Salimans and Kingma 2016): the length of a vector as a parameter."""
+
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import Axis, RowLayout, vector_layout
+from numnorm.backends import backend_for
+from numnorm.backends.contract import Detached, Names, Norm, Scaling
+from numnorm.norms.affine import affine_gradient, gain
+from numnorm.norms.results import WeightGradients, WeightNormalized
+
+_WEIGHT = Norm(
+    "weight",
+    centred=False,
+    parameters=1,
+    forward=gain,
+    backward=affine_gradient,
+    names=Names(dy="dw", rstd="norm", gamma="g"),
+)
+
+
+def _scaling(layout: RowLayout) -> Scaling:
+    # A vector's norm is its root mean square with the number of elements left out.
+    return Scaling(0.0, ddof=layout.width - 1)
+
+
+def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None) -> Any:
+    r"""Scale each vector to a given length.
+
+    .. math:: w = g \, \frac{v}{\lVert v \rVert}
+
+    Parameters
+    ----------
+    v : array_like
+        Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
+        An array that is not C-contiguous with the normalized axes last is copied once.
+    g : array_like, optional
+        The lengths, of the shape of v without the normalized axes. Default: 1.
+    axis : int or tuple of int, default -1
+        The axes that make up one vector, as in `numpy.linalg.norm`. PyTorch's default,
+        ``dim=0``, names the axis that is kept: here ``axis=tuple(range(1, v.ndim))``.
+    out : array, optional
+        Where to write the result: of the shape and dtype of the result. It may be `v` itself.
+
+    Returns
+    -------
+    array
+        Of the shape and dtype of v. A vector of zeros stays 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    References
+    ----------
+    T. Salimans, D. P. Kingma, "Weight Normalization", NeurIPS 2016.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.weight_norm([[3.0, 4.0], [0.0, 0.0]], [10.0, 1.0])
+    array([[6., 8.],
+           [0., 0.]])
+    """
+    backend, v = backend_for(v, "v")
+    layout = vector_layout(v.shape, axis)
+    return backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, False)[0]
+
+
+def weight_norm_forward(
+    v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None
+) -> WeightNormalized:
+    """Return `weight_norm` together with the lengths that its backward pass needs.
+
+    Parameters
+    ----------
+    v, g, axis, out
+        As for `weight_norm`.
+
+    Returns
+    -------
+    WeightNormalized
+        ``(w, norm)``.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> numnorm.weight_norm_forward([[3.0, 4.0]], [10.0])
+    WeightNormalized(w=array([[6., 8.]]), norm=array([5.]))
+    """
+    backend, v = backend_for(v, "v")
+    layout = vector_layout(v.shape, axis)
+    w, _, rnorm = backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, True)
+    return WeightNormalized(w, _reciprocal(rnorm))
+
+
+def weight_norm_backward(
+    dw: Any, v: Any, norm: Any, g: Any = None, *, axis: Axis = -1, out: Any = None
+) -> WeightGradients:
+    r"""Return the gradients of `weight_norm`.
+
+    With :math:`\hat v = v / \lVert v \rVert`,
+
+    .. math:: dg = \sum dw \, \hat v, \quad
+              dv = \frac{g}{\lVert v \rVert} \left( dw - \hat v \, dg \right)
+
+    A vector of zeros gets gradients of 0.
+
+    Parameters
+    ----------
+    dw : array_like
+        The gradient of the loss with respect to w, of the shape of v.
+    v : array_like
+        The input of the forward pass.
+    norm : array_like
+        As `weight_norm_forward` returned it.
+    g : array_like, optional
+        As in the forward pass.
+    axis : int or tuple of int, default -1
+        As in the forward pass.
+    out : array, optional
+        Where to write dv; it may be `dw` or `v`.
+
+    Returns
+    -------
+    WeightGradients
+        ``(dv, dg)``: dv has the dtype of v, dg that of g, or else of v.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `weight_norm` does.
+
+    Examples
+    --------
+    >>> import numnorm
+    >>> w, norm = numnorm.weight_norm_forward([[3.0, 4.0]])
+    >>> numnorm.weight_norm_backward([[1.0, 0.0]], [[3.0, 4.0]], norm)
+    WeightGradients(dv=array([[ 0.128, -0.096]]), dg=array([0.6]))
+    """
+    backend, v = backend_for(v, "v")
+    layout = vector_layout(v.shape, axis)
+    dv, dg, _ = backend.row_backward(
+        _WEIGHT, dw, v, None, _reciprocal(norm), g, None, layout, _scaling(layout), Detached(), out
+    )
+    return WeightGradients(dv, dg)
+
+
+def _reciprocal(values: Any) -> Any:
+    """Return 1 over each value, 0 for 0: a vector of zeros has no direction."""
+    values = np.asarray(values)
+    with np.errstate(divide="ignore"):
+        return np.where(values == 0, values.dtype.type(0), 1 / values)
