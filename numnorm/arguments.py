@@ -4,6 +4,7 @@ Nothing here touches the elements of an array: shapes, dtypes and numbers only, 
 backend uses the same checks.
 """
 
+import dataclasses
 import functools
 import math
 import operator
@@ -17,15 +18,16 @@ Axis = int | tuple[int, ...]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-class RowLayout(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowLayout:
     """An array seen as rows that each have statistics of their own.
+
+    Two layouts are equal only if they are one object, which makes them fast keys.
 
     Attributes
     ----------
     order : tuple of int or None
         The permutation of the axes that makes each row contiguous; None if they lie so already.
-    permuted : tuple of int
-        The array's shape in that order.
     rows, width : int
         The array is ``(rows, width)`` after that.
     run, channels : int
@@ -39,10 +41,11 @@ class RowLayout(NamedTuple):
         The shape of gamma and beta.
     parameter_meaning : str
         What that shape is, for messages.
+    is_matrix : bool
+        Whether the array has the shape ``(rows, width)`` to begin with.
     """
 
     order: tuple[int, ...] | None
-    permuted: Shape
     rows: int
     width: int
     run: int
@@ -51,6 +54,12 @@ class RowLayout(NamedTuple):
     statistic_shape: Shape
     parameter_shape: Shape
     parameter_meaning: str
+    is_matrix: bool
+
+    @functools.cached_property
+    def kernel_shape(self) -> Shape:
+        """The shape of the parameters in a kernel."""
+        return (self.channels,) if self.shared else (self.channels, self.run)
 
 
 class ColumnLayout(NamedTuple):
@@ -61,7 +70,7 @@ class ColumnLayout(NamedTuple):
     inner: int
 
     @property
-    def count(self) -> int:
+    def per_channel(self) -> int:
         """The number of values in a channel."""
         return self.outer * self.inner
 
@@ -134,7 +143,6 @@ def _row_layout(shape: Shape, axis: Any) -> RowLayout:
     width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, kept))
     return RowLayout(
         order=_order(kept, axes),
-        permuted=_take(shape, kept + axes),
         rows=rows,
         width=width,
         run=width,
@@ -143,13 +151,19 @@ def _row_layout(shape: Shape, axis: Any) -> RowLayout:
         statistic_shape=_take(shape, kept),
         parameter_shape=_take(shape, axes),
         parameter_meaning="the normalized axes of x",
+        is_matrix=shape == (rows, width),
     )
 
 
 def vector_layout(shape: Shape, axis: Any) -> RowLayout:
     """Return the weight vectors over `axis`, with one parameter for each vector."""
-    layout = row_layout(shape, axis)
-    return layout._replace(
+    return _vectors(row_layout(shape, axis))
+
+
+@functools.lru_cache(maxsize=1024)
+def _vectors(layout: RowLayout) -> RowLayout:
+    return dataclasses.replace(
+        layout,
         channels=max(layout.rows, 1),
         shared=True,
         parameter_shape=layout.statistic_shape,
@@ -178,7 +192,6 @@ def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
     shared = inner != 1
     return RowLayout(
         order=_order((0, channel), spatial),
-        permuted=_take(shape, (0, channel, *spatial)),
         rows=shape[0] * groups,
         width=width,
         run=inner if shared else width,
@@ -187,15 +200,14 @@ def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
         statistic_shape=(shape[0], groups),
         parameter_shape=(channels,),
         parameter_meaning="the channels of x",
+        is_matrix=False,
     )
 
 
 def column_layout(shape: Shape, channel_axis: Any) -> ColumnLayout:
     """Return the channels over all other axes."""
     channel = _channel_of(shape, channel_axis, at_least=1)
-    return ColumnLayout(
-        math.prod(shape[:channel]), shape[channel], math.prod(shape[channel + 1 :])
-    )
+    return ColumnLayout(math.prod(shape[:channel]), shape[channel], math.prod(shape[channel + 1 :]))
 
 
 def _channel_of(shape: Shape, channel_axis: Any, at_least: int) -> int:
@@ -215,11 +227,18 @@ def _checked_groups(groups: Any, channels: int) -> int:
 
 def result_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype that an array is computed and returned in."""
+    result = _result_dtype(dtype)
+    if result is None:
+        floats = ", ".join(FLOATS)
+        raise TypeError(f"{name} must have dtype {floats}, an integer or bool, got {dtype}")
+    return result
+
+
+@functools.lru_cache(maxsize=256)
+def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     if dtype.name in FLOATS:
         return dtype.newbyteorder("=")
-    if dtype.kind in "biu":
-        return np.dtype(np.float64)
-    raise TypeError(f"{name} must have dtype {', '.join(FLOATS)}, an integer or bool, got {dtype}")
+    return np.dtype(np.float64) if dtype.kind in "biu" else None
 
 
 def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:
@@ -230,11 +249,13 @@ def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:
 
 def check_float(name: str, dtype: np.dtype[Any]) -> None:
     """Raise unless an array is one of real numbers."""
-    if dtype.name not in FLOATS and dtype.kind not in "biu":
+    if _result_dtype(dtype) is None:
         raise TypeError(f"{name} must hold real numbers, got dtype {dtype}")
 
 
-def check_number(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
+def check_number(
+    name: str, value: Any, *, least: float = -math.inf, most: float = math.inf
+) -> float:
     """Return a finite number between two bounds as a float."""
     try:
         number = float(value)

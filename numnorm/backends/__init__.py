@@ -8,6 +8,7 @@ find out what an array is. A new backend is one folder beside this file and one 
 import functools
 import importlib
 import sys
+from collections.abc import Hashable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -37,14 +38,15 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
         If no backend takes this type and it does not turn into a NumPy array, or if its dtype
         is not one of real numbers.
     """
-    backend = _backend_of(type(array))
+    kind: Hashable = type(array)
+    backend = _backend_of(kind)
     if backend is None:
         backend, array = cast(Backend, _backend_of(np.ndarray)), _as_numpy(array, name)
     return backend, backend.as_float_array(name, array)
 
 
 @functools.lru_cache(maxsize=256)
-def _backend_of(kind: type) -> Backend | None:
+def _backend_of(kind: Any) -> Backend | None:
     if any(hasattr(kind, attribute) for attribute in _SURPRISES):
         return None
     for entry in _REGISTRY:

@@ -1,5 +1,7 @@
 """What a norm hands to a backend, and what a backend must offer."""
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +16,11 @@ class Names(NamedTuple):
     gamma: str = "gamma"
 
 
-class Norm(NamedTuple):
+_DEFAULT_NAMES = Names()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Norm:
     """A norm: which statistics it uses, and its map of the normalized value and that map's slope.
 
     Parameters
@@ -38,15 +44,22 @@ class Norm(NamedTuple):
     parameters: int
     forward: Callable[..., Any]
     backward: Callable[..., Any]
-    names: Names = Names()
+    names: Names = _DEFAULT_NAMES
 
 
-class Scaling(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaling:
     """How a row's scale follows from its squares: the denominator and both places of epsilon."""
 
     eps: float
     eps_on_deviation: float = 0.0
     ddof: int = 0
+
+
+@functools.lru_cache(maxsize=1024)
+def scaling_by(eps: float, eps_on_deviation: float = 0.0, ddof: int = 0) -> Scaling:
+    """Return the one `Scaling` of these numbers, which is a fast key."""
+    return Scaling(eps, eps_on_deviation, ddof)
 
 
 class Detached(NamedTuple):

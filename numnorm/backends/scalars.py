@@ -5,9 +5,10 @@ literals of a fixed width, so that float32 arithmetic stays float32 when they ar
 """
 
 import math
+from typing import Any
 
 
-def centre(x, high, low):
+def centre(x: Any, high: Any, low: Any) -> Any:
     """Return ``x - mean`` for a mean that is split into ``high + low``.
 
     The order of the two subtractions is what makes the result exact at any offset: ``x - high``
@@ -17,7 +18,7 @@ def centre(x, high, low):
     return (x - high) - low
 
 
-def inverse_deviation(variance, eps, eps_on_deviation):
+def inverse_deviation(variance: Any, eps: Any, eps_on_deviation: Any) -> Any:
     """Return ``1 / (sqrt(variance + eps) + eps_on_deviation)``, and 0 where that divides by 0.
 
     The 0 is a convention: a constant row with no epsilon is normalized to 0 instead of NaN.
@@ -28,11 +29,11 @@ def inverse_deviation(variance, eps, eps_on_deviation):
     return 1.0 / deviation
 
 
-def deviation_flow(rstd, eps_on_deviation):
-    """Return d(1/rstd)/d(standard deviation's root form), the factor of the scale's gradient.
+def deviation_flow(rstd: Any, eps_on_deviation: Any) -> Any:
+    """Return q / s, which the gradient through the scale carries.
 
-    With q = 1/rstd = s + eps_on_deviation, the gradient through the scale carries q/s; it is 1
-    when the epsilon is inside the root. A row with s = 0 passes no gradient to its scale.
+    q = 1/rstd = s + eps_on_deviation is what the row was divided by; with the epsilon inside the
+    root, q is s. A row with s = 0 passes no gradient through its scale.
     """
     remaining = 1.0 - eps_on_deviation * rstd
     if remaining <= 0.0:
@@ -40,7 +41,7 @@ def deviation_flow(rstd, eps_on_deviation):
     return 1.0 / remaining
 
 
-def input_gradient(g, xhat, mean_g, mean_g_xhat, rstd):
+def input_gradient(g: Any, xhat: Any, mean_g: Any, mean_g_xhat: Any, rstd: Any) -> Any:
     """Return dL/dx of a centred and scaled element.
 
     ``rstd * (g - mean(g) - xhat * mean(g * xhat))`` with g = dL/dxhat; a detached statistic
@@ -49,7 +50,9 @@ def input_gradient(g, xhat, mean_g, mean_g_xhat, rstd):
     return rstd * (g - mean_g - xhat * mean_g_xhat)
 
 
-def merge_moments(count, mean, m2, other_count, other_mean, other_m2):
+def merge_moments(
+    count: Any, mean: Any, m2: Any, other_count: Any, other_mean: Any, other_m2: Any
+) -> Any:
     """Return (mean, m2) of two groups of values together (Chan, Golub and LeVeque 1979)."""
     total = count + other_count
     delta = other_mean - mean

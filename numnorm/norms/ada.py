@@ -13,7 +13,7 @@ from numnorm.arguments import (
     row_layout,
 )
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Norm, Scaling
+from numnorm.backends.contract import Detached, Norm, Scaling, scaling_by
 from numnorm.norms.results import Normalized
 
 
@@ -38,8 +38,8 @@ def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
             f"ddof must be less than the {layout.width} normalized elements, got {ddof}"
         )
     if check_choice("eps_in", eps_in, ("variance", "std")) == "variance":
-        return Scaling(eps, 0.0, ddof)
-    return Scaling(0.0, eps, ddof)
+        return scaling_by(eps, 0.0, ddof)
+    return scaling_by(0.0, eps, ddof)
 
 
 def _scale_of(scale: Any) -> float:

@@ -297,7 +297,7 @@ def _correction(
     if unbiased is None:
         unbiased = convention == "torch"
     correction = int(check_flag("unbiased", unbiased))
-    if running[0] is not None and correction and layout.count == 1:
+    if running[0] is not None and correction and layout.per_channel == 1:
         raise ValueError(
             "x must have at least 2 values in each channel for an unbiased running_var, got 1"
         )

@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.arguments import check_eps, group_layout
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Norm, Scaling
+from numnorm.backends.contract import Detached, Norm, scaling_by
 from numnorm.norms.affine import affine, affine_gradient
 from numnorm.norms.results import Gradients, Normalized
 
@@ -67,7 +67,7 @@ def group_norm(
     """
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
-    scaling = Scaling(check_eps(eps))
+    scaling = scaling_by(check_eps(eps))
     return backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, False)[0]
 
 
@@ -101,10 +101,8 @@ def group_norm_forward(
     """
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
-    scaling = Scaling(check_eps(eps))
-    return Normalized(
-        *backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True)
-    )
+    scaling = scaling_by(check_eps(eps))
+    return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
 
 
 def group_norm_backward(
@@ -160,6 +158,6 @@ def group_norm_backward(
     layout = group_layout(x.shape, channel_axis, groups)
     return Gradients(
         *backend.row_backward(
-            GROUP, dy, x, mean, rstd, gamma, None, layout, Scaling(0.0), Detached(), out
+            GROUP, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), Detached(), out
         )
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.arguments import check_eps, group_layout
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Scaling
+from numnorm.backends.contract import Detached, scaling_by
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
 
@@ -63,7 +63,7 @@ def instance_norm(
     """
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, None)
-    scaling = Scaling(check_eps(eps))
+    scaling = scaling_by(check_eps(eps))
     return backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, False)[0]
 
 
@@ -96,10 +96,8 @@ def instance_norm_forward(
     """
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, None)
-    scaling = Scaling(check_eps(eps))
-    return Normalized(
-        *backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True)
-    )
+    scaling = scaling_by(check_eps(eps))
+    return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
 
 
 def instance_norm_backward(
@@ -154,6 +152,6 @@ def instance_norm_backward(
     layout = group_layout(x.shape, channel_axis, None)
     return Gradients(
         *backend.row_backward(
-            GROUP, dy, x, mean, rstd, gamma, None, layout, Scaling(0.0), Detached(), out
+            GROUP, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), Detached(), out
         )
     )

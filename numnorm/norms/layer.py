@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.arguments import Axis, check_choice, check_eps, row_layout
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Norm, Scaling
+from numnorm.backends.contract import Detached, Norm, scaling_by
 from numnorm.norms.affine import affine, affine_gradient
 from numnorm.norms.results import Gradients, Normalized
 
@@ -79,7 +79,7 @@ def layer_norm(
     """
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
-    scaling = Scaling(check_eps(eps))
+    scaling = scaling_by(check_eps(eps))
     return backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, False)[0]
 
 
@@ -112,10 +112,8 @@ def layer_norm_forward(
     """
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
-    scaling = Scaling(check_eps(eps))
-    return Normalized(
-        *backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, True)
-    )
+    scaling = scaling_by(check_eps(eps))
+    return Normalized(*backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, True))
 
 
 def layer_norm_backward(
@@ -186,6 +184,6 @@ def layer_norm_backward(
     detached = _DETACHED[check_choice("detach", detach, tuple(_DETACHED))]
     return Gradients(
         *backend.row_backward(
-            _LAYER, dy, x, mean, rstd, gamma, None, layout, Scaling(0.0), detached, out
+            _LAYER, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), detached, out
         )
     )

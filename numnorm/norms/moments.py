@@ -33,7 +33,7 @@ class Moments(NamedTuple):
     Moments(count=3, mean=array([3.]), m2=array([14.]))
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # a field may hide tuple's method
     mean: Any
     m2: Any
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.arguments import Axis, check_eps, row_layout
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Norm, Scaling
+from numnorm.backends.contract import Detached, Norm, scaling_by
 from numnorm.norms.affine import affine_gradient, gain
 from numnorm.norms.results import RmsGradients, RmsNormalized
 
@@ -54,7 +54,7 @@ def rms_norm(
     """
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
-    scaling = Scaling(check_eps(eps))
+    scaling = scaling_by(check_eps(eps))
     return backend.row_forward(_RMS, x, gamma, None, layout, scaling, out, False)[0]
 
 
@@ -81,7 +81,7 @@ def rms_norm_forward(
     """
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
-    scaling = Scaling(check_eps(eps))
+    scaling = scaling_by(check_eps(eps))
     y, _, rstd = backend.row_forward(_RMS, x, gamma, None, layout, scaling, out, True)
     return RmsNormalized(y, rstd)
 
@@ -132,6 +132,6 @@ def rms_norm_backward(
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
     dx, dgamma, _ = backend.row_backward(
-        _RMS, dy, x, None, rstd, gamma, None, layout, Scaling(0.0), Detached(), out
+        _RMS, dy, x, None, rstd, gamma, None, layout, scaling_by(0.0), Detached(), out
     )
     return RmsGradients(dx, dgamma)

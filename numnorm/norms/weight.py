@@ -6,7 +6,7 @@ import numpy as np
 
 from numnorm.arguments import Axis, RowLayout, vector_layout
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Names, Norm, Scaling
+from numnorm.backends.contract import Detached, Names, Norm, Scaling, scaling_by
 from numnorm.norms.affine import affine_gradient, gain
 from numnorm.norms.results import WeightGradients, WeightNormalized
 
@@ -22,7 +22,7 @@ _WEIGHT = Norm(
 
 def _scaling(layout: RowLayout) -> Scaling:
     # A vector's norm is its root mean square with the number of elements left out.
-    return Scaling(0.0, ddof=layout.width - 1)
+    return scaling_by(0.0, ddof=layout.width - 1)
 
 
 def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None) -> Any:

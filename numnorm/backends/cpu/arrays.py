@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_float, check_shape, result_dtype
-from numnorm.backends.cpu.memory import address_of, empty, writable_alias
+from numnorm.backends.cpu.memory import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.storage import Storage
 
 Array = np.ndarray[Any, Any]
@@ -14,11 +14,16 @@ Shape = tuple[int, ...]
 Order = tuple[int, ...] | None
 
 
+_FLOAT64 = np.dtype(np.float64)
+_NATIVE = frozenset((np.dtype(np.float16), np.dtype(np.float32), _FLOAT64))
+
+
 def as_float_array(name: str, value: Any) -> Array:
     """Return an array of a supported float dtype; integers and bool become float64."""
-    array = value if type(value) is np.ndarray else _plain(name, value)
-    dtype = result_dtype(name, array.dtype)
-    return array if array.dtype is dtype or array.dtype == dtype else array.astype(dtype)
+    if type(value) is np.ndarray and value.dtype in _NATIVE and value.dtype.isnative:
+        return value
+    array = _plain(name, value)
+    return array.astype(result_dtype(name, array.dtype), copy=False)
 
 
 def _plain(name: str, value: Any) -> Array:
@@ -41,31 +46,29 @@ def as_kernel_array(array: Array, storage: Storage, order: Order, shape: Shape) 
         flags = array.flags
         in_place = flags.c_contiguous and flags.aligned
         array = writable_alias(array) if in_place else np.array(array, order="C")
-    if array.dtype != storage.container:
+    if array.dtype is not storage.container:
         array = array.view(storage.container)
     return array if array.shape == shape else array.reshape(shape)
 
 
 def as_parameter(
-    name: str, value: Any, expected: Shape, meaning: str, working: type, shape: Shape
-) -> Array | None:
-    """Return gamma or beta, checked, in the working type and in the kernel's shape."""
-    if value is None:
-        return None
+    name: str, value: Any, expected: Shape, meaning: str, working: np.dtype[Any], shape: Shape
+) -> Array:
+    """Return gamma or beta, checked, in the working dtype and in the kernel's shape."""
     array = value if type(value) is np.ndarray else _plain(name, value)
-    check_shape(name, array.shape, expected, meaning)
-    check_float(name, array.dtype)
-    if array.dtype != working or not array.flags.carray:
+    if array.shape != expected:
+        check_shape(name, array.shape, expected, meaning)
+    if array.dtype is not working or not array.flags.carray:
+        check_float(name, array.dtype)
         array = np.array(array, working, order="C")
-    return array if array.shape == shape else array.reshape(shape)
+    return array.reshape(shape)
 
 
 def as_statistic(name: str, value: Any, expected: Shape, meaning: str) -> Array:
     """Return a saved statistic, checked, as a 1-D float64 array."""
-    array = as_parameter(name, value, expected, meaning, np.float64, (math.prod(expected),))
-    if array is None:
+    if value is None:
         raise TypeError(f"{name} must be an array of shape {expected}, got None")
-    return array
+    return as_parameter(name, value, expected, meaning, _FLOAT64, (math.prod(expected),))
 
 
 def like_input(name: str, value: Any, x: Array) -> Array:
@@ -82,55 +85,53 @@ def gradient_dtype(name: str, parameter: Any, dtype: np.dtype[Any]) -> np.dtype[
     return result_dtype(name, np.asarray(parameter).dtype)
 
 
-class Output:
-    """The result of a call, and the contiguous memory that a kernel writes it to."""
+def output_like(
+    source: Array, x: Array, out: Any, storage: Storage, order: Order, inputs: tuple[Any, ...]
+) -> Array:
+    """Return an array like `source` for a kernel to write: the memory of `out` where it can be.
 
-    def __init__(
-        self, out: Any, shape: Shape, dtype: np.dtype[Any], order: Order, inputs: tuple[Any, ...]
-    ) -> None:
-        arrays = [a for a in inputs if isinstance(a, np.ndarray)]
-        permuted = shape if order is None else tuple(shape[a] for a in order)
-        self._order = order
-        self._out = None
-        if out is not None:
-            _check_out(out, shape, dtype)
-            self._memory = out if order is None else out.transpose(order)
-            if self._memory.flags.carray and not any(_clashes(self._memory, a) for a in arrays):
-                return
-            self._out = out
-        self._memory = empty(permuted, dtype, *arrays)
-
-    def target(self, storage: Storage, shape: Shape) -> Array:
-        """Return the memory as a kernel takes it."""
-        return as_kernel_array(self._memory, storage, None, shape)
-
-    def finish(self) -> Array:
-        """Return the result, after the kernel has written the memory."""
-        result = self._memory
-        if self._order is not None:
-            result = result.transpose(np.argsort(self._order))
-        if self._out is None:
-            return result
-        self._out[...] = result
-        return self._out
+    `source` is x as the kernel reads it, and `inputs` are the other arrays that it reads.
+    """
+    if out is not None:
+        _check_out(out, x)
+        memory = out if order is None else out.transpose(order)
+        clash = any(_clashes(memory, array) for array in (source, *inputs))
+        if memory.flags.carray and not clash:
+            return as_kernel_array(memory, storage, None, source.shape)
+    return empty_like(source, inputs)
 
 
-def _check_out(out: Any, shape: Shape, dtype: np.dtype[Any]) -> None:
+def result(target: Array, x: Array, out: Any, order: Order) -> Array:
+    """Return what a kernel has written as the caller gets it."""
+    if out is not None and address_of(out) == address_of(target):
+        return out
+    y = target if target.dtype is x.dtype else target.view(x.dtype)
+    if order is not None:
+        y = y.reshape([x.shape[a] for a in order]).transpose(np.argsort(order))
+    elif y.shape != x.shape:
+        y = y.reshape(x.shape)
+    if out is None:
+        return y
+    out[...] = y
+    return out
+
+
+def _check_out(out: Any, x: Array) -> None:
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a numpy.ndarray, got an object of type {type(out).__name__}")
-    check_shape("out", out.shape, shape, "the shape of x")
-    if out.dtype != dtype:
-        raise TypeError(f"out must have dtype {dtype}, that of the result, got {out.dtype}")
+    check_shape("out", out.shape, x.shape, "the shape of x")
+    if out.dtype != x.dtype:
+        raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
     if not out.flags.writeable:
         raise ValueError("out must be writable, got a read-only array")
 
 
-def _clashes(memory: Array, source: Array) -> bool:
+def _clashes(memory: Array, source: Any) -> bool:
     """Return whether writing here could change an input before it has been read.
 
     The kernels read each element before they write the same one, so an input with the very same
     elements in the same places is safe: that is ``out=x``.
     """
-    if not np.may_share_memory(memory, source):
+    if not isinstance(source, np.ndarray) or not np.may_share_memory(memory, source):
         return False
     return address_of(memory) != address_of(source) or memory.nbytes != source.nbytes

@@ -2,10 +2,10 @@
 
 Numba's own cache is not used because it serves stale code when only an imported helper has
 changed, can hand out another signature's code when two processes write at once, and raises on a
-damaged file. Here one file holds one kernel for one signature; its name is a hash of everything
-that the machine code depends on, every source file that could end in it included; it is written to a
-temporary name and renamed; and it starts with a digest of the rest. Whatever is wrong with a
-file, the kernel is compiled instead.
+damaged file. Here one file holds one kernel for one signature. Its name is a hash of everything
+that the machine code depends on, every source file that could end in it included; it is written
+to a temporary name and renamed; and it starts with a digest of the rest. Whatever is wrong with
+a file, the kernel is compiled instead.
 """
 
 import contextlib
@@ -97,9 +97,7 @@ class KernelCache(_Cache):
             content = path.read_bytes()
             digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
             if hashlib.sha256(payload).digest() == digest:
-                return CompileResultCacheImpl.rebuild(
-                    None, target_context, pickle.loads(payload)
-                )
+                return CompileResultCacheImpl.rebuild(None, target_context, pickle.loads(payload))
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

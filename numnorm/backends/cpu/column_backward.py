@@ -4,6 +4,7 @@ import numpy as np
 from numba import prange
 
 from numnorm.backends.contract import Norm
+from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.optional import centred, element, part
 from numnorm.backends.cpu.row_backward import make_gradient_sums, make_input_gradients
@@ -33,6 +34,7 @@ def make_sums_across(norm: Norm, storage: Storage) -> Twins:
     @elementwise
     def block_sums(dy, x, high, low, rstd, sum_dy_xhat, sum_dy):
         stand_alone()
+        dy, x = borrowed(dy), borrowed(x)
         with_xhat = np.zeros_like(rstd)
         plain = np.zeros_like(rstd)
         for i in range(x.shape[0]):
@@ -56,6 +58,7 @@ def make_sums_along(norm: Norm, storage: Storage) -> Twins:
     @elementwise
     def block_sums(dy, x, c, high, low, rstd):
         stand_alone()
+        dy, x = borrowed(dy), borrowed(x)
         with_xhat, plain = 0.0, 0.0
         for i in range(x.shape[0]):
             _, _, dy_xhat, slope = gradient_sums(
@@ -96,6 +99,7 @@ def make_dx_across(norm: Norm, storage: Storage) -> Twins:
     @elementwise
     def rows(dy, x, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, start, stop):
         stand_alone()
+        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         for i in range(start, stop):
             row(dy[i], x[i], high, low, rstd, gamma, mean_g, mean_g_xhat, dx[i])
 
@@ -114,6 +118,7 @@ def make_dx_along(norm: Norm, storage: Storage) -> Twins:
     @elementwise
     def runs(dy, x, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, start, stop):
         stand_alone()
+        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         for t in range(start, stop):
             i, c = t // x.shape[1], t % x.shape[1]
             centre = high[c], low[c], rstd[c], part(gamma, c), None

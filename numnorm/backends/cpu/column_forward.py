@@ -3,6 +3,7 @@
 from numba import prange
 
 from numnorm.backends.contract import Norm
+from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.optional import centred, element, part
 from numnorm.backends.cpu.row_forward import make_apply
@@ -24,6 +25,7 @@ def make_forward_across(norm: Norm, storage: Storage) -> Twins:
     @elementwise
     def forward_rows(x, high, low, rstd, gamma, beta, y, start, stop):
         stand_alone()
+        x, y = borrowed(x), borrowed(y)
         for i in range(start, stop):
             apply(x[i], high, low, rstd, gamma, beta, y[i])
 
@@ -42,6 +44,7 @@ def make_forward_along(norm: Norm, storage: Storage) -> Twins:
     @elementwise
     def forward_runs(x, high, low, rstd, gamma, beta, y, start, stop):
         stand_alone()
+        x, y = borrowed(x), borrowed(y)
         for t in range(start, stop):
             i, c = t // x.shape[1], t % x.shape[1]
             weights = part(gamma, c), part(beta, c)

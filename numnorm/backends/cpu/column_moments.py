@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
+from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.row_statistics import make_statistics
 from numnorm.backends.cpu.storage import Storage
@@ -81,6 +82,7 @@ def make_moments_across(storage: Storage) -> Twins:
     @elementwise
     def block_moments(x, mean, m2):
         stand_alone()
+        x = borrowed(x)
         for start in range(0, x.shape[1], _TILE):
             tile_moments(x, start, min(start + _TILE, x.shape[1]), mean, m2)
 
@@ -99,6 +101,7 @@ def make_moments_along(storage: Storage) -> Twins:
     @elementwise
     def block_moments(x, c):
         stand_alone()
+        x = borrowed(x)
         mean, m2 = 0.0, 0.0
         for i in range(x.shape[0]):
             values = x[i, c]

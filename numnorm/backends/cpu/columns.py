@@ -10,12 +10,13 @@ from numnorm.arguments import ColumnLayout
 from numnorm.backends.contract import Detached, Norm
 from numnorm.backends.cpu.arrays import (
     Array,
-    Output,
     as_kernel_array,
     as_parameter,
     as_statistic,
     gradient_dtype,
     like_input,
+    output_like,
+    result,
 )
 from numnorm.backends.cpu.column_backward import (
     make_dx_across,
@@ -41,12 +42,16 @@ class _Family(NamedTuple):
 
 # Without inner axes the loops run across the channels, with them along each channel.
 _ACROSS = _Family(
-    *map(functools.cache, (make_moments_across, make_forward_across, make_sums_across)),
-    functools.cache(make_dx_across),
+    moments=functools.cache(make_moments_across),
+    forward=functools.cache(make_forward_across),
+    sums=functools.cache(make_sums_across),
+    dx=functools.cache(make_dx_across),
 )
 _ALONG = _Family(
-    *map(functools.cache, (make_moments_along, make_forward_along, make_sums_along)),
-    functools.cache(make_dx_along),
+    moments=functools.cache(make_moments_along),
+    forward=functools.cache(make_forward_along),
+    sums=functools.cache(make_sums_along),
+    dx=functools.cache(make_dx_along),
 )
 _fold = functools.cache(make_fold)
 
@@ -70,7 +75,7 @@ def column_moments(
     """Return (count, mean, m2) of each channel, going on from `after`."""
     count, mean, m2 = (0, 0.0, 0.0) if after is None else after
     mean, m2 = (np.array(np.broadcast_to(a, layout.channels), np.float64) for a in (mean, m2))
-    if layout.count == 0 or layout.channels == 0:
+    if layout.per_channel == 0 or layout.channels == 0:
         return count, mean, m2
     storage = storage_of(x.dtype)
     source = as_kernel_array(x, storage, None, _shape(layout))
@@ -81,7 +86,7 @@ def column_moments(
     last = layout.outer - (layout.blocks - 1) * layout.block
     counts = float(layout.block * layout.inner), float(last * layout.inner)
     _fold().serial(float(count), mean, m2, *counts, means, m2s)
-    return count + layout.count, mean, m2
+    return count + layout.per_channel, mean, m2
 
 
 class _Centre(NamedTuple):
@@ -106,8 +111,10 @@ def _centre(mean: Any, rstd: Any, layout: ColumnLayout, storage: Storage) -> _Ce
 
 
 def _parameter(name: str, value: Any, layout: ColumnLayout, storage: Storage) -> Array | None:
+    if value is None:
+        return None
     shape = (layout.channels,)
-    return as_parameter(name, value, shape, "the channels of x", storage.working, shape)
+    return as_parameter(name, value, shape, "the channels of x", storage.working_dtype, shape)
 
 
 def column_forward(
@@ -128,13 +135,12 @@ def column_forward(
         _parameter("gamma", gamma, layout, storage),
         _parameter("beta", beta, layout, storage),
     )
-    output = Output(out, x.shape, x.dtype, None, (source, *centre, *weights))
+    target = output_like(source, x, out, storage, None, (*centre, *weights))
     if x.size:
         parts = row_parts(_tasks(layout, layout.outer))
-        target = output.target(storage, _shape(layout))
         arguments = (source, *centre, *weights, target, parts)
         run(_family(layout).forward(norm, storage), arguments, x.size, parts)
-    return output.finish()
+    return result(target, x, out, None)
 
 
 def column_backward(
@@ -156,15 +162,14 @@ def column_backward(
     slope = as_kernel_array(like_input("dy", dy, x), storage, None, shape)
     centre = _centre(mean, rstd, layout, storage)
     weight = _parameter("gamma", gamma, layout, storage)
-    output = Output(out, x.shape, x.dtype, None, (source, slope, *centre, weight))
+    target = output_like(source, x, out, storage, None, (slope, *centre, weight))
     dgamma, dbeta = _sums(norm, slope, source, centre, layout, storage)
     if x.size:
         means = _means(dgamma, dbeta, weight, layout, detached, centre.rstd.dtype)
         parts = row_parts(_tasks(layout, layout.outer))
-        target = output.target(storage, shape)
         arguments = (slope, source, *centre, weight, *means, target, parts)
         run(_family(layout).dx(norm, storage), arguments, x.size, parts)
-    return output.finish(), dgamma.astype(dtype), dbeta.astype(dtype)
+    return result(target, x, out, None), dgamma.astype(dtype), dbeta.astype(dtype)
 
 
 def _sums(
@@ -189,7 +194,7 @@ def _means(
     working: np.dtype[Any],
 ) -> tuple[Array, Array]:
     """Return the means of g and of g * xhat, which flow through mean and scale."""
-    share = (1.0 if gamma is None else gamma.astype(np.float64)) / layout.count
+    share = (1.0 if gamma is None else gamma.astype(np.float64)) / layout.per_channel
     nothing = np.zeros(layout.channels, working)
     return (
         nothing if detached.mean else (dbeta * share).astype(working),

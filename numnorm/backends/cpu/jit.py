@@ -60,8 +60,8 @@ def stand_alone() -> None:
 
 
 @intrinsic
-def _mark_noinline(typing_context):  # type: ignore[no-untyped-def]
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+def _mark_noinline(typing_context):
+    def generate(context, builder, signature, arguments):
         builder.function.attributes.add("noinline")
         return context.get_dummy_value()
 

@@ -5,7 +5,6 @@ like that of a load close behind it makes the processor wait. NumPy's own large 
 16 bytes into a page, which is the worst case.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -23,21 +22,22 @@ def address_of(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any], *inputs: Array) -> Array:
-    """Return an uninitialized C-contiguous array, placed well for kernels that read `inputs`."""
-    size = math.prod(shape) * dtype.itemsize
-    if size < _SMALL:
-        return np.empty(shape, dtype)
-    memory = np.empty(size + 2 * _PAGE, np.uint8)
-    start = address_of(memory)
-    first_page = -start % _PAGE
-    offset = first_page + _best_residue([address_of(array) % _PAGE for array in inputs])
-    return np.ndarray(shape, dtype, buffer=memory, offset=offset)
+def empty_like(source: Array, inputs: tuple[Any, ...]) -> Array:
+    """Return an uninitialized array like a C-contiguous one, placed well for a kernel's output.
+
+    The kernel reads `source` and those of the `inputs` that are arrays.
+    """
+    if source.nbytes < _SMALL:
+        return np.empty_like(source)
+    memory = np.empty(source.nbytes + 2 * _PAGE, np.uint8)
+    addresses = [address_of(array) for array in (source, *inputs) if isinstance(array, np.ndarray)]
+    offset = -address_of(memory) % _PAGE + _best_residue(addresses)
+    return np.ndarray(source.shape, source.dtype, buffer=memory, offset=offset)
 
 
-def _best_residue(taken: list[int]) -> int:
+def _best_residue(addresses: list[int]) -> int:
     """Return the multiple of a cache line, modulo a page, that is farthest from those taken."""
-    taken = sorted(taken) or [0]
+    taken = sorted(address % _PAGE for address in addresses)
     following = [*taken[1:], taken[0] + _PAGE]
     gap, start = max((b - a, a) for a, b in zip(taken, following, strict=True))
     return (start + gap // 2) % _PAGE // _LINE * _LINE

@@ -16,7 +16,7 @@ _centre = elementwise(centre)
 
 
 def _is_missing(kind):
-    return kind is None or isinstance(kind, types.NoneType)
+    return kind is None or kind == types.none
 
 
 def part(values, index):

@@ -52,10 +52,7 @@ def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) ->
 def _worth_it(elements: int, parts: int) -> bool:
     # Asking for the number of threads starts them, so it comes last.
     return (
-        elements >= _SMALL
-        and parts > 1
-        and not _must_stay_serial
-        and numba.get_num_threads() > 1
+        elements >= _SMALL and parts > 1 and not _must_stay_serial and numba.get_num_threads() > 1
     )
 
 

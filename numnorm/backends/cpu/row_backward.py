@@ -8,6 +8,7 @@ from numba import prange
 
 from numnorm.backends.contract import Norm
 from numnorm.backends.cpu.accumulators import collect, flush, working_sums
+from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, sums, twins
 from numnorm.backends.cpu.optional import add_to, centred, element, part, split
 from numnorm.backends.cpu.storage import Storage
@@ -106,9 +107,7 @@ def _make_row(norm: Norm, storage: Storage, working: type) -> Callable[..., Any]
         high, low = split(mean, real(0))
         centre = (high, low, real(rstd))
         mean_share, scale_share, eps_on_deviation = flows
-        sum_g, sum_g_xhat = row_sums(
-            dy, x, centre, first_channel, shape, weights, inner, totals
-        )
+        sum_g, sum_g_xhat = row_sums(dy, x, centre, first_channel, shape, weights, inner, totals)
         # A detached statistic passes nothing on, a NaN neither.
         mean_g = real(sum_g * mean_share if mean_share > 0.0 else 0.0)
         through_scale = scale_share * _deviation_flow(rstd, eps_on_deviation)
@@ -137,31 +136,37 @@ def make_row_backward(norm: Norm, storage: Storage) -> Twins:
     """Return the kernel of a norm's gradients.
 
     It takes ``dy, x (N, D), mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-    eps_on_deviation, dx, dgamma, dbeta, parts``. The shares are 1 over the number of elements, or 0 for
-    a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of the p-th part of the
-    rows: the parts follow from the shapes, so that no thread count changes a sum.
+    eps_on_deviation, dx, dgamma, dbeta, parts``. The shares are 1 over the number of elements, or
+    0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of the p-th part
+    of the rows: the parts follow from the shapes, so that no thread count changes a sum.
     """
     narrow_row = _make_row(norm, storage, storage.working)
     wide_row = _make_row(norm, storage, np.float64)
     real = storage.working
     largest = storage.largest_rstd
+    smallest = 1.0 / largest
 
     @elementwise
     def backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop):
         stand_alone()
+        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        weights = (borrowed(weights[0]), borrowed(weights[1]))
         runs = x.shape[1] // shape[0]
-        inner = (working_sums(totals[0], real(0)), working_sums(totals[1], real(0)))
+        dgamma, dbeta = working_sums(totals[0], real(0)), working_sums(totals[1], real(0))
+        # The owners are used once more after the last row, so they outlive what is borrowed.
+        inner = (borrowed(dgamma), borrowed(dbeta))
+        totals = (borrowed(totals[0]), borrowed(totals[1]))
         for i in range(start, stop):
             row = (dy[i], x[i], part(mean, i), rstd[i], i * runs, shape, weights, flows, dx[i])
-            if 1.0 / largest < rstd[i] < largest or rstd[i] == 0.0:
+            if smallest < rstd[i] < largest or rstd[i] == 0.0:
                 narrow_row(*row, inner, totals)
             else:
                 wide_row(*row, inner, totals)
             if (i - start) % _ROWS_BETWEEN_FLUSHES == _ROWS_BETWEEN_FLUSHES - 1:
-                flush(inner[0], totals[0])
-                flush(inner[1], totals[1])
-        flush(inner[0], totals[0])
-        flush(inner[1], totals[1])
+                flush(dgamma, totals[0])
+                flush(dbeta, totals[1])
+        flush(dgamma, totals[0])
+        flush(dbeta, totals[1])
 
     @elementwise
     def one_part(dy, x, mean, rstd, shape, weights, flows, dx, dgamma, dbeta, p, parts):

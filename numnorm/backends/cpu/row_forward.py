@@ -8,6 +8,7 @@ import numpy as np
 from numba import prange
 
 from numnorm.backends.contract import Norm
+from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.optional import centred, element, joined, part, scaled
 from numnorm.backends.cpu.row_statistics import make_magnitude, make_statistics
@@ -17,9 +18,7 @@ from numnorm.backends.scalars import inverse_deviation
 _inverse_deviation = elementwise(inverse_deviation)
 
 
-def make_apply(
-    forward: Callable[..., Any], storage: Storage, working: type
-) -> Callable[..., Any]:
+def make_apply(forward: Callable[..., Any], storage: Storage, working: type) -> Callable[..., Any]:
     """Return a compiled loop that normalizes, maps and stores a row's runs of elements.
 
     A run is a stretch of elements that belong to one channel: a whole row of a layer norm, with
@@ -106,6 +105,7 @@ def make_row_forward(norm: Norm, storage: Storage) -> Twins:
     @elementwise
     def forward_rows(x, y, shape, weights, scaling, saved, start, stop):
         stand_alone()
+        x, y, weights = borrowed(x), borrowed(y), (borrowed(weights[0]), borrowed(weights[1]))
         eps, eps_on_deviation, count = scaling
         runs = x.shape[1] // shape[0]
         for i in range(start, stop):

@@ -1,7 +1,8 @@
 """The norms whose statistics are shared by a row, on NumPy arrays."""
 
 import functools
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,20 +10,36 @@ from numnorm.arguments import RowLayout
 from numnorm.backends.contract import Detached, Norm, Scaling
 from numnorm.backends.cpu.arrays import (
     Array,
-    Output,
     as_kernel_array,
     as_parameter,
     as_statistic,
     gradient_dtype,
     like_input,
+    output_like,
+    result,
 )
 from numnorm.backends.cpu.jit import Twins
+from numnorm.backends.cpu.memory import empty_like
 from numnorm.backends.cpu.parallel import row_parts, run, summed_parts
 from numnorm.backends.cpu.row_backward import make_row_backward
 from numnorm.backends.cpu.row_forward import make_row_forward
 from numnorm.backends.cpu.storage import Storage, storage_of
 
 _NOTHING_SAVED = np.empty((2, 0))
+
+
+class _Plan(NamedTuple):
+    """What follows from norm, dtype and layout alone, found once for all calls like it."""
+
+    kernel: Twins
+    storage: Storage
+    size: tuple[int, int]
+    elements: int
+    parts: int
+    constants: tuple[Any, ...]
+    # Whether a contiguous array of these rows is just what the kernel takes: the common case,
+    # in which a small call is over before every check of the general one is done.
+    direct: bool
 
 
 @functools.cache
@@ -35,19 +52,56 @@ def _backward_kernel(norm: Norm, storage: Storage) -> Twins:
     return make_row_backward(norm, storage)
 
 
+@functools.lru_cache(maxsize=1024)
+def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -> _Plan:
+    storage = storage_of(dtype)
+    count = float(layout.width - scaling.ddof)
+    return _Plan(
+        _forward_kernel(norm, storage),
+        storage,
+        (layout.rows, layout.width),
+        layout.rows * layout.width,
+        row_parts(layout.rows),
+        (layout.run, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
+        _is_direct(dtype, storage, layout),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward_plan(
+    norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling, detached: Detached
+) -> _Plan:
+    storage = storage_of(dtype)
+    count = layout.width - scaling.ddof
+    mean_share = 1.0 / layout.width if norm.centred and layout.width else 0.0
+    scale_share = 1.0 / count if count else 0.0
+    shares = 0.0 if detached.mean else mean_share, 0.0 if detached.scale else scale_share
+    summed = math.prod(layout.kernel_shape) if norm.parameters else 0
+    return _Plan(
+        _backward_kernel(norm, storage),
+        storage,
+        (layout.rows, layout.width),
+        layout.rows * layout.width,
+        summed_parts(layout.rows, layout.width, summed),
+        (layout.run, layout.channels, *shares, scaling.eps_on_deviation),
+        _is_direct(dtype, storage, layout),
+    )
+
+
+def _is_direct(dtype: Any, storage: Storage, layout: RowLayout) -> bool:
+    return dtype is storage.container and layout.order is None and layout.is_matrix
+
+
 def _parameter(name: str, value: Any, layout: RowLayout, storage: Storage) -> Any:
-    if value is None:
-        return None
     if type(value) is float:  # a number of the norm itself, such as AdaNorm's scale
         return storage.working(value)
-    shape = (layout.channels,) if layout.shared else (layout.channels, layout.run)
     return as_parameter(
         name,
         value,
         layout.parameter_shape,
         layout.parameter_meaning,
-        storage.working,
-        shape,
+        storage.working_dtype,
+        layout.kernel_shape,
     )
 
 
@@ -62,24 +116,23 @@ def row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, where `save` is true, mean and rstd of each row."""
-    storage = storage_of(x.dtype)
-    size = (layout.rows, layout.width)
-    source = as_kernel_array(x, storage, layout.order, size)
-    gamma = _parameter(norm.names.gamma, gamma, layout, storage)
-    beta = _parameter("beta", beta, layout, storage)
-    output = Output(out, x.shape, x.dtype, layout.order, (source, gamma, beta))
-    saved = np.empty((2, layout.rows)) if save else _NOTHING_SAVED
-    if layout.width == 0:
-        saved[:] = np.nan
-    elif layout.rows:
-        parts = row_parts(layout.rows)
-        count = float(layout.width - scaling.ddof)
-        arguments = (
-            source, gamma, beta, layout.run, layout.channels, scaling.eps,
-            scaling.eps_on_deviation, count, output.target(storage, size), saved, parts,
-        )  # fmt: skip
-        run(_forward_kernel(norm, storage), arguments, layout.rows * layout.width, parts)
-    y = output.finish()
+    kernel, storage, size, elements, parts, constants, direct = _forward_plan(
+        norm, x.dtype, layout, scaling
+    )
+    source = x if direct and x.flags.carray else as_kernel_array(x, storage, layout.order, size)
+    if gamma is not None:
+        gamma = _parameter(norm.names.gamma, gamma, layout, storage)
+    if beta is not None:
+        beta = _parameter("beta", beta, layout, storage)
+    if out is None:
+        target = empty_like(source, (gamma, beta))
+    else:
+        target = output_like(source, x, out, storage, layout.order, (gamma, beta))
+    saved = np.full((2, layout.rows), np.nan) if save else _NOTHING_SAVED
+    if elements:
+        arguments = (source, gamma, beta, *constants, target, saved, parts)
+        run(kernel, arguments, elements, parts)
+    y = target if direct and out is None else result(target, x, out, layout.order)
     if not save:
         return y, None, None
     mean, rstd = saved.astype(storage.saved, copy=False).reshape(2, *layout.statistic_shape)
@@ -100,49 +153,28 @@ def row_backward(
     out: Any,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
-    storage = storage_of(x.dtype)
-    size = (layout.rows, layout.width)
-    names = norm.names
+    plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
+    storage, order, names = plan.storage, layout.order, norm.names
     dtype = gradient_dtype(names.gamma, gamma, x.dtype) if norm.parameters else x.dtype
-    source = as_kernel_array(x, storage, layout.order, size)
-    slope = as_kernel_array(like_input(names.dy, dy, x), storage, layout.order, size)
+    source = as_kernel_array(x, storage, order, plan.size)
+    slope = as_kernel_array(like_input(names.dy, dy, x), storage, order, plan.size)
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
     if norm.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
-    gamma = _parameter(norm.names.gamma, gamma, layout, storage)
-    beta = _parameter("beta", beta, layout, storage)
-    inputs = (source, slope, gamma, beta, mean, rstd)
-    output = Output(out, x.shape, x.dtype, layout.order, inputs)
-    parts, totals = _totals(norm, layout)
-    if layout.width and layout.rows:
+    if gamma is not None:
+        gamma = _parameter(names.gamma, gamma, layout, storage)
+    if beta is not None:
+        beta = _parameter("beta", beta, layout, storage)
+    target = output_like(source, x, out, storage, order, (slope, rstd, mean, gamma, beta))
+    shape = (plan.parts, *layout.kernel_shape)
+    totals = tuple(np.zeros(shape) if norm.parameters > i else None for i in range(2))
+    if plan.elements:
         arguments = (
-            slope, source, mean, rstd, gamma, beta, layout.run, layout.channels,
-            *_shares(norm, layout, scaling, detached), scaling.eps_on_deviation,
-            output.target(storage, size), *totals, parts,
+            slope, source, mean, rstd, gamma, beta, *plan.constants, target, *totals, plan.parts
         )  # fmt: skip
-        run(_backward_kernel(norm, storage), arguments, layout.rows * layout.width, parts)
+        run(plan.kernel, arguments, plan.elements, plan.parts)
     dgamma, dbeta = (_summed(total, layout, dtype) for total in totals)
-    return output.finish(), dgamma, dbeta
-
-
-def _shares(
-    norm: Norm, layout: RowLayout, scaling: Scaling, detached: Detached
-) -> tuple[float, float]:
-    mean_flows = norm.centred and not detached.mean
-    return (
-        1.0 / layout.width if mean_flows else 0.0,
-        0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof),
-    )
-
-
-def _totals(norm: Norm, layout: RowLayout) -> tuple[int, tuple[Array | None, Array | None]]:
-    """Return the number of parts, and zeros for each part's sums of dgamma and dbeta."""
-    shape = (layout.channels,) if layout.shared else (layout.channels, layout.run)
-    summed = layout.channels * (1 if layout.shared else layout.run) if norm.parameters else 0
-    parts = summed_parts(layout.rows, layout.width, summed)
-    dgamma = np.zeros((parts, *shape)) if norm.parameters >= 1 else None
-    dbeta = np.zeros((parts, *shape)) if norm.parameters >= 2 else None
-    return parts, (dgamma, dbeta)
+    return result(target, x, out, order), dgamma, dbeta
 
 
 def _summed(total: Array | None, layout: RowLayout, dtype: np.dtype[Any]) -> Array | None:
