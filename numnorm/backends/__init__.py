@@ -38,8 +38,7 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
         If no backend takes this type and it does not turn into a NumPy array, or if its dtype
         is not one of real numbers.
     """
-    kind: Hashable = type(array)
-    backend = _backend_of(kind)
+    backend = _backend_of(cast(Hashable, type(array)))
     if backend is None:
         backend, array = cast(Backend, _backend_of(np.ndarray)), _as_numpy(array, name)
     return backend, backend.as_float_array(name, array)

@@ -2,12 +2,16 @@
 
 Three forms, told apart by type: no sums at all (None), one number a channel (1-D, added up in
 float64 at once), or one an element (2-D). The last would cost the loops a conversion for every
-element, so it is summed in the working type first and flushed to float64 every few rows.
+element, so it is summed in the working type first and flushed to float64 every few rows. The
+sums of a channel's values are taken in the same two steps.
 """
 
 import numpy as np
 from numba.core import types
 from numba.extending import overload
+
+# Few enough that a float32 sum of so many terms is good to its last bits.
+ROWS_BETWEEN_FLUSHES = 32
 
 
 def _is_matrix(kind):
@@ -38,16 +42,19 @@ def flush(working, total):
 
 @overload(flush)
 def _flush(working, total):
-    if not _is_matrix(working):
+    if not isinstance(working, types.Array):
         return lambda working, total: None
 
-    def implementation(working, total):
-        for c in range(total.shape[0]):
-            for j in range(total.shape[1]):
-                total[c, j] += working[c, j]
-                working[c, j] = 0
+    def vector(working, total):
+        for j in range(working.size):
+            total[j] += working[j]
+            working[j] = 0
 
-    return implementation
+    def matrix(working, total):
+        for c in range(working.shape[0]):
+            flush(working[c], total[c])
+
+    return vector if working.ndim == 1 else matrix
 
 
 def collect(total, channel, value):

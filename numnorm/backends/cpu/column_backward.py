@@ -4,6 +4,7 @@ import numpy as np
 from numba import prange
 
 from numnorm.backends.contract import Norm
+from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.optional import centred, element, part
@@ -37,11 +38,13 @@ def make_sums_across(norm: Norm, storage: Storage) -> Twins:
         dy, x = borrowed(dy), borrowed(x)
         with_xhat = np.zeros_like(rstd)
         plain = np.zeros_like(rstd)
-        for i in range(x.shape[0]):
-            add_row(dy[i], x[i], high, low, rstd, with_xhat, plain)
-        for j in range(rstd.size):
-            sum_dy_xhat[j] = with_xhat[j]
-            sum_dy[j] = plain[j]
+        sum_dy_xhat[:] = 0.0
+        sum_dy[:] = 0.0
+        for start in range(0, x.shape[0], ROWS_BETWEEN_FLUSHES):
+            for i in range(start, min(start + ROWS_BETWEEN_FLUSHES, x.shape[0])):
+                add_row(dy[i], x[i], high, low, rstd, with_xhat, plain)
+            flush(with_xhat, sum_dy_xhat)
+            flush(plain, sum_dy)
 
     def kernel(dy, x, high, low, rstd, block, sums_dy_xhat, sums_dy):
         for p in prange(sums_dy.shape[0]):

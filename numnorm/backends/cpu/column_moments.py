@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
+from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.row_statistics import make_statistics
@@ -59,23 +60,32 @@ def make_moments_across(storage: Storage) -> Twins:
             second[j] += deviation * deviation
 
     @elementwise
-    def tile_moments(x, start, stop, mean, m2):
+    def shift(x, start, stop):
+        # Around the first row, so that a constant channel gives exactly that constant.
         n = real(x.shape[0])
         origin = np.empty(stop - start, real)
         first = np.zeros(stop - start, real)
-        second = np.zeros(stop - start, real)
         for j in range(stop - start):
             origin[j] = real(widen(x[0][start + j]))
         for i in range(x.shape[0]):
             add_deviations(x[i][start:stop], origin, first)
         for j in range(stop - start):
             origin[j] += first[j] / n
-            first[j] = real(0)
-        for i in range(x.shape[0]):
-            add_squares(x[i][start:stop], origin, first, second)
+        return origin
+
+    @elementwise
+    def tile_moments(x, start, stop, mean, m2):
+        origin = shift(x, start, stop)
+        first, second = np.zeros(stop - start, real), np.zeros(stop - start, real)
+        total, total_squares = np.zeros(stop - start), np.zeros(stop - start)
+        for begin in range(0, x.shape[0], ROWS_BETWEEN_FLUSHES):
+            for i in range(begin, min(begin + ROWS_BETWEEN_FLUSHES, x.shape[0])):
+                add_squares(x[i][start:stop], origin, first, second)
+            flush(first, total)
+            flush(second, total_squares)
         for j in range(stop - start):
-            low = np.float64(first[j]) / x.shape[0]
-            squares = np.float64(second[j]) - np.float64(first[j]) * low
+            low = total[j] / x.shape[0]
+            squares = total_squares[j] - total[j] * low
             values = x[:, start + j]
             mean[start + j], m2[start + j] = retaken(values, np.float64(origin[j]) + low, squares)
 

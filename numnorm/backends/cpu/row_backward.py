@@ -7,7 +7,7 @@ import numpy as np
 from numba import prange
 
 from numnorm.backends.contract import Norm
-from numnorm.backends.cpu.accumulators import collect, flush, working_sums
+from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, collect, flush, working_sums
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, sums, twins
 from numnorm.backends.cpu.optional import add_to, centred, element, part, split
@@ -16,8 +16,6 @@ from numnorm.backends.scalars import deviation_flow, input_gradient
 
 _deviation_flow = elementwise(deviation_flow)
 _input_gradient = elementwise(input_gradient)
-
-_ROWS_BETWEEN_FLUSHES = 64
 
 
 def make_gradient_sums(
@@ -162,7 +160,7 @@ def make_row_backward(norm: Norm, storage: Storage) -> Twins:
                 narrow_row(*row, inner, totals)
             else:
                 wide_row(*row, inner, totals)
-            if (i - start) % _ROWS_BETWEEN_FLUSHES == _ROWS_BETWEEN_FLUSHES - 1:
+            if (i - start) % ROWS_BETWEEN_FLUSHES == ROWS_BETWEEN_FLUSHES - 1:
                 flush(dgamma, totals[0])
                 flush(dbeta, totals[1])
         flush(dgamma, totals[0])

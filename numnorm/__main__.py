@@ -1,0 +1,80 @@
+"""The command line: ``python -m numnorm demo``, ``apply`` and ``doctor``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from argparse import REMAINDER, SUPPRESS
+from collections.abc import Callable, Sequence
+
+from numnorm.commands.errors import CommandError, CommandParser, one_line
+
+COMMANDS = {
+    "demo": "train a small classifier of handwritten digits with each norm and compare them",
+    "apply": "normalize an .npy file of any size, block by block",
+    "doctor": "show what numnorm runs on here, and test every norm",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the subcommand that `argv` names.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The words after ``python -m numnorm``; those of the process if not given.
+
+    Returns
+    -------
+    int
+        The exit status: 0, or 1 where a test failed, or 2 after an error.
+    """
+    arguments = _parser().parse_args(argv)
+    # Only here, so that `doctor` does not load what `demo` needs, nor the other way round.
+    command = importlib.import_module(f"numnorm.commands.{arguments.command}")
+    return _run(f"numnorm {arguments.command}", command.main, arguments.arguments)
+
+
+def _parser() -> CommandParser:
+    commands = "\n".join(f"  {name:<8}{summary}" for name, summary in COMMANDS.items())
+    parser = CommandParser(
+        prog="numnorm",
+        usage="%(prog)s [-h] [--version] {demo,apply,doctor} ...",
+        description="Normalization layers on arrays, from the command line.",
+        epilog=f"commands:\n{commands}\n\n`numnorm COMMAND --help` tells what a command takes.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("command", choices=COMMANDS, help=SUPPRESS)
+    parser.add_argument("arguments", nargs=REMAINDER, help=SUPPRESS).required = False
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("numnorm")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _run(name: str, command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    try:
+        status = command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader left (`| head`): what is still buffered must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 130
+    except (CommandError, OSError, MemoryError) as error:
+        print(f"{name}: error: {one_line(error)}", file=sys.stderr)
+        return 2
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

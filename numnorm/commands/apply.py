@@ -1,0 +1,156 @@
+"""``numnorm apply``: normalize an array file of any size."""
+
+from __future__ import annotations
+
+import math
+import os
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numnorm.commands.arrayfile import ArrayFile, create_output, open_input, read_array
+from numnorm.commands.blocks import boxes, steps, whole
+from numnorm.commands.errors import CommandError, CommandParser
+from numnorm.commands.methods import OPTIONS, Job
+from numnorm.commands.progress import progress_bar
+from numnorm.commands.wholefile import appearing, check_writable
+
+_DESCRIPTION = """\
+Normalize the array in INPUT and write the result to OUTPUT, both .npy files.
+
+The work is done in blocks through memory maps, so that the files may be larger than memory; the
+result is to the bit that of numnorm.METHOD on the whole array. batch_norm normalizes with the
+statistics of the array itself and reads it twice. Floating point arrays keep their dtype; integers
+and booleans become float64. OUTPUT appears when it is complete, or not at all."""
+
+_EPILOG = """\
+examples:
+  numnorm apply layer_norm activations.npy normalized.npy
+  numnorm apply layer_norm images.npy normalized.npy --axis -2 -1 --gamma gamma.npy
+  numnorm apply group_norm images.npy normalized.npy --groups 8 --eps 1e-6"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The words after ``numnorm apply``.
+
+    Returns
+    -------
+    int
+        The exit status, 0.
+    """
+    arguments = _parser().parse_args(argv)
+    options = _options(arguments)
+    _check_paths(arguments.input, arguments.output)
+    with open(arguments.input, "rb") as file:
+        source = open_input(file, arguments.input)
+        if not source.shape:
+            raise CommandError(f"{arguments.input} holds a single number: there is no axis")
+        job = Job(arguments.method, options, source.shape)
+        job.check(source.dtype)
+        budget = max(1, int(arguments.block_size * 2**20))
+        _apply(job, source, arguments.output, budget)
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        prog="numnorm apply",
+        usage="%(prog)s METHOD INPUT OUTPUT [options]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument("method", choices=OPTIONS, metavar="METHOD", help=", ".join(OPTIONS))
+    parser.add_argument("input", type=Path, metavar="INPUT", help="the .npy file to read")
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the .npy file to write")
+    given = parser.add_argument_group("options of the norms (a norm takes only its own)")
+    given.add_argument("--gamma", type=Path, metavar="FILE", help="gain, an .npy file (default: 1)")
+    given.add_argument("--beta", type=Path, metavar="FILE", help="bias, an .npy file (default: 0)")
+    given.add_argument("--axis", type=int, nargs="+", help="axes to normalize over (default: -1)")
+    given.add_argument("--channel-axis", type=int, metavar="AXIS", help="default: 1")
+    given.add_argument("--groups", type=int, help="number of groups of channels")
+    given.add_argument("--eps", type=float, help="added to the variance (default: 1e-5)")
+    given.add_argument("--scale", type=float, help="C of ada_norm (default: 1)")
+    given.add_argument("--k", type=float, help="k of ada_norm (default: 0.1)")
+    given.add_argument(
+        "--ddof", type=int, help="of ada_norm: its variance is over N - DDOF (default: 0)"
+    )
+    given.add_argument("--eps-in", choices=("variance", "std"), help="default: variance")
+    parser.add_argument(
+        "--block-size",
+        type=float,
+        default=64.0,
+        metavar="MIB",
+        help="mebibytes to work on at a time; memory in use is a few times that (default: 64)",
+    )
+    return parser
+
+
+def _options(arguments: Namespace) -> dict[str, Any]:
+    """Return the keywords for the norm: those given, and refuse those it does not have."""
+    known = OPTIONS[arguments.method]
+    every = {name for options in OPTIONS.values() for name in options}
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    for name in sorted(every & given.keys() - set(known)):
+        own = ", ".join(map(_flag, known))
+        raise CommandError(f"{_flag(name)} is not for {arguments.method}, which takes {own}")
+    if arguments.method == "group_norm" and arguments.groups is None:
+        raise CommandError("group_norm needs --groups")
+    if not arguments.block_size > 0:
+        raise CommandError(f"--block-size must be positive, got {arguments.block_size:g}")
+    options = {name: given[name] for name in known if name in given}
+    for name in {"gamma", "beta"} & options.keys():
+        options[name] = read_array(options[name])
+    if "axis" in options:
+        options["axis"] = tuple(options["axis"])
+    return options
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _check_paths(source: Path, target: Path) -> None:
+    if not source.exists():
+        raise CommandError(f"the input {source} does not exist")
+    if not source.is_file():
+        raise CommandError(f"the input {source} is not a regular file")
+    if target.exists() and os.path.samefile(source, target):
+        raise CommandError(f"the output {target} is the input: it would be overwritten")
+    check_writable(target)
+
+
+def _apply(job: Job, source: ArrayFile, path: Path, budget: int) -> None:
+    """Write the result of `job` to `path`, block by block."""
+    dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
+    size = math.prod(source.shape)
+    passes = 2 if job.method == "batch_norm" else 1
+    with appearing(path) as file, progress_bar(job.method, passes * size) as done:
+        target = create_output(file, path, source, dtype)
+        if job.method == "batch_norm" and size:
+            job = _with_statistics(job, source, budget, done)
+        widest = max(source.dtype.itemsize, dtype.itemsize)
+        step = steps(source.shape, widest, source.by_storage(job.cuttable()), budget)
+        for box in boxes(whole(source.shape), step):
+            with target.written(box) as out:
+                job.normalize(source.read(box), box, out)
+            done(out.size)
+            del out  # unmaps it
+
+
+def _with_statistics(job: Job, source: ArrayFile, budget: int, done: Callable[[int], None]) -> Job:
+    """Give batch norm the statistics of the array, so that it can be taken in parts."""
+    from numnorm.commands.statistics import stream_moments
+
+    assert job.channel_axis is not None
+    moments = stream_moments(source, job.channel_axis, budget, done)
+    given = {"running_mean": moments.mean, "running_var": moments.variance(), "training": False}
+    return replace(job, options={**job.options, **given})

@@ -1,0 +1,260 @@
+"""Arrays in .npy files, read and written through memory maps of one box at a time.
+
+A page of a map counts as resident memory from its first use until it is unmapped, so nothing
+here maps more than a slab of the file, and everything is unmapped when its array is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from numnorm.commands.blocks import Box, boxes, lengths, steps, whole
+from numnorm.commands.errors import CommandError
+from numnorm.commands.wholefile import reserve
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SLAB = 64 << 20
+"""The most bytes of a file that are mapped at a time."""
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """An array in an open .npy file.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The open file.
+    shape : tuple of int
+        The shape of the array.
+    dtype : numpy.dtype
+        Its dtype.
+    fortran : bool
+        Whether the first axis, not the last, is the fastest in the file.
+    offset : int
+        Where in the file the data start.
+    writable : bool
+        Whether maps of it may be written to.
+    """
+
+    file: BinaryIO
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    offset: int
+    writable: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the data."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def by_storage(self, axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Sort (axis, anything) from the slowest axis in the file to the fastest."""
+        return sorted(axes, reverse=self.fortran)
+
+    def read(self, box: Box) -> Array:
+        """Return the elements in `box`, as a map of the file if they lie close together in it.
+
+        Parameters
+        ----------
+        box : Box
+            What to read.
+
+        Returns
+        -------
+        ndarray
+            Read-only or a copy; aligned, in the machine's byte order.
+        """
+        slabs = self._slabs(box)
+        view = self._map(box) if len(slabs) == 1 else self._gather(box, slabs)
+        return np.require(view, dtype=self.dtype.newbyteorder("="), requirements="A")
+
+    @contextmanager
+    def written(self, box: Box) -> Iterator[Array]:
+        """Yield an array whose elements are those of the file in `box` after the block.
+
+        Parameters
+        ----------
+        box : Box
+            What to write.
+
+        Yields
+        ------
+        ndarray
+            A map of the file if the box lies close together in it, or an array that is copied
+            into the file at the end.
+        """
+        slabs = self._slabs(box)
+        if len(slabs) == 1:
+            yield self._map(box)
+            return
+        values: Array = np.empty(lengths(box), self.dtype)
+        yield values
+        for slab in slabs:
+            self._map(slab)[...] = values[_relative(slab, box)]
+
+    def _gather(self, box: Box, slabs: list[Box]) -> Array:
+        values: Array = np.empty(lengths(box), self.dtype, order="F" if self.fortran else "C")
+        for slab in slabs:
+            values[_relative(slab, box)] = self._map(slab)
+        return values
+
+    def _slabs(self, box: Box) -> list[Box]:
+        """Cut `box` into parts of which each may be mapped at once."""
+        first, last = self._ends(box)
+        itemsize = self.dtype.itemsize
+        if last + itemsize - first <= max(SLAB, math.prod(lengths(box)) * itemsize):
+            return [box]
+        axes = self.by_storage([(axis, 1) for axis in range(len(self.shape))])
+        return list(boxes(box, steps(self.shape, itemsize, axes, SLAB)))
+
+    def _ends(self, box: Box) -> tuple[int, int]:
+        """Return the places in the data of the first and the last element of `box`."""
+        strides = _strides(self.shape, self.dtype.itemsize, self.fortran)
+        first = sum(part.start * stride for part, stride in zip(box, strides, strict=True))
+        last = sum((part.stop - 1) * stride for part, stride in zip(box, strides, strict=True))
+        return first, last
+
+    def _map(self, box: Box) -> Array:
+        """Map the file from the first element of `box` to its last."""
+        if 0 in lengths(box):
+            return np.empty(lengths(box), self.dtype)
+        first, last = self._ends(box)
+        start = (self.offset + first) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(
+            self.file.fileno(),
+            self.offset + last + self.dtype.itemsize - start,
+            access=mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ,
+            offset=start,
+        )
+        strides = _strides(self.shape, self.dtype.itemsize, self.fortran)
+        return np.ndarray(lengths(box), self.dtype, mapped, self.offset + first - start, strides)
+
+
+def open_input(file: BinaryIO, path: Path) -> ArrayFile:
+    """Read the header of an .npy file and check that its data can be normalized.
+
+    Nothing is ever unpickled: an array of Python objects is refused by its dtype.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file, open for reading, at its start.
+    path : Path
+        Its name for messages.
+
+    Returns
+    -------
+    ArrayFile
+        The array in it.
+
+    Raises
+    ------
+    CommandError
+        If it is no .npy file, is shorter than its header says, or has a dtype without norms.
+    """
+    try:
+        version = npy.read_magic(file)
+        header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+        if version not in header:
+            raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
+        shape, fortran, dtype = header[version](file)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"its shape {shape} is negative")
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise CommandError(f"{path} is not an .npy file that can be read: {reason}") from error
+    _check_dtype(dtype, path)
+    array = ArrayFile(file, shape, dtype, fortran, file.tell())
+    there = os.fstat(file.fileno()).st_size - array.offset
+    if there < array.nbytes:
+        raise CommandError(
+            f"{path} is truncated: its header promises {array.nbytes} bytes of data, "
+            f"the file has {there}"
+        )
+    return array
+
+
+def create_output(file: BinaryIO, path: Path, like: ArrayFile, dtype: np.dtype[Any]) -> ArrayFile:
+    """Write the header of an .npy file and reserve the room for its data.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        An empty file, open for reading and writing.
+    path : Path
+        Its name for messages.
+    like : ArrayFile
+        The array whose shape and order it gets.
+    dtype : numpy.dtype
+        Its dtype.
+
+    Returns
+    -------
+    ArrayFile
+        The array in it.
+    """
+    header = {"descr": dtype.str, "fortran_order": like.fortran, "shape": like.shape}
+    npy.write_array_header_1_0(file, header)
+    file.flush()
+    array = ArrayFile(file, like.shape, dtype, like.fortran, file.tell(), writable=True)
+    reserve(file, array.offset + array.nbytes, path)
+    return array
+
+
+def read_array(path: Path) -> Array:
+    """Read an .npy file into memory.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    ndarray
+        A writable copy of its array.
+    """
+    with open(path, "rb") as file:
+        array = open_input(file, path)
+        return np.array(array.read(whole(array.shape)))
+
+
+def _check_dtype(dtype: np.dtype[Any], path: Path) -> None:
+    if dtype.hasobject:
+        raise CommandError(f"{path} holds pickled Python objects, which are never loaded")
+    if dtype.kind == "V":
+        raise CommandError(
+            f"{path} has dtype {dtype.str}: records cannot be normalized, and .npy files do not "
+            "tell bfloat16 from bytes; store it as float32"
+        )
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise CommandError(
+            f"{path} has dtype {dtype}, expected float16, float32, float64, integers or bool"
+        )
+
+
+def _strides(shape: tuple[int, ...], itemsize: int, fortran: bool) -> tuple[int, ...]:
+    """Return the bytes from one element to the next along each axis of the file."""
+    faster = [shape[:axis] if fortran else shape[axis + 1 :] for axis in range(len(shape))]
+    return tuple(itemsize * math.prod(axes) for axes in faster)
+
+
+def _relative(slab: Box, box: Box) -> Box:
+    """Return where `slab` lies in the array of `box`."""
+    return tuple(
+        slice(part.start - origin.start, part.stop - origin.start)
+        for part, origin in zip(slab, box, strict=True)
+    )

@@ -1,0 +1,163 @@
+"""The permutation-invariant digits classifier of the layer-normalization paper, small.
+
+Linear layers with ReLU between them, softmax cross-entropy and Adam. A norm is applied to the
+summed inputs of every hidden layer, not to the logits. There is no automatic differentiation:
+the gradient of the linear layers is written out, and that of the norms is numnorm's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from numnorm.commands.layers import Array, NoNorm, Norm, Parameters
+
+
+class Classifier:
+    """A network of linear layers, normalized before each ReLU.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        The number of inputs, of units in each hidden layer, and of classes.
+    norm : type
+        The class of the norms.
+    rng : numpy.random.Generator
+        The source of the initial weights; the same for every norm.
+    dtype : dtype
+        The dtype of weights and activations.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, ...],
+        norm: type[Norm],
+        rng: np.random.Generator,
+        dtype: Any = np.float32,
+    ) -> None:
+        pairs = list(itertools.pairwise(widths))
+        # A weight for each pair of units, and room for a gain and a bias of each unit; what a norm
+        # does not take of that stays zero.
+        size = sum(fan_in * fan_out for fan_in, fan_out in pairs) + 2 * sum(widths[1:])
+        self.parameters = Parameters(size, dtype)
+        self.weights = [self.parameters.take(*pair) for pair in pairs]
+        for (fan_in, _), (weight, _) in zip(pairs, self.weights, strict=True):
+            weight[:] = rng.normal(0, np.sqrt(2 / fan_in), weight.shape)
+        # The logits get a bias; only the hidden layers are normalized.
+        self.norms: list[Norm] = [norm(width, self.parameters) for width in widths[1:-1]]
+        self.norms.append(NoNorm(widths[-1], self.parameters))
+        self._inputs: list[Array] = []
+
+    def logits(self, x: Array, training: bool = False) -> Array:
+        """Return the scores of every class for every row of x."""
+        self._inputs = []
+        for (weight, _), norm in zip(self.weights, self.norms, strict=True):
+            # The ReLU stands here because it comes before every linear layer but the first.
+            x = np.maximum(x, 0) if self._inputs else x
+            self._inputs.append(x)
+            x = norm.forward(np.matmul(x, weight), training)
+        return x
+
+    def gradients(self, x: Array, labels: Array) -> float:
+        """Store the gradients of the mean cross-entropy over a batch.
+
+        Parameters
+        ----------
+        x : ndarray
+            The images, one a row.
+        labels : ndarray of int
+            Their classes.
+
+        Returns
+        -------
+        float
+            The mean cross-entropy.
+        """
+        scores = self.logits(x, training=True)
+        scores = scores - scores.max(axis=1, keepdims=True)
+        logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        rows = np.arange(len(labels))
+        dy = np.exp(logarithms)
+        dy[rows, labels] -= 1
+        self._backward(dy / dy.dtype.type(len(labels)))
+        return float(-logarithms[rows, labels].mean())
+
+    def error(self, x: Array, labels: Array) -> float:
+        """Return the share of the images, in percent, that are classified wrongly."""
+        return float(100 * np.mean(self.logits(x).argmax(axis=1) != labels))
+
+    def _backward(self, dy: Array) -> None:
+        for index in reversed(range(len(self.weights))):
+            (weight, dweight), x = self.weights[index], self._inputs[index]
+            dy = self.norms[index].backward(dy)
+            np.matmul(x.T, dy, out=dweight)
+            if index:
+                dy = np.matmul(dy, weight.T) * (x > 0)
+
+
+class Adam:
+    """The Adam optimizer with its usual settings.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        What it updates.
+    rate : float
+        The learning rate.
+    """
+
+    def __init__(self, parameters: Parameters, rate: float = 1e-3) -> None:
+        self.parameters = parameters
+        self.rate = rate
+        self.first = np.zeros_like(parameters.values)
+        self.second = np.zeros_like(parameters.values)
+        self.count = 0
+
+    def step(self) -> None:
+        """Move the parameters by their gradients."""
+        self.count += 1
+        gradient = self.parameters.gradients
+        self.first += 0.1 * (gradient - self.first)
+        self.second += 0.001 * (gradient * gradient - self.second)
+        size = self.rate * np.sqrt(1 - 0.999**self.count) / (1 - 0.9**self.count)
+        self.parameters.values -= float(size) * self.first / (np.sqrt(self.second) + 1e-8)
+
+
+def train(
+    network: Classifier,
+    training: tuple[Array, Array],
+    validation: tuple[Array, Array],
+    batch_size: int,
+    rng: np.random.Generator,
+) -> Iterator[float]:
+    """Train a network, epoch after epoch without end.
+
+    Parameters
+    ----------
+    network : Classifier
+        The network; it is changed.
+    training, validation : tuple of ndarray
+        Images, one a row, and their classes.
+    batch_size : int
+        The images in a batch. What is left over at the end of an epoch is not used in it: batch
+        norm has no variance to estimate from a single image.
+    rng : numpy.random.Generator
+        The source of the order of the images.
+
+    Yields
+    ------
+    float
+        The validation error in percent after another epoch.
+    """
+    images, labels = training
+    adam = Adam(network.parameters)
+    while True:
+        order = rng.permutation(len(images))
+        for start in range(0, len(order) - batch_size + 1, batch_size):
+            batch = order[start : start + batch_size]
+            network.gradients(images[batch], labels[batch])
+            adam.step()
+        yield network.error(*validation)

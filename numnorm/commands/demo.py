@@ -1,0 +1,147 @@
+"""``numnorm demo``: how fast a small classifier learns with each norm."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from numnorm.commands import curves
+from numnorm.commands.classifier import Classifier, train
+from numnorm.commands.errors import CommandError, CommandParser, require
+from numnorm.commands.layers import AdaNorm, Array, BatchNorm, LayerNorm, NoNorm, Norm, RmsNorm
+from numnorm.commands.progress import progress_bar
+from numnorm.commands.wholefile import appearing, check_writable
+
+NORMS: dict[str, type[Norm]] = {
+    "none": NoNorm,
+    "batch": BatchNorm,
+    "layer": LayerNorm,
+    "RMS": RmsNorm,
+    "Ada": AdaNorm,
+}
+BATCH_SIZES = (128, 4)
+HIDDEN = (256, 256)
+VALIDATION = 597
+"""A third of the digits."""
+
+_DESCRIPTION = """\
+Train the digits classifier of the layer-normalization paper (here 64-256-256-10 on the 1,797
+handwritten digits that come with scikit-learn) at batch sizes 128 and 4 with no norm, batch, layer
+and RMS norm and AdaNorm, and compare the validation errors in a table and a picture.
+
+Every norm gets the same initial weights, the same batches and the same settings."""
+
+Data = tuple[tuple[Array, Array], tuple[Array, Array]]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The words after ``numnorm demo``.
+
+    Returns
+    -------
+    int
+        The exit status, 0.
+    """
+    arguments = _parser().parse_args(argv)
+    if arguments.epochs < 1:
+        raise CommandError(f"--epochs must be at least 1, got {arguments.epochs}")
+    if arguments.seed < 0:
+        raise CommandError(f"--seed must not be negative, got {arguments.seed}")
+    # All that can be missing is looked for before the work, not after it.
+    check_writable(arguments.output)
+    for name in ("rich", "matplotlib"):
+        require(name)
+    data = digits(arguments.seed)
+    results = compare(data, arguments.epochs, arguments.seed)
+    curves.print_tables(results)
+    curves.print_conclusions(results, len(data[1][1]))
+    with appearing(arguments.output) as file:
+        curves.draw(results, file)
+    print(f"The picture is {arguments.output}.")
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="numnorm demo", description=_DESCRIPTION)
+    parser.add_argument("--epochs", type=int, default=12, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("numnorm-demo.png"),
+        metavar="FILE",
+        help="the picture (default: %(default)s)",
+    )
+    return parser
+
+
+def digits(seed: int) -> Data:
+    """Return scikit-learn's handwritten digits in random order, pixels from 0 to 1.
+
+    Parameters
+    ----------
+    seed : int
+        The seed of the order.
+
+    Returns
+    -------
+    tuple
+        Images and labels for training; images and labels for validation.
+    """
+    images, labels = require("sklearn.datasets").load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(images))
+    images, labels = (images[order] / 16).astype(np.float32), labels[order]
+    return (images[VALIDATION:], labels[VALIDATION:]), (images[:VALIDATION], labels[:VALIDATION])
+
+
+def compare(
+    data: Data,
+    epochs: int,
+    seed: int,
+    batch_sizes: Iterable[int] = BATCH_SIZES,
+) -> curves.Results:
+    """Train with each norm at each batch size.
+
+    Parameters
+    ----------
+    data : tuple
+        Images and labels for training; images and labels for validation.
+    epochs : int
+        How often each network sees the training images.
+    seed : int
+        The seed of the weights and of the order of the images, for all alike.
+    batch_sizes : iterable of int
+        The batch sizes.
+
+    Returns
+    -------
+    dict
+        For each batch size and each norm the validation error in percent after each epoch.
+    """
+    return {
+        batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
+        for batch_size in batch_sizes
+    }
+
+
+def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> list[float]:
+    training, validation = data
+    widths = (training[0].shape[1], *HIDDEN, 10)
+    network = Classifier(widths, NORMS[name], np.random.default_rng(seed))
+    order = np.random.default_rng([seed, batch_size])
+    with progress_bar(f"batch size {batch_size:>3}, {name:<5}", epochs) as done:
+        return list(_counted(train(network, training, validation, batch_size, order), epochs, done))
+
+
+def _counted(errors: Iterable[float], epochs: int, done: Callable[[int], None]) -> Iterable[float]:
+    for error in itertools.islice(errors, epochs):
+        done(1)
+        yield error

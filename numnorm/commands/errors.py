@@ -1,0 +1,80 @@
+"""How a command fails: with one line on stderr and exit status 2."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import Any, NoReturn
+
+
+class CommandError(Exception):
+    """What the user has to know, in one line."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, and whose help keeps its line breaks.
+
+    Parameters
+    ----------
+    **options
+        Those of :class:`argparse.ArgumentParser`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with status 2 and `message` alone: the usage is in ``--help``."""
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def one_line(error: BaseException) -> str:
+    """Return what `error` says, without line breaks.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error to tell about.
+
+    Returns
+    -------
+    str
+        For an operating system's error the file and the reason, without its number.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return f"{place}{error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}" if str(error) else "not enough memory"
+    return " ".join(str(error).split())
+
+
+def require(name: str) -> Any:
+    """Import a module of the optional extra ``demo``.
+
+    Parameters
+    ----------
+    name : str
+        The full name of the module.
+
+    Returns
+    -------
+    module
+        The module; typed as Any because not all of them carry types.
+
+    Raises
+    ------
+    CommandError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise CommandError(
+            f'{package} cannot be imported ({one_line(error)}): pip install "numnorm[demo]"'
+        ) from error

@@ -1,0 +1,144 @@
+"""What ``numnorm doctor`` finds out about the machine, as pairs of a key and a value."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numnorm
+from numnorm.commands.errors import one_line
+
+Fact = tuple[str, str]
+
+_SIMD = (
+    *("sse4.2", "avx", "avx2", "fma", "f16c"),
+    *("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16"),
+    *("amx-tile", "neon", "fullfp16", "bf16", "sve", "sve2"),
+)
+_LAYERS = {"omp": "omppool", "tbb": "tbbpool", "workqueue": "workqueue"}
+_SKYLAKE_X = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_AVX512_KERNELS = {"SkylakeX", "Cooperlake", "SapphireRapids"}
+
+
+def versions() -> Iterator[Fact]:
+    """Yield the versions of numnorm, of what it runs on, and of the system."""
+    yield "numnorm", numnorm.__version__
+    yield "python", f"{platform.python_version()} ({platform.python_implementation()})"
+    for package in ("numpy", "numba", "llvmlite", "scipy", "ml_dtypes"):
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            yield package, "not installed"
+    yield "platform", platform.platform()
+
+
+def processor() -> Iterator[Fact]:
+    """Yield what LLVM compiles for."""
+    yield "cpu", f"{_llvm().get_host_cpu_name()}, {os.cpu_count()} logical"
+    yield "simd", " ".join(name for name in _SIMD if name in _features()) or "none reported"
+
+
+def _llvm() -> Any:
+    return importlib.import_module("llvmlite.binding")
+
+
+def _features() -> set[str]:
+    return {name for name, present in _llvm().get_host_cpu_features().items() if present}
+
+
+def threads() -> Iterator[Fact]:
+    """Yield how many threads run parallel kernels, and by which of Numba's layers."""
+    numba = importlib.import_module("numba")
+    try:
+        # The first of these starts the threads, so it may find that no layer can be loaded.
+        count, layer = numba.get_num_threads(), numba.threading_layer()
+        yield "threads", f"{count} of {numba.config.NUMBA_NUM_THREADS} (NUMBA_NUM_THREADS)"
+        yield "threading layer", layer
+    except ValueError as error:
+        yield "threads", f"none: {one_line(error)}"
+    for name, module in _LAYERS.items():
+        try:
+            importlib.import_module(f"numba.np.ufunc.{module}")
+            yield f"threading by {name}", "available"
+        except ImportError as error:
+            yield f"threading by {name}", f"not available ({one_line(error)})"
+
+
+def blas() -> Iterator[Fact]:
+    """Yield the libraries behind NumPy's and SciPy's linear algebra, and how to speed them up."""
+    try:
+        threadpoolctl: Any = importlib.import_module("threadpoolctl")
+    except ImportError:
+        yield "blas", 'not known: threadpoolctl is not installed (pip install "numnorm[cli]")'
+        return
+    # Compiled code calls SciPy's library, which is loaded only by this.
+    importlib.import_module("scipy.linalg.cython_blas")
+    libraries = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
+    for library in libraries:
+        kernels = library.get("architecture", "unknown")
+        yield (
+            "blas",
+            f"{library['internal_api']} {library['version']}, {kernels} kernels, "
+            f"{library['num_threads']} threads ({Path(library['filepath']).parent.name})",
+        )
+    if any(map(_without_avx512, libraries)) and _features() >= _SKYLAKE_X:
+        yield (
+            "blas advice",
+            "OpenBLAS does not use the AVX-512 of this CPU: set OPENBLAS_CORETYPE=SkylakeX in "
+            "the environment before Python starts",
+        )
+
+
+def _without_avx512(library: dict[str, Any]) -> bool:
+    architecture = library.get("architecture")
+    return library["internal_api"] == "openblas" and architecture not in _AVX512_KERNELS
+
+
+def cache() -> Iterator[Fact]:
+    """Yield where compiled kernels are kept."""
+    from numnorm.backends.cpu.cache import directory
+
+    place = directory()
+    if place is None:
+        yield (
+            "cache",
+            "none: no place can be written to, so every process compiles anew; set NUMBA_CACHE_DIR",
+        )
+    else:
+        yield "cache", f"{place} (writable)"
+
+
+def gpu() -> Iterator[Fact]:
+    """Yield whether there is an NVIDIA GPU and what could drive it."""
+    yield "gpu", _devices()
+    try:
+        yield "numba-cuda", version("numba-cuda")
+    except PackageNotFoundError:
+        yield "numba-cuda", "not installed"
+
+
+def _devices() -> str:
+    """Ask the driver itself, which is always there with a GPU and quickly loaded."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(name)
+    except OSError:
+        return f"none: no NVIDIA driver ({name} cannot be loaded)"
+    count = ctypes.c_int()
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if status:
+        return f"none: the NVIDIA driver answers with error {status}"
+    names = []
+    for number in range(count.value):
+        text = ctypes.create_string_buffer(256)
+        driver.cuDeviceGetName(text, len(text), number)
+        names.append(text.value.decode())
+    return ", ".join(names) or "none: the NVIDIA driver finds no device"

@@ -1,0 +1,154 @@
+"""What can stand between the summed inputs of a hidden layer and its ReLU: the norms to compare."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+import numnorm
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Parameters:
+    """All trained numbers in one vector, so that one update reaches them all.
+
+    Parameters
+    ----------
+    size : int
+        Their count.
+    dtype : dtype
+        Their dtype.
+    """
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        self.values: Array = np.zeros(size, dtype)
+        self.gradients: Array = np.zeros(size, dtype)
+        self._taken = 0
+
+    def take(self, *shape: int) -> tuple[Array, Array]:
+        """Return the next values and their gradients as views of the given shape."""
+        part = slice(self._taken, self._taken + int(np.prod(shape)))
+        self._taken = part.stop
+        return self.values[part].reshape(shape), self.gradients[part].reshape(shape)
+
+
+class Norm(Protocol):
+    """A norm with the bias of the layer.
+
+    Parameters
+    ----------
+    width : int
+        The number of units.
+    parameters : Parameters
+        Where the trained numbers are taken from.
+    """
+
+    def __init__(self, width: int, parameters: Parameters) -> None: ...
+
+    def forward(self, x: Array, training: bool) -> Array:
+        """Return the normalized x, and keep what `backward` needs."""
+        ...
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient for x, and store those of the parameters."""
+        ...
+
+
+class NoNorm:
+    """A bias and nothing else; see `Norm`."""
+
+    def __init__(self, width: int, parameters: Parameters) -> None:
+        self.bias, self.dbias = parameters.take(width)
+
+    def forward(self, x: Array, training: bool) -> Array:
+        """Add the bias."""
+        return x + self.bias
+
+    def backward(self, dy: Array) -> Array:
+        """Return dy; store the gradient of the bias."""
+        dy.sum(axis=0, out=self.dbias)
+        return dy
+
+
+class AdaNorm(NoNorm):
+    """AdaNorm, which has no gain and no bias of its own: the bias is added after it."""
+
+    def forward(self, x: Array, training: bool) -> Array:
+        """Normalize and add the bias."""
+        self.x = x
+        y, self.mean, self.rstd = numnorm.ada_norm_forward(x)
+        return super().forward(y, training)
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient for x; store that of the bias."""
+        dx: Array = numnorm.ada_norm_backward(super().backward(dy), self.x, self.mean, self.rstd)
+        return dx
+
+
+class RmsNorm(NoNorm):
+    """RMS norm with a gain. It has no bias of its own: the bias is added after it."""
+
+    def __init__(self, width: int, parameters: Parameters) -> None:
+        super().__init__(width, parameters)
+        self.gain, self.dgain = parameters.take(width)
+        self.gain[:] = 1
+
+    def forward(self, x: Array, training: bool) -> Array:
+        """Normalize, scale, and add the bias."""
+        self.x = x
+        y, self.rstd = numnorm.rms_norm_forward(x, self.gain)
+        return super().forward(y, training)
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient for x; store those of the gain and the bias."""
+        dy = super().backward(dy)
+        dx: Array
+        dx, self.dgain[:] = numnorm.rms_norm_backward(dy, self.x, self.rstd, self.gain)
+        return dx
+
+
+class LayerNorm(RmsNorm):
+    """Layer norm with gain and bias."""
+
+    def forward(self, x: Array, training: bool) -> Array:
+        """Normalize, scale and shift."""
+        self.x = x
+        y: Array
+        y, self.mean, self.rstd = numnorm.layer_norm_forward(x, self.gain, self.bias)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient for x; store those of the gain and the bias."""
+        gradients = numnorm.layer_norm_backward(dy, self.x, self.mean, self.rstd, self.gain)
+        dx: Array
+        dx, self.dgain[:], self.dbias[:] = gradients
+        return dx
+
+
+class BatchNorm(RmsNorm):
+    """Batch norm with gain and bias, and with running statistics for validation."""
+
+    def __init__(self, width: int, parameters: Parameters) -> None:
+        super().__init__(width, parameters)
+        self.running: dict[str, Any] = {
+            "running_mean": np.zeros(width),
+            "running_var": np.ones(width),
+        }
+
+    def forward(self, x: Array, training: bool) -> Array:
+        """Normalize with the statistics of the batch in training, else with the running ones."""
+        self.x = x
+        y: Array
+        y, self.mean, self.rstd = numnorm.batch_norm_forward(
+            x, self.gain, self.bias, training=training, **self.running
+        )
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient for x; store those of the gain and the bias."""
+        gradients = numnorm.batch_norm_backward(dy, self.x, self.mean, self.rstd, self.gain)
+        dx: Array
+        dx, self.dgain[:], self.dbias[:] = gradients
+        return dx

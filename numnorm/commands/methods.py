@@ -1,0 +1,127 @@
+"""The norms as ``apply`` sees them: which options each takes, and where its array may be cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import numnorm
+from numnorm.commands.arrayfile import Array
+from numnorm.commands.blocks import Box, lengths
+from numnorm.commands.errors import CommandError, one_line
+
+OPTIONS = {
+    "layer_norm": ("gamma", "beta", "axis", "eps"),
+    "rms_norm": ("gamma", "axis", "eps"),
+    "ada_norm": ("axis", "scale", "k", "eps", "eps_in", "ddof"),
+    "batch_norm": ("gamma", "beta", "channel_axis", "eps"),
+    "group_norm": ("gamma", "beta", "groups", "channel_axis", "eps"),
+    "instance_norm": ("gamma", "beta", "channel_axis", "eps"),
+}
+"""The keywords that ``apply`` can hand to each norm."""
+
+_BY_CHANNEL = ("gamma", "beta", "running_mean", "running_var")
+"""The keywords that hold a number for each channel, where there are channels."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A norm with its options, for an array of a given shape.
+
+    Parameters
+    ----------
+    method : str
+        The name of the norm.
+    options : dict
+        The keywords it is called with.
+    shape : tuple of int
+        The shape of the whole array, of one axis at least.
+    """
+
+    method: str
+    options: dict[str, Any]
+    shape: tuple[int, ...]
+
+    @property
+    def channel_axis(self) -> int | None:
+        """The channel axis counted from the front, or None for a norm without channels."""
+        if "channel_axis" not in OPTIONS[self.method]:
+            return None
+        return int(self.options.get("channel_axis", 1)) % len(self.shape)
+
+    def cuttable(self) -> list[tuple[int, int]]:
+        """Return the axes along which the norm can be taken in parts.
+
+        Returns
+        -------
+        list of (int, int)
+            Each axis with a number: parts that begin at its multiples have whole groups, and come
+            out as they do in the whole array. For batch norm that holds with given statistics.
+        """
+        channel = self.channel_axis
+        if self.method in ("group_norm", "instance_norm") and channel:
+            channels = self.shape[channel]
+            return [(0, 1), (channel, max(1, channels // self.options.get("groups", channels)))]
+        if channel is not None:
+            return [(axis, 1) for axis in range(len(self.shape))]
+        return [(axis, 1) for axis in self._kept()]
+
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """Let the norm check its arguments, on an array without elements.
+
+        Parameters
+        ----------
+        dtype : numpy.dtype
+            The dtype of the array.
+
+        Raises
+        ------
+        CommandError
+            With the norm's own words.
+        """
+        kept = self._kept()
+        if kept:
+            shape = list(self.shape)
+            shape[kept[0]] = 0
+            self._call(np.empty(shape, dtype), self.options)
+
+    def normalize(self, x: Array, box: Box, out: Array) -> None:
+        """Normalize one part.
+
+        Parameters
+        ----------
+        x : ndarray
+            The elements of the whole array in `box`.
+        box : Box
+            A part of the whole array, cut at the places that `cuttable` names.
+        out : ndarray
+            Where the result goes.
+
+        Raises
+        ------
+        CommandError
+            With the norm's own words.
+        """
+        options = dict(self.options)
+        channel = self.channel_axis
+        if channel is not None and lengths(box)[channel] < self.shape[channel]:
+            part = box[channel]
+            options.update({key: options[key][part] for key in _BY_CHANNEL if key in options})
+            if "groups" in options:
+                group = self.shape[channel] // options["groups"]
+                options["groups"] = (part.stop - part.start) // group
+        self._call(x, options, out=out)
+
+    def _kept(self) -> list[int]:
+        """Return the axes that no parameter and no normalized axis belongs to."""
+        taken = self.options.get("axis", -1) if self.channel_axis is None else self.channel_axis
+        front = {int(axis) % len(self.shape) for axis in np.atleast_1d(taken)}
+        return [axis for axis in range(len(self.shape)) if axis not in front]
+
+    def _call(self, x: Array, options: dict[str, Any], **more: Array) -> None:
+        try:
+            getattr(numnorm, self.method)(x, **options, **more)
+        except (ValueError, TypeError) as error:
+            raise CommandError(one_line(error)) from error

@@ -1,0 +1,35 @@
+"""Progress bars on stderr, where somebody sees them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar while the block runs, if stderr is a terminal and rich is installed.
+
+    Parameters
+    ----------
+    description : str
+        What is being done.
+    total : int
+        The number of units of work.
+
+    Yields
+    ------
+    callable
+        To be called with the number of units done since its last call.
+    """
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield lambda amount: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bars:
+        bar = bars.add_task(description, total=total)
+        yield lambda amount: bars.advance(bar, amount)

@@ -1,0 +1,209 @@
+"""Every norm against its plain definition in float64, and its gradient against differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import numnorm
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_EPS = 1e-5
+_STEP = 2.0**-10
+_GROUPS = 3
+
+TOLERANCES = {"float32": 1e-5, "float64": 1e-10}
+"""The largest error that passes; the values are of the order of 1."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A norm, what to call it with, and what it should give.
+
+    Parameters
+    ----------
+    name : str
+        The name of the norm.
+    definition : callable
+        Its result in float64 for the arrays that the gradient is taken of, x first.
+    shapes : tuple of tuple of int
+        The shapes of these arrays.
+    options : dict
+        The keywords of the call.
+    constant : callable, optional
+        A last argument of the definition as a function of x, through which no gradient flows.
+    """
+
+    name: str
+    definition: Callable[..., Array]
+    shapes: tuple[tuple[int, ...], ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    constant: Callable[[Array], Array] | None = None
+
+
+class Outcome(NamedTuple):
+    """What the test of a norm found.
+
+    Attributes
+    ----------
+    name : str
+        The norm.
+    passed : bool
+        Whether all errors are within the tolerance.
+    details : str
+        The largest error of the result and of the gradients, or what was raised.
+    """
+
+    name: str
+    passed: bool
+    details: str
+
+
+def run(dtype: str) -> Iterator[Outcome]:
+    """Test every norm, forward and backward.
+
+    Parameters
+    ----------
+    dtype : str
+        What to call the norms with, one of `TOLERANCES`.
+
+    Yields
+    ------
+    Outcome
+        For one norm after the other.
+    """
+    for case in cases():
+        try:
+            forward, backward = _errors(case, dtype)
+        except Exception as error:
+            # Whatever is broken on this machine is to be told, not to end the report.
+            message = " ".join(str(error).split())
+            yield Outcome(case.name, False, f"{type(error).__name__}: {message}")
+            continue
+        # Not "no error is larger", which a NaN would pass.
+        passed = forward <= TOLERANCES[dtype] and backward <= TOLERANCES[dtype]
+        details = f"largest error forward {forward:.0e}, backward {backward:.0e}"
+        yield Outcome(case.name, passed, details)
+
+
+def cases() -> list[Case]:
+    """Return the norms, each with small arrays that no vector register divides evenly."""
+    row, vector = (5, 19), (19,)
+    image, channel = (4, 6, 7), (6,)
+    return [
+        Case("layer_norm", _layer, (row, vector, vector), {"eps": _EPS}),
+        Case("rms_norm", _rms, (row, vector), {"eps": _EPS}),
+        Case("ada_norm", _ada, (row,), {"eps": _EPS}, constant=_ada_factor),
+        Case("batch_norm", _batch, (image, channel, channel), {"eps": _EPS}),
+        Case("group_norm", _group, (image, channel, channel), {"eps": _EPS, "groups": _GROUPS}),
+        Case("instance_norm", _instance, (image, channel, channel), {"eps": _EPS}),
+        Case("weight_norm", _weight, (row, (5,))),
+    ]
+
+
+def _errors(case: Case, dtype: str) -> tuple[float, float]:
+    """Return the largest errors of the forward and of the backward pass."""
+    rng = np.random.default_rng(1)
+    inputs = [(1 + rng.normal(size=shape)).astype(dtype) for shape in case.shapes]
+    dy = rng.normal(size=case.shapes[0]).astype(dtype)
+    result, *saved = getattr(numnorm, f"{case.name}_forward")(*inputs, **case.options)
+    plain = getattr(numnorm, case.name)(*inputs, **case.options)
+    backward = getattr(numnorm, f"{case.name}_backward")
+    # Nothing that is added to the result matters to its gradient, so beta is not handed on; nor
+    # does eps, which is in the saved statistics.
+    options = {key: value for key, value in case.options.items() if key != "eps"}
+    gradients = backward(dy, inputs[0], *saved, *inputs[1:2], **options)
+    gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+    exact = [value.astype(np.float64) for value in inputs]
+    constant = [case.constant(exact[0])] if case.constant else []
+    expected = case.definition(*exact, *constant)
+    expected_gradients = differentiate(case.definition, exact, constant, dy.astype(np.float64))
+    return (
+        _largest([result - expected, plain - expected]),
+        _largest(map(np.subtract, gradients, expected_gradients)),
+    )
+
+
+def _largest(differences: Iterable[Array]) -> float:
+    # NumPy's maximum is NaN if anything is, Python's need not be.
+    return float(np.max([np.max(np.abs(difference)) for difference in differences]))
+
+
+def differentiate(
+    function: Callable[..., Array], inputs: list[Array], constant: list[Array], weights: Array
+) -> list[Array]:
+    """Return the gradients of the weighted sum of a function's result, by central differences.
+
+    Parameters
+    ----------
+    function : callable
+        The function of all inputs and constants.
+    inputs : list of ndarray
+        Where to take the gradients; float64.
+    constant : list of ndarray
+        More arguments, of which no gradient is taken.
+    weights : ndarray
+        The weights of the sum.
+
+    Returns
+    -------
+    list of ndarray
+        A gradient for each input. Its error is of fourth order in the step.
+    """
+    gradients = [np.empty_like(array) for array in inputs]
+    for array, gradient in zip(inputs, gradients, strict=True):
+        for index in np.ndindex(array.shape):
+            centre = array[index]
+            sums = {}
+            for count in (-2, -1, 1, 2):
+                array[index] = centre + count * _STEP
+                sums[count] = np.sum(weights * function(*inputs, *constant))
+            array[index] = centre
+            difference = 8 * (sums[1] - sums[-1]) - (sums[2] - sums[-2])
+            gradient[index] = difference / (12 * _STEP)
+    return gradients
+
+
+def _standardize(x: Array, axes: tuple[int, ...]) -> Array:
+    centred = x - x.mean(axes, keepdims=True)
+    result: Array = centred / np.sqrt(np.mean(centred**2, axes, keepdims=True) + _EPS)
+    return result
+
+
+def _layer(x: Array, gamma: Array, beta: Array) -> Array:
+    return gamma * _standardize(x, (1,)) + beta
+
+
+def _rms(x: Array, gamma: Array) -> Array:
+    result: Array = gamma * x / np.sqrt(np.mean(x**2, 1, keepdims=True) + _EPS)
+    return result
+
+
+def _ada_factor(x: Array) -> Array:
+    return 1 - 0.1 * _standardize(x, (1,))
+
+
+def _ada(x: Array, factor: Array) -> Array:
+    return factor * _standardize(x, (1,))
+
+
+def _batch(x: Array, gamma: Array, beta: Array) -> Array:
+    return gamma[:, None] * _standardize(x, (0, 2)) + beta[:, None]
+
+
+def _group(x: Array, gamma: Array, beta: Array) -> Array:
+    normalized = _standardize(x.reshape(len(x), _GROUPS, -1), (2,)).reshape(x.shape)
+    return gamma[:, None] * normalized + beta[:, None]
+
+
+def _instance(x: Array, gamma: Array, beta: Array) -> Array:
+    return gamma[:, None] * _standardize(x, (2,)) + beta[:, None]
+
+
+def _weight(v: Array, g: Array) -> Array:
+    result: Array = (g / np.sqrt(np.sum(v**2, 1)))[:, None] * v
+    return result

@@ -1,0 +1,50 @@
+"""The statistics of batch norm for an array in a file, gathered in one pass over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from numnorm import Moments, batch_moments
+from numnorm.commands.arrayfile import ArrayFile
+from numnorm.commands.blocks import boxes, steps, whole
+from numnorm.norms.moments import stream_step
+
+
+def stream_moments(
+    source: ArrayFile, channel_axis: int, budget: int, done: Callable[[int], None]
+) -> Moments:
+    """Return the moments of each channel, to the bit those of one call on the whole array.
+
+    Parameters
+    ----------
+    source : ArrayFile
+        The array.
+    channel_axis : int
+        Its channel axis, counted from the front.
+    budget : int
+        The bytes of the array to take at a time.
+    done : callable
+        Told after each part how many elements it had.
+
+    Returns
+    -------
+    Moments
+        Count, mean and sum of squared deviations.
+    """
+    # Along the first axis a part either has channels of its own, or goes on with those of the part
+    # before it; then only at multiples of `stream_step` does it add up what one call adds up.
+    separate = channel_axis == 0
+    multiple = 1 if separate else stream_step(source.shape, channel_axis)
+    step = steps(source.shape, source.dtype.itemsize, [(0, multiple)], budget)
+    parts: list[Moments] = []
+    for box in boxes(whole(source.shape), step):
+        x = source.read(box)
+        if separate or not parts:
+            parts.append(batch_moments(x, channel_axis=channel_axis))
+        else:
+            parts = [batch_moments(x, channel_axis=channel_axis, after=parts[0])]
+        done(x.size)
+    means, m2s = (np.concatenate([part[field] for part in parts]) for field in (1, 2))
+    return Moments(parts[0].count, means, m2s)

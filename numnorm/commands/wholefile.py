@@ -1,0 +1,137 @@
+"""A file that appears under its name whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+from numnorm.commands.errors import CommandError, one_line
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file that gets the name `path` when the block ends without an error.
+
+    Until then it has a temporary name in the same directory, which is removed after any
+    error and after SIGINT, SIGTERM and SIGHUP. What was at `path` before stays as it was
+    until it is replaced in one step.
+
+    Parameters
+    ----------
+    path : Path
+        The final name. A symbolic link is followed.
+
+    Yields
+    ------
+    BinaryIO
+        The file, open for reading and writing.
+    """
+    check_writable(path)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".numnorm-{secrets.token_hex(6)}.tmp")
+    with _signals_raise():
+        try:
+            with open(temporary, "x+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, temporary)
+            os.replace(temporary, target)
+        except OSError as error:
+            # What fails on an open file does not say on which.
+            error.filename = str(path) if error.filename is None else error.filename
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a place where no file can be made, before any work is done for it.
+
+    Parameters
+    ----------
+    path : Path
+        The name of the file to be.
+
+    Raises
+    ------
+    CommandError
+        If the directory is missing or closed to us, or `path` is no file that may be replaced.
+    """
+    directory = Path(os.path.realpath(path)).parent
+    if not directory.is_dir():
+        raise CommandError(f"the output directory {directory} does not exist")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise CommandError(f"the output directory {directory} is not writable")
+    if path.exists() and not path.is_file():
+        raise CommandError(f"the output {path} is not a regular file")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise CommandError(f"the output {path} is not writable")
+
+
+def reserve(file: BinaryIO, size: int, path: Path) -> None:
+    """Give `file` its full size now, so that a full disk is an error here.
+
+    A store through a memory map into a hole of the file, once the disk is full, would end
+    the process with SIGBUS instead.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file, open for writing.
+    size : int
+        Its size in bytes.
+    path : Path
+        The name for the message.
+
+    Raises
+    ------
+    CommandError
+        If there is no room.
+    """
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            _fill(file, size)
+    except OSError as error:
+        raise CommandError(f"no {size} bytes can be had for {path}: {one_line(error)}") from error
+
+
+def _fill(file: BinaryIO, size: int) -> None:
+    """Write zeros up to `size`, where the system has no call that reserves room."""
+    zeros = memoryview(bytes(1 << 20))
+    for start in range(0, size, len(zeros)):
+        file.write(zeros[: size - start])
+    file.flush()
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as SIGINT does: by an exception, so with cleaning up."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    # Only the main thread may set handlers; SIGHUP ignored by nohup stays ignored.
+    main = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")] if main else []
+    before = {
+        number: signal.signal(number, leave)
+        for number in numbers
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
