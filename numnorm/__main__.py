@@ -8,6 +8,7 @@ import sys
 from argparse import REMAINDER, SUPPRESS
 from collections.abc import Callable, Sequence
 
+from numnorm import __version__
 from numnorm.commands.errors import CommandError, CommandParser, one_line
 
 COMMANDS = {
@@ -44,19 +45,10 @@ def _parser() -> CommandParser:
         description="Normalization layers on arrays, from the command line.",
         epilog=f"commands:\n{commands}\n\n`numnorm COMMAND --help` tells what a command takes.",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("command", choices=COMMANDS, help=SUPPRESS)
     parser.add_argument("arguments", nargs=REMAINDER, help=SUPPRESS).required = False
     return parser
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("numnorm")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def _run(name: str, command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:

@@ -104,7 +104,7 @@ def _options(arguments: Namespace) -> dict[str, Any]:
         raise CommandError(f"{_flag(name)} is not for {arguments.method}, which takes {own}")
     if arguments.method == "group_norm" and arguments.groups is None:
         raise CommandError("group_norm needs --groups")
-    if not arguments.block_size > 0:
+    if not 0 < arguments.block_size < math.inf:
         raise CommandError(f"--block-size must be positive, got {arguments.block_size:g}")
     options = {name: given[name] for name in known if name in given}
     for name in {"gamma", "beta"} & options.keys():

@@ -22,7 +22,7 @@ OPTIONS = {
 }
 """The keywords that ``apply`` can hand to each norm."""
 
-_BY_CHANNEL = ("gamma", "beta", "running_mean", "running_var")
+_VECTORS = ("gamma", "beta")
 """The keywords that hold a number for each channel, where there are channels."""
 
 
@@ -60,12 +60,10 @@ class Job:
             Each axis with a number: parts that begin at its multiples have whole groups, and come
             out as they do in the whole array. For batch norm that holds with given statistics.
         """
-        channel = self.channel_axis
-        if self.method in ("group_norm", "instance_norm") and channel:
-            channels = self.shape[channel]
-            return [(0, 1), (channel, max(1, channels // self.options.get("groups", channels)))]
-        if channel is not None:
-            return [(axis, 1) for axis in range(len(self.shape))]
+        if self.method in ("group_norm", "instance_norm") and self.channel_axis:
+            channels = self.shape[self.channel_axis]
+            groups = self.options.get("groups", channels)
+            return [(0, 1), (self.channel_axis, max(1, channels // max(1, groups)))]
         return [(axis, 1) for axis in self._kept()]
 
     def check(self, dtype: np.dtype[Any]) -> None:
@@ -108,7 +106,7 @@ class Job:
         channel = self.channel_axis
         if channel is not None and lengths(box)[channel] < self.shape[channel]:
             part = box[channel]
-            options.update({key: options[key][part] for key in _BY_CHANNEL if key in options})
+            options.update({key: options[key][part] for key in _VECTORS if key in options})
             if "groups" in options:
                 group = self.shape[channel] // options["groups"]
                 options["groups"] = (part.stop - part.start) // group

@@ -64,6 +64,18 @@ def as_parameter(
     return array.reshape(shape)
 
 
+def both_or_neither(gamma: Array | None, beta: Array | None) -> tuple[Any, Any]:
+    """Return gamma and beta with the one that is missing filled in, if the other is there.
+
+    Each combination would be another kernel to compile; this one costs a row.
+    """
+    if gamma is None and beta is not None:
+        gamma = np.ones_like(beta)
+    elif beta is None and gamma is not None:
+        beta = np.zeros_like(gamma)
+    return gamma, beta
+
+
 def as_statistic(name: str, value: Any, expected: Shape, meaning: str) -> Array:
     """Return a saved statistic, checked, as a 1-D float64 array."""
     if value is None:

@@ -56,7 +56,8 @@ def make_sums_across(norm: Norm, storage: Storage) -> Twins:
 
 def make_sums_along(norm: Norm, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    gradient_sums = make_gradient_sums(norm.backward, storage, storage.working)
+    gradient_sums = make_gradient_sums(norm, storage)
+    real = storage.working
 
     @elementwise
     def block_sums(dy, x, c, high, low, rstd):
@@ -65,7 +66,7 @@ def make_sums_along(norm: Norm, storage: Storage) -> Twins:
         with_xhat, plain = 0.0, 0.0
         for i in range(x.shape[0]):
             _, _, dy_xhat, slope = gradient_sums(
-                dy[i, c], x[i, c], high, low, rstd, None, None, None, None
+                dy[i, c], x[i, c], real(1), high, low, rstd, None, None, None, None
             )
             with_xhat += dy_xhat
             plain += slope
@@ -116,7 +117,8 @@ def make_dx_across(norm: Norm, storage: Storage) -> Twins:
 
 def make_dx_along(norm: Norm, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    input_gradients = make_input_gradients(norm.backward, storage, storage.working)
+    input_gradients = make_input_gradients(norm, storage)
+    real = storage.working
 
     @elementwise
     def runs(dy, x, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, start, stop):
@@ -124,7 +126,7 @@ def make_dx_along(norm: Norm, storage: Storage) -> Twins:
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         for t in range(start, stop):
             i, c = t // x.shape[1], t % x.shape[1]
-            centre = high[c], low[c], rstd[c], part(gamma, c), None
+            centre = real(1), high[c], low[c], rstd[c], part(gamma, c), None
             input_gradients(dy[i, c], x[i, c], *centre, mean_g[c], mean_g_xhat[c], dx[i, c])
 
     def kernel(dy, x, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, parts):

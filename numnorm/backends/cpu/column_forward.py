@@ -39,7 +39,8 @@ def make_forward_across(norm: Norm, storage: Storage) -> Twins:
 
 def make_forward_along(norm: Norm, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    apply_run = make_apply(norm.forward, storage, storage.working)
+    apply_run = make_apply(norm, storage)
+    real = storage.working
 
     @elementwise
     def forward_runs(x, high, low, rstd, gamma, beta, y, start, stop):
@@ -48,7 +49,7 @@ def make_forward_along(norm: Norm, storage: Storage) -> Twins:
         for t in range(start, stop):
             i, c = t // x.shape[1], t % x.shape[1]
             weights = part(gamma, c), part(beta, c)
-            apply_run(x[i, c], None, high[c], low[c], rstd[c], *weights, y[i, c])
+            apply_run(x[i, c], real(1), high[c], low[c], rstd[c], *weights, y[i, c])
 
     def kernel(x, high, low, rstd, gamma, beta, y, parts):
         runs = x.shape[0] * x.shape[1]

@@ -13,7 +13,8 @@ from numba import prange
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
-from numnorm.backends.cpu.row_statistics import make_statistics
+from numnorm.backends.cpu.optional import joined
+from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import merge_moments
 
@@ -24,19 +25,22 @@ _TILE = 512
 
 
 def _make_retaken(storage: Storage) -> Callable[..., Any]:
-    statistics = make_statistics(storage.widen, np.float64, centred=True)
+    """Return a compiled ``retaken(values, mean, m2)`` of some values of one channel.
+
+    It returns mean and m2 as they are, or taken once more at a scale at which the squares are in
+    range, if they overflowed or vanished.
+    """
+    statistics = make_statistics(storage, centred=True)
+    rescale = make_rescale(storage)
     smallest = storage.smallest_variance
 
     @elementwise
     def retaken(values, mean, m2):
-        """Return mean and m2, once more in float64 if squares overflowed or vanished."""
         if smallest * values.size < m2 < np.inf:
             return mean, m2
-        for i in range(values.size):
-            if values[i] != values[0]:
-                high, low, m2 = statistics(values, 1.0)
-                return high + low, m2
-        return mean, m2
+        scale = rescale(values, 0.0)
+        high, low, m2 = statistics(values, scale)
+        return joined(high, low) / scale, m2 / scale / scale
 
     return retaken
 
@@ -46,6 +50,7 @@ def make_moments_across(storage: Storage) -> Twins:
     real = storage.working
     widen = storage.widen
     retaken = _make_retaken(storage)
+    smallest = storage.smallest_variance
 
     @elementwise
     def add_deviations(x, origin, first):
@@ -86,8 +91,10 @@ def make_moments_across(storage: Storage) -> Twins:
         for j in range(stop - start):
             low = total[j] / x.shape[0]
             squares = total_squares[j] - total[j] * low
-            values = x[:, start + j]
-            mean[start + j], m2[start + j] = retaken(values, np.float64(origin[j]) + low, squares)
+            centre = np.float64(origin[j]) + low
+            if not smallest * x.shape[0] < squares < np.inf:  # spares most channels a copy
+                centre, squares = retaken(x[:, start + j].copy(), centre, squares)
+            mean[start + j], m2[start + j] = centre, squares
 
     @elementwise
     def block_moments(x, mean, m2):
@@ -105,8 +112,9 @@ def make_moments_across(storage: Storage) -> Twins:
 
 def make_moments_along(storage: Storage) -> Twins:
     """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels, inner)``."""
-    statistics = make_statistics(storage.widen, storage.working, centred=True)
+    statistics = make_statistics(storage, centred=True)
     retaken = _make_retaken(storage)
+    real = storage.working
 
     @elementwise
     def block_moments(x, c):
@@ -115,9 +123,8 @@ def make_moments_along(storage: Storage) -> Twins:
         mean, m2 = 0.0, 0.0
         for i in range(x.shape[0]):
             values = x[i, c]
-            high, low, squares = statistics(values, None)
-            centre = np.float64(high) + np.float64(low)
-            centre, squares = retaken(values, centre, squares)
+            high, low, squares = statistics(values, real(1))
+            centre, squares = retaken(values, joined(high, low), squares)
             if i == 0:
                 mean, m2 = centre, squares
             else:

@@ -13,6 +13,7 @@ from numnorm.backends.cpu.arrays import (
     as_kernel_array,
     as_parameter,
     as_statistic,
+    both_or_neither,
     gradient_dtype,
     like_input,
     output_like,
@@ -101,7 +102,8 @@ def _centre(mean: Any, rstd: Any, layout: ColumnLayout, storage: Storage) -> _Ce
     shape = (layout.channels,)
     mean = as_statistic("mean", mean, shape, "the channels of x")
     rstd = as_statistic("rstd", rstd, shape, "the channels of x")
-    in_range = (rstd < storage.largest_rstd) & (rstd > 1 / storage.largest_rstd)
+    largest = 2.0**storage.largest_exponent
+    in_range = (rstd < largest) & (rstd > 1 / largest)
     fits = bool((in_range | (rstd == 0) | np.isnan(rstd)).all())
     working = storage.working if fits else np.float64
     high = mean.astype(working)
@@ -131,7 +133,7 @@ def column_forward(
     storage = storage_of(x.dtype)
     source = as_kernel_array(x, storage, None, _shape(layout))
     centre = _centre(mean, rstd, layout, storage)
-    weights = (
+    weights = both_or_neither(
         _parameter("gamma", gamma, layout, storage),
         _parameter("beta", beta, layout, storage),
     )

@@ -45,18 +45,6 @@ def _element(values, index, default):
     return lambda values, index, default: values
 
 
-def scaled(value, factor):
-    """Return ``value * factor``, or `value` where there is no factor."""
-    return value if factor is None else value * factor
-
-
-@overload(scaled, inline="always")
-def _scaled(value, factor):
-    if _is_missing(factor):
-        return lambda value, factor: value
-    return lambda value, factor: value * factor
-
-
 def centred(value, high, low):
     """Return `value` less the mean ``high + low``, or `value` where there is no mean."""
     return value if high is None else centre(value, high, low)
@@ -81,23 +69,23 @@ def _joined(high, low):
     return lambda high, low: np.float64(high) + np.float64(low)
 
 
-def split(mean, like):
-    """Return (high, low), of the type of `like`, whose sum is the mean; Nones for no mean."""
+def split(mean, scale):
+    """Return (high, low), of the type of `scale`, whose sum is ``mean * scale``; Nones for None."""
     if mean is None:
         return None, None
-    high = type(like)(mean)
-    return high, type(like)(mean - high)
+    high = type(scale)(mean * scale)
+    return high, type(scale)(mean * scale - high)
 
 
 @overload(split, inline="always")
-def _split(mean, like):
+def _split(mean, scale):
     if _is_missing(mean):
-        return lambda mean, like: (None, None)
-    kind = np.float32 if like == types.float32 else np.float64
+        return lambda mean, scale: (None, None)
+    kind = np.float32 if scale == types.float32 else np.float64
 
-    def implementation(mean, like):
-        high = kind(mean)
-        return high, kind(mean - high)
+    def implementation(mean, scale):
+        high = kind(mean * scale)
+        return high, kind(mean * scale - high)
 
     return implementation
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numba import prange
 
 from numnorm.backends.contract import Norm
@@ -11,6 +10,7 @@ from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, collect, flu
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, sums, twins
 from numnorm.backends.cpu.optional import add_to, centred, element, part, split
+from numnorm.backends.cpu.row_statistics import make_power_of_two
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import deviation_flow, input_gradient
 
@@ -18,27 +18,24 @@ _deviation_flow = elementwise(deviation_flow)
 _input_gradient = elementwise(input_gradient)
 
 
-def make_gradient_sums(
-    backward: Callable[..., Any], storage: Storage, working: type
-) -> Callable[..., Any]:
+def make_gradient_sums(norm: Norm, storage: Storage) -> Callable[..., Any]:
     """Return a compiled loop over one run that takes every sum which the gradients need.
 
     It returns the sums of g, g * xhat, dy * xhat and dy, and adds the last two, element by
     element, to the accumulators of this run where there are any.
     """
-    backward = elementwise(backward)
-    widen = storage.widen
-    real = working
+    backward = elementwise(norm.backward)
+    real, widen = storage.working, storage.widen
 
     @sums
-    def gradient_sums(dy, x, high, low, rstd, gamma, beta, dgamma, dbeta):
+    def gradient_sums(dy, x, scale, high, low, rstd, gamma, beta, dgamma, dbeta):
         sum_g = real(0)
         sum_g_xhat = real(0)
         sum_dy_xhat = real(0)
         sum_dy = real(0)
         for j in range(x.size):
-            slope = real(widen(dy[j]))
-            xhat = centred(real(widen(x[j])), high, low) * rstd
+            slope = widen(dy[j])
+            xhat = centred(widen(x[j]) * scale, high, low) * rstd
             g = backward(slope, xhat, element(gamma, j, real(1)), element(beta, j, real(0)))
             sum_g += g
             sum_g_xhat += g * xhat
@@ -51,48 +48,37 @@ def make_gradient_sums(
     return gradient_sums
 
 
-def make_input_gradients(
-    backward: Callable[..., Any], storage: Storage, working: type
-) -> Callable[..., Any]:
+def make_input_gradients(norm: Norm, storage: Storage) -> Callable[..., Any]:
     """Return a compiled loop over one run that stores dx."""
-    backward = elementwise(backward)
-    widen, narrow = storage.widen, storage.narrow
-    real = working
+    backward = elementwise(norm.backward)
+    real, widen, narrow = storage.working, storage.widen, storage.narrow
 
     @elementwise
-    def input_gradients(dy, x, high, low, rstd, gamma, beta, mean_g, mean_g_xhat, dx):
+    def input_gradients(dy, x, scale, high, low, rstd, gamma, beta, mean_g, mean_g_xhat, dx):
         for j in range(x.size):
-            xhat = centred(real(widen(x[j])), high, low) * rstd
-            slope = real(widen(dy[j]))
+            slope = widen(dy[j])
+            xhat = centred(widen(x[j]) * scale, high, low) * rstd
             g = backward(slope, xhat, element(gamma, j, real(1)), element(beta, j, real(0)))
-            dx[j] = narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, rstd))
+            dx[j] = narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, rstd) * scale)
 
     return input_gradients
 
 
-def _make_row(norm: Norm, storage: Storage, working: type) -> Callable[..., Any]:
-    gradient_sums = make_gradient_sums(norm.backward, storage, working)
-    input_gradients = make_input_gradients(norm.backward, storage, working)
-    real = working
+def _make_row_sums(norm: Norm, storage: Storage) -> Callable[..., Any]:
+    gradient_sums = make_gradient_sums(norm, storage)
 
     @elementwise
-    def row_sums(dy, x, centre, first_channel, shape, weights, working_totals, totals):
-        high, low, rstd = centre
+    def row_sums(dy, x, statistics, first_channel, shape, weights, inner, totals):
+        run, channels = shape
         gamma, beta = weights
         sum_g, sum_g_xhat = 0.0, 0.0
-        run, channels = shape
-        for start in range(0, x.size, run):
-            c = (first_channel + start // run) % channels
+        for p in range(x.size // run):
+            c = (first_channel + p) % channels
+            left, right = p * run, (p + 1) * run
+            weight = part(gamma, c), part(beta, c)
+            sums_here = part(inner[0], c), part(inner[1], c)
             g, g_xhat, dy_xhat, slope = gradient_sums(
-                dy[start : start + run],
-                x[start : start + run],
-                high,
-                low,
-                rstd,
-                part(gamma, c),
-                part(beta, c),
-                part(working_totals[0], c),
-                part(working_totals[1], c),
+                dy[left:right], x[left:right], *statistics, *weight, *sums_here
             )
             sum_g += g
             sum_g_xhat += g_xhat
@@ -100,31 +86,39 @@ def _make_row(norm: Norm, storage: Storage, working: type) -> Callable[..., Any]
             collect(totals[1], c, slope)
         return sum_g, sum_g_xhat
 
+    return row_sums
+
+
+def _make_row(norm: Norm, storage: Storage) -> Callable[..., Any]:
+    row_sums = _make_row_sums(norm, storage)
+    input_gradients = make_input_gradients(norm, storage)
+    power_of_two = make_power_of_two(storage)
+    real = storage.working
+    largest = 2.0**storage.largest_exponent
+
     @elementwise
     def backward_row(dy, x, mean, rstd, first_channel, shape, weights, flows, dx, inner, totals):
-        high, low = split(mean, real(0))
-        centre = (high, low, real(rstd))
+        run, channels = shape
+        gamma, beta = weights
         mean_share, scale_share, eps_on_deviation = flows
-        sum_g, sum_g_xhat = row_sums(dy, x, centre, first_channel, shape, weights, inner, totals)
+        # An rstd beyond the working type is used as its ratio to a power of two.
+        fits = 1.0 / largest < rstd < largest
+        scale = real(1) if fits else real(1) / power_of_two(rstd)
+        statistics = (scale, *split(mean, scale), real(rstd / scale))
+        sum_g, sum_g_xhat = row_sums(
+            dy, x, statistics, first_channel, shape, weights, inner, totals
+        )
         # A detached statistic passes nothing on, a NaN neither.
         mean_g = real(sum_g * mean_share if mean_share > 0.0 else 0.0)
         through_scale = scale_share * _deviation_flow(rstd, eps_on_deviation)
         mean_g_xhat = real(sum_g_xhat * through_scale if scale_share > 0.0 else 0.0)
-        gamma, beta = weights
-        run, channels = shape
-        for start in range(0, x.size, run):
-            c = (first_channel + start // run) % channels
+        for p in range(x.size // run):
+            c = (first_channel + p) % channels
+            left, right = p * run, (p + 1) * run
+            weight = part(gamma, c), part(beta, c)
+            means = mean_g, mean_g_xhat
             input_gradients(
-                dy[start : start + run],
-                x[start : start + run],
-                high,
-                low,
-                real(rstd),
-                part(gamma, c),
-                part(beta, c),
-                mean_g,
-                mean_g_xhat,
-                dx[start : start + run],
+                dy[left:right], x[left:right], *statistics, *weight, *means, dx[left:right]
             )
 
     return backward_row
@@ -138,28 +132,23 @@ def make_row_backward(norm: Norm, storage: Storage) -> Twins:
     0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of the p-th part
     of the rows: the parts follow from the shapes, so that no thread count changes a sum.
     """
-    narrow_row = _make_row(norm, storage, storage.working)
-    wide_row = _make_row(norm, storage, np.float64)
+    backward_row = _make_row(norm, storage)
     real = storage.working
-    largest = storage.largest_rstd
-    smallest = 1.0 / largest
 
     @elementwise
     def backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop):
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         weights = (borrowed(weights[0]), borrowed(weights[1]))
-        runs = x.shape[1] // shape[0]
-        dgamma, dbeta = working_sums(totals[0], real(0)), working_sums(totals[1], real(0))
-        # The owners are used once more after the last row, so they outlive what is borrowed.
-        inner = (borrowed(dgamma), borrowed(dbeta))
         totals = (borrowed(totals[0]), borrowed(totals[1]))
+        # The owners are used once more after the last row, so they outlive what is borrowed.
+        dgamma, dbeta = working_sums(totals[0], real(0)), working_sums(totals[1], real(0))
+        inner = (borrowed(dgamma), borrowed(dbeta))
+        runs = x.shape[1] // shape[0]
         for i in range(start, stop):
-            row = (dy[i], x[i], part(mean, i), rstd[i], i * runs, shape, weights, flows, dx[i])
-            if smallest < rstd[i] < largest or rstd[i] == 0.0:
-                narrow_row(*row, inner, totals)
-            else:
-                wide_row(*row, inner, totals)
+            statistics = part(mean, i), rstd[i]
+            row = dy[i], x[i], *statistics, i * runs, shape, weights, flows, dx[i]
+            backward_row(*row, inner, totals)
             if (i - start) % ROWS_BETWEEN_FLUSHES == ROWS_BETWEEN_FLUSHES - 1:
                 flush(dgamma, totals[0])
                 flush(dbeta, totals[1])

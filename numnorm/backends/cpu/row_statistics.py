@@ -5,13 +5,14 @@ cancellation. h is a guess from the first elements, and one more pass is taken o
 guess turns out poor.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from numnorm.backends.cpu.jit import elementwise, sums
-from numnorm.backends.cpu.optional import scaled
+from numnorm.backends.cpu.storage import Storage
 
 # Sums of this many elements are taken in the working type, and added up in float64: long enough
 # to cost nothing, short enough that the rounding of a float32 sum stays near one ulp.
@@ -19,22 +20,20 @@ _STRETCH = 2048
 _GUESS_FROM = 16
 
 
-def make_statistics(
-    widen: Callable[[Any], Any], working: type, *, centred: bool
-) -> Callable[..., Any]:
+def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``statistics(row, scale) -> (high, low, m2)``.
 
     The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
-    without centring high and low are None and `m2` is the sum of squares. `scale` may be None.
+    without centring high and low are None and `m2` is the sum of squares.
     """
-    real = working
+    real, widen = storage.working, storage.widen
 
     @sums
     def stretch_sums(row, scale, high):
         first = real(0)
         second = real(0)
         for j in range(row.size):
-            deviation = real(scaled(widen(row[j]), scale)) - high
+            deviation = widen(row[j]) * scale - high
             first += deviation
             second += deviation * deviation
         return first, second
@@ -52,11 +51,11 @@ def make_statistics(
     @sums
     def guess(row, scale):
         # Around the first element, so that a constant row gives exactly that constant.
-        first = real(scaled(widen(row[0]), scale))
+        first = widen(row[0]) * scale
         total = real(0)
         n = min(row.size, _GUESS_FROM)
         for j in range(n):
-            total += real(scaled(widen(row[j]), scale)) - first
+            total += widen(row[j]) * scale - first
         return real(first + total / real(n))
 
     @elementwise
@@ -83,16 +82,37 @@ def make_statistics(
     return centred_statistics if centred else uncentred_statistics
 
 
-def make_magnitude(widen: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Return a compiled ``magnitude(row)``: the largest absolute value, NaN ignored."""
+def make_power_of_two(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``power_of_two(value)`` near 1 / value; 1 for 0, infinity and NaN."""
+    real, most = storage.working, storage.largest_exponent
 
     @elementwise
-    def magnitude(row):
-        largest = 0.0
+    def power_of_two(value):
+        if not 0.0 < value < np.inf:
+            return real(1)
+        _, exponent = math.frexp(value)
+        return real(math.ldexp(1.0, -min(max(exponent, -most), most)))
+
+    return power_of_two
+
+
+def make_rescale(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``rescale(row, least)``, for rows whose squares overflow or vanish.
+
+    It is the power of two that brings the row's largest absolute value, or `least` if that is
+    larger, near 1: times it, every sum of squares is in the range of the working type, and no
+    digit is lost.
+    """
+    real, widen = storage.working, storage.widen
+    power_of_two = make_power_of_two(storage)
+
+    @elementwise
+    def rescale(row, least):
+        largest = real(least)
         for j in range(row.size):
-            value = abs(np.float64(widen(row[j])))
+            value = abs(widen(row[j]))
             if value > largest:
                 largest = value
-        return largest
+        return power_of_two(largest)
 
-    return magnitude
+    return rescale

@@ -13,6 +13,7 @@ from numnorm.backends.cpu.arrays import (
     as_kernel_array,
     as_parameter,
     as_statistic,
+    both_or_neither,
     gradient_dtype,
     like_input,
     output_like,
@@ -124,6 +125,8 @@ def row_forward(
         gamma = _parameter(norm.names.gamma, gamma, layout, storage)
     if beta is not None:
         beta = _parameter("beta", beta, layout, storage)
+    if norm.parameters == 2 and gamma is not beta:  # both None, most of the time
+        gamma, beta = both_or_neither(gamma, beta)
     if out is None:
         target = empty_like(source, (gamma, beta))
     else:

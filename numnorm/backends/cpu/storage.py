@@ -26,51 +26,47 @@ class Storage:
     widen: Callable[[Any], Any]
     narrow: Callable[[Any], Any]
     saved: np.dtype[Any]
-    # Variances below this lost digits to underflow in the working type; they are taken again in
-    # a wider one. Beyond the largest rstd that number itself leaves the working type's range.
-    smallest_variance: float
-    largest_rstd: float
 
     @functools.cached_property
     def working_dtype(self) -> np.dtype[Any]:
         """The working type as a dtype."""
         return np.dtype(self.working)
 
+    @property
+    def smallest_variance(self) -> float:
+        """Below this, the squares lost digits to underflow in the working type."""
+        return 1e-30 if self.working is np.float32 else 1e-280
+
+    @property
+    def largest_exponent(self) -> int:
+        """Up to this, a power of two and its reciprocal are well inside the working type."""
+        return 120 if self.working is np.float32 else 1000
+
+
+_WORD, _SINGLE, _DOUBLE = np.dtype(np.uint16), np.dtype(np.float32), np.dtype(np.float64)
 
 _STORAGES = {
-    "float32": Storage(
-        "float32", np.dtype(np.float32), np.float32, _same, _same, np.dtype(np.float64), 1e-30, 1e36
-    ),
-    "float64": Storage(
-        "float64",
-        np.dtype(np.float64),
-        np.float64,
-        _same,
-        _same,
-        np.dtype(np.float64),
-        1e-280,
-        np.inf,
-    ),
-    "float16": Storage(
-        "float16",
-        np.dtype(np.uint16),
-        np.float32,
-        halves.float16_to_float32,
-        halves.float32_to_float16,
-        np.dtype(np.float32),
-        1e-30,
-        1e36,
-    ),
-    "bfloat16": Storage(
-        "bfloat16",
-        np.dtype(np.uint16),
-        np.float32,
-        halves.bfloat16_to_float32,
-        halves.float32_to_bfloat16,
-        np.dtype(np.float32),
-        1e-30,
-        1e36,
-    ),
+    storage.name: storage
+    for storage in (
+        Storage("float32", _SINGLE, np.float32, _same, _same, _DOUBLE),
+        Storage("float64", _DOUBLE, np.float64, _same, _same, _DOUBLE),
+        Storage(
+            "float16",
+            _WORD,
+            np.float32,
+            halves.float16_to_float32,
+            halves.float32_to_float16,
+            _SINGLE,
+        ),
+        Storage(
+            "bfloat16",
+            _WORD,
+            np.float32,
+            halves.bfloat16_to_float32,
+            halves.float32_to_bfloat16,
+            _SINGLE,
+        ),
+    )
 }
 
 
