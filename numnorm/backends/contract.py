@@ -20,8 +20,8 @@ _DEFAULT_NAMES = Names()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Norm:
-    """A norm: which statistics it uses, and its map of the normalized value and that map's slope.
+class Formula:
+    """What a kernel is made from; norms with one formula share their kernels.
 
     Parameters
     ----------
@@ -29,21 +29,34 @@ class Norm:
         Names the compiled kernels in the cache.
     centred : bool
         Whether the mean is subtracted.
-    parameters : int
-        How many learned parameters it has: 0, 1 (gamma) or 2 (gamma and beta).
     forward : callable
-        ``forward(xhat, gamma, beta)``, a plain scalar function.
+        ``forward(xhat, gamma, beta)``, the map of the normalized value, a plain scalar function.
     backward : callable
         ``backward(dy, xhat, gamma, beta)``, the gradient with respect to `xhat`.
-    names : Names
-        What its arguments are called where they are not called that.
     """
 
     name: str
     centred: bool
-    parameters: int
     forward: Callable[..., Any]
     backward: Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Norm:
+    """A norm: a formula, and what its arguments are.
+
+    Parameters
+    ----------
+    formula : Formula
+        Which statistics it uses, and its map of the normalized value.
+    parameters : int
+        How many learned parameters it has: 0, 1 (gamma) or 2 (gamma and beta).
+    names : Names
+        What its arguments are called where they are not called that.
+    """
+
+    formula: Formula
+    parameters: int
     names: Names = _DEFAULT_NAMES
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         raise CommandError(f"--seed must not be negative, got {arguments.seed}")
     # All that can be missing is looked for before the work, not after it.
     check_writable(arguments.output)
-    for name in ("rich", "matplotlib"):
+    for name in ("rich", "matplotlib", "threadpoolctl"):
         require(name)
     data = digits(arguments.seed)
     results = compare(data, arguments.epochs, arguments.seed)
@@ -126,10 +127,25 @@ def compare(
     dict
         For each batch size and each norm the validation error in percent after each epoch.
     """
-    return {
-        batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
-        for batch_size in batch_sizes
-    }
+    with _one_thread():
+        return {
+            batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
+            for batch_size in batch_sizes
+        }
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let BLAS and Numba use one thread: these arrays are small, and their threads would wait."""
+    import numba
+
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
+        with require("threadpoolctl").threadpool_limits(1, "blas"):
+            yield
+    finally:
+        numba.set_num_threads(before)
 
 
 def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> list[float]:

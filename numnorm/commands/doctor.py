@@ -36,16 +36,16 @@ def main(argv: Sequence[str]) -> int:
     for report in (facts.versions, facts.processor, facts.cache, facts.blas, facts.gpu):
         for key, value in report():
             _show(key, value)
-    failures = 0
-    for name, passed, details in selftest.run(arguments.dtype):
-        verdict = "ok" if passed else "FAILED"
-        _show(f"test {name}", f"{verdict} ({details})")
-        failures += not passed
-    # After the tests, because a threading layer is chosen when the first parallel kernel runs.
+    outcomes = []
+    for outcome in selftest.run(arguments.dtype):
+        verdict = "ok" if outcome.passed else "FAILED"
+        _show(f"test {outcome.name}", f"{verdict} ({outcome.details})")
+        outcomes.append(outcome.passed)
+    # After the tests, because it starts all threads, if the tests have not.
     for key, value in facts.threads():
         _show(key, value)
-    total = len(selftest.cases())
-    _show("result", f"{failures} of {total} norms FAILED" if failures else "every norm is ok")
+    failures = outcomes.count(False)
+    _show("result", f"{failures} of {len(outcomes)} tests FAILED" if failures else "all is well")
     return 1 if failures else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import numnorm
+from numnorm.commands.errors import one_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -46,16 +48,16 @@ class Case:
 
 
 class Outcome(NamedTuple):
-    """What the test of a norm found.
+    """What a test found.
 
     Attributes
     ----------
     name : str
-        The norm.
+        What was tested.
     passed : bool
-        Whether all errors are within the tolerance.
+        Whether it is right.
     details : str
-        The largest error of the result and of the gradients, or what was raised.
+        How right it is, or what was raised.
     """
 
     name: str
@@ -64,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 def run(dtype: str) -> Iterator[Outcome]:
-    """Test every norm, forward and backward.
+    """Test every norm, forward and backward, and a parallel kernel.
 
     Parameters
     ----------
@@ -74,20 +76,36 @@ def run(dtype: str) -> Iterator[Outcome]:
     Yields
     ------
     Outcome
-        For one norm after the other.
+        For one test after the other.
     """
     for case in cases():
-        try:
-            forward, backward = _errors(case, dtype)
-        except Exception as error:
-            # Whatever is broken on this machine is to be told, not to end the report.
-            message = " ".join(str(error).split())
-            yield Outcome(case.name, False, f"{type(error).__name__}: {message}")
-            continue
-        # Not "no error is larger", which a NaN would pass.
-        passed = forward <= TOLERANCES[dtype] and backward <= TOLERANCES[dtype]
-        details = f"largest error forward {forward:.0e}, backward {backward:.0e}"
-        yield Outcome(case.name, passed, details)
+        yield _outcome(case.name, functools.partial(_accuracy, case, dtype))
+    yield _outcome("threads", functools.partial(_same_bits, dtype))
+
+
+def _outcome(name: str, test: Callable[[], tuple[bool, str]]) -> Outcome:
+    try:
+        return Outcome(name, *test())
+    except Exception as error:
+        # Whatever is broken on this machine is to be told, not to end the report.
+        return Outcome(name, False, f"{type(error).__name__}: {one_line(error)}")
+
+
+def _accuracy(case: Case, dtype: str) -> tuple[bool, str]:
+    forward, backward = _errors(case, dtype)
+    # Not "no error is larger", which a NaN would pass.
+    passed = forward <= TOLERANCES[dtype] and backward <= TOLERANCES[dtype]
+    return passed, f"largest error forward {forward:.0e}, backward {backward:.0e}"
+
+
+def _same_bits(dtype: str) -> tuple[bool, str]:
+    """Normalize rows that are enough for several threads, and one by one."""
+    x = np.random.default_rng(1).normal(size=(128, 1024)).astype(dtype)
+    together = numnorm.layer_norm(x)
+    passed = all(
+        np.array_equal(numnorm.layer_norm(row), y) for row, y in zip(x, together, strict=True)
+    )
+    return passed, "as one thread, to the bit" if passed else "not the bits of one thread"
 
 
 def cases() -> list[Case]:

@@ -13,7 +13,7 @@ from numnorm.arguments import (
     row_layout,
 )
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Norm, Scaling, scaling_by
+from numnorm.backends.contract import Detached, Formula, Norm, Scaling, scaling_by
 from numnorm.norms.results import Normalized
 
 
@@ -27,7 +27,8 @@ def adaptive_gradient(dy: Any, xhat: Any, scale: Any, slope: Any) -> Any:
     return dy * (scale - scale * slope * xhat)
 
 
-_ADA = Norm("ada", centred=True, parameters=0, forward=adaptive, backward=adaptive_gradient)
+_ADAPTIVE = Formula("adaptive", centred=True, forward=adaptive, backward=adaptive_gradient)
+_ADA = Norm(_ADAPTIVE, parameters=0)
 
 
 def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:

@@ -1,6 +1,8 @@
-"""The maps of the normalized value that several norms share, as plain scalar functions."""
+"""The formulas that several norms share: a gain and a bias, or a gain alone."""
 
 from typing import Any
+
+from numnorm.backends.contract import Formula
 
 
 def affine(xhat: Any, gamma: Any, beta: Any) -> Any:
@@ -16,3 +18,7 @@ def gain(xhat: Any, gamma: Any, beta: Any) -> Any:
 def affine_gradient(dy: Any, xhat: Any, gamma: Any, beta: Any) -> Any:
     """Return the gradient of `affine` and of `gain` with respect to xhat."""
     return dy * gamma
+
+
+AFFINE = Formula("affine", centred=True, forward=affine, backward=affine_gradient)
+GAIN = Formula("gain", centred=False, forward=gain, backward=affine_gradient)

@@ -18,11 +18,11 @@ from numnorm.arguments import (
 )
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Detached, Norm
-from numnorm.norms.affine import affine, affine_gradient
+from numnorm.norms.affine import AFFINE
 from numnorm.norms.moments import Moments
 from numnorm.norms.results import Gradients, Normalized
 
-_BATCH = Norm("batch", centred=True, parameters=2, forward=affine, backward=affine_gradient)
+_BATCH = Norm(AFFINE, parameters=2)
 
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
 # Keras, Flax and ONNX momentum is the share that is kept and the running variance is biased.

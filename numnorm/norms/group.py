@@ -5,10 +5,10 @@ from typing import Any
 from numnorm.arguments import check_eps, group_layout
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Detached, Norm, scaling_by
-from numnorm.norms.affine import affine, affine_gradient
+from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
 
-GROUP = Norm("group", centred=True, parameters=2, forward=affine, backward=affine_gradient)
+GROUP = Norm(AFFINE, parameters=2)
 
 
 def group_norm(

@@ -5,10 +5,10 @@ from typing import Any
 from numnorm.arguments import Axis, check_choice, check_eps, row_layout
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Detached, Norm, scaling_by
-from numnorm.norms.affine import affine, affine_gradient
+from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
 
-_LAYER = Norm("layer", centred=True, parameters=2, forward=affine, backward=affine_gradient)
+_LAYER = Norm(AFFINE, parameters=2)
 
 _DETACHED = {
     None: Detached(),

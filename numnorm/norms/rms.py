@@ -5,10 +5,10 @@ from typing import Any
 from numnorm.arguments import Axis, check_eps, row_layout
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Detached, Norm, scaling_by
-from numnorm.norms.affine import affine_gradient, gain
+from numnorm.norms.affine import GAIN
 from numnorm.norms.results import RmsGradients, RmsNormalized
 
-_RMS = Norm("rms", centred=False, parameters=1, forward=gain, backward=affine_gradient)
+_RMS = Norm(GAIN, parameters=1)
 
 
 def rms_norm(

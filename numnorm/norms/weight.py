@@ -7,17 +7,10 @@ import numpy as np
 from numnorm.arguments import Axis, RowLayout, vector_layout
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Detached, Names, Norm, Scaling, scaling_by
-from numnorm.norms.affine import affine_gradient, gain
+from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
 
-_WEIGHT = Norm(
-    "weight",
-    centred=False,
-    parameters=1,
-    forward=gain,
-    backward=affine_gradient,
-    names=Names(dy="dw", rstd="norm", gamma="g"),
-)
+_WEIGHT = Norm(GAIN, parameters=1, names=Names(dy="dw", rstd="norm", gamma="g"))
 
 
 def _scaling(layout: RowLayout) -> Scaling:

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import prange
 
-from numnorm.backends.contract import Norm
+from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
@@ -15,7 +15,7 @@ from numnorm.backends.scalars import input_gradient
 _input_gradient = elementwise(input_gradient)
 
 
-def make_sums_across(norm: Norm, storage: Storage) -> Twins:
+def make_sums_across(formula: Formula, storage: Storage) -> Twins:
     """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
 
     It takes ``dy, x, high, low, rstd, block, sums_dy_xhat, sums_dy``, the last two of shape
@@ -51,12 +51,12 @@ def make_sums_across(norm: Norm, storage: Storage) -> Twins:
             rows = slice(p * block, (p + 1) * block)
             block_sums(dy[rows], x[rows], high, low, rstd, sums_dy_xhat[p], sums_dy[p])
 
-    return twins(f"column_sums.across.{norm.name}.{storage.name}", kernel)
+    return twins(f"column_sums.across.{formula.name}.{storage.name}", kernel)
 
 
-def make_sums_along(norm: Norm, storage: Storage) -> Twins:
+def make_sums_along(formula: Formula, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    gradient_sums = make_gradient_sums(norm, storage)
+    gradient_sums = make_gradient_sums(formula, storage)
     real = storage.working
 
     @elementwise
@@ -81,15 +81,15 @@ def make_sums_along(norm: Norm, storage: Storage) -> Twins:
             sums_dy_xhat[p, c] = with_xhat
             sums_dy[p, c] = plain
 
-    return twins(f"column_sums.along.{norm.name}.{storage.name}", kernel)
+    return twins(f"column_sums.along.{formula.name}.{storage.name}", kernel)
 
 
-def make_dx_across(norm: Norm, storage: Storage) -> Twins:
+def make_dx_across(formula: Formula, storage: Storage) -> Twins:
     """Return a kernel that stores dx for ``x (outer, channels)``.
 
     It takes ``dy, x, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, parts``.
     """
-    backward = elementwise(norm.backward)
+    backward = elementwise(formula.backward)
     widen, narrow = storage.widen, storage.narrow
     real = storage.working
 
@@ -112,12 +112,12 @@ def make_dx_across(norm: Norm, storage: Storage) -> Twins:
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
             rows(dy, x, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, start, stop)
 
-    return twins(f"column_dx.across.{norm.name}.{storage.name}", kernel)
+    return twins(f"column_dx.across.{formula.name}.{storage.name}", kernel)
 
 
-def make_dx_along(norm: Norm, storage: Storage) -> Twins:
+def make_dx_along(formula: Formula, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    input_gradients = make_input_gradients(norm, storage)
+    input_gradients = make_input_gradients(formula, storage)
     real = storage.working
 
     @elementwise
@@ -135,4 +135,4 @@ def make_dx_along(norm: Norm, storage: Storage) -> Twins:
             start, stop = p * count // parts, (p + 1) * count // parts
             runs(dy, x, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, start, stop)
 
-    return twins(f"column_dx.along.{norm.name}.{storage.name}", kernel)
+    return twins(f"column_dx.along.{formula.name}.{storage.name}", kernel)

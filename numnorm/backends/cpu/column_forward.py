@@ -2,7 +2,7 @@
 
 from numba import prange
 
-from numnorm.backends.contract import Norm
+from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.optional import centred, element, part
@@ -10,9 +10,9 @@ from numnorm.backends.cpu.row_forward import make_apply
 from numnorm.backends.cpu.storage import Storage
 
 
-def make_forward_across(norm: Norm, storage: Storage) -> Twins:
+def make_forward_across(formula: Formula, storage: Storage) -> Twins:
     """Return a kernel ``(x, high, low, rstd, gamma, beta, y, parts)``, ``x (outer, channels)``."""
-    forward = elementwise(norm.forward)
+    forward = elementwise(formula.forward)
     widen, narrow = storage.widen, storage.narrow
     real = storage.working
 
@@ -34,12 +34,12 @@ def make_forward_across(norm: Norm, storage: Storage) -> Twins:
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
             forward_rows(x, high, low, rstd, gamma, beta, y, start, stop)
 
-    return twins(f"column_forward.across.{norm.name}.{storage.name}", kernel)
+    return twins(f"column_forward.across.{formula.name}.{storage.name}", kernel)
 
 
-def make_forward_along(norm: Norm, storage: Storage) -> Twins:
+def make_forward_along(formula: Formula, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    apply_run = make_apply(norm, storage)
+    apply_run = make_apply(formula, storage)
     real = storage.working
 
     @elementwise
@@ -57,4 +57,4 @@ def make_forward_along(norm: Norm, storage: Storage) -> Twins:
             start, stop = p * runs // parts, (p + 1) * runs // parts
             forward_runs(x, high, low, rstd, gamma, beta, y, start, stop)
 
-    return twins(f"column_forward.along.{norm.name}.{storage.name}", kernel)
+    return twins(f"column_forward.along.{formula.name}.{storage.name}", kernel)

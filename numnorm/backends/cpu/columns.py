@@ -141,7 +141,7 @@ def column_forward(
     if x.size:
         parts = row_parts(_tasks(layout, layout.outer))
         arguments = (source, *centre, *weights, target, parts)
-        run(_family(layout).forward(norm, storage), arguments, x.size, parts)
+        run(_family(layout).forward(norm.formula, storage), arguments, x.size, parts)
     return result(target, x, out, None)
 
 
@@ -170,7 +170,7 @@ def column_backward(
         means = _means(dgamma, dbeta, weight, layout, detached, centre.rstd.dtype)
         parts = row_parts(_tasks(layout, layout.outer))
         arguments = (slope, source, *centre, weight, *means, target, parts)
-        run(_family(layout).dx(norm, storage), arguments, x.size, parts)
+        run(_family(layout).dx(norm.formula, storage), arguments, x.size, parts)
     return result(target, x, out, None), dgamma.astype(dtype), dbeta.astype(dtype)
 
 
@@ -183,7 +183,12 @@ def _sums(
     with_xhat = np.empty((layout.blocks, layout.channels))
     plain = np.empty_like(with_xhat)
     arguments = (dy, x, *centre, layout.block, with_xhat, plain)
-    run(_family(layout).sums(norm, storage), arguments, x.size, _tasks(layout, layout.blocks))
+    run(
+        _family(layout).sums(norm.formula, storage),
+        arguments,
+        x.size,
+        _tasks(layout, layout.blocks),
+    )
     return with_xhat.sum(axis=0), plain.sum(axis=0)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from numba import prange
 
-from numnorm.backends.contract import Norm
+from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, collect, flush, working_sums
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, sums, twins
@@ -18,13 +18,13 @@ _deviation_flow = elementwise(deviation_flow)
 _input_gradient = elementwise(input_gradient)
 
 
-def make_gradient_sums(norm: Norm, storage: Storage) -> Callable[..., Any]:
+def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled loop over one run that takes every sum which the gradients need.
 
     It returns the sums of g, g * xhat, dy * xhat and dy, and adds the last two, element by
     element, to the accumulators of this run where there are any.
     """
-    backward = elementwise(norm.backward)
+    backward = elementwise(formula.backward)
     real, widen = storage.working, storage.widen
 
     @sums
@@ -48,9 +48,9 @@ def make_gradient_sums(norm: Norm, storage: Storage) -> Callable[..., Any]:
     return gradient_sums
 
 
-def make_input_gradients(norm: Norm, storage: Storage) -> Callable[..., Any]:
+def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled loop over one run that stores dx."""
-    backward = elementwise(norm.backward)
+    backward = elementwise(formula.backward)
     real, widen, narrow = storage.working, storage.widen, storage.narrow
 
     @elementwise
@@ -64,8 +64,8 @@ def make_input_gradients(norm: Norm, storage: Storage) -> Callable[..., Any]:
     return input_gradients
 
 
-def _make_row_sums(norm: Norm, storage: Storage) -> Callable[..., Any]:
-    gradient_sums = make_gradient_sums(norm, storage)
+def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    gradient_sums = make_gradient_sums(formula, storage)
 
     @elementwise
     def row_sums(dy, x, statistics, first_channel, shape, weights, inner, totals):
@@ -89,9 +89,9 @@ def _make_row_sums(norm: Norm, storage: Storage) -> Callable[..., Any]:
     return row_sums
 
 
-def _make_row(norm: Norm, storage: Storage) -> Callable[..., Any]:
-    row_sums = _make_row_sums(norm, storage)
-    input_gradients = make_input_gradients(norm, storage)
+def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    row_sums = _make_row_sums(formula, storage)
+    input_gradients = make_input_gradients(formula, storage)
     power_of_two = make_power_of_two(storage)
     real = storage.working
     largest = 2.0**storage.largest_exponent
@@ -124,7 +124,7 @@ def _make_row(norm: Norm, storage: Storage) -> Callable[..., Any]:
     return backward_row
 
 
-def make_row_backward(norm: Norm, storage: Storage) -> Twins:
+def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     """Return the kernel of a norm's gradients.
 
     It takes ``dy, x (N, D), mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
@@ -132,7 +132,7 @@ def make_row_backward(norm: Norm, storage: Storage) -> Twins:
     0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of the p-th part
     of the rows: the parts follow from the shapes, so that no thread count changes a sum.
     """
-    backward_row = _make_row(norm, storage)
+    backward_row = _make_row(formula, storage)
     real = storage.working
 
     @elementwise
@@ -171,4 +171,4 @@ def make_row_backward(norm: Norm, storage: Storage) -> Twins:
             flows = (mean_share, scale_share, eps_on_deviation)
             one_part(dy, x, mean, rstd, shape, weights, flows, dx, dgamma, dbeta, p, parts)
 
-    return twins(f"row_backward.{norm.name}.{storage.name}", kernel)
+    return twins(f"row_backward.{formula.name}.{storage.name}", kernel)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
-from numnorm.backends.contract import Norm
+from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.optional import centred, element, joined, part
@@ -18,13 +18,13 @@ from numnorm.backends.scalars import inverse_deviation
 _inverse_deviation = elementwise(inverse_deviation)
 
 
-def make_apply(norm: Norm, storage: Storage) -> Callable[..., Any]:
+def make_apply(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled loop that normalizes, maps and stores a row's runs of elements.
 
     A run is a stretch of elements that belong to one channel: a whole row of a layer norm, with
     a gamma for each element, or one channel of a group norm, with a gamma for all of it.
     """
-    forward = elementwise(norm.forward)
+    forward = elementwise(formula.forward)
     real, widen, narrow = storage.working, storage.widen, storage.narrow
 
     @elementwise
@@ -36,17 +36,17 @@ def make_apply(norm: Norm, storage: Storage) -> Callable[..., Any]:
     return apply_run
 
 
-def make_row_forward(norm: Norm, storage: Storage) -> Twins:
-    """Return the forward kernel of a norm.
+def make_row_forward(formula: Formula, storage: Storage) -> Twins:
+    """Return the forward kernel of a formula.
 
     It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved,
     parts``: `count` is the divisor of the squares, `saved` is ``(2, N)`` for mean and rstd, or
     ``(2, 0)`` to save nothing, and `parts` is how many parts the rows are cut into.
     """
     real = storage.working
-    statistics = make_statistics(storage, centred=norm.centred)
+    statistics = make_statistics(storage, centred=formula.centred)
     rescale = make_rescale(storage)
-    apply_run = make_apply(norm, storage)
+    apply_run = make_apply(formula, storage)
     smallest = storage.smallest_variance
 
     @elementwise
@@ -90,4 +90,4 @@ def make_row_forward(norm: Norm, storage: Storage) -> Twins:
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
             forward_rows(x, y, shape, weights, scaling, saved, start, stop)
 
-    return twins(f"row_forward.{norm.name}.{storage.name}", kernel)
+    return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

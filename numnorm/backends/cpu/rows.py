@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import RowLayout
-from numnorm.backends.contract import Detached, Norm, Scaling
+from numnorm.backends.contract import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu.arrays import (
     Array,
     as_kernel_array,
@@ -44,13 +44,13 @@ class _Plan(NamedTuple):
 
 
 @functools.cache
-def _forward_kernel(norm: Norm, storage: Storage) -> Twins:
-    return make_row_forward(norm, storage)
+def _forward_kernel(formula: Formula, storage: Storage) -> Twins:
+    return make_row_forward(formula, storage)
 
 
 @functools.cache
-def _backward_kernel(norm: Norm, storage: Storage) -> Twins:
-    return make_row_backward(norm, storage)
+def _backward_kernel(formula: Formula, storage: Storage) -> Twins:
+    return make_row_backward(formula, storage)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -58,7 +58,7 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
     storage = storage_of(dtype)
     count = float(layout.width - scaling.ddof)
     return _Plan(
-        _forward_kernel(norm, storage),
+        _forward_kernel(norm.formula, storage),
         storage,
         (layout.rows, layout.width),
         layout.rows * layout.width,
@@ -74,12 +74,12 @@ def _backward_plan(
 ) -> _Plan:
     storage = storage_of(dtype)
     count = layout.width - scaling.ddof
-    mean_share = 1.0 / layout.width if norm.centred and layout.width else 0.0
+    mean_share = 1.0 / layout.width if norm.formula.centred and layout.width else 0.0
     scale_share = 1.0 / count if count else 0.0
     shares = 0.0 if detached.mean else mean_share, 0.0 if detached.scale else scale_share
     summed = math.prod(layout.kernel_shape) if norm.parameters else 0
     return _Plan(
-        _backward_kernel(norm, storage),
+        _backward_kernel(norm.formula, storage),
         storage,
         (layout.rows, layout.width),
         layout.rows * layout.width,
@@ -162,7 +162,7 @@ def row_backward(
     source = as_kernel_array(x, storage, order, plan.size)
     slope = as_kernel_array(like_input(names.dy, dy, x), storage, order, plan.size)
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
-    if norm.centred:
+    if norm.formula.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
     if gamma is not None:
         gamma = _parameter(names.gamma, gamma, layout, storage)
