@@ -1,12 +1,13 @@
 """Checks of arguments and their messages, and every array seen as rows or as columns.
 
-Nothing here touches the elements of an array: shapes, dtypes and numbers only, so that every
+Nothing here reads the elements of an array: shapes, dtypes and numbers only, so that every
 backend uses the same checks.
 """
 
 import dataclasses
 import functools
 import math
+import numbers
 import operator
 from typing import Any, NamedTuple
 
@@ -94,18 +95,20 @@ def _normalized_axis(axis: Any, ndim: int, name: str) -> int:
     try:
         index = operator.index(axis)
     except TypeError:
-        raise TypeError(f"{name} must be an int, got {_brief(axis)}") from None
+        raise TypeError(f"{name} must be an int, got {brief(axis)}") from None
     if not -ndim <= index < ndim:
         raise ValueError(
-            f"{name} must be between {-ndim} and {ndim - 1} for an array of {ndim} axes, "
-            f"got {index}"
+            f"{name} must be between {-ndim} and {ndim - 1} for an array of "
+            f"{_axes(ndim)}, got {index}"
         )
     return index % ndim
 
 
-def _normalized_axes(axis: Any, ndim: int, array: str) -> tuple[int, ...]:
-    if ndim == 0:
-        raise ValueError(f"{array} must have at least 1 axis, got a scalar")
+def _axes(count: int) -> str:
+    return "1 axis" if count == 1 else f"{count} axes"
+
+
+def _normalized_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     given = axis if isinstance(axis, tuple) else (axis,)
     if not given:
         raise ValueError("axis must name at least 1 axis, got ()")
@@ -128,17 +131,20 @@ def _rest(axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     return tuple(a for a in range(ndim) if a not in axes)
 
 
-def row_layout(shape: Shape, axis: Any) -> RowLayout:
+def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
     """Return the rows over `axis`, with parameters for each of a row's elements."""
     try:
-        return _row_layout(shape, axis)
+        if type(axis) is tuple:  # (0.0,) would be found where (0,) has been remembered
+            axis = tuple(map(operator.index, axis))
+        return _row_layout(shape, axis, name)
     except TypeError:  # an unhashable axis, or one of a wrong type: say which
-        raise TypeError(f"axis must be an int or a tuple of ints, got {_brief(axis)}") from None
+        raise TypeError(f"axis must be an int or a tuple of ints, got {brief(axis)}") from None
 
 
-@functools.lru_cache(maxsize=1024)
-def _row_layout(shape: Shape, axis: Any) -> RowLayout:
-    axes = _normalized_axes(axis, len(shape), "x")
+@functools.lru_cache(maxsize=1024, typed=True)
+def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
+    _check_ndim(name, shape, 1)
+    axes = _normalized_axes(axis, len(shape))
     kept = _rest(axes, len(shape))
     width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, kept))
     return RowLayout(
@@ -157,7 +163,7 @@ def _row_layout(shape: Shape, axis: Any) -> RowLayout:
 
 def vector_layout(shape: Shape, axis: Any) -> RowLayout:
     """Return the weight vectors over `axis`, with one parameter for each vector."""
-    return _vectors(row_layout(shape, axis))
+    return _vectors(row_layout(shape, axis, "v"))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -172,15 +178,25 @@ def _vectors(layout: RowLayout) -> RowLayout:
 
 
 def group_layout(shape: Shape, channel_axis: Any, groups: Any) -> RowLayout:
-    """Return a row for each sample and group of channels, with parameters for each channel.
+    """Return a row for each sample and group of channels, with parameters for each channel."""
+    channel = _channel_beside_samples(shape, channel_axis)
+    count = check_integer("groups", groups, 1)
+    if shape[channel] % count:
+        raise ValueError(f"groups must divide the {shape[channel]} channels of x, got {count}")
+    return _group_layout(shape, channel, count)
 
-    `groups` None means one channel in each group.
-    """
+
+def instance_layout(shape: Shape, channel_axis: Any) -> RowLayout:
+    """Return a row for each sample and channel: groups of one channel."""
+    channel = _channel_beside_samples(shape, channel_axis)
+    return _group_layout(shape, channel, max(shape[channel], 1))
+
+
+def _channel_beside_samples(shape: Shape, channel_axis: Any) -> int:
     channel = _channel_of(shape, channel_axis, at_least=2)
     if channel == 0:
         raise ValueError("channel_axis must not be 0, the axis of the samples")
-    channels = shape[channel]
-    return _group_layout(shape, channel, _checked_groups(groups, channels))
+    return channel
 
 
 @functools.lru_cache(maxsize=1024)
@@ -211,18 +227,14 @@ def column_layout(shape: Shape, channel_axis: Any) -> ColumnLayout:
 
 
 def _channel_of(shape: Shape, channel_axis: Any, at_least: int) -> int:
-    if len(shape) < at_least:
-        raise ValueError(f"x must have at least {at_least} axes, got {len(shape)}")
+    _check_ndim("x", shape, at_least)
     return _normalized_axis(channel_axis, len(shape), "channel_axis")
 
 
-def _checked_groups(groups: Any, channels: int) -> int:
-    if groups is None:
-        return max(channels, 1)
-    count = check_integer("groups", groups, 1)
-    if channels % count:
-        raise ValueError(f"groups must divide the {channels} channels of x, got {count}")
-    return count
+def _check_ndim(name: str, shape: Shape, least: int) -> None:
+    if len(shape) < least:
+        got = "a scalar" if least == 1 else len(shape)
+        raise ValueError(f"{name} must have at least {_axes(least)}, got {got}")
 
 
 def result_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -230,8 +242,13 @@ def result_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     result = _result_dtype(dtype)
     if result is None:
         floats = ", ".join(FLOATS)
-        raise TypeError(f"{name} must have dtype {floats}, an integer or bool, got {dtype}")
+        got = _dtype_text(dtype)
+        raise TypeError(f"{name} must have dtype {floats}, an integer or bool, got {got}")
     return result
+
+
+def _dtype_text(dtype: np.dtype[Any]) -> str:
+    return str(dtype) if len(str(dtype)) <= 60 else dtype.name  # a record's can be any length
 
 
 @functools.lru_cache(maxsize=256)
@@ -239,6 +256,22 @@ def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     if dtype.name in FLOATS:
         return dtype.newbyteorder("=")
     return np.dtype(np.float64) if dtype.kind in "biu" else None
+
+
+def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """Return a NumPy array, of any dtype but of no objects that are not arrays."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} must not be a masked array: fill or compress it first")
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.shape == () and array.dtype == object:
+        raise TypeError(
+            f"{name} must be an array or turn into one, got an object of type "
+            f"{type(value).__name__}"
+        )
+    return array
 
 
 def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:
@@ -249,20 +282,22 @@ def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:
 
 def check_float(name: str, dtype: np.dtype[Any]) -> None:
     """Raise unless an array is one of real numbers."""
-    if _result_dtype(dtype) is None:
-        raise TypeError(f"{name} must hold real numbers, got dtype {dtype}")
+    if dtype.kind == "f":
+        result_dtype(name, dtype)
+    elif _result_dtype(dtype) is None:
+        raise TypeError(f"{name} must hold real numbers, got dtype {_dtype_text(dtype)}")
 
 
 def check_number(
     name: str, value: Any, *, least: float = -math.inf, most: float = math.inf
 ) -> float:
     """Return a finite number between two bounds as a float."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {brief(value)}")
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {_brief(value)}") from None
-    if isinstance(value, str):
-        raise TypeError(f"{name} must be a number, got {_brief(value)}")
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {number}")
     if not least <= number <= most:
@@ -283,7 +318,7 @@ def check_integer(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an int, got {_brief(value)}") from None
+        raise TypeError(f"{name} must be an int, got {brief(value)}") from None
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     return number
@@ -293,18 +328,18 @@ def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     """Return a value that is one of the choices."""
     if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
         listed = ", ".join(repr(c) for c in choices[:-1]) + f" or {choices[-1]!r}"
-        raise ValueError(f"{name} must be {listed}, got {_brief(value)}")
+        raise ValueError(f"{name} must be {listed}, got {brief(value)}")
     return value
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {_brief(value)}")
+        raise TypeError(f"{name} must be True or False, got {brief(value)}")
     return bool(value)
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
     """Return a value for a message: a plain one itself, of anything else its type."""
     if value is None or isinstance(value, str | int | float | tuple):
         text = repr(value)

@@ -5,12 +5,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from numnorm.arguments import ColumnLayout, RowLayout
+from numnorm.arguments import ColumnLayout, RowLayout, Shape
 
 
 class Names(NamedTuple):
     """What a norm's arguments are called, for messages."""
 
+    x: str = "x"
     dy: str = "dy"
     rstd: str = "rstd"
     gamma: str = "gamma"
@@ -90,6 +91,9 @@ class Backend(Protocol):
 
     def as_float_array(self, name: str, value: Any) -> Any:
         """Return an array of a supported float dtype; integers and bool become float64."""
+
+    def as_statistic(self, name: str, value: Any, expected: Shape, meaning: str) -> Any:
+        """Return a saved statistic, checked, as a 1-D array of float64."""
 
     def row_forward(
         self,

@@ -22,10 +22,11 @@ from numnorm.commands.wholefile import appearing, check_writable
 _DESCRIPTION = """\
 Normalize the array in INPUT and write the result to OUTPUT, both .npy files.
 
-The work is done in blocks through memory maps, so that the files may be larger than memory; the
-result is to the bit that of numnorm.METHOD on the whole array. batch_norm normalizes with the
-statistics of the array itself and reads it twice. Floating point arrays keep their dtype; integers
-and booleans become float64. OUTPUT appears when it is complete, or not at all."""
+The work is done in blocks through memory maps, so that the files may be larger than memory; only
+what is normalized together must fit. The result is to the bit that of numnorm.METHOD on the whole
+array. batch_norm takes the statistics of the array itself, in a pass of its own. Floating point
+arrays keep their dtype; integers and booleans become float64. OUTPUT appears when it is complete,
+or not at all."""
 
 _EPILOG = """\
 examples:
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     Returns
     -------
     int
-        The exit status, 0.
+        The exit status; all that goes wrong is raised.
     """
     arguments = _parser().parse_args(argv)
     options = _options(arguments)
@@ -56,8 +57,7 @@ def main(argv: Sequence[str]) -> int:
             raise CommandError(f"{arguments.input} holds a single number: there is no axis")
         job = Job(arguments.method, options, source.shape)
         job.check(source.dtype)
-        budget = max(1, int(arguments.block_size * 2**20))
-        _apply(job, source, arguments.output, budget)
+        _apply(job, source, arguments.output, int(arguments.block_size * 2**20))
     return 0
 
 
@@ -128,17 +128,18 @@ def _check_paths(source: Path, target: Path) -> None:
     check_writable(target)
 
 
-def _apply(job: Job, source: ArrayFile, path: Path, budget: int) -> None:
-    """Write the result of `job` to `path`, block by block."""
+def _apply(job: Job, source: ArrayFile, path: Path, block_size: int) -> None:
+    """Write the result of `job` to `path`, in blocks of so many bytes."""
     dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
+    # Integers take more room as floats than in the file.
+    budget = block_size // max(source.dtype.itemsize, dtype.itemsize)
     size = math.prod(source.shape)
     passes = 2 if job.method == "batch_norm" else 1
     with appearing(path) as file, progress_bar(job.method, passes * size) as done:
         target = create_output(file, path, source, dtype)
         if job.method == "batch_norm" and size:
             job = _with_statistics(job, source, budget, done)
-        widest = max(source.dtype.itemsize, dtype.itemsize)
-        step = steps(source.shape, widest, source.by_storage(job.cuttable()), budget)
+        step = steps(source.shape, source.by_storage(job.cuttable()), budget)
         for box in boxes(whole(source.shape), step):
             with target.written(box) as out:
                 job.normalize(source.read(box), box, out)

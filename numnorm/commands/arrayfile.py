@@ -118,7 +118,7 @@ class ArrayFile:
         if last + itemsize - first <= max(SLAB, math.prod(lengths(box)) * itemsize):
             return [box]
         axes = self.by_storage([(axis, 1) for axis in range(len(self.shape))])
-        return list(boxes(box, steps(self.shape, itemsize, axes, SLAB)))
+        return list(boxes(box, steps(self.shape, axes, SLAB // itemsize)))
 
     def _ends(self, box: Box) -> tuple[int, int]:
         """Return the places in the data of the first and the last element of `box`."""

@@ -42,22 +42,18 @@ def lengths(box: Box) -> tuple[int, ...]:
     return tuple(part.stop - part.start for part in box)
 
 
-def steps(
-    shape: Sequence[int], itemsize: int, cuttable: Sequence[tuple[int, int]], budget: int
-) -> list[int]:
+def steps(shape: Sequence[int], cuttable: Sequence[tuple[int, int]], budget: int) -> list[int]:
     """Return how long a box may be along each axis to stay within a budget.
 
     Parameters
     ----------
     shape : sequence of int
         The shape of the array.
-    itemsize : int
-        The bytes of one element.
     cuttable : sequence of (int, int)
         The axes that may be cut, in the order in which to cut them, each with the number whose
         multiples are the places where it may be cut.
     budget : int
-        The most bytes a box should have. It has more where the axes cannot be cut finer.
+        The most elements a box should have. It has more where the axes cannot be cut finer.
 
     Returns
     -------
@@ -65,7 +61,7 @@ def steps(
         The length along each axis: that of the array where it need not or may not be cut.
     """
     result = list(shape)
-    size = itemsize * math.prod(shape)
+    size = math.prod(shape)
     for axis, multiple in cuttable:
         if size <= budget:
             break

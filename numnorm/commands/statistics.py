@@ -24,7 +24,7 @@ def stream_moments(
     channel_axis : int
         Its channel axis, counted from the front.
     budget : int
-        The bytes of the array to take at a time.
+        The number of elements to take at a time.
     done : callable
         Told after each part how many elements it had.
 
@@ -37,7 +37,7 @@ def stream_moments(
     # before it; then only at multiples of `stream_step` does it add up what one call adds up.
     separate = channel_axis == 0
     multiple = 1 if separate else stream_step(source.shape, channel_axis)
-    step = steps(source.shape, source.dtype.itemsize, [(0, multiple)], budget)
+    step = steps(source.shape, [(0, multiple)], budget)
     parts: list[Moments] = []
     for box in boxes(whole(source.shape), step):
         x = source.read(box)

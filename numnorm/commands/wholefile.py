@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -87,7 +88,7 @@ def reserve(file: BinaryIO, size: int, path: Path) -> None:
     Parameters
     ----------
     file : BinaryIO
-        The file, open for writing.
+        The file, open for writing, at its end.
     size : int
         Its size in bytes.
     path : Path
@@ -99,18 +100,29 @@ def reserve(file: BinaryIO, size: int, path: Path) -> None:
         If there is no room.
     """
     try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:
+        if not _allocate(file, size):
             _fill(file, size)
     except OSError as error:
         raise CommandError(f"no {size} bytes can be had for {path}: {one_line(error)}") from error
 
 
+def _allocate(file: BinaryIO, size: int) -> bool:
+    """Ask the file system for the room; return whether it knows how to."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        return False
+    return True
+
+
 def _fill(file: BinaryIO, size: int) -> None:
-    """Write zeros up to `size`, where the system has no call that reserves room."""
+    """Write zeros up to `size`."""
     zeros = memoryview(bytes(1 << 20))
-    for start in range(0, size, len(zeros)):
+    for start in range(file.tell(), size, len(zeros)):
         file.write(zeros[: size - start])
     file.flush()
 

@@ -44,9 +44,9 @@ def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
 
 
 def _scale_of(scale: Any) -> float:
-    number = check_number("scale", scale, least=0.0)
-    if number == 0.0:
-        raise ValueError("scale must be greater than 0, got 0")
+    number = check_number("scale", scale)
+    if number <= 0.0:
+        raise ValueError(f"scale must be greater than 0, got {number:g}")
     return number
 
 

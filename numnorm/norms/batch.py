@@ -7,6 +7,8 @@ import numpy as np
 
 from numnorm.arguments import (
     ColumnLayout,
+    as_plain_array,
+    brief,
     check_choice,
     check_eps,
     check_flag,
@@ -172,13 +174,14 @@ convention, unbiased, eps, out
     layout = column_layout(x.shape, channel_axis)
     eps = check_eps(eps)
     share = _new_share(momentum, batches, convention)
+    unbiased = convention == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     running = _checked_running(running_mean, running_var, layout, check_flag("training", training))
     if not training:
         mean, variance = running
         rstd = _reciprocal_deviation(np.asarray(variance, np.float64), eps)
         y = backend.column_forward(_BATCH, x, mean, rstd, gamma, beta, layout, out)
         return Normalized(y, np.array(mean, np.float64), rstd)
-    correction = _correction(unbiased, convention, layout, running)
+    correction = _correction(unbiased, layout, running)
     moments = Moments(*backend.column_moments(x, layout, None))
     rstd = _reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
     y = backend.column_forward(_BATCH, x, moments.mean, rstd, gamma, beta, layout, out)
@@ -257,13 +260,14 @@ def batch_norm_backward(
 def _new_share(momentum: Any, batches: Any, convention: Any) -> float:
     """Return the share of the new batch in the running statistics."""
     check_choice("convention", convention, tuple(_DEFAULT_MOMENTUM))
-    if isinstance(momentum, str):
-        check_choice("momentum", momentum, ("cumulative", None))
+    if isinstance(momentum, str) and momentum == "cumulative":
         if batches is None:
             raise ValueError("batches must be given with momentum='cumulative', got None")
         return 1.0 / (check_integer("batches", batches, 0) + 1)
     if batches is not None:
-        raise ValueError(f"batches must be None unless momentum='cumulative', got {batches!r:.20}")
+        raise ValueError(f"batches must be None unless momentum='cumulative', got {brief(batches)}")
+    if isinstance(momentum, str):
+        raise ValueError(f"momentum must be a number, 'cumulative' or None, got {brief(momentum)}")
     if momentum is None:
         momentum = _DEFAULT_MOMENTUM[convention]
     share = check_number("momentum", momentum, least=0.0, most=1.0)
@@ -273,35 +277,38 @@ def _new_share(momentum: Any, batches: Any, convention: Any) -> float:
 def _checked_running(
     mean: Any, variance: Any, layout: ColumnLayout, training: bool
 ) -> tuple[Any, Any]:
-    for name, array in (("running_mean", mean), ("running_var", variance)):
+    """Return the running statistics: the given arrays to be updated, else arrays to be read."""
+    given = {"running_mean": mean, "running_var": variance}
+    if training and mean is None and variance is None:
+        return None, None
+    for name, array in given.items():
         if array is None:
-            if not training:
-                raise ValueError(f"{name} must be given when training is False, got None")
-            if mean is not None or variance is not None:
-                raise ValueError(f"{name} must be given with the other one, got None")
-            continue
-        if training and not isinstance(array, np.ndarray):
-            raise TypeError(f"{name} must be an array to be updated, got {type(array).__name__}")
-        check_shape(name, np.shape(array), (layout.channels,), "the channels of x")
-        check_float(name, np.asarray(array).dtype)
-        if training and array.dtype.kind in "biu":
-            raise TypeError(f"{name} must have a float dtype to be updated, got {array.dtype}")
-        if training and not array.flags.writeable:
-            raise ValueError(f"{name} must be writable to be updated, got a read-only array")
-    return mean, variance
+            when = "with the other one" if training else "when training is False"
+            raise ValueError(f"{name} must be given {when}, got None")
+        if training:
+            _check_updatable(name, array)
+    for name, value in given.items():
+        array = given[name] = as_plain_array(name, value)
+        check_shape(name, array.shape, (layout.channels,), "the channels of x")
+        check_float(name, array.dtype)
+    return given["running_mean"], given["running_var"]
 
 
-def _correction(
-    unbiased: Any, convention: str, layout: ColumnLayout, running: tuple[Any, Any]
-) -> int:
-    if unbiased is None:
-        unbiased = convention == "torch"
-    correction = int(check_flag("unbiased", unbiased))
-    if running[0] is not None and correction and layout.per_channel == 1:
+def _check_updatable(name: str, array: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} must be an array to be updated, got {type(array).__name__}")
+    if array.dtype.kind in "biu":
+        raise TypeError(f"{name} must have a float dtype to be updated, got {array.dtype}")
+    if not array.flags.writeable:
+        raise ValueError(f"{name} must be writable to be updated, got a read-only array")
+
+
+def _correction(unbiased: bool, layout: ColumnLayout, running: tuple[Any, Any]) -> int:
+    if running[0] is not None and unbiased and layout.per_channel == 1:
         raise ValueError(
             "x must have at least 2 values in each channel for an unbiased running_var, got 1"
         )
-    return correction
+    return int(unbiased)
 
 
 def _update(running: Any, new: Any, share: float) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.arguments import check_eps, group_layout
+from numnorm.arguments import check_eps, instance_layout
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Detached, scaling_by
 from numnorm.norms.group import GROUP
@@ -62,7 +62,7 @@ def instance_norm(
             [-1.,  1.]]])
     """
     backend, x = backend_for(x, "x")
-    layout = group_layout(x.shape, channel_axis, None)
+    layout = instance_layout(x.shape, channel_axis)
     scaling = scaling_by(check_eps(eps))
     return backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, False)[0]
 
@@ -95,7 +95,7 @@ def instance_norm_forward(
     array([[ 2., 20.]])
     """
     backend, x = backend_for(x, "x")
-    layout = group_layout(x.shape, channel_axis, None)
+    layout = instance_layout(x.shape, channel_axis)
     scaling = scaling_by(check_eps(eps))
     return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
 
@@ -149,7 +149,7 @@ def instance_norm_backward(
     array([1., 2.])
     """
     backend, x = backend_for(x, "x")
-    layout = group_layout(x.shape, channel_axis, None)
+    layout = instance_layout(x.shape, channel_axis)
     return Gradients(
         *backend.row_backward(
             GROUP, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), Detached(), out

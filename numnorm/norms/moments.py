@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import check_integer, check_shape, column_layout
+from numnorm.arguments import check_float, check_integer, check_shape, column_layout
 from numnorm.backends import backend_for
 from numnorm.backends.scalars import merge_moments
 
@@ -49,7 +49,7 @@ class Moments(NamedTuple):
         -------
         Moments
         """
-        check_shape("other", np.shape(other.mean), np.shape(self.mean), "the channels")
+        _check_moments("other", other, np.shape(self.mean), "the channels")
         if self.count == 0 or other.count == 0:
             return other if self.count == 0 else self
         return Moments(self.count + other.count, *merge_moments(*self, *other))
@@ -124,10 +124,17 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
-        if not isinstance(after, Moments):
-            raise TypeError(f"after must be Moments, got an object of type {type(after).__name__}")
-        check_shape("after.mean", np.shape(after.mean), (layout.channels,), "the channels of x")
+        _check_moments("after", after, (layout.channels,), "the channels of x")
     return Moments(*backend.column_moments(x, layout, after))
+
+
+def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
+    if not isinstance(value, Moments):
+        raise TypeError(f"{name} must be Moments, got an object of type {type(value).__name__}")
+    check_integer(f"{name}.count", value.count, 0)
+    for field, array in (("mean", value.mean), ("m2", value.m2)):
+        check_shape(f"{name}.{field}", np.shape(array), shape, meaning)
+        check_float(f"{name}.{field}", np.asarray(array).dtype)
 
 
 def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:

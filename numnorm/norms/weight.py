@@ -10,7 +10,7 @@ from numnorm.backends.contract import Detached, Names, Norm, Scaling, scaling_by
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
 
-_WEIGHT = Norm(GAIN, parameters=1, names=Names(dy="dw", rstd="norm", gamma="g"))
+_WEIGHT = Norm(GAIN, parameters=1, names=Names(x="v", dy="dw", rstd="norm", gamma="g"))
 
 
 def _scaling(layout: RowLayout) -> Scaling:
@@ -135,14 +135,15 @@ def weight_norm_backward(
     """
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
+    norm = backend.as_statistic("norm", norm, layout.statistic_shape, "one for each row")
+    rnorm = _reciprocal(norm).reshape(layout.statistic_shape)
     dv, dg, _ = backend.row_backward(
-        _WEIGHT, dw, v, None, _reciprocal(norm), g, None, layout, _scaling(layout), Detached(), out
+        _WEIGHT, dw, v, None, rnorm, g, None, layout, _scaling(layout), Detached(), out
     )
     return WeightGradients(dv, dg)
 
 
 def _reciprocal(values: Any) -> Any:
     """Return 1 over each value, 0 for 0: a vector of zeros has no direction."""
-    values = np.asarray(values)
     with np.errstate(divide="ignore"):
         return np.where(values == 0, values.dtype.type(0), 1 / values)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import check_float, check_shape, result_dtype
+from numnorm.arguments import as_plain_array, check_float, check_shape, result_dtype
 from numnorm.backends.cpu.memory import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.storage import Storage
 
@@ -22,20 +22,8 @@ def as_float_array(name: str, value: Any) -> Array:
     """Return an array of a supported float dtype; integers and bool become float64."""
     if type(value) is np.ndarray and value.dtype in _NATIVE and value.dtype.isnative:
         return value
-    array = _plain(name, value)
+    array = as_plain_array(name, value)
     return array.astype(result_dtype(name, array.dtype), copy=False)
-
-
-def _plain(name: str, value: Any) -> Array:
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name} must not be a masked array: fill or compress it first")
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{name} must be an array or turn into one, got an object of type "
-            f"{type(value).__name__}"
-        ) from None
 
 
 def as_kernel_array(array: Array, storage: Storage, order: Order, shape: Shape) -> Array:
@@ -55,7 +43,7 @@ def as_parameter(
     name: str, value: Any, expected: Shape, meaning: str, working: np.dtype[Any], shape: Shape
 ) -> Array:
     """Return gamma or beta, checked, in the working dtype and in the kernel's shape."""
-    array = value if type(value) is np.ndarray else _plain(name, value)
+    array = value if type(value) is np.ndarray else as_plain_array(name, value)
     if array.shape != expected:
         check_shape(name, array.shape, expected, meaning)
     if array.dtype is not working or not array.flags.carray:
@@ -98,14 +86,21 @@ def gradient_dtype(name: str, parameter: Any, dtype: np.dtype[Any]) -> np.dtype[
 
 
 def output_like(
-    source: Array, x: Array, out: Any, storage: Storage, order: Order, inputs: tuple[Any, ...]
+    source: Array,
+    x: Array,
+    name: str,
+    out: Any,
+    storage: Storage,
+    order: Order,
+    inputs: tuple[Any, ...],
 ) -> Array:
     """Return an array like `source` for a kernel to write: the memory of `out` where it can be.
 
-    `source` is x as the kernel reads it, and `inputs` are the other arrays that it reads.
+    `source` is x, whose name for messages is given, as the kernel reads it, and `inputs` are the
+    other arrays that it reads.
     """
     if out is not None:
-        _check_out(out, x)
+        _check_out(out, x, name)
         memory = out if order is None else out.transpose(order)
         clash = any(_clashes(memory, array) for array in (source, *inputs))
         if memory.flags.carray and not clash:
@@ -128,10 +123,12 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
     return out
 
 
-def _check_out(out: Any, x: Array) -> None:
+def _check_out(out: Any, x: Array, name: str) -> None:
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a numpy.ndarray, got an object of type {type(out).__name__}")
-    check_shape("out", out.shape, x.shape, "the shape of x")
+    if isinstance(out, np.ma.MaskedArray):
+        raise TypeError("out must not be a masked array, whose mask nobody would set")
+    check_shape("out", out.shape, x.shape, f"the shape of {name}")
     if out.dtype != x.dtype:
         raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
     if not out.flags.writeable:

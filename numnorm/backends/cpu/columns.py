@@ -137,7 +137,7 @@ def column_forward(
         _parameter("gamma", gamma, layout, storage),
         _parameter("beta", beta, layout, storage),
     )
-    target = output_like(source, x, out, storage, None, (*centre, *weights))
+    target = output_like(source, x, "x", out, storage, None, (*centre, *weights))
     if x.size:
         parts = row_parts(_tasks(layout, layout.outer))
         arguments = (source, *centre, *weights, target, parts)
@@ -158,13 +158,13 @@ def column_backward(
 ) -> tuple[Array, Array, Array]:
     """Return dx, dgamma, dbeta."""
     storage = storage_of(x.dtype)
-    dtype = gradient_dtype("gamma", gamma, x.dtype)
     shape = _shape(layout)
     source = as_kernel_array(x, storage, None, shape)
     slope = as_kernel_array(like_input("dy", dy, x), storage, None, shape)
     centre = _centre(mean, rstd, layout, storage)
     weight = _parameter("gamma", gamma, layout, storage)
-    target = output_like(source, x, out, storage, None, (slope, *centre, weight))
+    dtype = gradient_dtype("gamma", gamma, x.dtype)
+    target = output_like(source, x, "x", out, storage, None, (slope, *centre, weight))
     dgamma, dbeta = _sums(norm, slope, source, centre, layout, storage)
     if x.size:
         means = _means(dgamma, dbeta, weight, layout, detached, centre.rstd.dtype)

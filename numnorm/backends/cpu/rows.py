@@ -93,8 +93,9 @@ def _is_direct(dtype: Any, storage: Storage, layout: RowLayout) -> bool:
     return dtype is storage.container and layout.order is None and layout.is_matrix
 
 
-def _parameter(name: str, value: Any, layout: RowLayout, storage: Storage) -> Any:
-    if type(value) is float:  # a number of the norm itself, such as AdaNorm's scale
+def _weight(norm: Norm, name: str, value: Any, layout: RowLayout, storage: Storage) -> Any:
+    """Return a parameter as a kernel takes it, or a number that is the norm's own."""
+    if norm.parameters == 0:
         return storage.working(value)
     return as_parameter(
         name,
@@ -122,15 +123,15 @@ def row_forward(
     )
     source = x if direct and x.flags.carray else as_kernel_array(x, storage, layout.order, size)
     if gamma is not None:
-        gamma = _parameter(norm.names.gamma, gamma, layout, storage)
+        gamma = _weight(norm, norm.names.gamma, gamma, layout, storage)
     if beta is not None:
-        beta = _parameter("beta", beta, layout, storage)
+        beta = _weight(norm, "beta", beta, layout, storage)
     if norm.parameters == 2 and gamma is not beta:  # both None, most of the time
         gamma, beta = both_or_neither(gamma, beta)
     if out is None:
         target = empty_like(source, (gamma, beta))
     else:
-        target = output_like(source, x, out, storage, layout.order, (gamma, beta))
+        target = output_like(source, x, norm.names.x, out, storage, layout.order, (gamma, beta))
     saved = np.full((2, layout.rows), np.nan) if save else _NOTHING_SAVED
     if elements:
         arguments = (source, gamma, beta, *constants, target, saved, parts)
@@ -158,17 +159,18 @@ def row_backward(
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
     plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
     storage, order, names = plan.storage, layout.order, norm.names
-    dtype = gradient_dtype(names.gamma, gamma, x.dtype) if norm.parameters else x.dtype
     source = as_kernel_array(x, storage, order, plan.size)
     slope = as_kernel_array(like_input(names.dy, dy, x), storage, order, plan.size)
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
     if norm.formula.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
+    given = gamma
     if gamma is not None:
-        gamma = _parameter(names.gamma, gamma, layout, storage)
+        gamma = _weight(norm, names.gamma, gamma, layout, storage)
     if beta is not None:
-        beta = _parameter("beta", beta, layout, storage)
-    target = output_like(source, x, out, storage, order, (slope, rstd, mean, gamma, beta))
+        beta = _weight(norm, "beta", beta, layout, storage)
+    dtype = gradient_dtype(names.gamma, given, x.dtype) if norm.parameters else x.dtype
+    target = output_like(source, x, names.x, out, storage, order, (slope, rstd, mean, gamma, beta))
     shape = (plan.parts, *layout.kernel_shape)
     totals = tuple(np.zeros(shape) if norm.parameters > i else None for i in range(2))
     if plan.elements:

@@ -1,0 +1,1 @@
+"""What is tracked over time; run `asv` in the folder above."""

@@ -1,0 +1,108 @@
+"""The project's checks: `nox` runs all but `slow` and `torch`, `nox -l` lists them.
+
+One environment serves every session that needs numnorm, because making it is the slow part:
+the session `environment` makes it, and the others require that session.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "tests", "nojit", "layers", "doctest", "asv_check"]
+
+THREADED_TESTS = ["tests/test_threads.py"]
+EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
+
+
+def run_in_environment(session: nox.Session, program: str, *arguments: str, **env: str) -> None:
+    """Run a program that the session `environment` installed."""
+    path = environment_prefix(session) / ("Scripts" if os.name == "nt" else "bin") / program
+    session.run(str(path), *arguments, env=env, external=True)
+
+
+def environment_prefix(session: nox.Session) -> Path:
+    """Where the session `environment` has its virtual environment."""
+    return session.cache_dir.resolve().parent / "environment"
+
+
+@nox.session(default=False)
+def environment(session: nox.Session) -> None:
+    """Install numnorm, built as a wheel, with everything its checks need."""
+    session.install(".[dev]")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Rules and formatting."""
+    session.install(*EXTRAS["lint"])
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session(python=False, requires=["environment"])
+def types(session: nox.Session) -> None:
+    """Strict static types."""
+    run_in_environment(session, "mypy")
+
+
+@nox.session(python=False, requires=["environment"])
+def tests(session: nox.Session) -> None:
+    """Every test that is not `slow` or `torch`, compiled."""
+    run_in_environment(session, "pytest", "-n", "2", *session.posargs)
+
+
+@nox.session(python=False, requires=["environment"])
+def nojit(session: nox.Session) -> None:
+    """The same tests with the kernels run as Python, which is what line coverage can see."""
+    coverage = ["--cov", "--cov-report=term-missing"]
+    run_in_environment(
+        session, "pytest", "-n", "2", *coverage, *session.posargs, NUMBA_DISABLE_JIT="1"
+    )
+
+
+@nox.session(python=False, requires=["environment"])
+def layers(session: nox.Session) -> None:
+    """The tests of threads under each of Numba's threading layers, with one thread and with two."""
+    # Where pip puts the library of its package tbb, the dynamic loader does not look.
+    library = str(environment_prefix(session) / "lib")
+    for layer in ("workqueue", "omp", "tbb") if sys.platform == "linux" else ("workqueue",):
+        for threads in ("1", "2"):
+            env = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": threads}
+            if layer == "tbb":
+                env["LD_LIBRARY_PATH"] = library
+            session.log(" ".join(f"{name}={value}" for name, value in env.items()))
+            run_in_environment(session, "pytest", *THREADED_TESTS, *session.posargs, **env)
+
+
+@nox.session(python=False, requires=["environment"])
+def doctest(session: nox.Session) -> None:
+    """The examples of the README and of the docstrings."""
+    options = ["--doctest-modules", "--doctest-glob=README.md", "--pyargs"]
+    run_in_environment(session, "pytest", *options, "numnorm", "README.md")
+
+
+@nox.session(python=False, requires=["environment"])
+def asv_check(session: nox.Session) -> None:
+    """Whether the benchmarks can be imported and are well formed; none is timed."""
+    config = "asv_benchmarks/asv.conf.json"
+    run_in_environment(session, "asv", "check", "--config", config, "-E", "existing")
+
+
+@nox.session(python=False, requires=["environment"])
+def slow(session: nox.Session) -> None:
+    """The tests that need minutes or many gigabytes."""
+    run_in_environment(session, "pytest", "-m", "slow", *session.posargs)
+
+
+@nox.session
+def torch(session: nox.Session) -> None:
+    """Side by side with PyTorch."""
+    # PyPI's build for Linux brings gigabytes of CUDA; this index has the CPU build.
+    index = "https://download.pytorch.org/whl/cpu"
+    session.install("torch==2.13.0", "--extra-index-url", index)
+    session.install(".[test]")
+    session.run("pytest", "-m", "torch", *session.posargs)

@@ -1,0 +1,445 @@
+"""``numnorm apply``: the same bits as in memory, in bounded memory, and never half a file."""
+
+import errno
+import io
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import numnorm
+from numnorm.__main__ import main
+from numnorm.commands import arrayfile, blocks
+from numnorm.commands.progress import progress_bar
+
+TINY = "0.0004"  # blocks of 419 bytes
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def apply(capsys, *arguments):
+    """Run the command; return its status and what it said on stderr."""
+    try:
+        status = main(["apply", *map(str, arguments)])
+    except SystemExit as leaving:
+        status = leaving.code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return status, captured.err
+
+
+def draw(shape, dtype=np.float32, order="C"):
+    x = 5 + 3 * np.random.default_rng(0).normal(size=shape)
+    return np.asarray(x.astype(dtype), order=order)
+
+
+def bits(array):
+    return array.shape, array.dtype, array.tobytes()
+
+
+def check(capsys, x, method, *options, block_size=TINY, **keywords):
+    """Normalize a file and compare it with the call in memory, to the bit."""
+    np.save("x.npy", x)
+    for name in {"gamma", "beta"} & keywords.keys():
+        np.save(f"{name}.npy", keywords[name])
+        options = (*options, f"--{name}", f"{name}.npy")
+    arguments = (method, "x.npy", "y.npy", *options, "--block-size", block_size)
+    assert apply(capsys, *arguments) == (0, "")
+    result, expected = np.load("y.npy"), getattr(numnorm, method)(x, **keywords)
+    assert bits(result) == bits(expected)
+    assert result.flags.fnc == x.flags.fnc  # written in the order of the input
+    assert os.path.getsize("y.npy") == 128 + result.nbytes
+
+
+IMAGES = (9, 6, 25)
+CALLS = [
+    ("layer_norm", (), {}),
+    ("layer_norm", ("--axis", "0"), {"axis": 0}),
+    ("layer_norm", ("--axis", "-1", "0", "--eps", "0.01"), {"axis": (-1, 0), "eps": 0.01}),
+    ("layer_norm", ("--axis", "0", "1", "2"), {"axis": (0, 1, 2)}),
+    ("layer_norm", (), {"gamma": draw(25), "beta": draw(25, np.float64)}),
+    ("rms_norm", ("--axis", "1"), {"axis": 1, "gamma": draw(6)}),
+    (
+        "ada_norm",
+        ("--scale", "2", "--k", "0.2", "--ddof", "1", "--eps-in", "std"),
+        {"scale": 2.0, "k": 0.2, "ddof": 1, "eps_in": "std"},
+    ),
+    ("batch_norm", (), {"gamma": draw(6), "beta": draw(6)}),
+    ("batch_norm", ("--channel-axis", "-1"), {"channel_axis": -1}),
+    ("batch_norm", ("--channel-axis", "0"), {"channel_axis": 0, "gamma": draw(9)}),
+    ("group_norm", ("--groups", "3"), {"groups": 3, "gamma": draw(6), "beta": draw(6)}),
+    ("group_norm", ("--groups", "5", "--channel-axis", "2"), {"groups": 5, "channel_axis": 2}),
+    ("instance_norm", (), {"gamma": draw(6)}),
+]
+
+
+@pytest.mark.parametrize("slab", [200, arrayfile.SLAB])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("method", "options", "keywords"), CALLS)
+def test_same_bits_as_in_memory(capsys, monkeypatch, method, options, keywords, order, slab):
+    monkeypatch.setattr(arrayfile, "SLAB", slab)
+    check(capsys, draw(IMAGES, order=order), method, *options, **keywords)
+
+
+@pytest.mark.parametrize("block_size", ["1e-5", "0.001", "0.003", "64"])
+@pytest.mark.parametrize(("method", "axis"), [("layer_norm", 1), ("batch_norm", None)])
+def test_same_bits_for_any_block_size(capsys, method, axis, block_size):
+    options, keywords = (("--axis", axis), {"axis": axis}) if axis else ((), {})
+    check(capsys, draw(IMAGES), method, *options, block_size=block_size, **keywords)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_batch_norm_streams_over_many_blocks(capsys, order):
+    check(capsys, draw((3000, 4), order=order), "batch_norm", block_size="0.001")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("spread", [0.0, 1e-44, 1e37, np.nan])
+def test_batch_norm_beside_a_channel_at_the_end_of_the_range(capsys, spread, order):
+    x = draw((40, 5), order=order)
+    x[:, 2] *= spread
+    check(capsys, x, "batch_norm", "--eps", "0", eps=0.0)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float64, np.int8, np.uint64, np.bool_, ">f4", ">i2", "<f8"]
+)
+@pytest.mark.parametrize("method", ["layer_norm", "batch_norm"])
+def test_dtypes(capsys, method, dtype):
+    check(capsys, draw((40, 12), dtype), method)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (3, 0, 2), (1, 1), (1, 300), (300, 1)])
+def test_small_and_empty_arrays(capsys, shape):
+    check(capsys, draw(shape), "layer_norm")
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 4, 3)])
+def test_batch_norm_of_empty_arrays(capsys, shape):
+    check(capsys, draw(shape), "batch_norm")
+
+
+def test_data_that_is_not_aligned(capsys):
+    """Headers that other programs write need not end at a multiple of the item size."""
+    x = draw((20, 10))
+    header = b"{'descr':'<f4','fortran_order':False,'shape':(20,10)}\n"
+    Path("x.npy").write_bytes(b"\x93NUMPY\x01\x00" + bytes([len(header), 0]) + header + x.tobytes())
+    assert apply(capsys, "layer_norm", "x.npy", "y.npy", "--block-size", TINY) == (0, "")
+    assert bits(np.load("y.npy")) == bits(numnorm.layer_norm(x))
+
+
+ERRORS = {
+    "no input": (("layer_norm", "none.npy", "y.npy"), "the input none.npy does not exist"),
+    "a directory": (("layer_norm", "sub", "y.npy"), "the input sub is not a regular file"),
+    "text": (("layer_norm", "text.npy", "y.npy"), "text.npy is not an .npy file"),
+    "nothing": (("layer_norm", "nothing.npy", "y.npy"), "nothing.npy is not an .npy file"),
+    "npz": (("layer_norm", "x.npz", "y.npy"), "x.npz is not an .npy file"),
+    "header": (("layer_norm", "header.npy", "y.npy"), "header.npy is not an .npy file"),
+    "shape": (("layer_norm", "shape.npy", "y.npy"), "its shape (-3, 3) is negative"),
+    "complex": (("layer_norm", "complex.npy", "y.npy"), "complex.npy has dtype complex64"),
+    "string": (("layer_norm", "string.npy", "y.npy"), "string.npy has dtype <U2"),
+    "record": (("layer_norm", "record.npy", "y.npy"), "records cannot be normalized"),
+    "bfloat16": (("layer_norm", "bfloat16.npy", "y.npy"), "do not tell bfloat16 from bytes"),
+    "scalar": (("layer_norm", "scalar.npy", "y.npy"), "there is no axis"),
+    "truncated": (
+        ("layer_norm", "truncated.npy", "y.npy"),
+        "its header promises 240 bytes of data, the file has 239",
+    ),
+    "axis": (("layer_norm", "x.npy", "y.npy", "--axis", "2"), "axis must be between -2 and 1"),
+    "axis twice": (("layer_norm", "x.npy", "y.npy", "--axis", "1", "-1"), "an axis twice"),
+    "channel": (("batch_norm", "x.npy", "y.npy", "--channel-axis", "2"), "channel_axis must be"),
+    "samples": (("instance_norm", "x.npy", "y.npy", "--channel-axis", "0"), "axis of the samples"),
+    "one axis": (("batch_norm", "vector.npy", "y.npy"), "channel_axis must be"),
+    "gamma": (
+        ("layer_norm", "x.npy", "y.npy", "--gamma", "x.npy"),
+        "gamma must have shape (6,), the normalized axes of x, got (10, 6)",
+    ),
+    "gamma in one block": (
+        ("layer_norm", "vector.npy", "y.npy", "--gamma", "x.npy"),
+        "gamma must have shape (7,), the normalized axes of x, got (10, 6)",
+    ),
+    "beta": (("batch_norm", "x.npy", "y.npy", "--beta", "x.npy"), "beta must have shape (6,)"),
+    "gamma missing": (("layer_norm", "x.npy", "y.npy", "--gamma", "none.npy"), "none.npy: No such"),
+    "gamma complex": (("layer_norm", "x.npy", "y.npy", "--gamma", "complex.npy"), "has dtype"),
+    "groups": (("group_norm", "x.npy", "y.npy", "--groups", "4"), "groups must divide the 6"),
+    "no groups": (("group_norm", "x.npy", "y.npy"), "group_norm needs --groups"),
+    "eps": (("layer_norm", "x.npy", "y.npy", "--eps", "-1"), "eps must be at least 0, got -1"),
+    "ddof": (("ada_norm", "x.npy", "y.npy", "--ddof", "6"), "ddof must be less"),
+    "block size": (("layer_norm", "x.npy", "y.npy", "--block-size", "0"), "must be positive"),
+    "endless": (("layer_norm", "x.npy", "y.npy", "--block-size", "inf"), "must be positive"),
+    "not for": (
+        ("layer_norm", "x.npy", "y.npy", "--groups", "2"),
+        "--groups is not for layer_norm, which takes --gamma, --beta, --axis, --eps",
+    ),
+    "not for rms": (
+        ("rms_norm", "x.npy", "y.npy", "--beta", "x.npy"),
+        "--beta is not for rms_norm",
+    ),
+    "not for batch": (("batch_norm", "x.npy", "y.npy", "--axis", "0"), "--axis is not for batch"),
+    "itself": (("layer_norm", "x.npy", "./x.npy"), "the output x.npy is the input"),
+    "symbolic link": (("layer_norm", "x.npy", "link.npy"), "the output link.npy is the input"),
+    "hard link": (("layer_norm", "x.npy", "hard.npy"), "the output hard.npy is the input"),
+    "no directory": (("layer_norm", "x.npy", "none/y.npy"), "none does not exist"),
+    "output directory": (("layer_norm", "x.npy", "sub"), "the output sub is not a regular file"),
+    "device": (("layer_norm", "x.npy", os.devnull), "is not a regular file"),
+    "method": (("norm", "x.npy", "y.npy"), "argument METHOD: invalid choice: 'norm'"),
+    "number": (("layer_norm", "x.npy", "y.npy", "--eps", "small"), "argument --eps"),
+    "nothing at all": ((), "the following arguments are required: METHOD, INPUT, OUTPUT"),
+    "abbreviation": (("layer_norm", "x.npy", "y.npy", "--ep", "1"), "--ep"),
+}
+
+
+@pytest.fixture
+def bad_files():
+    np.save("x.npy", draw((10, 6)))
+    np.savez("x.npz", draw((10, 6)))
+    np.save("vector.npy", draw(7))
+    np.save("scalar.npy", np.float32(1))
+    np.save("complex.npy", np.zeros((2, 3), np.complex64))
+    np.save("string.npy", np.array(["ab"]))
+    np.save("record.npy", np.zeros(3, [("a", "f4"), ("b", "i4")]))
+    np.save("bfloat16.npy", np.zeros((2, 3), "V2"))
+    whole = Path("x.npy").read_bytes()
+    Path("truncated.npy").write_bytes(whole[:-1])
+    Path("header.npy").write_bytes(whole[:40])
+    Path("shape.npy").write_bytes(whole.replace(b"(10, 6)", b"(-3, 3)"))
+    Path("text.npy").write_text("1 2 3\n4 5 6\n")
+    Path("nothing.npy").touch()
+    Path("sub").mkdir()
+    Path("link.npy").symlink_to("x.npy")
+    Path("hard.npy").hardlink_to("x.npy")
+
+
+@pytest.mark.usefixtures("bad_files")
+@pytest.mark.parametrize(("arguments", "message"), ERRORS.values(), ids=ERRORS.keys())
+def test_errors_are_one_line_and_leave_nothing(capsys, arguments, message):
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    status, said = apply(capsys, *arguments)
+    assert status == 2
+    assert said.startswith("numnorm apply: error: ")
+    assert message in said
+    assert said.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+
+
+class Marker:
+    """What leaves a trace when it is unpickled."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("unpickled"),)
+
+
+@pytest.mark.parametrize("place", ["x.npy", "gamma.npy"])
+def test_pickled_objects_are_refused_without_being_loaded(capsys, place):
+    np.save("x.npy", draw((10, 6)))
+    np.save(place, np.array([Marker()] * 6, object), allow_pickle=True)
+    status, said = apply(capsys, "layer_norm", "x.npy", "y.npy", "--gamma", place)
+    assert status == 2
+    assert said == (
+        f"numnorm apply: error: {place} holds pickled Python objects, which are never loaded\n"
+    )
+    assert not Path("unpickled").exists()
+    np.load(place, allow_pickle=True)
+    assert Path("unpickled").exists()  # so the trap works
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize("closed", ["sub", "sub/y.npy"])
+def test_places_that_are_not_writable(capsys, closed):
+    np.save("x.npy", draw((10, 6)))
+    Path("sub").mkdir()
+    Path("sub/y.npy").touch()
+    Path(closed).chmod(0o500)
+    status, said = apply(capsys, "layer_norm", "x.npy", "sub/y.npy")
+    Path(closed).chmod(0o700)
+    assert (status, "is not writable" in said) == (2, True)
+
+
+def test_places_that_the_system_calls_not_writable(capsys, monkeypatch):
+    np.save("x.npy", draw((10, 6)))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    status, said = apply(capsys, "layer_norm", "x.npy", "y.npy")
+    assert (status, "is not writable" in said) == (2, True)
+
+
+def test_output_is_replaced_with_its_mode_and_through_its_link(capsys):
+    np.save("x.npy", draw((10, 6)))
+    Path("old.npy").write_text("old")
+    Path("old.npy").chmod(0o640)
+    Path("y.npy").symlink_to("old.npy")
+    assert apply(capsys, "layer_norm", "x.npy", "y.npy") == (0, "")
+    assert Path("y.npy").is_symlink()
+    assert Path("old.npy").stat().st_mode & 0o777 == 0o640
+    assert bits(np.load("y.npy")) == bits(numnorm.layer_norm(np.load("x.npy")))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk(capsys, monkeypatch, number):
+    def full(*_):
+        raise OSError(number, os.strerror(number))
+
+    np.save("x.npy", draw((10, 6)))
+    Path("y.npy").write_text("old")
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    status, said = apply(capsys, "layer_norm", "x.npy", "y.npy")
+    assert status == 2
+    assert said.endswith(f"bytes can be had for y.npy: {os.strerror(number)}\n")
+    assert Path("y.npy").read_text() == "old"
+    assert sorted(os.listdir()) == ["x.npy", "y.npy"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_room_is_reserved_where_there_is_no_fallocate(capsys, monkeypatch, known):
+    def unsupported(*_):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported, raising=False)
+    if not known:
+        monkeypatch.delattr(os, "posix_fallocate")
+    check(capsys, draw((700, 600)), "layer_norm", block_size="0.3")
+
+
+def child(code, *arguments):
+    """Start Python on `code`, which finds the arguments in sys.argv and Ctrl-C as in a shell."""
+    preamble = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    path = os.pathsep.join([str(Path(numnorm.__file__).parents[1]), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, "-c", preamble + code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+RUN = "import sys; from numnorm.__main__ import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs resource limits")
+@pytest.mark.parametrize("fallocate", [True, False])
+def test_file_size_limit(fallocate):
+    np.save("x.npy", draw((1000, 100)))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+    without = "" if fallocate else "import os; vars(os).pop('posix_fallocate', None)\n"
+    with child(limit + without + RUN, "apply", "layer_norm", "x.npy", "y.npy") as process:
+        said = process.communicate()
+    assert said == (
+        "",
+        f"numnorm apply: error: no 400128 bytes can be had for y.npy: {os.strerror(errno.EFBIG)}\n",
+    )
+    assert process.returncode == 2
+    assert os.listdir() == ["x.npy"]
+
+
+def wait_until_half_way(process):
+    """Return when the first block of the output has been written."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        for path in Path().glob(".numnorm-*.tmp"):
+            with path.open("rb") as file:
+                file.seek(128)
+                if any(file.read(4000)):
+                    return
+        time.sleep(0.002)
+    raise AssertionError(f"not begun or done already: {process.poll()}")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize("old", [None, "old"])
+@pytest.mark.parametrize(
+    ("number", "status", "left"),
+    [("SIGKILL", -9, 1), ("SIGTERM", 143, 0), ("SIGHUP", 129, 0), ("SIGINT", 130, 0)],
+)
+def test_killed_half_way(number, status, left, old):
+    np.save("x.npy", draw((4000, 1000)))
+    if old is not None:
+        Path("y.npy").write_text(old)
+    arguments = ("apply", "layer_norm", "x.npy", "y.npy", "--block-size", "0.004")
+    with child(RUN, *arguments) as process:
+        wait_until_half_way(process)
+        process.send_signal(getattr(signal, number))
+        said = process.communicate()[1]
+    assert process.returncode == status
+    assert said == ("numnorm apply: interrupted\n" if number == "SIGINT" else "")
+    assert (Path("y.npy").read_text() if Path("y.npy").exists() else None) == old
+    assert len(list(Path().glob(".numnorm-*.tmp"))) == left
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_terminals_only(monkeypatch, terminal):
+    stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar("layer_norm", 4) as done:
+        done(2)
+        done(2)
+    assert ("100%" in stream.getvalue()) == terminal
+
+
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=4),
+    st.integers(1, 500),
+    st.data(),
+)
+def test_boxes_cover_an_array_once_within_the_budget(shape, budget, data):
+    axes = data.draw(st.permutations(range(len(shape))))
+    axes = axes[: data.draw(st.integers(0, len(axes)))]
+    multiples = [data.draw(st.integers(1, 3)) for _ in axes]
+    cuttable = list(zip(axes, multiples, strict=True))
+    step = blocks.steps(shape, cuttable, budget)
+    count = np.zeros(shape, int)
+    for box in blocks.boxes(blocks.whole(shape), step):
+        count[box] += 1
+        for axis, multiple in cuttable:
+            assert box[axis].start % multiple == 0
+        finest = math.prod(
+            min(dict(cuttable).get(axis, length), length) for axis, length in enumerate(shape)
+        )
+        assert math.prod(blocks.lengths(box)) <= max(budget, finest)
+    assert np.all(count == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("shape", "method", "options"),
+    [
+        ((2**20, 1024), "layer_norm", ()),
+        ((2**20, 1024), "batch_norm", ()),
+        ((2**15, 2**15), "layer_norm", ("--axis", "0")),
+    ],
+)
+def test_memory_for_four_gigabytes(shape, method, options):
+    x = np.lib.format.open_memmap("x.npy", "w+", np.float32, shape)
+    rng = np.random.default_rng(0)
+    for start in range(0, shape[0], shape[0] // 64):
+        part = x[start : start + shape[0] // 64]
+        part[...] = rng.standard_normal(part.shape, np.float32) + start
+    x.flush()
+    peak = "\nprint(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+    code = "import sys; from numnorm.__main__ import main; assert main(sys.argv[1:]) == 0" + peak
+    with child(code, "apply", method, "x.npy", "y.npy", *options) as process:
+        out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    print(f"peak {int(out) / 1024:.0f} MiB")
+    assert int(out) * 1024 < 1e9
+    y = np.load("y.npy", mmap_mode="r")
+    if method == "layer_norm" and not options:
+        assert bits(y[-1000:]) == bits(numnorm.layer_norm(x[-1000:]))
+    assert math.isclose(float(y[:, -1].var()), 1, rel_tol=0.2) or not options

@@ -1,0 +1,182 @@
+"""Moments: streamed, merged in any order, and used as stored statistics."""
+
+import itertools
+
+import numpy as np
+import pytest
+import reference
+
+import numnorm
+
+EPS64 = np.finfo(np.float64).eps
+ROWS, CHANNELS = 60, 5
+
+
+def draw(dtype, offset=0.0, rows=ROWS):
+    """Rows of spread one around an offset, and channels that differ."""
+    rng = np.random.default_rng(11)
+    return (offset + np.arange(CHANNELS) + rng.normal(size=(rows, CHANNELS))).astype(dtype)
+
+
+def streamed(chunks):
+    moments = None
+    for chunk in chunks:
+        moments = numnorm.batch_moments(chunk, after=moments)
+    return moments
+
+
+def merged_left(chunks):
+    parts = [numnorm.batch_moments(chunk) for chunk in chunks]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.merge(part)
+    return total
+
+
+def merged_right(chunks):
+    parts = [numnorm.batch_moments(chunk) for chunk in chunks]
+    total = parts[-1]
+    for part in reversed(parts[:-1]):
+        total = part.merge(total)
+    return total
+
+
+def assert_moments(actual, x, channel_axis=1):
+    """`actual` against the moments of all of `x`, within the roundings of the elements.
+
+    With u for a unit of the working precision (float32 for a half, else the type of `x`), the
+    distance of an element to a centre near the mean is rounded once. So the mean errs by a few u
+    times the deviation, and the sum of squares by 2 u of itself and some u of the summation.
+
+    The mean is kept in float64 and rounded after each of the up to sixty chunks, half of 2^-52 of
+    the mean each time. That moves the distance between two chunks, a deviation or so, and with it
+    the sum of squares by count * 2 * deviation * the error of the mean.
+    """
+    unit = EPS64 if np.asarray(x).dtype == np.float64 else np.finfo(np.float32).eps
+    count, mean, m2 = reference.moments(x, channel_axis)
+    assert actual.count == count
+    deviation, kept = np.sqrt(m2 / count), 8 * EPS64 * np.abs(mean)
+    assert np.all(np.abs(actual.mean - mean) <= 4 * unit * deviation + kept)
+    assert np.all(np.abs(actual.m2 - m2) <= 32 * unit * m2 + 2 * count * deviation * kept)
+
+
+SPLITS = [
+    pytest.param([], id="one-chunk"),
+    pytest.param([1], id="a-single-row-first"),
+    pytest.param([59], id="a-single-row-last"),
+    pytest.param([7, 30, 31], id="unequal-counts"),
+    pytest.param([0], id="an-empty-chunk-first"),
+    pytest.param([20, 20, 40], id="an-empty-chunk-inside"),
+    pytest.param([60], id="an-empty-chunk-last"),
+    pytest.param(range(1, 60), id="rows-one-by-one"),
+]
+WAYS = [streamed, merged_left, merged_right]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e7])
+def test_any_split_has_the_moments_of_the_whole(way, split, dtype, offset):
+    x = draw(dtype, offset)
+    assert_moments(way(np.split(x, list(split))), x)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_chunks_around_different_offsets(way):
+    chunks = [draw(np.float64, offset, rows) for offset, rows in [(1e7, 3), (0, 50), (-1e4, 8)]]
+    assert_moments(way(chunks), np.concatenate(chunks))
+
+
+def test_merging_does_not_depend_on_the_order_beyond_rounding():
+    chunks = np.split(draw(np.float64, 1e7), [7, 30, 31])
+    for order in itertools.permutations(chunks):
+        assert_moments(merged_left(order), np.concatenate(chunks))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape, channel_axis", [((4, 3, 6), 1), ((4, 6, 3), -1), ((3, 20), 0)])
+def test_every_channel_axis(dtype, shape, channel_axis):
+    x = np.random.default_rng(2).normal(2, 1, size=shape).astype(dtype)
+    assert_moments(numnorm.batch_moments(x, channel_axis=channel_axis), x, channel_axis)
+
+
+def test_the_fields_are_float64_arrays_of_the_channels():
+    moments = numnorm.batch_moments(draw(np.float32))
+    assert moments._fields == ("count", "mean", "m2")
+    assert moments.count == ROWS
+    for field in (moments.mean, moments.m2):
+        assert field.dtype == np.float64
+        assert field.shape == (CHANNELS,)
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_variance(ddof):
+    x = draw(np.float64)
+    variance = numnorm.batch_moments(x).variance(ddof)
+    assert variance.dtype == np.float64
+    # The tolerance of `assert_moments` for float64.
+    np.testing.assert_allclose(variance, np.var(x, axis=0, ddof=ddof), rtol=32 * EPS64)
+    if ddof == 0:
+        np.testing.assert_array_equal(numnorm.batch_moments(x).variance(), variance)
+
+
+def test_an_empty_chunk_is_neutral_exactly():
+    moments = numnorm.batch_moments(draw(np.float32))
+    empty = numnorm.batch_moments(np.empty((0, CHANNELS), np.float32))
+    assert empty.count == 0
+    continued = numnorm.batch_moments(np.empty((0, CHANNELS), np.float32), after=moments)
+    for same in (moments.merge(empty), empty.merge(moments), continued):
+        assert same.count == moments.count
+        np.testing.assert_array_equal(same.mean, moments.mean)
+        np.testing.assert_array_equal(same.m2, moments.m2)
+
+
+def test_two_empty_chunks_are_empty():
+    empty = numnorm.batch_moments(np.empty((0, CHANNELS)))
+    both = empty.merge(empty)
+    assert both.count == 0
+    assert np.all(np.isfinite(both.mean))
+    np.testing.assert_array_equal(both.m2, 0)
+
+
+def test_streaming_and_merging_leave_their_inputs_alone():
+    first, second = np.split(draw(np.float64), 2)
+    moments = numnorm.batch_moments(first)
+    before = moments.mean.copy(), moments.m2.copy()
+    numnorm.batch_moments(second, after=moments)
+    moments.merge(numnorm.batch_moments(second))
+    np.testing.assert_array_equal(moments.mean, before[0])
+    np.testing.assert_array_equal(moments.m2, before[1])
+
+
+def test_constant_channels_have_no_variance_after_any_merge():
+    x = np.full((ROWS, 3), [0.1, -0.087, 1e30])
+    for way in WAYS:
+        moments = way(np.split(x, [7, 30, 31]))
+        np.testing.assert_array_equal(moments.mean, x[0])
+        np.testing.assert_array_equal(moments.m2, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_streamed_statistics_give_the_output_of_the_whole_batch(dtype):
+    x = draw(dtype, 1e3)
+    moments = streamed(np.split(x, [7, 30, 31]))
+    stored = {"running_mean": moments.mean, "running_var": moments.variance()}
+    y = numnorm.batch_norm(x, training=False, **stored)
+    # |y| is below four, and the streamed moments err as `assert_moments` says: 4 u in the mean,
+    # 16 u in the deviation times |y|. The offset costs float64 a further 1e3 u.
+    unit = np.finfo(dtype).eps
+    tolerance = 100 * unit + 4e3 * EPS64
+    np.testing.assert_allclose(y, reference.batch_norm(x)[0], rtol=0, atol=tolerance)
+
+
+def test_moments_of_two_machines_normalize_as_one():
+    x = draw(np.float32, 1e7)
+    left, right = (numnorm.batch_moments(half) for half in np.split(x, [13]))
+    moments = left.merge(right)
+    stored = {"running_mean": moments.mean, "running_var": moments.variance()}
+    y = numnorm.batch_norm(x, training=False, **stored)
+    # As above; the mean in float64 leaves no error of the offset to a float32 batch.
+    tolerance = 100 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(y, reference.batch_norm(x)[0], rtol=0, atol=tolerance)
