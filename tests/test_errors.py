@@ -639,7 +639,7 @@ def test_options_are_by_keyword_only(call):
         (
             Moments(1, ROW[:2], ROW[:2]),
             ValueError,
-            wrong_shape("other", (4,), "the channels", (2,)),
+            wrong_shape("other.mean", (4,), "the channels", (2,)),
         ),
     ],
 )
