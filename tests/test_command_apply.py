@@ -104,6 +104,7 @@ def test_batch_norm_streams_over_many_blocks(capsys, order):
     check(capsys, draw((3000, 4), order=order), "batch_norm", block_size="0.001")
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of kernels run as Python
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("spread", [0.0, 1e-44, 1e37, np.nan])
 def test_batch_norm_beside_a_channel_at_the_end_of_the_range(capsys, spread, order):

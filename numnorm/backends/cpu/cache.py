@@ -21,6 +21,7 @@ from typing import Any
 import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, _Cache
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.misc.appdirs import AppDirs
 
@@ -87,7 +88,8 @@ class KernelCache(_Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled kernel for a signature, or None."""
-        target_context.refresh()
+        # What loading needs of `target_context.refresh()`, whose imports take longer than it.
+        rtsys.initialize(target_context)
         path = self._path(sig, target_context.codegen())
         if path is None:
             return None

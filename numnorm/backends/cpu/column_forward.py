@@ -1,7 +1,5 @@
 """Normalizing channels by given statistics."""
 
-from numba import prange
-
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
@@ -11,28 +9,25 @@ from numnorm.backends.cpu.storage import Storage
 
 
 def make_forward_across(formula: Formula, storage: Storage) -> Twins:
-    """Return a kernel ``(x, high, low, rstd, gamma, beta, y, parts)``, ``x (outer, channels)``."""
+    """Return a kernel for ``x (outer, channels)``.
+
+    It takes ``x, scale, high, low, rstd, gamma, beta, y, parts``.
+    """
     forward = elementwise(formula.forward)
     widen, narrow = storage.widen, storage.narrow
     real = storage.working
 
     @elementwise
-    def apply(x, high, low, rstd, gamma, beta, y):
+    def apply(x, scale, high, low, rstd, gamma, beta, y):
         for j in range(x.size):
-            xhat = centred(real(widen(x[j])), high[j], low[j]) * rstd[j]
+            xhat = centred(widen(x[j]) * scale[j], high[j], low[j]) * rstd[j]
             y[j] = narrow(forward(xhat, element(gamma, j, real(1)), element(beta, j, real(0))))
 
-    @elementwise
-    def forward_rows(x, high, low, rstd, gamma, beta, y, start, stop):
+    def kernel(x, scale, high, low, rstd, gamma, beta, y, parts, first, last):
         stand_alone()
         x, y = borrowed(x), borrowed(y)
-        for i in range(start, stop):
-            apply(x[i], high, low, rstd, gamma, beta, y[i])
-
-    def kernel(x, high, low, rstd, gamma, beta, y, parts):
-        for p in prange(parts):
-            start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            forward_rows(x, high, low, rstd, gamma, beta, y, start, stop)
+        for i in range(first * x.shape[0] // parts, last * x.shape[0] // parts):
+            apply(x[i], scale, high, low, rstd, gamma, beta, y[i])
 
     return twins(f"column_forward.across.{formula.name}.{storage.name}", kernel)
 
@@ -40,21 +35,14 @@ def make_forward_across(formula: Formula, storage: Storage) -> Twins:
 def make_forward_along(formula: Formula, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
     apply_run = make_apply(formula, storage)
-    real = storage.working
 
-    @elementwise
-    def forward_runs(x, high, low, rstd, gamma, beta, y, start, stop):
+    def kernel(x, scale, high, low, rstd, gamma, beta, y, parts, first, last):
         stand_alone()
         x, y = borrowed(x), borrowed(y)
-        for t in range(start, stop):
+        runs = x.shape[0] * x.shape[1]
+        for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             weights = part(gamma, c), part(beta, c)
-            apply_run(x[i, c], real(1), high[c], low[c], rstd[c], *weights, y[i, c])
-
-    def kernel(x, high, low, rstd, gamma, beta, y, parts):
-        runs = x.shape[0] * x.shape[1]
-        for p in prange(parts):
-            start, stop = p * runs // parts, (p + 1) * runs // parts
-            forward_runs(x, high, low, rstd, gamma, beta, y, start, stop)
+            apply_run(x[i, c], scale[c], high[c], low[c], rstd[c], *weights, y[i, c])
 
     return twins(f"column_forward.along.{formula.name}.{storage.name}", kernel)

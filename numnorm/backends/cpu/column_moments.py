@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import prange
 
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed
@@ -96,16 +95,13 @@ def make_moments_across(storage: Storage) -> Twins:
                 centre, squares = retaken(x[:, start + j].copy(), centre, squares)
             mean[start + j], m2[start + j] = centre, squares
 
-    @elementwise
-    def block_moments(x, mean, m2):
+    def kernel(x, block, means, m2s, first, last):
         stand_alone()
         x = borrowed(x)
-        for start in range(0, x.shape[1], _TILE):
-            tile_moments(x, start, min(start + _TILE, x.shape[1]), mean, m2)
-
-    def kernel(x, block, means, m2s):
-        for p in prange(means.shape[0]):
-            block_moments(x[p * block : (p + 1) * block], means[p], m2s[p])
+        for p in range(first, last):
+            rows = x[p * block : (p + 1) * block]
+            for start in range(0, x.shape[1], _TILE):
+                tile_moments(rows, start, min(start + _TILE, x.shape[1]), means[p], m2s[p])
 
     return twins(f"column_moments.across.{storage.name}", kernel)
 
@@ -118,9 +114,7 @@ def make_moments_along(storage: Storage) -> Twins:
 
     @elementwise
     def block_moments(x, c):
-        stand_alone()
-        x = borrowed(x)
-        mean, m2 = 0.0, 0.0
+        mean, m2 = np.float64(0), np.float64(0)
         for i in range(x.shape[0]):
             values = x[i, c]
             high, low, squares = statistics(values, real(1))
@@ -132,13 +126,13 @@ def make_moments_along(storage: Storage) -> Twins:
                 mean, m2 = _merge_moments(i * n, mean, m2, n, centre, squares)
         return mean, m2
 
-    def kernel(x, block, means, m2s):
+    def kernel(x, block, means, m2s, first, last):
+        stand_alone()
+        x = borrowed(x)
         channels = x.shape[1]
-        for t in prange(means.shape[0] * channels):
+        for t in range(first, last):
             p, c = t // channels, t % channels
-            mean, m2 = block_moments(x[p * block : (p + 1) * block], c)
-            means[p, c] = mean
-            m2s[p, c] = m2
+            means[p, c], m2s[p, c] = block_moments(x[p * block : (p + 1) * block], c)
 
     return twins(f"column_moments.along.{storage.name}", kernel)
 
@@ -149,8 +143,9 @@ def make_fold() -> Twins:
     It takes ``count, mean, m2, block_count, last_count, means, m2s``.
     """
 
-    def fold(count, mean, m2, block_count, last_count, means, m2s):
-        for p in range(means.shape[0]):
+    def fold(count, mean, m2, block_count, last_count, means, m2s, first, last):
+        stand_alone()
+        for p in range(first, last):
             n = block_count if p < means.shape[0] - 1 else last_count
             for c in range(mean.size):
                 if count == 0.0:

@@ -86,13 +86,14 @@ def column_moments(
     run(_family(layout).moments(storage), arguments, x.size, _tasks(layout, layout.blocks))
     last = layout.outer - (layout.blocks - 1) * layout.block
     counts = float(layout.block * layout.inner), float(last * layout.inner)
-    _fold().serial(float(count), mean, m2, *counts, means, m2s)
+    _fold().serial(float(count), mean, m2, *counts, means, m2s, 0, layout.blocks)
     return count + layout.per_channel, mean, m2
 
 
 class _Centre(NamedTuple):
-    """Mean and scale of each channel, in the type that a kernel computes in."""
+    """Mean and scale of each channel, of x times a power of two, in the working type."""
 
+    scale: Array
     high: Array
     low: Array
     rstd: Array
@@ -102,14 +103,15 @@ def _centre(mean: Any, rstd: Any, layout: ColumnLayout, storage: Storage) -> _Ce
     shape = (layout.channels,)
     mean = as_statistic("mean", mean, shape, "the channels of x")
     rstd = as_statistic("rstd", rstd, shape, "the channels of x")
-    largest = 2.0**storage.largest_exponent
-    in_range = (rstd < largest) & (rstd > 1 / largest)
-    fits = bool((in_range | (rstd == 0) | np.isnan(rstd)).all())
-    working = storage.working if fits else np.float64
-    high = mean.astype(working)
-    with np.errstate(invalid="ignore"):
-        low = (mean - high).astype(working)
-    return _Centre(high, low, rstd.astype(working))
+    # An rstd beyond the working type is used as its ratio to a power of two.
+    exponent = np.frexp(rstd)[1]
+    most = storage.largest_exponent
+    exponent = np.where(np.abs(exponent) < most, 0, np.clip(exponent, -most, most))
+    scale = np.ldexp(1.0, exponent)
+    with np.errstate(invalid="ignore", over="ignore"):
+        high = (mean * scale).astype(storage.working)
+        low = (mean * scale - high).astype(storage.working)
+    return _Centre(scale.astype(storage.working), high, low, (rstd / scale).astype(storage.working))
 
 
 def _parameter(name: str, value: Any, layout: ColumnLayout, storage: Storage) -> Array | None:
@@ -171,7 +173,8 @@ def column_backward(
         parts = row_parts(_tasks(layout, layout.outer))
         arguments = (slope, source, *centre, weight, *means, target, parts)
         run(_family(layout).dx(norm.formula, storage), arguments, x.size, parts)
-    return result(target, x, out, None), dgamma.astype(dtype), dbeta.astype(dtype)
+    with np.errstate(over="ignore"):  # a sum may leave the range of float16
+        return result(target, x, out, None), dgamma.astype(dtype), dbeta.astype(dtype)
 
 
 def _sums(

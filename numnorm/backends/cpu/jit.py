@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
+from numba import prange
 from numba.core import types
 from numba.extending import intrinsic, overload
 
@@ -21,30 +22,48 @@ Function = Callable[..., Any]
 
 def elementwise(function: Function) -> Function:
     """Compile a helper whose arithmetic must keep its order."""
-    return numba.njit(fastmath=_ELEMENTWISE, **_COMMON)(function)
+    return _helper(function, _ELEMENTWISE)
 
 
 def sums(function: Function) -> Function:
     """Compile a helper whose sums may be taken in any order that the compiler fixes."""
-    return numba.njit(fastmath=_SUMS, **_COMMON)(function)
+    return _helper(function, _SUMS)
+
+
+def _helper(function: Function, fastmath: set[str]) -> Function:
+    # Forced into the kernel: a helper on its own would be optimized once more in each kernel
+    # that links it, and which of the copies is called would be the loader's choice.
+    return numba.njit(fastmath=fastmath, forceinline=True, **_COMMON)(function)
 
 
 class Twins(NamedTuple):
-    """One kernel compiled twice: the results are the same to the bit."""
+    """One kernel to be run serially or in parallel, with the same machine code in both.
+
+    Attributes
+    ----------
+    serial : callable
+        ``serial(*arguments, first, last)`` does the parts of the work from first to last.
+    parallel : callable
+        ``parallel(parts, *arguments)`` does all parts, each by calling the serial kernel. The
+        loader binds that call to the serial kernel if that one has been loaded before.
+    """
 
     serial: Function
     parallel: Function
 
 
 def twins(name: str, kernel: Function) -> Twins:
-    """Compile a kernel that Python calls, kept on disk under `name`.
+    """Compile a kernel ``kernel(*arguments, first, last)``, kept on disk under `name`."""
+    serial = _entry(name + ".serial", kernel)
 
-    Its `prange` is a plain loop in the serial twin.
-    """
-    return Twins(_entry(name + ".serial", kernel), _entry(name + ".parallel", kernel, True))
+    def parallel(parts, *arguments):
+        for p in prange(parts):
+            serial(*arguments, p, p + 1)
+
+    return Twins(serial, _entry(name + ".parallel", parallel, parallel=True))
 
 
-def _entry(name: str, kernel: Function, parallel: bool = False) -> Function:
+def _entry(name: str, kernel: Function, *, parallel: bool = False) -> Function:
     compiled = numba.njit(fastmath=_ELEMENTWISE, parallel=parallel, **_COMMON)(kernel)
     if hasattr(compiled, "_cache"):  # it is the plain function when NUMBA_DISABLE_JIT is set
         compiled._cache = KernelCache(name)
@@ -52,10 +71,9 @@ def _entry(name: str, kernel: Function, parallel: bool = False) -> Function:
 
 
 def stand_alone() -> None:
-    """Keep the calling kernel from being inlined, called in its first line.
+    """Keep the serial kernel out of the parallel one, called in its first line.
 
-    The serial and the parallel entry then run the very same machine code, so that their
-    results are the same to the bit whatever the compiler does around them.
+    Inlined there, it would be optimized again, and its sums might come in another order.
     """
 
 

@@ -31,6 +31,18 @@ def _part(values, index):
     return lambda values, index: values
 
 
+def stretch(values, start, stop):
+    """Return ``values[start:stop]`` of an array; a number, or None, stands for every index."""
+    return values[start:stop] if isinstance(values, np.ndarray) else values
+
+
+@overload(stretch, inline="always")
+def _stretch(values, start, stop):
+    if isinstance(values, types.Array):
+        return lambda values, start, stop: values[start:stop]
+    return lambda values, start, stop: values
+
+
 def element(values, index, default):
     """Return `part`, with `default` where it is None."""
     return default if values is None else part(values, index)

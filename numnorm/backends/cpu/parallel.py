@@ -35,18 +35,23 @@ if hasattr(os, "register_at_fork"):
 
 
 def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) -> None:
-    """Run the serial or the parallel twin of a kernel."""
+    """Run all parts of a kernel's work, serially or in parallel."""
     if not _worth_it(elements, parts):
-        kernel.serial(*arguments)
+        kernel.serial(*arguments, 0, parts)
     elif numba.threading_layer() != "workqueue":
-        kernel.parallel(*arguments)
+        _run_parallel(kernel, arguments, parts)
     elif elements >= _SMALL_WORKQUEUE and _workqueue_lock.acquire(blocking=False):
         try:
-            kernel.parallel(*arguments)
+            _run_parallel(kernel, arguments, parts)
         finally:
             _workqueue_lock.release()
     else:
-        kernel.serial(*arguments)
+        kernel.serial(*arguments, 0, parts)
+
+
+def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None:
+    kernel.serial(*arguments, 0, 0)  # no work, but loaded before the parallel kernel: see Twins
+    kernel.parallel(parts, *arguments)
 
 
 def _worth_it(elements: int, parts: int) -> bool:

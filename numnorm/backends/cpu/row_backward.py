@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from numba import prange
+import numpy as np
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, collect, flush, working_sums
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, sums, twins
-from numnorm.backends.cpu.optional import add_to, centred, element, part, split
-from numnorm.backends.cpu.row_statistics import make_power_of_two
+from numnorm.backends.cpu.optional import add_to, centred, element, part, split, stretch
+from numnorm.backends.cpu.row_statistics import STRETCH, make_power_of_two
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import deviation_flow, input_gradient
 
@@ -28,7 +28,7 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
     real, widen = storage.working, storage.widen
 
     @sums
-    def gradient_sums(dy, x, scale, high, low, rstd, gamma, beta, dgamma, dbeta):
+    def stretch_sums(dy, x, scale, high, low, rstd, gamma, beta, dgamma, dbeta):
         sum_g = real(0)
         sum_g_xhat = real(0)
         sum_dy_xhat = real(0)
@@ -43,6 +43,23 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
             sum_dy += slope
             add_to(dgamma, j, slope * xhat)
             add_to(dbeta, j, slope)
+        return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
+
+    @elementwise
+    def gradient_sums(dy, x, scale, high, low, rstd, gamma, beta, dgamma, dbeta):
+        sum_g, sum_g_xhat = np.float64(0), np.float64(0)
+        sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
+        for start in range(0, x.size, STRETCH):
+            stop = start + STRETCH
+            weights = stretch(gamma, start, stop), stretch(beta, start, stop)
+            targets = stretch(dgamma, start, stop), stretch(dbeta, start, stop)
+            g, g_xhat, dy_xhat, slope = stretch_sums(
+                dy[start:stop], x[start:stop], scale, high, low, rstd, *weights, *targets
+            )
+            sum_g += g
+            sum_g_xhat += g_xhat
+            sum_dy_xhat += dy_xhat
+            sum_dy += slope
         return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
 
     return gradient_sums
@@ -71,7 +88,7 @@ def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     def row_sums(dy, x, statistics, first_channel, shape, weights, inner, totals):
         run, channels = shape
         gamma, beta = weights
-        sum_g, sum_g_xhat = 0.0, 0.0
+        sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         for p in range(x.size // run):
             c = (first_channel + p) % channels
             left, right = p * run, (p + 1) * run
@@ -137,10 +154,6 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
 
     @elementwise
     def backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop):
-        stand_alone()
-        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        weights = (borrowed(weights[0]), borrowed(weights[1]))
-        totals = (borrowed(totals[0]), borrowed(totals[1]))
         # The owners are used once more after the last row, so they outlive what is borrowed.
         dgamma, dbeta = working_sums(totals[0], real(0)), working_sums(totals[1], real(0))
         inner = (borrowed(dgamma), borrowed(dbeta))
@@ -155,20 +168,17 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         flush(dgamma, totals[0])
         flush(dbeta, totals[1])
 
-    @elementwise
-    def one_part(dy, x, mean, rstd, shape, weights, flows, dx, dgamma, dbeta, p, parts):
-        n = x.shape[0]
-        totals = (part(dgamma, p), part(dbeta, p))
-        start, stop = p * n // parts, (p + 1) * n // parts
-        backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop)
-
     def kernel(
         dy, x, mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-        eps_on_deviation, dx, dgamma, dbeta, parts,
+        eps_on_deviation, dx, dgamma, dbeta, parts, first, last,
     ):  # fmt: skip
-        for p in prange(parts):
-            shape, weights = (run, channels), (gamma, beta)
-            flows = (mean_share, scale_share, eps_on_deviation)
-            one_part(dy, x, mean, rstd, shape, weights, flows, dx, dgamma, dbeta, p, parts)
+        stand_alone()
+        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        shape, weights = (run, channels), (borrowed(gamma), borrowed(beta))
+        flows = (mean_share, scale_share, eps_on_deviation)
+        for p in range(first, last):
+            totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
+            start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
+            backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop)
 
     return twins(f"row_backward.{formula.name}.{storage.name}", kernel)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import prange
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
@@ -64,15 +63,14 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
         rstd = _inverse_deviation(m2 / count, eps, eps_on_deviation * scale)
         return scale, high, low, rstd
 
-    @elementwise
-    def forward_rows(x, y, shape, weights, scaling, saved, start, stop):
+    def kernel(
+        x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved, parts, first, last
+    ):
         stand_alone()
-        x, y = borrowed(x), borrowed(y)
-        gamma, beta = borrowed(weights[0]), borrowed(weights[1])
-        run, channels = shape
+        x, y, gamma, beta = borrowed(x), borrowed(y), borrowed(gamma), borrowed(beta)
         runs = x.shape[1] // run
-        for i in range(start, stop):
-            scale, high, low, rstd = spread(x[i], scaling)
+        for i in range(first * x.shape[0] // parts, last * x.shape[0] // parts):
+            scale, high, low, rstd = spread(x[i], (eps, eps_on_deviation, count))
             for p in range(runs):
                 c = (i * runs + p) % channels
                 left, right = p * run, (p + 1) * run
@@ -82,12 +80,5 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
             if saved.shape[1] > 0:
                 saved[0, i] = joined(high, low) / scale
                 saved[1, i] = rstd * scale
-
-    def kernel(x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved, parts):
-        for p in prange(parts):
-            shape, weights = (run, channels), (gamma, beta)
-            scaling = (eps, eps_on_deviation, count)
-            start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            forward_rows(x, y, shape, weights, scaling, saved, start, stop)
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

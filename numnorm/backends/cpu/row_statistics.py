@@ -16,7 +16,7 @@ from numnorm.backends.cpu.storage import Storage
 
 # Sums of this many elements are taken in the working type, and added up in float64: long enough
 # to cost nothing, short enough that the rounding of a float32 sum stays near one ulp.
-_STRETCH = 2048
+STRETCH = 2048
 _GUESS_FROM = 16
 
 
@@ -40,10 +40,10 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
 
     @sums
     def row_sums(row, scale, high):
-        first = 0.0
-        second = 0.0
-        for start in range(0, row.size, _STRETCH):
-            one, two = stretch_sums(row[start : start + _STRETCH], scale, high)
+        first = np.float64(0)
+        second = np.float64(0)
+        for start in range(0, row.size, STRETCH):
+            one, two = stretch_sums(row[start : start + STRETCH], scale, high)
             first += one
             second += two
         return first, second

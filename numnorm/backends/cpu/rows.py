@@ -185,4 +185,5 @@ def row_backward(
 def _summed(total: Array | None, layout: RowLayout, dtype: np.dtype[Any]) -> Array | None:
     if total is None:
         return None
-    return total.sum(axis=0).astype(dtype).reshape(layout.parameter_shape)
+    with np.errstate(over="ignore"):  # a sum may leave the range of float16
+        return total.sum(axis=0).astype(dtype).reshape(layout.parameter_shape)

@@ -1,0 +1,296 @@
+"""The compiled kernels on disk: found again, never stale, and harmless whatever is wrong there.
+
+Every test works on a copy of the package, in processes of its own.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from every_call import CASES, COMPILED, in_new_process, output_of, start
+
+import numnorm
+
+pytestmark = pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+
+# It prints what each call gives, to the last bit, and whether a kernel was compiled for that.
+CALLS = """
+import json
+import sys
+
+import numpy as np
+from numba.core import event
+
+import numnorm
+
+compiled = event.RecordingListener()
+event.register("numba:compile", compiled)
+x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]], np.float32)
+results = [getattr(numnorm, name)(x).ravel().tolist() for name in sys.argv[1:]]
+print(json.dumps([results, bool(compiled.buffer), numnorm.__file__]))
+"""
+
+
+class Copy:
+    """A copy of the package and a folder for its compiled kernels, to be run in new processes."""
+
+    def __init__(self, folder):
+        self.package = folder / "numnorm"
+        self.kernels = folder / "cache" / "numnorm"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(numnorm.__file__).parent, self.package, ignore=ignored)
+        self.environment = {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
+
+    def start(self, *norms, **changes):
+        return start("-c", CALLS, *norms, **self.environment | changes)
+
+    def finish(self, process):
+        """The results of the calls, and whether anything was compiled."""
+        results, compiled, file = json.loads(output_of(process))
+        assert Path(file).parent == self.package
+        return results, compiled
+
+    def call(self, *norms, **changes):
+        return self.finish(self.start(*norms, **changes))
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return Copy(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A copy that has compiled layer_norm and written it to its only file; and the result."""
+    copy = Copy(tmp_path_factory.mktemp("compiled"))
+    result, was_compiled = copy.call("layer_norm")
+    assert was_compiled
+    assert len(list(copy.kernels.iterdir())) == 1
+    return copy, result
+
+
+@pytest.fixture
+def with_kernel(copy, compiled):
+    """A copy of that copy, and the result, and the file."""
+    original, result = compiled
+    shutil.copytree(original.kernels, copy.kernels)
+    (file,) = copy.kernels.iterdir()
+    return copy, result, file
+
+
+def test_second_process_compiles_nothing(with_kernel):
+    copy, result, file = with_kernel
+    content = file.read_bytes()
+    assert copy.call("layer_norm") == (result, False)
+    assert list(copy.kernels.iterdir()) == [file]
+    assert file.read_bytes() == content
+
+
+def test_touched_sources_are_the_same_sources(with_kernel):
+    copy, result, _ = with_kernel
+    for path in copy.package.rglob("*.py"):
+        os.utime(path, (1, 1))
+    assert copy.call("layer_norm") == (result, False)
+
+
+def test_another_processor_gets_code_of_its_own(with_kernel):
+    copy, _, _ = with_kernel
+    (result,), compiled = copy.call("layer_norm", NUMBA_CPU_NAME="generic")
+    assert compiled
+    assert result == pytest.approx(copy.call("layer_norm")[0][0], rel=1e-6)
+
+
+def redefine_affine(copy):
+    with (copy.package / "norms" / "affine.py").open("a") as file:
+        file.write("\n\ndef affine(xhat, gamma, beta):\n    return xhat * gamma + beta + 1\n")
+
+
+def redefine_helper_of_all_backends(copy):
+    with (copy.package / "backends" / "scalars.py").open("a") as file:
+        file.write("\n\ndef centre(x, high, low):\n    return (x - high) - low + x\n")
+
+
+@pytest.mark.parametrize("edit", [redefine_affine, redefine_helper_of_all_backends])
+def test_edited_sources_give_the_new_result(with_kernel, edit):
+    copy, (result,), file = with_kernel
+    edit(copy)
+    (edited,), compiled = copy.call("layer_norm")
+    assert compiled
+    x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]])
+    change = 1 if edit is redefine_affine else x / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+    expected = np.reshape(result, x.shape) + change
+    np.testing.assert_allclose(np.reshape(edited, x.shape), expected, rtol=1e-5)
+    assert copy.call("layer_norm") == ([edited], False)
+    assert file.exists(), "the old file still serves the old sources"
+
+
+def test_edited_formula_of_ada_norm_gives_the_new_result(copy):
+    (before,), _ = copy.call("ada_norm")
+    path = copy.package / "norms" / "ada.py"
+    source, edits = re.subn(
+        r"(def adaptive\(.*?\n    return )", r"\1 1 + ", path.read_text(), count=1, flags=re.DOTALL
+    )
+    assert edits == 1
+    path.write_text(source)
+    (after,), compiled = copy.call("ada_norm")
+    assert compiled
+    assert after == pytest.approx(np.add(before, 1), rel=1e-6)
+
+
+# The names of compiled functions differ from process to process by the order of Python's sets.
+@pytest.mark.parametrize("norms", [("layer_norm", "rms_norm"), ("weight_norm", "rms_norm")])
+def test_kernels_compiled_by_different_processes_do_not_mix(copy, norms):
+    results = {norm: copy.call(norm, PYTHONHASHSEED="0")[0][0] for norm in norms}
+    for order in (norms, norms[::-1]):
+        assert copy.call(*order) == ([results[norm] for norm in order], False)
+
+
+def test_compiling_and_loading_give_the_same_bytes(tmp_path):
+    case = CASES["layer_norm float32 (131, 257)"]
+    script = f"import every_call; print(every_call.digest(every_call.{case}))"
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": "1"}
+    compiled, loaded = (in_new_process("-c", script, **environment) for _ in range(2))
+    assert compiled == loaded
+
+
+def test_processes_that_compile_at_once(copy, compiled):
+    _, result = compiled
+    processes = [copy.start("layer_norm") for _ in range(4)]
+    assert [copy.finish(process)[0] for process in processes] == [result] * 4
+    # One whole file, and none that was being written.
+    assert len(list(copy.kernels.iterdir())) == 1
+    assert copy.call("layer_norm") == (result, False)
+
+
+def below_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "folder"
+
+
+def below_proc(tmp_path):
+    if not Path("/proc/self").exists():
+        pytest.skip("needs /proc")
+    return Path("/proc/numnorm")
+
+
+@pytest.mark.parametrize("place", [below_a_file, below_proc])
+def test_unwritable_folder_of_the_environment(copy, compiled, tmp_path, place):
+    _, result = compiled
+    assert copy.call("layer_norm", NUMBA_CACHE_DIR=str(place(tmp_path))) == (result, True)
+
+
+def test_nowhere_to_write(copy, compiled, tmp_path):
+    _, result = compiled
+    nowhere = str(below_a_file(tmp_path))
+    (copy.package / "__pycache__").write_text("")
+    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), nowhere)
+    assert copy.call("layer_norm", NUMBA_CACHE_DIR=None, **homes) == (result, True)
+
+
+def test_beside_the_package_without_a_choice(copy, compiled):
+    _, result = compiled
+    assert copy.call("layer_norm", NUMBA_CACHE_DIR=None) == (result, True)
+    assert len(list((copy.package / "__pycache__" / "kernels").iterdir())) == 1
+    assert not copy.kernels.exists()
+
+
+def test_in_the_cache_of_the_user_where_the_package_is_not_writable(copy, compiled, tmp_path):
+    _, result = compiled
+    (copy.package / "__pycache__").write_text("")
+    home = tmp_path / "home"
+    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), str(home))
+    assert copy.call("layer_norm", NUMBA_CACHE_DIR=None, **homes) == (result, True)
+    assert len([path for path in home.rglob("*") if path.is_file()]) == 1
+    assert copy.call("layer_norm", NUMBA_CACHE_DIR=None, **homes) == (result, False)
+
+
+class Raises:
+    """Something that pickles and does not come back."""
+
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def sealed(payload):
+    """A file whose digest is right."""
+    return hashlib.sha256(payload).digest() + payload
+
+
+def flipped(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+DAMAGES = {
+    "empty": lambda content: b"",
+    "truncated": lambda content: content[: len(content) // 2],
+    "one-bit": flipped,
+    "garbage": lambda content: random.Random(0).randbytes(len(content)),
+    "sealed-nonsense": lambda content: sealed(b"nonsense"),
+    "sealed-tuple": lambda content: sealed(pickle.dumps((1,) * 20)),
+    "sealed-raising": lambda content: sealed(pickle.dumps(Raises())),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_file_is_compiled_again(with_kernel, damage):
+    copy, result, file = with_kernel
+    damaged = damage(file.read_bytes())
+    file.write_bytes(damaged)
+    assert copy.call("layer_norm") == (result, True)
+    assert file.read_bytes() != damaged
+
+
+def test_folder_in_place_of_the_file(with_kernel):
+    copy, result, file = with_kernel
+    file.unlink()
+    file.mkdir()
+    assert copy.call("layer_norm") == (result, True)
+    assert list(copy.kernels.iterdir()) == [file]
+
+
+def test_folder_removed_between_calls(copy):
+    remove = "import os, shutil; shutil.rmtree(os.environ['NUMBA_CACHE_DIR'])\n"
+    script = CALLS.replace("results =", f"numnorm.layer_norm(x)\n{remove}results =")
+    (result,), compiled, _ = json.loads(
+        in_new_process("-c", script, "rms_norm", **copy.environment)
+    )
+    assert compiled
+    x = np.array([1.0, 2.0, 6.0, 0.3])
+    np.testing.assert_allclose(result[:4], x / np.sqrt(np.mean(x * x) + 1e-5), rtol=1e-6)
+
+
+SAVE_TINY = """
+import sys
+
+import numpy as np
+
+import every_call
+
+results = {
+    f"{label} {i}": np.asarray(array, np.float64)
+    for label, case in every_call.CASES.items() if case.size == "tiny"
+    for i, array in enumerate(every_call.results_of(case))
+}
+np.savez(sys.argv[1], **results)
+"""
+
+
+def test_without_compilation(tmp_path):
+    for name, disabled in ("compiled", "0"), ("plain", "1"):
+        in_new_process("-c", SAVE_TINY, str(tmp_path / name), NUMBA_DISABLE_JIT=disabled)
+    compiled, plain = (np.load(tmp_path / f"{name}.npz") for name in ("compiled", "plain"))
+    assert compiled.files == plain.files
+    # Sums of tens of values in another order, and multiplication with addition in one step; the
+    # halves are rounded once more, and may then fall to the next of their numbers.
+    roundoff = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+    for name in plain.files:
+        bound = 8 * roundoff[name.split()[1]] * np.abs(plain[name]).max()
+        np.testing.assert_allclose(compiled[name], plain[name], rtol=0, atol=bound, err_msg=name)
