@@ -14,7 +14,8 @@ nox.needs_version = ">=2025.5.1"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests", "nojit", "layers", "doctest", "asv_check"]
 
-THREADED_TESTS = ["tests/test_threads.py"]
+# Neighbouring tests go to the same worker, so that two seldom compile the same kernel at once.
+WORKERS = ["-n", "2", "--dist", "worksteal"]
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
 
 
@@ -52,21 +53,19 @@ def types(session: nox.Session) -> None:
 @nox.session(python=False, requires=["environment"])
 def tests(session: nox.Session) -> None:
     """Every test that is not `slow` or `torch`, compiled."""
-    run_in_environment(session, "pytest", "-n", "2", *session.posargs)
+    run_in_environment(session, "pytest", *WORKERS, *session.posargs)
 
 
 @nox.session(python=False, requires=["environment"])
 def nojit(session: nox.Session) -> None:
     """The same tests with the kernels run as Python, which is what line coverage can see."""
-    coverage = ["--cov", "--cov-report=term-missing"]
-    run_in_environment(
-        session, "pytest", "-n", "2", *coverage, *session.posargs, NUMBA_DISABLE_JIT="1"
-    )
+    options = [*WORKERS, "--cov", "--cov-report=term-missing", *session.posargs]
+    run_in_environment(session, "pytest", *options, NUMBA_DISABLE_JIT="1")
 
 
 @nox.session(python=False, requires=["environment"])
 def layers(session: nox.Session) -> None:
-    """The tests of threads under each of Numba's threading layers, with one thread and with two."""
+    """The tests of many threads, by name, under each of Numba's threading layers."""
     # Where pip puts the library of its package tbb, the dynamic loader does not look.
     library = str(environment_prefix(session) / "lib")
     for layer in ("workqueue", "omp", "tbb") if sys.platform == "linux" else ("workqueue",):
@@ -75,7 +74,7 @@ def layers(session: nox.Session) -> None:
             if layer == "tbb":
                 env["LD_LIBRARY_PATH"] = library
             session.log(" ".join(f"{name}={value}" for name, value in env.items()))
-            run_in_environment(session, "pytest", *THREADED_TESTS, *session.posargs, **env)
+            run_in_environment(session, "pytest", "-k", "threads", *session.posargs, **env)
 
 
 @nox.session(python=False, requires=["environment"])

@@ -170,7 +170,7 @@ def vector_layout(shape: Shape, axis: Any) -> RowLayout:
 def _vectors(layout: RowLayout) -> RowLayout:
     return dataclasses.replace(
         layout,
-        channels=max(layout.rows, 1),
+        channels=layout.rows,
         shared=True,
         parameter_shape=layout.statistic_shape,
         parameter_meaning="the axes of v that are not normalized",
@@ -189,7 +189,7 @@ def group_layout(shape: Shape, channel_axis: Any, groups: Any) -> RowLayout:
 def instance_layout(shape: Shape, channel_axis: Any) -> RowLayout:
     """Return a row for each sample and channel: groups of one channel."""
     channel = _channel_beside_samples(shape, channel_axis)
-    return _group_layout(shape, channel, max(shape[channel], 1))
+    return _group_layout(shape, channel, shape[channel])
 
 
 def _channel_beside_samples(shape: Shape, channel_axis: Any) -> int:
@@ -204,7 +204,7 @@ def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
     spatial = _rest((0, channel), len(shape))
     inner = math.prod(_take(shape, spatial))
     channels = shape[channel]
-    width = channels // groups * inner
+    width = channels // max(groups, 1) * inner
     shared = inner != 1
     return RowLayout(
         order=_order((0, channel), spatial),

@@ -253,13 +253,12 @@ def check_forward(norm, x, *parameters, **out):
     assert y is out["out"] if out else type(y) is np.ndarray
     assert_close(y, expected, bounds.y, dtype, norm.rows)
     np.testing.assert_array_equal(plain, y)
-    saved_dtype = np.float32 if dtype in HALVES else np.float64
     if norm.centred:
         bound = bounds.centre.reshape(expected_saved[0].shape)
-        assert_close(saved[0], expected_saved[0], bound, saved_dtype)
+        assert_close(saved[0], expected_saved[0], bound, saved[0].dtype)
     rows = np.abs(expected_saved[-1]).reshape(-1, 1)
     bound = (bounds.scale * rows).reshape(expected_saved[-1].shape)
-    assert_close(saved[-1], expected_saved[-1], bound, saved_dtype)
+    assert_close(saved[-1], expected_saved[-1], bound, saved[-1].dtype)
     return saved
 
 
@@ -495,6 +494,31 @@ def test_nested_lists(name):
         np.testing.assert_array_equal(mine, theirs)
 
 
+class Like:
+    """Something that turns into an array, such as a data frame."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+@few_norms
+def test_what_turns_into_an_array(name):
+    norm = NORMS[name]
+    arrays = draw_all(norm, np.float32, "both")
+    x, dy, *parameters = (Like(array) for array in arrays)
+    y, *saved = norm.forward(x, *parameters)
+    expected = norm.forward(arrays[0], *arrays[2:])
+    assert type(y) is np.ndarray
+    np.testing.assert_array_equal(y, expected[0])
+    actual = norm.backward(dy, x, [Like(array) for array in saved], *parameters[:1])
+    expected = norm.backward(arrays[1], arrays[0], expected[1:], *arrays[2:3])
+    for mine, theirs in zip(as_tuple(actual), as_tuple(expected), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 MIXED = [
     pytest.param(np.float16, np.float32, id="float16-float32"),
     pytest.param(np.float16, np.float64, id="float16-float64"),
@@ -536,6 +560,40 @@ def test_a_gradient_of_another_dtype_is_first_rounded_to_that_of_x(name, dtype):
     ):
         np.testing.assert_array_equal(mine, theirs)
     check_backward(norm, dy.astype(dtype), x, saved)
+
+
+@few_norms
+@pytest.mark.parametrize("dtype", [*DTYPES, np.int64], ids=name_of)
+def test_the_dtype_of_the_statistics(name, dtype):
+    """Wider than the input, so that the backward pass loses nothing."""
+    norm = NORMS[name]
+    expected = np.float32 if dtype in HALVES else np.float64
+    x = np.arange(math.prod(norm.shape)).reshape(norm.shape).astype(dtype)
+    results = [norm.forward(x)]
+    if norm.name == "batch_norm":
+        running = {"running_mean": np.ones(5), "running_var": np.ones(5)}
+        results.append(norm.forward(x, training=False, **running))
+    for result in results:
+        assert [array.dtype for array in result[1:]] == [expected] * len(result[1:])
+
+
+@pytest.mark.parametrize("dtype, value", [(np.float64, 1e-310), (BFLOAT16, 1e-40)])
+def test_the_length_of_a_vector_whose_reciprocal_is_out_of_range(dtype, value):
+    v = np.full((1, 4), value, dtype)
+    w, norm = numnorm.weight_norm_forward(v)
+    np.testing.assert_array_equal(w, np.full((1, 4), 0.5, dtype))
+    # These numbers are subnormal: their smallest difference is what a rounding is at most.
+    smallest = np.finfo(norm.dtype).smallest_subnormal
+    assert abs(float(norm[0]) - 2 * float(v[0, 0])) <= 4 * float(smallest)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "ada_norm"])
+def test_a_reciprocal_that_is_out_of_range_is_infinite_without_a_warning(name):
+    x = np.array([[1e-40, 0, 0, 1e-40]], BFLOAT16)
+    y, *_, rstd = getattr(numnorm, f"{name}_forward")(x, eps=0)
+    # The square of x vanishes in float32, but what it is normalized to does not.
+    assert abs(float(y[0, 0])) > 0.5
+    assert rstd[0] == np.inf
 
 
 # Nothing to compute
@@ -589,7 +647,6 @@ def test_nothing_in_nothing_out(name, which, dtype):
         assert array.shape == norm.shape and array.dtype == dtype
     for array in saved:
         assert array.shape == statistics_shape(norm)
-        assert array.dtype == (np.float32 if dtype in HALVES else np.float64)
     for array in of_parameters:
         # A sum of nothing.
         assert array.dtype == dtype
@@ -805,10 +862,9 @@ def test_batch_inference(name, which, dtype):
     xhat = np.abs(reference.batch_norm_inference(x, **options)[0])
     roundings = FORWARD_ROUNDINGS * WORKING[dtype]
     assert_close(forward.y, expected[0], roundings * (xhat * sizes[0] + sizes[1]).max(), dtype)
-    saved_dtype = np.float32 if dtype in HALVES else np.float64
     for mine, theirs in zip(forward[1:], expected[1:], strict=True):
         # The mean is copied; rstd is a root and a quotient.
-        assert_close(mine, theirs, 4 * SAVED[dtype] * np.abs(theirs), saved_dtype)
+        assert_close(mine, theirs, 4 * SAVED[dtype] * np.abs(theirs), mine.dtype)
 
 
 @pytest.mark.parametrize("name", BATCH)

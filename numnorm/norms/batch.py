@@ -30,6 +30,9 @@ _BATCH = Norm(AFFINE, parameters=2)
 # Keras, Flax and ONNX momentum is the share that is kept and the running variance is biased.
 _DEFAULT_MOMENTUM = {"torch": 0.1, "keras": 0.99}
 
+# Below this a float64 number has lost digits of its squares.
+_SMALLEST_VARIANCE = 1e-290
+
 
 def batch_norm(
     x: Any,
@@ -98,8 +101,9 @@ def batch_norm(
 
     Notes
     -----
-    The variance of a channel must be representable in float64: beyond, its result is NaN.
-    An empty batch leaves the running statistics as they are.
+    Mean and variance of a channel are float64 numbers. A variance that float64 cannot represent
+    makes the channel NaN, and rounding the mean costs a float64 `x` an error of the mean's last
+    digit. An empty batch leaves the running statistics as they are.
 
     References
     ----------
@@ -180,7 +184,7 @@ convention, unbiased, eps, out
         mean, variance = running
         rstd = _reciprocal_deviation(np.asarray(variance, np.float64), eps)
         y = backend.column_forward(_BATCH, x, mean, rstd, gamma, beta, layout, out)
-        return Normalized(y, np.array(mean, np.float64), rstd)
+        return _normalized(y, mean, rstd)
     correction = _correction(unbiased, layout, running)
     moments = Moments(*backend.column_moments(x, layout, None))
     rstd = _reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
@@ -188,7 +192,12 @@ convention, unbiased, eps, out
     if running[0] is not None and moments.count:
         _update(running[0], moments.mean, share)
         _update(running[1], moments.variance(correction), share)
-    return Normalized(y, moments.mean, rstd)
+    return _normalized(y, moments.mean, rstd)
+
+
+def _normalized(y: Any, mean: Any, rstd: Any) -> Normalized:
+    saved = np.float32 if y.dtype.itemsize == 2 else np.float64
+    return Normalized(y, np.array(mean, saved), rstd.astype(saved))
 
 
 def batch_norm_backward(
@@ -316,10 +325,10 @@ def _update(running: Any, new: Any, share: float) -> None:
 
 
 def _reciprocal_deviation(variance: Any, eps: float) -> Any:
-    """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN past the range of float64."""
+    """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
     total = variance + eps
     with np.errstate(divide="ignore", invalid="ignore"):
         rstd = 1.0 / np.sqrt(total)
     rstd[total == 0.0] = 0.0
-    rstd[total == math.inf] = math.nan
+    rstd[(total == math.inf) | ((variance > 0.0) & (total < _SMALLEST_VARIANCE))] = math.nan
     return rstd

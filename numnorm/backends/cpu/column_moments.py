@@ -21,6 +21,7 @@ _merge_moments = elementwise(merge_moments)
 
 # Channels whose sums are held in the first-level cache together.
 _TILE = 512
+_SMALLEST = 5e-324
 
 
 def _make_retaken(storage: Storage) -> Callable[..., Any]:
@@ -38,8 +39,11 @@ def _make_retaken(storage: Storage) -> Callable[..., Any]:
         if smallest * values.size < m2 < np.inf:
             return mean, m2
         scale = rescale(values, 0.0)
-        high, low, m2 = statistics(values, scale)
-        return joined(high, low) / scale, m2 / scale / scale
+        high, low, scaled_m2 = statistics(values, scale)
+        m2 = scaled_m2 / scale / scale
+        if m2 == 0.0 and scaled_m2 > 0.0:
+            m2 = _SMALLEST  # tells it from a constant channel
+        return joined(high, low) / scale, m2
 
     return retaken
 
