@@ -258,13 +258,23 @@ def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return np.dtype(np.float64) if dtype.kind in "biu" else None
 
 
+# Things that would turn into a NumPy array, but not without a surprise: a masked array would
+# lose its mask, a graph would be computed and a device array copied behind the caller's back.
+_SURPRISES = ("mask", "__dask_graph__", "__cuda_array_interface__")
+
+
+def is_surprising(value: Any) -> bool:
+    """Return whether an array, or a type, must not be turned into a NumPy array silently."""
+    return any(hasattr(value, attribute) for attribute in _SURPRISES)
+
+
 def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     """Return a NumPy array, of any dtype but of no objects that are not arrays."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be a masked array: fill or compress it first")
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):
+        array = np.asarray(None if is_surprising(value) else value)
+    except (TypeError, ValueError, RuntimeError):
         array = np.asarray(None)
     if array.shape == () and array.dtype == object:
         raise TypeError(

@@ -146,16 +146,9 @@ def digest(case: Case) -> str:
 
 
 def stay_with(twin: str) -> None:
-    """Run every kernel's serial, or its parallel, twin from now on, whatever the size."""
+    """Run every kernel's serial or its parallel twin from now on, whatever the size."""
     parallel = importlib.import_module("numnorm.backends.cpu.parallel")
-    replaced = parallel.run
-
-    def run(kernel: Any, arguments: tuple[Any, ...], *_: Any) -> None:
-        getattr(kernel, twin)(*arguments)
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("numnorm.backends.cpu") and vars(module).get("run") is replaced:
-            vars(module)["run"] = run
+    vars(parallel).update(_worth_it=lambda *_: twin == "parallel", _SMALL_WORKQUEUE=0)
 
 
 class Launches:

@@ -20,11 +20,13 @@ import numnorm
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 
-# It prints what each call gives, to the last bit, and whether a kernel was compiled for that.
+# It prints what each call gives, to the last bit, and whether a kernel was compiled for that. A
+# call is the name of a norm, or name:dtype:copies for copies of the same few rows.
 CALLS = """
 import json
 import sys
 
+import ml_dtypes
 import numpy as np
 from numba.core import event
 
@@ -33,7 +35,12 @@ import numnorm
 compiled = event.RecordingListener()
 event.register("numba:compile", compiled)
 x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]], np.float32)
-results = [getattr(numnorm, name)(x).ravel().tolist() for name in sys.argv[1:]]
+
+def call(name, dtype="float32", copies="1"):
+    rows = np.tile(x, (int(copies), 1)).astype(dtype)
+    return getattr(numnorm, name)(rows)[:2].astype(float).ravel().tolist()
+
+results = [call(*argument.split(":")) for argument in sys.argv[1:]]
 print(json.dumps([results, bool(compiled.buffer), numnorm.__file__]))
 """
 
@@ -107,49 +114,57 @@ def test_another_processor_gets_code_of_its_own(with_kernel):
     assert result == pytest.approx(copy.call("layer_norm")[0][0], rel=1e-6)
 
 
-def redefine_affine(copy):
-    with (copy.package / "norms" / "affine.py").open("a") as file:
-        file.write("\n\ndef affine(xhat, gamma, beta):\n    return xhat * gamma + beta + 1\n")
+def begin_return_with(beginning, function, path):
+    """Edit what a function returns."""
+    source, edits = re.subn(
+        rf"(\ndef {function}\(.*?\n    return )",
+        rf"\g<1>{beginning}",
+        path.read_text("utf-8"),
+        count=1,
+        flags=re.DOTALL,
+    )
+    assert edits == 1
+    path.write_text(source, "utf-8")
 
 
-def redefine_helper_of_all_backends(copy):
-    with (copy.package / "backends" / "scalars.py").open("a") as file:
-        file.write("\n\ndef centre(x, high, low):\n    return (x - high) - low + x\n")
-
-
-@pytest.mark.parametrize("edit", [redefine_affine, redefine_helper_of_all_backends])
-def test_edited_sources_give_the_new_result(with_kernel, edit):
-    copy, (result,), file = with_kernel
-    edit(copy)
-    (edited,), compiled = copy.call("layer_norm")
+@pytest.mark.parametrize(
+    "function, source", [("affine", "norms/affine.py"), ("centre", "backends/scalars.py")]
+)
+def test_edited_sources_give_the_new_result(with_kernel, function, source):
+    copy, (before,), file = with_kernel
+    begin_return_with("x + " if function == "centre" else "1 + ", function, copy.package / source)
+    (after,), compiled = copy.call("layer_norm")
     assert compiled
     x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]])
-    change = 1 if edit is redefine_affine else x / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
-    expected = np.reshape(result, x.shape) + change
-    np.testing.assert_allclose(np.reshape(edited, x.shape), expected, rtol=1e-5)
-    assert copy.call("layer_norm") == ([edited], False)
+    change = x / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) if function == "centre" else 1
+    expected = np.reshape(before, x.shape) + change
+    np.testing.assert_allclose(np.reshape(after, x.shape), expected, rtol=1e-5)
+    assert copy.call("layer_norm") == ([after], False)
     assert file.exists(), "the old file still serves the old sources"
 
 
 def test_edited_formula_of_ada_norm_gives_the_new_result(copy):
     (before,), _ = copy.call("ada_norm")
-    path = copy.package / "norms" / "ada.py"
-    source, edits = re.subn(
-        r"(def adaptive\(.*?\n    return )", r"\1 1 + ", path.read_text(), count=1, flags=re.DOTALL
-    )
-    assert edits == 1
-    path.write_text(source)
+    begin_return_with("1 + ", "adaptive", copy.package / "norms" / "ada.py")
     (after,), compiled = copy.call("ada_norm")
     assert compiled
     assert after == pytest.approx(np.add(before, 1), rel=1e-6)
 
 
-# The names of compiled functions differ from process to process by the order of Python's sets.
-@pytest.mark.parametrize("norms", [("layer_norm", "rms_norm"), ("weight_norm", "rms_norm")])
-def test_kernels_compiled_by_different_processes_do_not_mix(copy, norms):
-    results = {norm: copy.call(norm, PYTHONHASHSEED="0")[0][0] for norm in norms}
-    for order in (norms, norms[::-1]):
-        assert copy.call(*order) == ([results[norm] for norm in order], False)
+MIXTURES = {
+    "formulas": ("layer_norm", "rms_norm"),
+    # Both halves are words of 16 bits to a kernel. The copies make it run in parallel.
+    "halves": ("layer_norm:float16:50000", "layer_norm:bfloat16:50000"),
+}
+
+
+@pytest.mark.parametrize("calls", MIXTURES.values(), ids=MIXTURES)
+def test_kernels_compiled_by_different_processes_do_not_mix(copy, calls):
+    # The order of Python's sets goes into the names of compiled functions: here, the same ones.
+    environment = {"PYTHONHASHSEED": "0", "NUMBA_NUM_THREADS": "2"}
+    results = {call: copy.call(call, **environment)[0][0] for call in calls}
+    for order in (calls, calls[::-1]):
+        assert copy.call(*order, **environment) == ([results[call] for call in order], False)
 
 
 def test_compiling_and_loading_give_the_same_bytes(tmp_path):

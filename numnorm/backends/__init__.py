@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from numnorm.arguments import is_surprising
 from numnorm.backends.contract import Backend
 
 
@@ -23,10 +24,6 @@ class _Entry(NamedTuple):
 
 
 _REGISTRY = (_Entry("numpy", "ndarray", "numnorm.backends.cpu"),)
-
-# Things that would turn into a NumPy array, but not without a surprise: a masked array would
-# lose its mask, a graph would be computed and a device array copied behind the caller's back.
-_SURPRISES = ("mask", "__dask_graph__", "__cuda_array_interface__")
 
 
 def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
@@ -46,7 +43,7 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _backend_of(kind: Any) -> Backend | None:
-    if any(hasattr(kind, attribute) for attribute in _SURPRISES):
+    if is_surprising(kind):
         return None
     for entry in _REGISTRY:
         package = sys.modules.get(entry.package)
@@ -57,7 +54,7 @@ def _backend_of(kind: Any) -> Backend | None:
 
 def _as_numpy(array: Any, name: str) -> np.ndarray[Any, Any]:
     plain = isinstance(array, list | tuple | int | float | np.generic)
-    like = hasattr(array, "__array__") and not any(hasattr(array, a) for a in _SURPRISES)
+    like = hasattr(array, "__array__") and not is_surprising(array)
     if plain or like:
         try:
             return np.asarray(array)

@@ -106,7 +106,10 @@ class Backend(Protocol):
         out: Any,
         save: bool,
     ) -> tuple[Any, Any, Any]:
-        """Return y and, where `save` is true, the mean (None if uncentred) and rstd of each row."""
+        """Return y and, where `save` is true, mean and rstd of each row.
+
+        An uncentred row's root mean square, 1 / rstd, takes the place of its mean.
+        """
 
     def row_backward(
         self,

@@ -85,8 +85,10 @@ def weight_norm_forward(
     """
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
-    w, _, rnorm = backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, True)
-    return WeightNormalized(w, _reciprocal(rnorm))
+    w, norm, _ = backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, True)
+    if layout.width == 0:
+        norm[...] = 0  # there is no mean of nothing, but a length
+    return WeightNormalized(w, norm)
 
 
 def weight_norm_backward(

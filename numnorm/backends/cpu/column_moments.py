@@ -21,7 +21,7 @@ _merge_moments = elementwise(merge_moments)
 
 # Channels whose sums are held in the first-level cache together.
 _TILE = 512
-_SMALLEST = 5e-324
+_SMALLEST = 1e-300
 
 
 def _make_retaken(storage: Storage) -> Callable[..., Any]:

@@ -70,15 +70,27 @@ def _centred(value, high, low):
 
 
 def joined(high, low):
-    """Return the mean in float64, 0 where there is none."""
-    return 0.0 if high is None else np.float64(high) + np.float64(low)
+    """Return the mean in float64."""
+    return np.float64(high) + np.float64(low)
 
 
 @overload(joined, inline="always")
 def _joined(high, low):
-    if _is_missing(high):
-        return lambda high, low: 0.0
     return lambda high, low: np.float64(high) + np.float64(low)
+
+
+def location(high, low, rstd):
+    """Return the mean in float64; where there is none, the root mean square, 1 / rstd."""
+    if high is None:
+        return 1.0 / rstd if rstd != 0.0 else 0.0
+    return joined(high, low)
+
+
+@overload(location, inline="always")
+def _location(high, low, rstd):
+    if _is_missing(high):
+        return lambda high, low, rstd: 1.0 / rstd if rstd != 0.0 else 0.0
+    return lambda high, low, rstd: np.float64(high) + np.float64(low)
 
 
 def split(mean, scale):

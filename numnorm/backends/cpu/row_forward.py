@@ -9,7 +9,7 @@ import numpy as np
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
-from numnorm.backends.cpu.optional import centred, element, joined, part
+from numnorm.backends.cpu.optional import centred, element, location, part
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import inverse_deviation
@@ -39,7 +39,7 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     """Return the forward kernel of a formula.
 
     It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved,
-    parts``: `count` is the divisor of the squares, `saved` is ``(2, N)`` for mean and rstd, or
+    parts``: `count` is the divisor of the squares, `saved` is ``(2, N)`` for mean (the root mean square, where there is none) and rstd, or
     ``(2, 0)`` to save nothing, and `parts` is how many parts the rows are cut into.
     """
     real = storage.working
@@ -78,7 +78,7 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
                 statistic = scale, high, low, real(rstd)
                 apply_run(x[i][left:right], *statistic, weight, bias, y[i][left:right])
             if saved.shape[1] > 0:
-                saved[0, i] = joined(high, low) / scale
+                saved[0, i] = location(high, low, rstd) / scale
                 saved[1, i] = rstd * scale
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

@@ -117,7 +117,7 @@ def row_forward(
     out: Any,
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return y and, where `save` is true, mean and rstd of each row."""
+    """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
     kernel, storage, size, elements, parts, constants, direct = _forward_plan(
         norm, x.dtype, layout, scaling
     )
@@ -139,7 +139,9 @@ def row_forward(
     y = target if direct and out is None else result(target, x, out, layout.order)
     if not save:
         return y, None, None
-    mean, rstd = saved.astype(storage.saved, copy=False).reshape(2, *layout.statistic_shape)
+    with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
+        saved = saved.astype(storage.saved, copy=False)
+    mean, rstd = saved.reshape(2, *layout.statistic_shape)
     return y, mean, rstd
 
 
