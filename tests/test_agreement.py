@@ -176,12 +176,13 @@ class Bounds:
     def in_sequence(self):
         """How many terms of a sum come one after another.
 
-        Compiled code takes the sums of a row side by side; only batch norm adds up 32 rows.
+        Compiled code takes at least eight sums of a row side by side, and starts again after 2048
+        terms; batch norm adds up 32 rows.
         """
         count = self.norm.rows(self.xhat).shape[1]
         if UNCOMPILED:
             return count
-        return min(count, 32) if self.norm.name == "batch_norm" else 0
+        return max(min(count, 2048) / 8, min(count, 32) if self.norm.name == "batch_norm" else 0)
 
     def rounded_means(self):
         """What the roundings of means while they are merged add up to.

@@ -39,8 +39,9 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     """Return the forward kernel of a formula.
 
     It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved,
-    parts``: `count` is the divisor of the squares, `saved` is ``(2, N)`` for mean (the root mean square, where there is none) and rstd, or
-    ``(2, 0)`` to save nothing, and `parts` is how many parts the rows are cut into.
+    parts``: `count` is the divisor of the squares, `saved` is ``(2, N)`` for mean (the root mean
+    square, where there is none) and rstd, or ``(2, 0)`` to save nothing, and `parts` is how many
+    parts the rows are cut into.
     """
     real = storage.working
     statistics = make_statistics(storage, centred=formula.centred)
