@@ -65,16 +65,17 @@ def nojit(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def layers(session: nox.Session) -> None:
-    """The tests of many threads, by name, under each of Numba's threading layers."""
+    """The tests of threads under each of Numba's threading layers, with one thread and with two."""
     # Where pip puts the library of its package tbb, the dynamic loader does not look.
     library = str(environment_prefix(session) / "lib")
+    chosen = ["tests/test_threads.py", "tests/test_agreement.py", "-k", "threads"]
     for layer in ("workqueue", "omp", "tbb") if sys.platform == "linux" else ("workqueue",):
         for threads in ("1", "2"):
             env = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": threads}
             if layer == "tbb":
                 env["LD_LIBRARY_PATH"] = library
             session.log(" ".join(f"{name}={value}" for name, value in env.items()))
-            run_in_environment(session, "pytest", "-k", "threads", *session.posargs, **env)
+            run_in_environment(session, "pytest", *chosen, *session.posargs, **env)
 
 
 @nox.session(python=False, requires=["environment"])

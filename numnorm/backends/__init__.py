@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+import numnorm.backends.forking  # noqa: F401  # notices a fork from now on
 from numnorm.arguments import is_surprising
 from numnorm.backends.contract import Backend
 

@@ -64,6 +64,9 @@ def twins(name: str, kernel: Function) -> Twins:
 
 
 def _entry(name: str, kernel: Function, *, parallel: bool = False) -> Function:
+    # The symbol in the machine code follows from this name and a count of the functions of the
+    # process that compiled it: another kernel from another process could have the same one.
+    kernel.__name__ = kernel.__qualname__ = "numnorm_" + name.replace(".", "_")
     compiled = numba.njit(fastmath=_ELEMENTWISE, parallel=parallel, **_COMMON)(kernel)
     if hasattr(compiled, "_cache"):  # it is the plain function when NUMBA_DISABLE_JIT is set
         compiled._cache = KernelCache(name)

@@ -10,23 +10,20 @@ import threading
 from typing import Any
 
 import numba
-from numba.np.ufunc import parallel as numba_parallel
 
 from numnorm.backends.cpu.jit import Twins
+from numnorm.backends.forking import threads_are_gone
 
 # Elements below which a serial kernel is done before a parallel one has started.
 _SMALL = 1 << 15
 _SMALL_WORKQUEUE = 1 << 18
 
 _workqueue_lock = threading.Lock()
-_must_stay_serial = False
 
 
 def _after_fork_in_child() -> None:
-    """Stay serial in the child of a process whose threads had been started."""
-    global _must_stay_serial, _workqueue_lock
-    _must_stay_serial = getattr(numba_parallel, "_is_initialized", True)
-    # Another thread of the parent may have held it; it does not exist here.
+    """Replace the lock: a thread of the parent that held it does not exist in the child."""
+    global _workqueue_lock
     _workqueue_lock = threading.Lock()
 
 
@@ -57,7 +54,7 @@ def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None
 def _worth_it(elements: int, parts: int) -> bool:
     # Asking for the number of threads starts them, so it comes last.
     return (
-        elements >= _SMALL and parts > 1 and not _must_stay_serial and numba.get_num_threads() > 1
+        elements >= _SMALL and parts > 1 and not threads_are_gone() and numba.get_num_threads() > 1
     )
 
 
