@@ -264,8 +264,8 @@ def assert_close(actual, expected, bound, dtype, rows=np.asarray):
     size = np.abs(rows(expected))
     allowed = bound + float(limits.eps) / 2 * size + float(limits.smallest_subnormal) / 2
     error = np.abs(rows(reference.exact(actual) - expected))
-    # Gradients of halves may be too large for a half.
-    wrong = (error > allowed) & (size + bound < float(limits.max))
+    # Gradients of halves may be too large for a half. What is not a number is wrong.
+    wrong = ~(error <= allowed) & (size + bound < float(limits.max))
     worst = (error[wrong] / np.broadcast_to(allowed, error.shape)[wrong]).tolist()
     assert not worst, f"{len(worst)} errors of up to {max(worst):.3g} times the bound"
 
