@@ -312,8 +312,10 @@ def test_room_is_reserved_where_there_is_no_fallocate(capsys, monkeypatch, known
 
 
 def child(code, *arguments):
-    """Start Python on `code`, which finds the arguments in sys.argv and Ctrl-C as in a shell."""
+    """Start Python on `code`, which finds the arguments in sys.argv and signals as in a shell."""
     preamble = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    if hasattr(signal, "SIGHUP"):  # ignored below nohup
+        preamble += "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
     path = os.pathsep.join([str(Path(numnorm.__file__).parents[1]), *sys.path])
     return subprocess.Popen(
         [sys.executable, "-c", preamble + code, *map(str, arguments)],
