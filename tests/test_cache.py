@@ -55,8 +55,8 @@ class Copy:
         shutil.copytree(Path(numnorm.__file__).parent, self.package, ignore=ignored)
         self.environment = {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
 
-    def start(self, *norms, **changes):
-        return start("-c", CALLS, *norms, **self.environment | changes)
+    def start(self, *norms, before="", **changes):
+        return start("-c", before + CALLS, *norms, **self.environment | changes)
 
     def finish(self, process):
         """The results of the calls, and whether anything was compiled."""
@@ -165,6 +165,19 @@ def test_kernels_compiled_by_different_processes_do_not_mix(copy, calls):
     results = {call: copy.call(call, **environment)[0][0] for call in calls}
     for order in (calls, calls[::-1]):
         assert copy.call(*order, **environment) == ([results[call] for call in order], False)
+
+
+def test_parallel_kernels_compiled_at_the_same_address_do_not_mix(copy):
+    # As in two children of one process, where Numba names the loops of both by one address.
+    same = {
+        "before": "from numba.parfors.parfor import Parfor\nParfor.__hash__ = lambda self: 1\n",
+        "PYTHONHASHSEED": "0",
+        "NUMBA_NUM_THREADS": "2",
+    }
+    calls = MIXTURES["halves"]
+    results = {call: copy.call(call, **same)[0][0] for call in calls}
+    for order in (calls, calls[::-1]):
+        assert copy.call(*order, **same)[0] == [results[call] for call in order]
 
 
 def test_compiling_and_loading_give_the_same_bytes(tmp_path):

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import pickle
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -29,6 +30,11 @@ import numnorm
 
 _DIGEST_SIZE = 32
 _COMPILED_ROOMS = ("backends", "norms")
+
+# Numba names the body of a parallel loop after its address while it was compiled. Kernels from
+# different processes can have the same name there, and the loader would run one for the other.
+_LOOP_BODY = re.compile(rb"__numba_parfor_gufunc_\w+")
+_loop_bodies: dict[bytes, str] = {}
 
 
 @functools.cache
@@ -98,7 +104,7 @@ class KernelCache(_Cache):
         with contextlib.suppress(Exception):
             content = path.read_bytes()
             digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
-            if hashlib.sha256(payload).digest() == digest:
+            if hashlib.sha256(payload).digest() == digest and _own_loop_bodies(payload, path.name):
                 return CompileResultCacheImpl.rebuild(None, target_context, pickle.loads(payload))
         return None
 
@@ -109,6 +115,7 @@ class KernelCache(_Cache):
             return
         with contextlib.suppress(Exception):
             payload = dumps(CompileResultCacheImpl.reduce(None, data))
+            _own_loop_bodies(payload, path.name)
             _write_whole(path, hashlib.sha256(payload).digest() + payload)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
@@ -124,6 +131,12 @@ class KernelCache(_Cache):
         )
         key = hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
         return directory() / f"{self._name}-{key}.bin"  # type: ignore[operator]
+
+
+def _own_loop_bodies(code: bytes, owner: str) -> bool:
+    """Return whether no other kernel of this process has loop bodies of the same names."""
+    names = set(_LOOP_BODY.findall(code))
+    return all(_loop_bodies.setdefault(name, owner) == owner for name in names)
 
 
 def _write_whole(path: Path, content: bytes) -> None:
