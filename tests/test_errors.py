@@ -441,6 +441,11 @@ BATCH = [
     (ValueError, "running_mean must be given with the other one, got None", running(None)),
     (TypeError, "running_mean must be an array to be updated, got list", running([1.0] * 4)),
     (TypeError, "running_var must be an array to be updated, got float", running(ROW, 1.0)),
+    (
+        ValueError,
+        "running_var must not share memory with running_mean, got such an array",
+        dict(running(), **dict.fromkeys(("running_mean", "running_var"), np.ones(4))),
+    ),
     (ValueError, wrong_shape("running_mean", (4,), *CHANNELS_OF_X), running(ROW[:2])),
     (ValueError, wrong_shape("running_var", (4,), *CHANNELS_OF_X), running(ROW, ROW[:2])),
     (

@@ -300,6 +300,8 @@ def _checked_running(
         array = given[name] = as_plain_array(name, value)
         check_shape(name, array.shape, (layout.channels,), "the channels of x")
         check_float(name, array.dtype)
+    if training and np.shares_memory(mean, variance):
+        raise ValueError("running_var must not share memory with running_mean, got such an array")
     return given["running_mean"], given["running_var"]
 
 
