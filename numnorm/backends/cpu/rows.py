@@ -141,8 +141,8 @@ def row_forward(
         return y, None, None
     with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
         saved = saved.astype(storage.saved, copy=False)
-    mean, rstd = saved.reshape(2, *layout.statistic_shape)
-    return y, mean, rstd
+    shape = layout.statistic_shape
+    return y, saved[0].reshape(shape), saved[1].reshape(shape)
 
 
 def row_backward(
