@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     # Only here, so that `doctor` does not load what `demo` needs, nor the other way round.
-    command = importlib.import_module(f"numnorm.commands.{arguments.command}")
+    command = importlib.import_module(f"numnorm.commands.{arguments.command}.command")
     return _run(f"numnorm {arguments.command}", command.main, arguments.arguments)
 
 

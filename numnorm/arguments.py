@@ -258,14 +258,14 @@ def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return np.dtype(np.float64) if dtype.kind in "biu" else None
 
 
-# Things that would turn into a NumPy array, but not without a surprise: a masked array would
-# lose its mask, a graph would be computed and a device array copied behind the caller's back.
-_SURPRISES = ("mask", "__dask_graph__", "__cuda_array_interface__")
+# A graph would be computed and a device array copied behind the caller's back.
+_SURPRISES = ("__dask_graph__", "__cuda_array_interface__")
 
 
 def is_surprising(value: Any) -> bool:
-    """Return whether an array, or a type, must not be turned into a NumPy array silently."""
-    return any(hasattr(value, attribute) for attribute in _SURPRISES)
+    """Return whether an object must not be turned into a NumPy array silently."""
+    masked = isinstance(value, np.ma.MaskedArray)  # it would lose its mask
+    return masked or any(hasattr(value, attribute) for attribute in _SURPRISES)
 
 
 def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:

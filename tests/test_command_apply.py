@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import numnorm
 from numnorm.__main__ import main
-from numnorm.commands import arrayfile, blocks
+from numnorm.commands.apply import arrayfile, blocks
 from numnorm.commands.progress import progress_bar
 
 TINY = "0.0004"  # blocks of 419 bytes

@@ -8,9 +8,10 @@ import pytest
 
 import numnorm
 from numnorm.__main__ import main
-from numnorm.commands import curves, demo
-from numnorm.commands.classifier import Classifier
-from numnorm.commands.layers import BatchNorm, LayerNorm
+from numnorm.commands.demo import command as demo
+from numnorm.commands.demo import curves
+from numnorm.commands.demo.classifier import Classifier
+from numnorm.commands.demo.layers import BatchNorm, LayerNorm
 
 NORMS = list(demo.NORMS)
 

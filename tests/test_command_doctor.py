@@ -12,7 +12,7 @@ import pytest
 import numnorm
 from numnorm.__main__ import main
 from numnorm.backends.cpu import cache
-from numnorm.commands import facts, selftest
+from numnorm.commands.doctor import facts, selftest
 
 NORMS = ["layer", "rms", "ada", "batch", "group", "instance", "weight"]
 

@@ -52,6 +52,21 @@ class Attribute(HasArray):
         self.__cuda_array_interface__ = {}
 
 
+class OnHost(HasArray):
+    """Of a kind that can be on the device, but is not: so JAX and PyTorch say it."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise AttributeError("in the memory of the host")
+
+
+class Frame(HasArray):
+    """With a method that has the name of a masked array's mask: so pandas has it."""
+
+    def mask(self, condition):
+        return self
+
+
 class Unwilling:
     """What raises an error of its own when it should turn into an array."""
 
@@ -73,8 +88,10 @@ class Unwilling:
         [np.array(row) for row in VALUES],
         np.array(VALUES).view(Subclass),
         HasArray(),
+        OnHost(),
+        Frame(),
     ],
-    ids=["lists", "tuples", "list-of-arrays", "subclass", "has-array"],
+    ids=["lists", "tuples", "list-of-arrays", "subclass", "has-array", "on-host", "frame"],
 )
 def test_taken_as_an_array(x):
     y = numnorm.layer_norm(x)
@@ -251,6 +268,9 @@ def fake_array(monkeypatch):
         def __init__(self, values):
             self.values = np.asarray(values)
             self.shape = self.values.shape
+
+        # What a Dask array and an array of a GPU have: without a backend they are refused.
+        __cuda_array_interface__ = __dask_graph__ = None
 
         def __array__(self, dtype=None, copy=None):
             raise AssertionError("copied to the CPU behind the caller's back")

@@ -82,8 +82,8 @@ def test_direction_of_imports(name):
         assert packages - sys.stdlib_module_names <= {"numpy"}
     if room == "backends":
         # A backend is handed a norm's formulas.
-        assert not imported_within(name, "numnorm.norms", "numnorm.commands", "numnorm.rnn")
-    if room in ("norms", "rnn"):
+        assert not imported_within(name, "numnorm.norms", "numnorm.commands")
+    if room == "norms":
         allowed = ("numnorm.backends.contract", "numnorm.backends.scalars")
         backends = imported_within(name, "numnorm.backends") - imported_within(name, *allowed)
         assert backends <= {"numnorm.backends", "numnorm.backends.backend_for"}
@@ -100,7 +100,7 @@ def test_only_a_backend_and_the_commands_import_a_compiler(name):
     assert allowed or not imported_within(name, "numba", "llvmlite", "scipy")
 
 
-@pytest.mark.parametrize("name", [n for n in TREES if n.startswith("backends/cpu/")])
+@pytest.mark.parametrize("name", [n for n in TREES if re.match(r"backends/\w+/", n)])
 def test_options_of_compilation_are_chosen_in_one_place(name):
     options = {"fastmath", "error_model", "nogil", "parallel", "boundscheck"}
     compilers = {"jit", "njit", "vectorize", "guvectorize", "cfunc"}
@@ -158,6 +158,25 @@ def test_each_norm_has_its_three_functions():
     assert {f"{norm}{suffix}" for norm in NORMS for suffix in ("_forward", "_backward")} <= set(
         FUNCTIONS
     )
+
+
+# Where there is a table of norms, none may be forgotten.
+TABLES = [
+    "README.md",
+    "docs/design.md",
+    "asv_benchmarks/benchmarks/calls.py",
+    "numnorm/commands/doctor/selftest.py",
+    "tests/reference.py",
+    "tests/every_call.py",
+    *(f"tests/test_{name}.py" for name in ("accuracy", "agreement", "errors", "gradients")),
+    *(f"tests/test_{name}.py" for name in ("properties", "torch")),
+]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_norm_is_in_every_table(table):
+    content = (Path(__file__).parents[1] / table).read_text("utf-8")
+    assert [norm for norm in NORMS if norm not in content] == []
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

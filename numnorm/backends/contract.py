@@ -24,6 +24,10 @@ _DEFAULT_NAMES = Names()
 class Formula:
     """What a kernel is made from; norms with one formula share their kernels.
 
+    The statistics are those of a row or column: mean and squared deviations or, if it is not
+    centred, the squares alone. The gradients of gamma and beta are ``sum(dy * xhat)`` and
+    ``sum(dy)``; a formula that needs others needs another kernel.
+
     Parameters
     ----------
     name : str
@@ -51,7 +55,8 @@ class Norm:
     formula : Formula
         Which statistics it uses, and its map of the normalized value.
     parameters : int
-        How many learned parameters it has: 0, 1 (gamma) or 2 (gamma and beta).
+        How many learned parameters it has: 1 (gamma), 2 (gamma and beta), or 0: then gamma and
+        beta are numbers, the norm's own.
     names : Names
         What its arguments are called where they are not called that.
     """
@@ -86,7 +91,8 @@ class Detached(NamedTuple):
 class Backend(Protocol):
     """The functions of a backend's package; arrays are of that backend's own type.
 
-    Every `x` has been through `as_float_array`.
+    Every `x` has been through `as_float_array`. The norm of a column function is centred, and
+    its map affine, with gamma and beta: the gradients of both are what its means are made of.
     """
 
     def as_float_array(self, name: str, value: Any) -> Any:
@@ -94,6 +100,23 @@ class Backend(Protocol):
 
     def as_statistic(self, name: str, value: Any, expected: Shape, meaning: str) -> Any:
         """Return a saved statistic, checked, as a 1-D array of float64."""
+
+    def saved(self, statistic: Any, x: Any) -> Any:
+        """Return a new array of the dtype in which the statistics of x are returned."""
+
+    def reciprocal(self, values: Any) -> Any:
+        """Return 1 over each value, and 0 for 0."""
+
+    def reciprocal_deviation(self, variance: Any, eps: float) -> Any:
+        """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside float64's range."""
+
+    def running_statistics(
+        self, mean: Any, variance: Any, layout: ColumnLayout, update: bool
+    ) -> tuple[Any, Any]:
+        """Return the running statistics, checked: the caller's own if they will be updated."""
+
+    def update_running(self, running: Any, new: Any, share: float) -> None:
+        """Move running statistics towards those of a new batch by its share."""
 
     def row_forward(
         self,
@@ -125,7 +148,10 @@ class Backend(Protocol):
         detached: Detached,
         out: Any,
     ) -> tuple[Any, Any, Any]:
-        """Return dx and, where the layout has parameters, dgamma and dbeta."""
+        """Return dx and, for a norm with parameters, dgamma and dbeta.
+
+        `mean` is None where the norm is not centred.
+        """
 
     def column_moments(
         self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None

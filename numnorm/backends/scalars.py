@@ -1,7 +1,8 @@
 """The scalar formulas that every norm shares, written once for every backend.
 
-Plain functions of numbers: a backend compiles them with its own compiler. They hold no Python
-literals of a fixed width, so that float32 arithmetic stays float32 when they are compiled.
+Plain functions of numbers: a backend compiles them with its own compiler. Those that are applied
+to every element hold no literals, so that float32 arithmetic stays float32 when it is compiled;
+those of a row's statistics are compiled for float64.
 """
 
 import math

@@ -22,9 +22,9 @@ def adaptive(xhat: Any, scale: Any, k: Any) -> Any:
     return scale * (xhat - k * xhat * xhat)
 
 
-def adaptive_gradient(dy: Any, xhat: Any, scale: Any, slope: Any) -> Any:
-    """Return the gradient of `adaptive`: slope is k if the factor is a constant, else 2 k."""
-    return dy * (scale - scale * slope * xhat)
+def adaptive_gradient(dy: Any, xhat: Any, scale: Any, k: Any) -> Any:
+    """Return the gradient of `adaptive`, its factor a constant; for one that is not, give 2 k."""
+    return dy * (scale - scale * k * xhat)
 
 
 _ADAPTIVE = Formula("adaptive", centred=True, forward=adaptive, backward=adaptive_gradient)
@@ -218,7 +218,7 @@ def ada_norm_backward(
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
     scaling = _scaling(eps, eps_in, ddof, layout)
-    slope = check_number("k", k) * (1.0 if check_flag("detach_factor", detach_factor) else 2.0)
+    k = check_number("k", k) * (1.0 if check_flag("detach_factor", detach_factor) else 2.0)
     return backend.row_backward(
-        _ADA, dy, x, mean, rstd, _scale_of(scale), slope, layout, scaling, Detached(), out
+        _ADA, dy, x, mean, rstd, _scale_of(scale), k, layout, scaling, Detached(), out
     )[0]

@@ -1,21 +1,15 @@
 """Batch normalization (Ioffe and Szegedy 2015), its running statistics included."""
 
-import math
 from typing import Any
-
-import numpy as np
 
 from numnorm.arguments import (
     ColumnLayout,
-    as_plain_array,
     brief,
     check_choice,
     check_eps,
     check_flag,
-    check_float,
     check_integer,
     check_number,
-    check_shape,
     column_layout,
 )
 from numnorm.backends import backend_for
@@ -29,9 +23,6 @@ _BATCH = Norm(AFFINE, parameters=2)
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
 # Keras, Flax and ONNX momentum is the share that is kept and the running variance is biased.
 _DEFAULT_MOMENTUM = {"torch": 0.1, "keras": 0.99}
-
-# Below this a float64 number has lost digits of its squares.
-_SMALLEST_VARIANCE = 1e-290
 
 
 def batch_norm(
@@ -179,25 +170,22 @@ convention, unbiased, eps, out
     eps = check_eps(eps)
     share = _new_share(momentum, batches, convention)
     unbiased = convention == "torch" if unbiased is None else check_flag("unbiased", unbiased)
-    running = _checked_running(running_mean, running_var, layout, check_flag("training", training))
-    if not training:
-        mean, variance = running
-        rstd = _reciprocal_deviation(np.asarray(variance, np.float64), eps)
-        y = backend.column_forward(_BATCH, x, mean, rstd, gamma, beta, layout, out)
-        return _normalized(y, mean, rstd)
-    correction = _correction(unbiased, layout, running)
-    moments = Moments(*backend.column_moments(x, layout, None))
-    rstd = _reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
-    y = backend.column_forward(_BATCH, x, moments.mean, rstd, gamma, beta, layout, out)
-    if running[0] is not None and moments.count:
-        _update(running[0], moments.mean, share)
-        _update(running[1], moments.variance(correction), share)
-    return _normalized(y, moments.mean, rstd)
-
-
-def _normalized(y: Any, mean: Any, rstd: Any) -> Normalized:
-    saved = np.float32 if y.dtype.itemsize == 2 else np.float64
-    return Normalized(y, np.array(mean, saved), rstd.astype(saved))
+    training = check_flag("training", training)
+    running = _given(running_mean, running_var, training)
+    if running is not None:
+        running = backend.running_statistics(*running, layout, training)
+    if running is not None and not training:
+        mean, rstd = running[0], backend.reciprocal_deviation(running[1], eps)
+    else:
+        correction = _correction(unbiased, layout, running)
+        moments = Moments(*backend.column_moments(x, layout, None))
+        mean = moments.mean
+        rstd = backend.reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
+    y = backend.column_forward(_BATCH, x, mean, rstd, gamma, beta, layout, out)
+    if running is not None and training and moments.count:
+        backend.update_running(running[0], moments.mean, share)
+        backend.update_running(running[1], moments.variance(correction), share)
+    return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
 
 
 def batch_norm_backward(
@@ -283,54 +271,20 @@ def _new_share(momentum: Any, batches: Any, convention: Any) -> float:
     return share if convention == "torch" else 1.0 - share
 
 
-def _checked_running(
-    mean: Any, variance: Any, layout: ColumnLayout, training: bool
-) -> tuple[Any, Any]:
-    """Return the running statistics: the given arrays to be updated, else arrays to be read."""
-    given = {"running_mean": mean, "running_var": variance}
+def _given(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:
+    """Return both running statistics, or None if there are none and none are needed."""
     if training and mean is None and variance is None:
-        return None, None
-    for name, array in given.items():
+        return None
+    for name, array in (("running_mean", mean), ("running_var", variance)):
         if array is None:
             when = "with the other one" if training else "when training is False"
             raise ValueError(f"{name} must be given {when}, got None")
-        if training:
-            _check_updatable(name, array)
-    for name, value in given.items():
-        array = given[name] = as_plain_array(name, value)
-        check_shape(name, array.shape, (layout.channels,), "the channels of x")
-        check_float(name, array.dtype)
-    if training and np.shares_memory(mean, variance):
-        raise ValueError("running_var must not share memory with running_mean, got such an array")
-    return given["running_mean"], given["running_var"]
+    return mean, variance
 
 
-def _check_updatable(name: str, array: Any) -> None:
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} must be an array to be updated, got {type(array).__name__}")
-    if array.dtype.kind in "biu":
-        raise TypeError(f"{name} must have a float dtype to be updated, got {array.dtype}")
-    if not array.flags.writeable:
-        raise ValueError(f"{name} must be writable to be updated, got a read-only array")
-
-
-def _correction(unbiased: bool, layout: ColumnLayout, running: tuple[Any, Any]) -> int:
-    if running[0] is not None and unbiased and layout.per_channel == 1:
+def _correction(unbiased: bool, layout: ColumnLayout, running: Any) -> int:
+    if running is not None and unbiased and layout.per_channel == 1:
         raise ValueError(
             "x must have at least 2 values in each channel for an unbiased running_var, got 1"
         )
     return int(unbiased)
-
-
-def _update(running: Any, new: Any, share: float) -> None:
-    running[...] = (running.astype(np.float64) * (1.0 - share) + new * share).astype(running.dtype)
-
-
-def _reciprocal_deviation(variance: Any, eps: float) -> Any:
-    """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
-    total = variance + eps
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rstd = 1.0 / np.sqrt(total)
-    rstd[total == 0.0] = 0.0
-    rstd[(total == math.inf) | ((variance > 0.0) & (total < _SMALLEST_VARIANCE))] = math.nan
-    return rstd

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from numnorm.arguments import Axis, RowLayout, vector_layout
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Detached, Names, Norm, Scaling, scaling_by
@@ -138,14 +136,8 @@ def weight_norm_backward(
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     norm = backend.as_statistic("norm", norm, layout.statistic_shape, "one for each row")
-    rnorm = _reciprocal(norm).reshape(layout.statistic_shape)
+    rnorm = backend.reciprocal(norm).reshape(layout.statistic_shape)
     dv, dg, _ = backend.row_backward(
         _WEIGHT, dw, v, None, rnorm, g, None, layout, _scaling(layout), Detached(), out
     )
     return WeightGradients(dv, dg)
-
-
-def _reciprocal(values: Any) -> Any:
-    """Return 1 over each value, 0 for 0: a vector of zeros has no direction."""
-    with np.errstate(divide="ignore"):
-        return np.where(values == 0, values.dtype.type(0), 1 / values)

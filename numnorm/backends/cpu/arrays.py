@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import as_plain_array, check_float, check_shape, result_dtype
+from numnorm.arguments import Shape, as_plain_array, check_float, check_shape, result_dtype
 from numnorm.backends.cpu.memory import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.storage import Storage
 
 Array = np.ndarray[Any, Any]
-Shape = tuple[int, ...]
 Order = tuple[int, ...] | None
-
 
 _FLOAT64 = np.dtype(np.float64)
 _NATIVE = frozenset((np.dtype(np.float16), np.dtype(np.float32), _FLOAT64))

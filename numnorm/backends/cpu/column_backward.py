@@ -7,7 +7,7 @@ from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.optional import centred, element, part
-from numnorm.backends.cpu.row_backward import make_gradient_sums, make_input_gradients
+from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import input_gradient
 

@@ -4,7 +4,7 @@ from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
 from numnorm.backends.cpu.optional import centred, element, part
-from numnorm.backends.cpu.row_forward import make_apply
+from numnorm.backends.cpu.runs import make_apply
 from numnorm.backends.cpu.storage import Storage
 
 

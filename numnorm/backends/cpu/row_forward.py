@@ -1,38 +1,19 @@
 """The forward kernel of every norm whose statistics are shared by a row."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
-from numnorm.backends.cpu.optional import centred, element, location, part
+from numnorm.backends.cpu.optional import location, part
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
+from numnorm.backends.cpu.runs import make_apply
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import inverse_deviation
 
 _inverse_deviation = elementwise(inverse_deviation)
-
-
-def make_apply(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled loop that normalizes, maps and stores a row's runs of elements.
-
-    A run is a stretch of elements that belong to one channel: a whole row of a layer norm, with
-    a gamma for each element, or one channel of a group norm, with a gamma for all of it.
-    """
-    forward = elementwise(formula.forward)
-    real, widen, narrow = storage.working, storage.widen, storage.narrow
-
-    @elementwise
-    def apply_run(x, scale, high, low, rstd, gamma, beta, y):
-        for j in range(x.size):
-            xhat = centred(widen(x[j]) * scale, high, low) * rstd
-            y[j] = narrow(forward(xhat, element(gamma, j, real(1)), element(beta, j, real(0))))
-
-    return apply_run
 
 
 def make_row_forward(formula: Formula, storage: Storage) -> Twins:

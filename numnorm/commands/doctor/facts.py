@@ -79,7 +79,7 @@ def blas() -> Iterator[Fact]:
     except ImportError:
         yield "blas", 'not known: threadpoolctl is not installed (pip install "numnorm[cli]")'
         return
-    # Compiled code calls SciPy's library, which is loaded only by this.
+    # Numba's linear algebra calls SciPy's library, which is loaded only by this.
     importlib.import_module("scipy.linalg.cython_blas")
     libraries = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
     for library in libraries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from numnorm.commands import facts, selftest
+from numnorm.commands.doctor import facts, selftest
 from numnorm.commands.errors import CommandParser
 
 _DESCRIPTION = """\

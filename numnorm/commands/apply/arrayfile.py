@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
-from numnorm.commands.blocks import Box, boxes, lengths, steps, whole
+from numnorm.commands.apply.blocks import Box, boxes, lengths, steps, whole
 from numnorm.commands.errors import CommandError
 from numnorm.commands.wholefile import reserve
 

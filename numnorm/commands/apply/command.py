@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.commands.arrayfile import ArrayFile, create_output, open_input, read_array
-from numnorm.commands.blocks import boxes, steps, whole
+from numnorm.commands.apply.arrayfile import ArrayFile, create_output, open_input, read_array
+from numnorm.commands.apply.blocks import boxes, steps, whole
+from numnorm.commands.apply.methods import OPTIONS, Job
 from numnorm.commands.errors import CommandError, CommandParser
-from numnorm.commands.methods import OPTIONS, Job
 from numnorm.commands.progress import progress_bar
 from numnorm.commands.wholefile import appearing, check_writable
 
@@ -24,9 +24,9 @@ Normalize the array in INPUT and write the result to OUTPUT, both .npy files.
 
 The work is done in blocks through memory maps, so that the files may be larger than memory; only
 what is normalized together must fit. The result is to the bit that of numnorm.METHOD on the whole
-array. batch_norm takes the statistics of the array itself, in a pass of its own. Floating point
-arrays keep their dtype; integers and booleans become float64. OUTPUT appears when it is complete,
-or not at all."""
+array. batch_norm takes the statistics of the array itself, in a pass of its own; weight_norm is
+not offered, because weights are not data. Floating point arrays keep their dtype; integers and
+booleans become float64. OUTPUT appears when it is complete, or not at all."""
 
 _EPILOG = """\
 examples:
@@ -149,7 +149,7 @@ def _apply(job: Job, source: ArrayFile, path: Path, block_size: int) -> None:
 
 def _with_statistics(job: Job, source: ArrayFile, budget: int, done: Callable[[int], None]) -> Job:
     """Give batch norm the statistics of the array, so that it can be taken in parts."""
-    from numnorm.commands.statistics import stream_moments
+    from numnorm.commands.apply.statistics import stream_moments
 
     assert job.channel_axis is not None
     moments = stream_moments(source, job.channel_axis, budget, done)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.commands.layers import Array, NoNorm, Norm, Parameters
+from numnorm.commands.demo.layers import Array, NoNorm, Norm, Parameters
 
 
 class Classifier:

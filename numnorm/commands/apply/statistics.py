@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from numnorm import Moments, batch_moments
-from numnorm.commands.arrayfile import ArrayFile
-from numnorm.commands.blocks import boxes, steps, whole
+from numnorm.commands.apply.arrayfile import ArrayFile
+from numnorm.commands.apply.blocks import boxes, steps, whole
 from numnorm.norms.moments import stream_step
 
 

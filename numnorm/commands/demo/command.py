@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from numnorm.commands import curves
-from numnorm.commands.classifier import Classifier, train
+from numnorm.commands.demo import curves
+from numnorm.commands.demo.classifier import Classifier, train
+from numnorm.commands.demo.layers import AdaNorm, Array, BatchNorm, LayerNorm, NoNorm, Norm, RmsNorm
 from numnorm.commands.errors import CommandError, CommandParser, require
-from numnorm.commands.layers import AdaNorm, Array, BatchNorm, LayerNorm, NoNorm, Norm, RmsNorm
 from numnorm.commands.progress import progress_bar
 from numnorm.commands.wholefile import appearing, check_writable
 

@@ -1,0 +1,1 @@
+"""``numnorm apply``: normalize an array file of any size."""

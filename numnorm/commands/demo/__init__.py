@@ -1,0 +1,1 @@
+"""``numnorm demo``: how fast a small classifier learns with each norm."""

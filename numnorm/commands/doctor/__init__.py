@@ -1,0 +1,1 @@
+"""``numnorm doctor``: what numnorm runs on, and whether it computes correctly here."""
