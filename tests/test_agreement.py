@@ -26,8 +26,8 @@ DTYPES = [*HALVES, *FLOATS]
 # float64 the expected values have been rounded as often as the actual ones.
 WORKING = dict.fromkeys([*HALVES, np.float32], 2.0**-24)
 WORKING[np.float64] = 2.0**-53 if reference.LONGDOUBLE_IS_WIDER else 2.0**-52
-# Mean and rstd reach the backward pass in float64, those of the halves in float32.
-SAVED = dict.fromkeys(HALVES, 2.0**-24) | dict.fromkeys(FLOATS, 2.0**-53)
+# Mean and rstd reach the backward pass in float64, those of float16 in float32.
+SAVED = {np.float16: 2.0**-24} | dict.fromkeys([BFLOAT16, *FLOATS], 2.0**-53)
 
 # A normalized value is rounded at the centring, at the product with rstd, and at gain and bias;
 # rstd brings the roundings of a sum, of a quotient and of a root. The gradient has four more
@@ -605,7 +605,7 @@ def test_a_gradient_of_another_dtype_is_first_rounded_to_that_of_x(name, dtype):
 def test_the_dtype_of_the_statistics(name, dtype):
     """Wider than the input, so that the backward pass loses nothing."""
     norm = NORMS[name]
-    expected = np.float32 if dtype in HALVES else np.float64
+    expected = np.float32 if dtype is np.float16 else np.float64
     x = np.arange(math.prod(norm.shape)).reshape(norm.shape).astype(dtype)
     results = [norm.forward(x)]
     if norm.name == "batch_norm":
@@ -633,11 +633,22 @@ def test_the_length_of_a_vector_whose_reciprocal_is_out_of_range(dtype, value):
 @no_warnings
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "ada_norm"])
 def test_a_reciprocal_that_is_out_of_range_is_infinite_without_a_warning(name):
-    x = np.array([[1e-40, 0, 0, 1e-40]], BFLOAT16)
+    x = np.array([[1e-310, 0, 0, 1e-310]])
     y, *_, rstd = getattr(numnorm, f"{name}_forward")(x, eps=0)
-    # The square of x vanishes in float32, but what it is normalized to does not.
+    # The square of x vanishes, but what it is normalized to does not.
     assert abs(float(y[0, 0])) > 0.5
     assert rstd[0] == np.inf
+
+
+@no_warnings
+@pytest.mark.parametrize("size", [1e37, 1e-39])
+def test_the_gradient_of_a_length_beyond_float32(size):
+    """bfloat16 has the range of float32, and a length may have more."""
+    v = np.full((1, 2000), size, BFLOAT16)
+    _, norm = numnorm.weight_norm_forward(v)
+    assert float(norm[0]) == pytest.approx(float(v[0, 0]) * math.sqrt(2000), rel=1e-6)
+    dg = numnorm.weight_norm_backward(np.ones_like(v), v, norm, np.ones(1)).dg
+    assert dg[0] == pytest.approx(math.sqrt(2000), rel=1e-5)
 
 
 # Nothing to compute

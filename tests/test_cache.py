@@ -151,6 +151,37 @@ def test_edited_formula_of_ada_norm_gives_the_new_result(copy):
     assert after == pytest.approx(np.add(before, 1), rel=1e-6)
 
 
+EDIT = """
+import numnorm
+from pathlib import Path
+path = Path(numnorm.__file__).parent / "norms" / "affine.py"
+path.write_text(path.read_text("utf-8").replace("+ beta", "+ beta + 100"), "utf-8")
+"""
+
+
+def test_sources_that_change_below_a_process(copy):
+    # It has the old functions, and the new ones are on the disk: what it compiles is nobody's.
+    before, compiled = copy.finish(copy.start("layer_norm", before=EDIT))
+    assert compiled
+    (after,), compiled = copy.call("layer_norm")
+    assert compiled
+    np.testing.assert_allclose(after, np.add(before[0], 100), rtol=1e-6)
+
+
+def test_package_in_an_archive(copy):
+    results = []
+    for change in "", "1 + ":
+        if change:
+            begin_return_with(change, "affine", copy.package / "norms" / "affine.py")
+        archive = shutil.make_archive(
+            str(copy.package.parent / "zipped"), "zip", copy.package.parent, "numnorm"
+        )
+        environment = copy.environment | {"PYTHONPATH": archive}
+        results.append(json.loads(in_new_process("-c", CALLS, "layer_norm", **environment))[0][0])
+    # There are no files of sources to tell one from the other.
+    np.testing.assert_allclose(results[1], np.add(results[0], 1), rtol=1e-6)
+
+
 MIXTURES = {
     "formulas": ("layer_norm", "rms_norm"),
     # Both halves are words of 16 bits to a kernel. The copies make it run in parallel.
@@ -246,9 +277,9 @@ class Raises:
         return int, ("not a number",)
 
 
-def sealed(payload):
-    """A file whose digest is right."""
-    return hashlib.sha256(payload).digest() + payload
+def sealed(payload, name):
+    """A file of this name whose digest is right."""
+    return hashlib.sha256(name.encode() + b"\0" + payload).digest() + payload
 
 
 def flipped(content):
@@ -257,20 +288,21 @@ def flipped(content):
 
 
 DAMAGES = {
-    "empty": lambda content: b"",
-    "truncated": lambda content: content[: len(content) // 2],
-    "one-bit": flipped,
-    "garbage": lambda content: random.Random(0).randbytes(len(content)),
-    "sealed-nonsense": lambda content: sealed(b"nonsense"),
-    "sealed-tuple": lambda content: sealed(pickle.dumps((1,) * 20)),
-    "sealed-raising": lambda content: sealed(pickle.dumps(Raises())),
+    "empty": lambda content, name: b"",
+    "truncated": lambda content, name: content[: len(content) // 2],
+    "one-bit": lambda content, name: flipped(content),
+    "garbage": lambda content, name: random.Random(0).randbytes(len(content)),
+    "another-name": lambda content, name: sealed(content[32:], "another name"),
+    "sealed-nonsense": lambda content, name: sealed(b"nonsense", name),
+    "sealed-tuple": lambda content, name: sealed(pickle.dumps((1,) * 20), name),
+    "sealed-raising": lambda content, name: sealed(pickle.dumps(Raises()), name),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_file_is_compiled_again(with_kernel, damage):
     copy, result, file = with_kernel
-    damaged = damage(file.read_bytes())
+    damaged = damage(file.read_bytes(), file.name)
     file.write_bytes(damaged)
     assert copy.call("layer_norm") == (result, True)
     assert file.read_bytes() != damaged

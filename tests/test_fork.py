@@ -197,6 +197,24 @@ def test_fork_while_other_threads_call(expected, layer):
     run(WHILE_THREADS_CALL, expected, layer)
 
 
+WHILE_ANOTHER_THREAD_COMPILES = """
+started = threading.Event()
+event.register("numba:compile", type("", (event.Listener,), {
+    "on_start": lambda self, _: started.set(), "on_end": lambda self, _: None,
+})())
+threading.Thread(target=lambda: numnorm.ada_norm(np.ones((2, 3)))).start()
+started.wait()
+# Its parent's compiler would never be done here.
+ends_well(in_child(lambda: numnorm.rms_norm(np.ones((2, 3)))))
+"""
+
+
+def test_fork_while_another_thread_compiles(expected, tmp_path):
+    imports = "from numba.core import event\nimport numnorm.backends.cpu\n"
+    script = COMMON + imports + WHILE_ANOTHER_THREAD_COMPILES
+    in_new_process("-c", script, NUMBA_CACHE_DIR=str(tmp_path))
+
+
 STATE = """
 import locale
 import signal

@@ -95,6 +95,22 @@ print(json.dumps(failures))
 """
 
 
+WITHOUT_A_LAYER = """
+x = np.random.default_rng(0).normal(size=(500, 500))
+serial = [numnorm.layer_norm(row) for row in x]
+print(json.dumps(np.array_equal(numnorm.layer_norm(x), serial)))
+"""
+
+
+def test_layer_that_cannot_be_loaded(tmp_path):
+    # A library of this name that is none stands before any that might be there.
+    imports = (
+        "import json, numpy as np, numnorm, sys\nsys.modules['numba.np.ufunc.tbbpool'] = None\n"
+    )
+    environment = {"NUMBA_THREADING_LAYER": "tbb", "NUMBA_NUM_THREADS": "2"}
+    assert json.loads(in_new_process("-c", imports + WITHOUT_A_LAYER, **environment))
+
+
 # Compiling has nothing to do with the layer, and takes its time.
 @pytest.mark.parametrize("layer", LAYERS[:1])
 def test_first_calls_of_many_threads_compile_at_once(layer, tmp_path):

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-import numnorm.backends.forking  # noqa: F401  # notices a fork from now on
+import numnorm.backends.forking  # notices a fork from now on
+import numnorm.backends.sources  # noqa: F401  # and a change of the sources
 from numnorm.arguments import is_surprising
 from numnorm.backends.contract import Backend
 

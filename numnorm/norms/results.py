@@ -12,7 +12,8 @@ class Normalized(NamedTuple):
         The normalized array, of the shape and dtype of x.
     mean, rstd : array
         The mean, and what ``x - mean`` was multiplied by: one value for each set of elements
-        that share them; float64 (float32 for float16 and bfloat16 input).
+        that share them; float64 (float32 for float16 input). Below a deviation of 1e-308 what
+        it was multiplied by is infinity, and the backward pass gives NaN.
     """
 
     y: Any
@@ -44,7 +45,7 @@ class RmsNormalized(NamedTuple):
     y : array
         The normalized array, of the shape and dtype of x.
     rstd : array
-        ``1 / sqrt(mean(x**2) + eps)`` of each row; float64 (float32 for float16 and bfloat16).
+        ``1 / sqrt(mean(x**2) + eps)`` of each row; float64 (float32 for float16).
     """
 
     y: Any
@@ -66,7 +67,7 @@ class WeightNormalized(NamedTuple):
     w : array
         Of the shape and dtype of v.
     norm : array
-        The length of each vector of v; float64 (float32 for float16 and bfloat16 input).
+        The length of each vector of v; float64 (float32 for float16 input).
     """
 
     w: Any

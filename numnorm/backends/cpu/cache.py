@@ -27,25 +27,14 @@ from numba.core.serialize import dumps
 from numba.misc.appdirs import AppDirs
 
 import numnorm
+from numnorm.backends.sources import source_token
 
 _DIGEST_SIZE = 32
-_COMPILED_ROOMS = ("backends", "norms")
 
 # Numba names the body of a parallel loop after its address while it was compiled. Kernels from
 # different processes can have the same name there, and the loader would run one for the other.
 _LOOP_BODY = re.compile(rb"__numba_parfor_gufunc_\w+")
 _loop_bodies: dict[bytes, str] = {}
-
-
-@functools.cache
-def source_token() -> str:
-    """Return a hash of every source file whose code may end in a kernel."""
-    package = Path(numnorm.__file__).parent
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(p for room in _COMPILED_ROOMS for p in (package / room).rglob("*.py")):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def _candidates() -> list[Path]:
@@ -104,7 +93,7 @@ class KernelCache(_Cache):
         with contextlib.suppress(Exception):
             content = path.read_bytes()
             digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
-            if hashlib.sha256(payload).digest() == digest and _own_loop_bodies(payload, path.name):
+            if _digest(path, payload) == digest and _own_loop_bodies(payload, path.name):
                 return CompileResultCacheImpl.rebuild(None, target_context, pickle.loads(payload))
         return None
 
@@ -116,10 +105,10 @@ class KernelCache(_Cache):
         with contextlib.suppress(Exception):
             payload = dumps(CompileResultCacheImpl.reduce(None, data))
             _own_loop_bodies(payload, path.name)
-            _write_whole(path, hashlib.sha256(payload).digest() + payload)
+            _write_whole(path, _digest(path, payload) + payload)
 
     def _path(self, sig: Any, codegen: Any) -> Path | None:
-        if not self._enabled or directory() is None:
+        if not self._enabled or directory() is None or source_token() is None:
             return None
         parts = (
             self._name,
@@ -131,6 +120,11 @@ class KernelCache(_Cache):
         )
         key = hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
         return directory() / f"{self._name}-{key}.bin"  # type: ignore[operator]
+
+
+def _digest(path: Path, payload: bytes) -> bytes:
+    """Return a digest of a file's content under its name, which no other name has."""
+    return hashlib.sha256(path.name.encode() + b"\0" + payload).digest()
 
 
 def _own_loop_bodies(code: bytes, owner: str) -> bool:

@@ -53,9 +53,14 @@ def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None
 
 def _worth_it(elements: int, parts: int) -> bool:
     # Asking for the number of threads starts them, so it comes last.
-    return (
-        elements >= _SMALL and parts > 1 and not threads_are_gone() and numba.get_num_threads() > 1
-    )
+    return elements >= _SMALL and parts > 1 and not threads_are_gone() and _threads() > 1
+
+
+def _threads() -> int:
+    try:
+        return numba.get_num_threads()
+    except ValueError:  # the threading layer that was asked for cannot be loaded
+        return 1
 
 
 def row_parts(rows: int) -> int:

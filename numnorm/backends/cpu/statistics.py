@@ -15,7 +15,7 @@ _SMALLEST_VARIANCE = 1e-290
 
 def reciprocal(values: Array) -> Array:
     """Return 1 over each value, and 0 for 0."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return np.where(values == 0, values.dtype.type(0), 1 / values)
 
 

@@ -64,7 +64,7 @@ _STORAGES = {
             np.float32,
             halves.bfloat16_to_float32,
             halves.float32_to_bfloat16,
-            _SINGLE,
+            _DOUBLE,  # a length, or the reciprocal of a deviation, may be beyond float32
         ),
     )
 }
