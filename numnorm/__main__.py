@@ -32,9 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, or 1 where a test failed, or 2 after an error.
     """
     arguments = _parser().parse_args(argv)
-    # Only here, so that `doctor` does not load what `demo` needs, nor the other way round.
-    command = importlib.import_module(f"numnorm.commands.{arguments.command}.command")
-    return _run(f"numnorm {arguments.command}", command.main, arguments.arguments)
+
+    def command(words: Sequence[str]) -> int:
+        # Only here, so that `doctor` does not load what `demo` needs, nor the other way round;
+        # and within `_run`, because Ctrl-C may come while it loads.
+        module = importlib.import_module(f"numnorm.commands.{arguments.command}.command")
+        return int(module.main(words))
+
+    return _run(f"numnorm {arguments.command}", command, arguments.arguments)
 
 
 def _parser() -> CommandParser:
@@ -54,10 +59,12 @@ def _parser() -> CommandParser:
 def _run(name: str, command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     try:
         status = command(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is after `>&-`
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader left (`| head`): what is still buffered must not fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)

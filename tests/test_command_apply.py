@@ -1,6 +1,7 @@
 """``numnorm apply``: the same bits as in memory, in bounded memory, and never half a file."""
 
 import errno
+import importlib
 import io
 import math
 import os
@@ -134,10 +135,67 @@ def test_batch_norm_of_empty_arrays(capsys, shape):
 def test_data_that_is_not_aligned(capsys):
     """Headers that other programs write need not end at a multiple of the item size."""
     x = draw((20, 10))
-    header = b"{'descr':'<f4','fortran_order':False,'shape':(20,10)}\n"
-    Path("x.npy").write_bytes(b"\x93NUMPY\x01\x00" + bytes([len(header), 0]) + header + x.tobytes())
+    header = "{'descr':'<f4','fortran_order':False,'shape':(20,10)}\n"
+    Path("x.npy").write_bytes(with_header(header, x.tobytes()))
     assert apply(capsys, "layer_norm", "x.npy", "y.npy", "--block-size", TINY) == (0, "")
     assert bits(np.load("y.npy")) == bits(numnorm.layer_norm(x))
+
+
+def with_header(header, data=b""):
+    """The bytes of an .npy file whose header another program wrote."""
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+def test_headers_of_python_2_are_read_without_a_word(capsys):
+    x = draw((20, 10))
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (20L, 10L), }\n"
+    Path("x.npy").write_bytes(with_header(header, x.tobytes()))
+    assert apply(capsys, "layer_norm", "x.npy", "y.npy") == (0, "")
+    assert bits(np.load("y.npy")) == bits(numnorm.layer_norm(x))
+
+
+HEADERS = {
+    "too many elements": "(0, 2**62)",
+    "too long an axis": "(0, 2**70)",
+    "too many entries": "(2**62, 0)",
+    "too many entries still": "(2**70, 0)",
+    "too many as floats": "(0, 2**60)",
+    "too many digits to print": "(2**15000, -(2**15000))",
+    "65 axes": "(1,) * 65",
+    "open": "{'descr': (",
+    "keys of two kinds": "{1: 2, 'a': 3}",
+    "a list as key": "{[]: 1}",
+    "empty descr": "{'descr': (), 'fortran_order': False, 'shape': (1,)}",
+    "many signs": "-" * 9000 + "1",
+    "many brackets": "[" * 5000 + "]" * 5000,
+    "no text": "\0",
+    "an escape": "'\\d'",
+    "indented": "  1\n 2L",
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS.keys())
+@pytest.mark.parametrize("place", ["x.npy", "gamma.npy"])
+def test_headers_that_nobody_should_write(capsys, place, header):
+    if header.startswith("("):
+        shape = "".join(f"{hex(length)}," for length in eval(header))
+        header = f"{{'descr': '|i1', 'fortran_order': False, 'shape': ({shape})}}"
+    for name in ("x.npy", "gamma.npy"):
+        np.save(name, draw(1))
+    Path(place).write_bytes(with_header(header, b"1"))
+    status, said = apply(capsys, "layer_norm", "x.npy", "y.npy", "--gamma", "gamma.npy")
+    assert status == 2
+    assert said.startswith(f"numnorm apply: error: {place} is not an .npy file that can be read: ")
+    assert said.count("\n") == 1
+    assert sorted(os.listdir()) == ["gamma.npy", "x.npy"]
+
+
+@pytest.mark.parametrize("shape", [(0, 2**59), (2**59, 0), (1,) * 64])
+def test_shapes_that_an_array_just_can_have(capsys, shape):
+    header = f"{{'descr': '|i1', 'fortran_order': False, 'shape': {shape}}}"
+    Path("x.npy").write_bytes(with_header(header, b"1"))
+    assert apply(capsys, "rms_norm", "x.npy", "y.npy", "--axis", "1") == (0, "")
+    assert np.load("y.npy").shape == shape
 
 
 ERRORS = {
@@ -179,6 +237,8 @@ ERRORS = {
     "ddof": (("ada_norm", "x.npy", "y.npy", "--ddof", "6"), "ddof must be less"),
     "block size": (("layer_norm", "x.npy", "y.npy", "--block-size", "0"), "must be positive"),
     "endless": (("layer_norm", "x.npy", "y.npy", "--block-size", "inf"), "must be positive"),
+    "vast": (("layer_norm", "x.npy", "y.npy", "--block-size", "1e303"), "must be positive and at"),
+    "no number": (("layer_norm", "x.npy", "y.npy", "--block-size", "nan"), "must be positive"),
     "not for": (
         ("layer_norm", "x.npy", "y.npy", "--groups", "2"),
         "--groups is not for layer_norm, which takes --gamma, --beta, --axis, --eps",
@@ -191,6 +251,22 @@ ERRORS = {
     "itself": (("layer_norm", "x.npy", "./x.npy"), "the output x.npy is the input"),
     "symbolic link": (("layer_norm", "x.npy", "link.npy"), "the output link.npy is the input"),
     "hard link": (("layer_norm", "x.npy", "hard.npy"), "the output hard.npy is the input"),
+    "gamma itself": (
+        ("layer_norm", "vector.npy", "g.npy", "--gamma", "g.npy"),
+        "the output g.npy is the gain (--gamma): it would be overwritten",
+    ),
+    "gamma by a link": (
+        ("layer_norm", "vector.npy", "glink.npy", "--beta", "vector.npy", "--gamma", "g.npy"),
+        "the output glink.npy is the gain (--gamma): it would be overwritten",
+    ),
+    "beta itself": (
+        ("layer_norm", "vector.npy", "./g.npy", "--beta", "g.npy"),
+        "the output g.npy is the bias (--beta): it would be overwritten",
+    ),
+    "beta by a hard link": (
+        ("layer_norm", "vector.npy", "ghard.npy", "--beta", "g.npy"),
+        "the output ghard.npy is the bias (--beta): it would be overwritten",
+    ),
     "no directory": (("layer_norm", "x.npy", "none/y.npy"), "none does not exist"),
     "output directory": (("layer_norm", "x.npy", "sub"), "the output sub is not a regular file"),
     "device": (("layer_norm", "x.npy", os.devnull), "is not a regular file"),
@@ -220,6 +296,9 @@ def bad_files():
     Path("sub").mkdir()
     Path("link.npy").symlink_to("x.npy")
     Path("hard.npy").hardlink_to("x.npy")
+    np.save("g.npy", draw(7))
+    Path("glink.npy").symlink_to("g.npy")
+    Path("ghard.npy").hardlink_to("g.npy")
 
 
 @pytest.mark.usefixtures("bad_files")
@@ -377,6 +456,34 @@ def test_killed_half_way(number, status, left, old):
     assert said == ("numnorm apply: interrupted\n" if number == "SIGINT" else "")
     assert (Path("y.npy").read_text() if Path("y.npy").exists() else None) == old
     assert len(list(Path().glob(".numnorm-*.tmp"))) == left
+
+
+def test_interrupted_while_the_command_loads(capsys, monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert apply(capsys, "layer_norm", "x.npy", "y.npy") == (
+        130,
+        "numnorm apply: interrupted\n",
+    )
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_without_a_stream(stream):
+    """As after `>&-` or `2>&-`, where Python has None."""
+    np.save("x.npy", draw((10, 6)))
+    closed = f"import sys; sys.{stream} = None\n"
+    with child(closed + RUN, "apply", "layer_norm", "x.npy", "y.npy") as process:
+        assert process.communicate() == ("", "")
+    assert process.returncode == 0
+    assert bits(np.load("y.npy")) == bits(numnorm.layer_norm(np.load("x.npy")))
+
+
+def test_help_tells_of_what_a_killed_process_leaves(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["apply", "--help"])
+    assert ".numnorm-*.tmp" in capsys.readouterr().out
 
 
 class Terminal(io.StringIO):

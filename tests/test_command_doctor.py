@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numnorm
-from numnorm.__main__ import main
+from numnorm.__main__ import _run, main
 from numnorm.backends.cpu import cache
 from numnorm.commands.doctor import facts, selftest
 
@@ -279,6 +279,13 @@ sys.exit(status)
 """
     run = python(code)
     assert (run.returncode, run.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_nobody_to_print_for(monkeypatch, status):
+    """As after `>&-`: the status is that of the command."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert _run("numnorm test", lambda arguments: print("a line") or status, []) == status
 
 
 @pytest.mark.parametrize("command", ["demo", "apply", "doctor"])

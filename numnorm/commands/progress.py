@@ -24,7 +24,8 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]
     callable
         To be called with the number of units done since its last call.
     """
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+    # After `2>&-` there is no stderr at all.
+    if sys.stderr is None or not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield lambda amount: None
         return
     from rich.console import Console

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from numnorm.commands.apply.blocks import Box, boxes, lengths, steps, whole
-from numnorm.commands.errors import CommandError
+from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholefile import reserve
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -166,15 +167,14 @@ def open_input(file: BinaryIO, path: Path) -> ArrayFile:
         If it is no .npy file, is shorter than its header says, or has a dtype without norms.
     """
     try:
-        version = npy.read_magic(file)
-        header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-        if version not in header:
-            raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
-        shape, fortran, dtype = header[version](file)
-        if min(shape, default=0) < 0:
-            raise ValueError(f"its shape {shape} is negative")
-    except ValueError as error:
-        reason = " ".join(str(error).split())
+        shape, fortran, dtype = _read_header(file)
+        _check_shape(shape)
+    except OSError:
+        raise
+    except Exception as error:
+        # NumPy evaluates the header as Python, which fails on nonsense in more ways than it names:
+        # with a TypeError, a TokenError, a MemoryError for too many signs, a RecursionError.
+        reason = one_line(error) if isinstance(error, ValueError) else "its header is not valid"
         raise CommandError(f"{path} is not an .npy file that can be read: {reason}") from error
     _check_dtype(dtype, path)
     array = ArrayFile(file, shape, dtype, fortran, file.tell())
@@ -230,6 +230,29 @@ def read_array(path: Path) -> Array:
     with open(path, "rb") as file:
         array = open_input(file, path)
         return np.array(array.read(whole(array.shape)))
+
+
+def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether in Fortran's order, and dtype."""
+    version = npy.read_magic(file)
+    header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in header:
+        raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
+    with warnings.catch_warnings():
+        # Python 2 wrote lengths such as 3L, which are read well: nobody need save the file again.
+        warnings.simplefilter("ignore")
+        return header[version](file)
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    """Refuse a shape that no array has: without elements, the file's size does not limit it."""
+    if min(shape, default=0) < 0:
+        raise ValueError(f"its shape {shape} is negative")
+    try:
+        # One number seen many times takes no room. Results have up to 8 bytes an element.
+        np.ndarray(shape, np.float64, bytes(8), strides=(0,) * len(shape))
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"no array can have its shape: {one_line(error)}") from error
 
 
 def _check_dtype(dtype: np.dtype[Any], path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +27,11 @@ The work is done in blocks through memory maps, so that the files may be larger 
 what is normalized together must fit. The result is to the bit that of numnorm.METHOD on the whole
 array. batch_norm takes the statistics of the array itself, in a pass of its own; weight_norm is
 not offered, because weights are not data. Floating point arrays keep their dtype; integers and
-booleans become float64. OUTPUT appears when it is complete, or not at all."""
+booleans become float64. OUTPUT appears when it is complete, or not at all; a process that is
+killed outright (SIGKILL) may leave a hidden file .numnorm-*.tmp beside it, which can be deleted."""
+
+_LARGEST_BLOCK = sys.maxsize / 2**20
+"""The most mebibytes that the machine can address."""
 
 _EPILOG = """\
 examples:
@@ -50,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     options = _options(arguments)
-    _check_paths(arguments.input, arguments.output)
+    _check_paths(arguments)
     with open(arguments.input, "rb") as file:
         source = open_input(file, arguments.input)
         if not source.shape:
@@ -104,8 +109,11 @@ def _options(arguments: Namespace) -> dict[str, Any]:
         raise CommandError(f"{_flag(name)} is not for {arguments.method}, which takes {own}")
     if arguments.method == "group_norm" and arguments.groups is None:
         raise CommandError("group_norm needs --groups")
-    if not 0 < arguments.block_size < math.inf:
-        raise CommandError(f"--block-size must be positive, got {arguments.block_size:g}")
+    if not 0 < arguments.block_size <= _LARGEST_BLOCK:
+        raise CommandError(
+            f"--block-size must be positive and at most {_LARGEST_BLOCK:g}, "
+            f"got {arguments.block_size:g}"
+        )
     options = {name: given[name] for name in known if name in given}
     for name in {"gamma", "beta"} & options.keys():
         options[name] = read_array(options[name])
@@ -118,13 +126,16 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _check_paths(source: Path, target: Path) -> None:
+def _check_paths(arguments: Namespace) -> None:
+    source, target = arguments.input, arguments.output
     if not source.exists():
         raise CommandError(f"the input {source} does not exist")
     if not source.is_file():
         raise CommandError(f"the input {source} is not a regular file")
-    if target.exists() and os.path.samefile(source, target):
-        raise CommandError(f"the output {target} is the input: it would be overwritten")
+    read = {"input": source, "gain (--gamma)": arguments.gamma, "bias (--beta)": arguments.beta}
+    for role, path in read.items():
+        if path is not None and target.exists() and os.path.samefile(path, target):
+            raise CommandError(f"the output {target} is the {role}: it would be overwritten")
     check_writable(target)
 
 
