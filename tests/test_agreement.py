@@ -257,7 +257,7 @@ class Bounds:
 
 def assert_close(actual, expected, bound, dtype, rows=np.asarray):
     """An array of this dtype with errors in the bounds, after one rounding to the dtype."""
-    assert type(actual) is np.ndarray
+    assert isinstance(actual, np.ndarray)  # and no number, where there is one row
     assert actual.dtype == dtype and actual.dtype.isnative
     assert actual.shape == expected.shape
     limits = ml_dtypes.finfo(dtype)
@@ -649,6 +649,19 @@ def test_the_gradient_of_a_length_beyond_float32(size):
     assert float(norm[0]) == pytest.approx(float(v[0, 0]) * math.sqrt(2000), rel=1e-6)
     dg = numnorm.weight_norm_backward(np.ones_like(v), v, norm, np.ones(1)).dg
     assert dg[0] == pytest.approx(math.sqrt(2000), rel=1e-5)
+
+
+@no_warnings
+@pytest.mark.parametrize("name", ["rms_norm", "weight_norm"])
+def test_the_gradient_of_a_subnormal_row(name):
+    """Neither its reciprocal nor its squares are float32 numbers."""
+    x = np.array([[1.0, 2.0, 3.0, 4.0]], np.float32) * np.float32(1e-42)
+    options = {"eps": 0} if name == "rms_norm" else {}
+    _, saved = getattr(numnorm, f"{name}_forward")(x, **options)
+    dy = np.array([[1.0, -1.0, 0.5, 2.0]], np.float32)
+    dgamma = getattr(numnorm, f"{name}_backward")(dy, x, saved)[1]
+    expected = getattr(reference, f"{name}_backward")(dy, x, None, **options)[1]
+    np.testing.assert_allclose(dgamma, expected.astype(np.float64), rtol=1e-6)
 
 
 # Nothing to compute

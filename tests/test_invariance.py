@@ -168,4 +168,5 @@ def test_the_factor_of_ada_norm_stays_positive_up_to_a_hundred_features(width):
     assert y[0, 0] == pytest.approx(np.sqrt(width - 1), rel=4e-16)
     # z has the sign of y: the order survives.
     z = numnorm.ada_norm(spike, eps=0)
-    assert np.all(z * y >= -1e-14)
+    # At width 101 the factor is 0 but for the rounding of y, by which z is off, times y.
+    assert np.all(z * y >= -4 * 2.0**-52 * y * y)

@@ -33,6 +33,17 @@ def _working_sums(total, like):
     return lambda total, like: np.zeros(total.shape, kind)
 
 
+def is_by_channel(total):
+    """Return whether a total has one number for a channel."""
+    return total is not None and total.ndim == 1
+
+
+@overload(is_by_channel, inline="always")
+def _is_by_channel(total):
+    by_channel = isinstance(total, types.Array) and total.ndim == 1
+    return lambda total: by_channel
+
+
 def flush(working, total):
     """Add the working sums to the total and set them to zero."""
     if working is not None:

@@ -5,13 +5,13 @@ import numpy as np
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed
-from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
-from numnorm.backends.cpu.optional import centred, element, part
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.optional import element, make_centre, part
 from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import input_gradient
 
-_input_gradient = elementwise(input_gradient)
+_input_gradient = inlined(input_gradient)
 
 
 def make_sums_across(formula: Formula, storage: Storage) -> Twins:
@@ -20,9 +20,9 @@ def make_sums_across(formula: Formula, storage: Storage) -> Twins:
     It takes ``dy, x, scale, high, low, rstd, block, sums_dy_xhat, sums_dy``, the last two of shape
     ``(blocks, channels)``.
     """
-    widen = storage.widen
+    widen, centred = storage.widen, make_centre(formula.centred)
 
-    @elementwise
+    @inlined
     def add_row(dy, x, scale, high, low, rstd, with_xhat, plain):
         for j in range(x.size):
             slope = widen(dy[j])
@@ -30,7 +30,7 @@ def make_sums_across(formula: Formula, storage: Storage) -> Twins:
             with_xhat[j] += slope * xhat
             plain[j] += slope
 
-    @elementwise
+    @inlined
     def block_sums(dy, x, scale, high, low, rstd, sum_dy_xhat, sum_dy):
         with_xhat = np.zeros_like(rstd)
         plain = np.zeros_like(rstd)
@@ -56,13 +56,12 @@ def make_sums_along(formula: Formula, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
     gradient_sums = make_gradient_sums(formula, storage)
 
-    @elementwise
+    @inlined
     def block_sums(dy, x, c, scale, high, low, rstd):
         with_xhat, plain = np.float64(0), np.float64(0)
         for i in range(x.shape[0]):
-            _, _, dy_xhat, slope = gradient_sums(
-                dy[i, c], x[i, c], scale, high, low, rstd, None, None, None, None
-            )
+            statistics, nothing = (scale, high, low, rstd), (None, None)
+            _, _, dy_xhat, slope = gradient_sums(dy[i, c], x[i, c], statistics, nothing, nothing)
             with_xhat += dy_xhat
             plain += slope
         return with_xhat, plain
@@ -86,11 +85,11 @@ def make_dx_across(formula: Formula, storage: Storage) -> Twins:
 
     It takes ``dy, x, scale, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, parts``.
     """
-    backward = elementwise(formula.backward)
-    widen, narrow = storage.widen, storage.narrow
+    backward = inlined(formula.backward)
+    widen, narrow, centred = storage.widen, storage.narrow, make_centre(formula.centred)
     real = storage.working
 
-    @elementwise
+    @inlined
     def row(dy, x, scale, high, low, rstd, gamma, mean_g, mean_g_xhat, dx):
         for j in range(x.size):
             xhat = centred(widen(x[j]) * scale[j], high[j], low[j]) * rstd[j]
@@ -108,7 +107,7 @@ def make_dx_across(formula: Formula, storage: Storage) -> Twins:
 
 def make_dx_along(formula: Formula, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    input_gradients = make_input_gradients(formula, storage)
+    input_gradients = make_input_gradients(formula, storage, 2 * storage.lanes)
 
     def kernel(dy, x, scale, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, parts, first, last):
         stand_alone()
@@ -116,7 +115,8 @@ def make_dx_along(formula: Formula, storage: Storage) -> Twins:
         runs = x.shape[0] * x.shape[1]
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
-            centre = scale[c], high[c], low[c], rstd[c], part(gamma, c), None
-            input_gradients(dy[i, c], x[i, c], *centre, mean_g[c], mean_g_xhat[c], dx[i, c])
+            statistics, weights = (scale[c], high[c], low[c], rstd[c]), (part(gamma, c), None)
+            means = mean_g[c], mean_g_xhat[c]
+            input_gradients(dy[i, c], x[i, c], statistics, weights, means, dx[i, c])
 
     return twins(f"column_dx.along.{formula.name}.{storage.name}", kernel)

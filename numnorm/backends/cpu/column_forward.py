@@ -2,8 +2,8 @@
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
-from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
-from numnorm.backends.cpu.optional import centred, element, part
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.optional import element, make_centre, part
 from numnorm.backends.cpu.runs import make_apply
 from numnorm.backends.cpu.storage import Storage
 
@@ -13,11 +13,11 @@ def make_forward_across(formula: Formula, storage: Storage) -> Twins:
 
     It takes ``x, scale, high, low, rstd, gamma, beta, y, parts``.
     """
-    forward = elementwise(formula.forward)
-    widen, narrow = storage.widen, storage.narrow
+    forward = inlined(formula.forward)
+    widen, narrow, centred = storage.widen, storage.narrow, make_centre(formula.centred)
     real = storage.working
 
-    @elementwise
+    @inlined
     def apply(x, scale, high, low, rstd, gamma, beta, y):
         for j in range(x.size):
             xhat = centred(widen(x[j]) * scale[j], high[j], low[j]) * rstd[j]
@@ -34,7 +34,7 @@ def make_forward_across(formula: Formula, storage: Storage) -> Twins:
 
 def make_forward_along(formula: Formula, storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    apply_run = make_apply(formula, storage)
+    apply_run = make_apply(formula, storage, 2 * storage.lanes)
 
     def kernel(x, scale, high, low, rstd, gamma, beta, y, parts, first, last):
         stand_alone()
@@ -43,6 +43,6 @@ def make_forward_along(formula: Formula, storage: Storage) -> Twins:
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             weights = part(gamma, c), part(beta, c)
-            apply_run(x[i, c], scale[c], high[c], low[c], rstd[c], *weights, y[i, c])
+            apply_run(x[i, c], (scale[c], high[c], low[c], rstd[c]), weights, y[i, c])
 
     return twins(f"column_forward.along.{formula.name}.{storage.name}", kernel)

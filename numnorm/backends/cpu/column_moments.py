@@ -11,13 +11,13 @@ import numpy as np
 
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed
-from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import joined
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import merge_moments
 
-_merge_moments = elementwise(merge_moments)
+_merge_moments = inlined(merge_moments)
 
 # Channels whose sums are held in the first-level cache together.
 _TILE = 512
@@ -34,7 +34,7 @@ def _make_retaken(storage: Storage) -> Callable[..., Any]:
     rescale = make_rescale(storage)
     smallest = storage.smallest_variance
 
-    @elementwise
+    @inlined
     def retaken(values, mean, m2):
         if smallest * values.size < m2 < np.inf:
             return mean, m2
@@ -55,19 +55,19 @@ def make_moments_across(storage: Storage) -> Twins:
     retaken = _make_retaken(storage)
     smallest = storage.smallest_variance
 
-    @elementwise
+    @inlined
     def add_deviations(x, origin, first):
         for j in range(x.size):
             first[j] += real(widen(x[j])) - origin[j]
 
-    @elementwise
+    @inlined
     def add_squares(x, origin, first, second):
         for j in range(x.size):
             deviation = real(widen(x[j])) - origin[j]
             first[j] += deviation
             second[j] += deviation * deviation
 
-    @elementwise
+    @inlined
     def shift(x, start, stop):
         # Around the first row, so that a constant channel gives exactly that constant.
         n = real(x.shape[0])
@@ -81,7 +81,7 @@ def make_moments_across(storage: Storage) -> Twins:
             origin[j] += first[j] / n
         return origin
 
-    @elementwise
+    @inlined
     def tile_moments(x, start, stop, mean, m2):
         origin = shift(x, start, stop)
         first, second = np.zeros(stop - start, real), np.zeros(stop - start, real)
@@ -116,7 +116,7 @@ def make_moments_along(storage: Storage) -> Twins:
     retaken = _make_retaken(storage)
     real = storage.working
 
-    @elementwise
+    @inlined
     def block_moments(x, c):
         mean, m2 = np.float64(0), np.float64(0)
         for i in range(x.shape[0]):

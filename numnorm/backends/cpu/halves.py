@@ -1,7 +1,8 @@
 """float16 and bfloat16 as 16-bit words: Numba's CPU target has neither type.
 
-Each conversion is a plain function of one number, which runs as it stands without compilation,
-and beside it the same conversion for compiled code. Rounding is to nearest, ties to even.
+Each conversion is a plain function of a number or an array, which runs as it stands without
+compilation, and beside it the same conversion for compiled code, of a number or of lanes.
+Rounding is to nearest, ties to even.
 """
 
 from collections.abc import Callable
@@ -12,48 +13,74 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
+from numnorm.backends.cpu.lanes import Lanes, constant
+
 _HALF, _FLOAT, _WORD = ir.HalfType(), ir.FloatType(), ir.IntType(16)
 _LONG = ir.IntType(32)
 
 
-def float16_to_float32(word: np.uint16) -> np.float32:
+def float16_to_float32(word: Any) -> Any:
     """Return the float32 value of the float16 with these bits."""
     return np.float32(np.uint16(word).view(np.float16))
 
 
-def float32_to_float16(value: np.float32) -> np.uint16:
+def float32_to_float16(value: Any) -> Any:
     """Return the bits of the float16 nearest to a float32."""
     with np.errstate(over="ignore"):
         return np.float16(value).view(np.uint16)
 
 
-def bfloat16_to_float32(word: np.uint16) -> np.float32:
+def bfloat16_to_float32(word: Any) -> Any:
     """Return the float32 value of the bfloat16 with these bits: they are its upper half."""
     return (np.uint32(word) << np.uint32(16)).view(np.float32)
 
 
-def float32_to_bfloat16(value: np.float32) -> np.uint16:
+def float32_to_bfloat16(value: Any) -> Any:
     """Return the bits of the bfloat16 nearest to a float32."""
-    if np.isnan(value):
-        return np.uint16(0x7FC0)
-    bits = int(np.float32(value).view(np.uint32))
-    return np.uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
+    bits = np.uint64(np.float32(value).view(np.uint32))
+    rounded = (bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
+    return np.uint16(np.where(np.isnan(value), np.uint64(0x7FC0), rounded))
 
 
-def _compiled_as(
-    function: Callable[..., Any], result: types.Type, argument: types.Type, generate: Any
-) -> None:
+def _compiled_as(function: Callable[..., Any], result: types.Type, generate: Any) -> None:
+    argument = types.float32 if result is types.uint16 else types.uint16
+
     @intrinsic
     def convert(typing_context, value):
-        def code(context, builder, signature, arguments):
-            source = context.cast(builder, arguments[0], signature.args[0], argument)
-            return generate(builder, source, _has_half_instructions(context))
+        in_lanes = isinstance(value, Lanes)
+        converted = Lanes(result, value.count) if in_lanes else result
 
-        return result(value), code
+        def code(context, builder, signature, arguments):
+            source = arguments[0]
+            if not in_lanes:
+                source = context.cast(builder, source, value, argument)
+            return generate(_Bits(builder, source.type), source, _has_half_instructions(context))
+
+        return converted(value), code
 
     @overload(function, inline="always")
     def _implementation(value):
         return lambda value: convert(value)
+
+
+class _Bits:
+    """LLVM's instructions on one value or in every lane, with constants of the same shape."""
+
+    def __init__(self, builder: Any, shape: Any) -> None:
+        self.builder = builder
+        self.count = shape.count if isinstance(shape, ir.VectorType) else None
+
+    def of(self, kind: Any) -> Any:
+        """Return the type of such values of a kind."""
+        return kind if self.count is None else ir.VectorType(kind, self.count)
+
+    def long(self, value: int) -> Any:
+        """Return a constant of 32 bits."""
+        return constant(self.of(_LONG), value)
+
+    def single(self, value: float) -> Any:
+        """Return a constant of float32."""
+        return constant(self.of(_FLOAT), value)
 
 
 def _has_half_instructions(context: Any) -> bool:
@@ -62,55 +89,61 @@ def _has_half_instructions(context: Any) -> bool:
     return "aarch64" in triple or "arm64" in triple or "+f16c" in features
 
 
-def _extend_half(builder: Any, word: Any, instructions: bool) -> Any:
+def _extend_half(bits: _Bits, word: Any, instructions: bool) -> Any:
+    builder, long, of = bits.builder, bits.long, bits.of
     if instructions:
-        return builder.fpext(builder.bitcast(word, _HALF), _FLOAT)
-    word = builder.zext(word, _LONG)
-    sign = builder.shl(builder.and_(word, _LONG(0x8000)), _LONG(16))
-    magnitude = builder.shl(builder.and_(word, _LONG(0x7FFF)), _LONG(13))
+        return builder.fpext(builder.bitcast(word, of(_HALF)), of(_FLOAT))
+    word = builder.zext(word, of(_LONG))
+    sign = builder.shl(builder.and_(word, long(0x8000)), long(16))
+    magnitude = builder.shl(builder.and_(word, long(0x7FFF)), long(13))
     # The exponents' biases differ by 112; the product is exact, for subnormal numbers too.
-    scaled = builder.fmul(builder.bitcast(magnitude, _FLOAT), _FLOAT(2.0**112))
-    finite = builder.bitcast(scaled, _LONG)
-    special = builder.or_(magnitude, _LONG(0x7F800000))
-    is_special = builder.icmp_unsigned(">=", magnitude, _LONG(0x7C00 << 13))
-    return builder.bitcast(builder.or_(sign, builder.select(is_special, special, finite)), _FLOAT)
+    scaled = builder.fmul(builder.bitcast(magnitude, of(_FLOAT)), bits.single(2.0**112))
+    finite = builder.bitcast(scaled, of(_LONG))
+    special = builder.or_(magnitude, long(0x7F800000))
+    is_special = builder.icmp_unsigned(">=", magnitude, long(0x7C00 << 13))
+    widened = builder.or_(sign, builder.select(is_special, special, finite))
+    return builder.bitcast(widened, of(_FLOAT))
 
 
-def _truncate_to_half(builder: Any, value: Any, instructions: bool) -> Any:
+def _truncate_to_half(bits: _Bits, value: Any, instructions: bool) -> Any:
+    builder, long, of = bits.builder, bits.long, bits.of
     if instructions:
-        return builder.bitcast(builder.fptrunc(value, _HALF), _WORD)
-    bits = builder.bitcast(value, _LONG)
-    sign = builder.and_(builder.lshr(bits, _LONG(16)), _LONG(0x8000))
-    magnitude = builder.and_(bits, _LONG(0x7FFFFFFF))
-    lowest_kept = builder.and_(builder.lshr(magnitude, _LONG(13)), _LONG(1))
-    rounded = builder.add(magnitude, builder.add(lowest_kept, _LONG(0xFFF)))
-    normal = builder.lshr(builder.sub(rounded, _LONG(112 << 23)), _LONG(13))
+        return builder.bitcast(builder.fptrunc(value, of(_HALF)), of(_WORD))
+    source = builder.bitcast(value, of(_LONG))
+    sign = builder.and_(builder.lshr(source, long(16)), long(0x8000))
+    magnitude = builder.and_(source, long(0x7FFFFFFF))
+    lowest_kept = builder.and_(builder.lshr(magnitude, long(13)), long(1))
+    rounded = builder.add(magnitude, builder.add(lowest_kept, long(0xFFF)))
+    normal = builder.lshr(builder.sub(rounded, long(112 << 23)), long(13))
     # One half has the same last place as the subnormal numbers, so the addition rounds to it.
-    half = _LONG(0x3F000000)
-    shifted = builder.fadd(builder.bitcast(magnitude, _FLOAT), builder.bitcast(half, _FLOAT))
-    subnormal = builder.sub(builder.bitcast(shifted, _LONG), half)
-    is_nan = builder.icmp_unsigned(">", magnitude, _LONG(0x7F800000))
-    special = builder.select(is_nan, _LONG(0x7E00), _LONG(0x7C00))
-    is_special = builder.icmp_unsigned(">=", magnitude, _LONG(0x47800000))
-    is_subnormal = builder.icmp_unsigned("<", magnitude, _LONG(0x38800000))
+    half = long(0x3F000000)
+    shifted = builder.fadd(builder.bitcast(magnitude, of(_FLOAT)), bits.single(0.5))
+    subnormal = builder.sub(builder.bitcast(shifted, of(_LONG)), half)
+    is_nan = builder.icmp_unsigned(">", magnitude, long(0x7F800000))
+    special = builder.select(is_nan, long(0x7E00), long(0x7C00))
+    is_special = builder.icmp_unsigned(">=", magnitude, long(0x47800000))
+    is_subnormal = builder.icmp_unsigned("<", magnitude, long(0x38800000))
     finite = builder.select(is_subnormal, subnormal, normal)
     word = builder.or_(sign, builder.select(is_special, special, finite))
-    return builder.trunc(word, _WORD)
+    return builder.trunc(word, of(_WORD))
 
 
-def _extend_bfloat(builder: Any, word: Any, _: bool) -> Any:
-    return builder.bitcast(builder.shl(builder.zext(word, _LONG), _LONG(16)), _FLOAT)
+def _extend_bfloat(bits: _Bits, word: Any, _: bool) -> Any:
+    builder, of = bits.builder, bits.of
+    return builder.bitcast(builder.shl(builder.zext(word, of(_LONG)), bits.long(16)), of(_FLOAT))
 
 
-def _truncate_to_bfloat(builder: Any, value: Any, _: bool) -> Any:
-    bits = builder.bitcast(value, _LONG)
-    lowest_kept = builder.and_(builder.lshr(bits, _LONG(16)), _LONG(1))
-    rounded = builder.lshr(builder.add(bits, builder.add(lowest_kept, _LONG(0x7FFF))), _LONG(16))
+def _truncate_to_bfloat(bits: _Bits, value: Any, _: bool) -> Any:
+    builder, long, of = bits.builder, bits.long, bits.of
+    source = builder.bitcast(value, of(_LONG))
+    lowest_kept = builder.and_(builder.lshr(source, long(16)), long(1))
+    rounded = builder.add(source, builder.add(lowest_kept, long(0x7FFF)))
     is_nan = builder.fcmp_unordered("uno", value, value)
-    return builder.trunc(builder.select(is_nan, _LONG(0x7FC0), rounded), _WORD)
+    word = builder.select(is_nan, long(0x7FC0), builder.lshr(rounded, long(16)))
+    return builder.trunc(word, of(_WORD))
 
 
-_compiled_as(float16_to_float32, types.float32, types.uint16, _extend_half)
-_compiled_as(float32_to_float16, types.uint16, types.float32, _truncate_to_half)
-_compiled_as(bfloat16_to_float32, types.float32, types.uint16, _extend_bfloat)
-_compiled_as(float32_to_bfloat16, types.uint16, types.float32, _truncate_to_bfloat)
+_compiled_as(float16_to_float32, types.float32, _extend_half)
+_compiled_as(float32_to_float16, types.uint16, _truncate_to_half)
+_compiled_as(bfloat16_to_float32, types.float32, _extend_bfloat)
+_compiled_as(float32_to_bfloat16, types.uint16, _truncate_to_bfloat)

@@ -9,31 +9,25 @@ from numba.core import types
 from numba.extending import intrinsic, overload
 
 from numnorm.backends.cpu.cache import KernelCache
+from numnorm.backends.cpu.helper_compiler import HelperCompiler
 
-# NaN and infinity still propagate: `nnan` and `ninf` are not in either set. `reassoc` lets a
-# sum use vector lanes; nothing else may use it, because it would undo `centre`.
-_ELEMENTWISE = {"contract", "nsz"}
-_SUMS = _ELEMENTWISE | {"reassoc", "arcp", "afn"}
+# NaN and infinity still propagate: `nnan` and `ninf` are not among them. Nor is `reassoc`, which
+# would undo `centre`: what is summed in which order is told with lanes.
+_FASTMATH = {"contract", "nsz"}
 # Python's error model puts a branch into every division, which keeps a loop from vectorizing.
 _COMMON = {"error_model": "numpy", "nogil": True}
 
 Function = Callable[..., Any]
 
 
-def elementwise(function: Function) -> Function:
-    """Compile a helper whose arithmetic must keep its order."""
-    return _helper(function, _ELEMENTWISE)
-
-
-def sums(function: Function) -> Function:
-    """Compile a helper whose sums may be taken in any order that the compiler fixes."""
-    return _helper(function, _SUMS)
-
-
-def _helper(function: Function, fastmath: set[str]) -> Function:
+def inlined(function: Function) -> Function:
+    """Compile a helper of kernels."""
     # Forced into the kernel: a helper on its own would be optimized once more in each kernel
     # that links it, and which of the copies is called would be the loader's choice.
-    return numba.njit(fastmath=fastmath, forceinline=True, **_COMMON)(function)
+    options = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(fastmath=_FASTMATH, pipeline_class=HelperCompiler, **options, **_COMMON)(
+        function
+    )
 
 
 class Twins(NamedTuple):
@@ -67,7 +61,7 @@ def _entry(name: str, kernel: Function, *, parallel: bool = False) -> Function:
     # The symbol in the machine code follows from this name and a count of the functions of the
     # process that compiled it: another kernel from another process could have the same one.
     kernel.__name__ = kernel.__qualname__ = "numnorm_" + name.replace(".", "_")
-    compiled = numba.njit(fastmath=_ELEMENTWISE, parallel=parallel, **_COMMON)(kernel)
+    compiled = numba.njit(fastmath=_FASTMATH, parallel=parallel, **_COMMON)(kernel)
     if hasattr(compiled, "_cache"):  # it is the plain function when NUMBA_DISABLE_JIT is set
         compiled._cache = KernelCache(name)
     return compiled

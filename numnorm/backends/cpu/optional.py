@@ -5,42 +5,44 @@ channel and layer norm's one number an element: the loops are written once, and 
 what each of them means there. Every helper is a plain function, with its compiled twin below it.
 """
 
+import operator
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from numnorm.backends.cpu.jit import elementwise
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.lanes import compiled_as
 from numnorm.backends.scalars import centre
-
-_centre = elementwise(centre)
 
 
 def _is_missing(kind):
     return kind is None or kind == types.none
 
 
-def part(values, index):
-    """Return ``values[index]`` of an array; a number, or None, stands for every index."""
+def _first_argument(context, builder, signature, arguments):
+    return arguments[0]
+
+
+def _plain_part(values, index):
     return values[index] if isinstance(values, np.ndarray) else values
 
 
-@overload(part, inline="always")
-def _part(values, index):
-    if isinstance(values, types.Array):
-        return lambda values, index: values[index]
-    return lambda values, index: values
+@compiled_as(_plain_part)
+def part(typing_context, values, index):
+    """Return ``values[index]`` of an array; a number, or None, stands for every index."""
+    if not isinstance(values, types.Array):
+        return values(values, types.intp), lambda context, builder, signature, arguments: arguments[
+            0
+        ]
+    getitem = typing_context.resolve_function_type(operator.getitem, (values, types.intp), {})
 
+    def generate(context, builder, signature, arguments):
+        return context.get_function(operator.getitem, getitem)(builder, arguments)
 
-def stretch(values, start, stop):
-    """Return ``values[start:stop]`` of an array; a number, or None, stands for every index."""
-    return values[start:stop] if isinstance(values, np.ndarray) else values
-
-
-@overload(stretch, inline="always")
-def _stretch(values, start, stop):
-    if isinstance(values, types.Array):
-        return lambda values, start, stop: values[start:stop]
-    return lambda values, start, stop: values
+    return getitem.return_type(values, types.intp), generate
 
 
 def element(values, index, default):
@@ -57,16 +59,13 @@ def _element(values, index, default):
     return lambda values, index, default: values
 
 
-def centred(value, high, low):
-    """Return `value` less the mean ``high + low``, or `value` where there is no mean."""
-    return value if high is None else centre(value, high, low)
+def _as_it_is(value, high, low):
+    return value
 
 
-@overload(centred, inline="always")
-def _centred(value, high, low):
-    if _is_missing(high):
-        return lambda value, high, low: value
-    return lambda value, high, low: _centre(value, high, low)
+def make_centre(centred: bool) -> Callable[..., Any]:
+    """Return a compiled ``centre(value, high, low)``: the value itself where there is no mean."""
+    return inlined(centre if centred else _as_it_is)
 
 
 def joined(high, low):
@@ -110,22 +109,5 @@ def _split(mean, scale):
     def implementation(mean, scale):
         high = kind(mean * scale)
         return high, kind(mean * scale - high)
-
-    return implementation
-
-
-def add_to(target, index, value):
-    """Add `value` to ``target[index]``, if there is a target."""
-    if target is not None:
-        target[index] += value
-
-
-@overload(add_to, inline="always")
-def _add_to(target, index, value):
-    if _is_missing(target):
-        return lambda target, index, value: None
-
-    def implementation(target, index, value):
-        target[index] += value
 
     return implementation

@@ -6,76 +6,184 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract import Formula
-from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, collect, flush, working_sums
+from numnorm.backends.cpu.accumulators import (
+    ROWS_BETWEEN_FLUSHES,
+    collect,
+    flush,
+    is_by_channel,
+    working_sums,
+)
 from numnorm.backends.cpu.borrowed import borrowed
-from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.lanes import make_totals, store
 from numnorm.backends.cpu.optional import part, split
 from numnorm.backends.cpu.row_statistics import make_power_of_two
-from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
+from numnorm.backends.cpu.row_tiles import NARROW, room_for_sums
+from numnorm.backends.cpu.runs import make_gradient_lanes, make_gradient_sums, make_input_gradients
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import deviation_flow
 
-_deviation_flow = elementwise(deviation_flow)
+_deviation_flow = inlined(deviation_flow)
+
+
+def _make_statistics(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that turns saved statistics into those of the working type."""
+    real = storage.working
+    power_of_two = make_power_of_two(storage)
+    largest = 2.0**storage.largest_exponent
+
+    @inlined
+    def statistics(mean, rstd):
+        # An rstd beyond the working type is used as its ratio to a power of two.
+        fits = 1.0 / largest < rstd < largest
+        scale = real(1) if fits else real(1) / power_of_two(rstd)
+        high, low = split(mean, scale)
+        return scale, high, low, real(rstd / scale)
+
+    return statistics
+
+
+def _make_means(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for what flows through a row's mean and scale."""
+    real = storage.working
+
+    @inlined
+    def means(sum_g, sum_g_xhat, rstd, flows):
+        mean_share, scale_share, eps_on_deviation = flows
+        # A detached statistic passes nothing on, a NaN neither.
+        mean_g = real(sum_g * mean_share if mean_share > 0.0 else 0.0)
+        through_scale = scale_share * _deviation_flow(rstd, eps_on_deviation)
+        return mean_g, real(sum_g_xhat * through_scale if scale_share > 0.0 else 0.0)
+
+    return means
 
 
 def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     gradient_sums = make_gradient_sums(formula, storage)
 
-    @elementwise
-    def row_sums(dy, x, statistics, first_channel, shape, weights, inner, totals):
-        run, channels = shape
+    @inlined
+    def row_sums(dy, x, statistics, first_channel, cut, weights, inner, totals):
+        run, runs, channels = cut
         gamma, beta = weights
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
-        for p in range(x.size // run):
-            c = (first_channel + p) % channels
+        c = first_channel
+        for p in range(runs):
             left, right = p * run, (p + 1) * run
             weight = part(gamma, c), part(beta, c)
             sums_here = part(inner[0], c), part(inner[1], c)
             g, g_xhat, dy_xhat, slope = gradient_sums(
-                dy[left:right], x[left:right], *statistics, *weight, *sums_here
+                dy[left:right], x[left:right], statistics, weight, sums_here
             )
             sum_g += g
             sum_g_xhat += g_xhat
             collect(totals[0], c, dy_xhat)
             collect(totals[1], c, slope)
+            c = c + 1 if c + 1 < channels else 0
         return sum_g, sum_g_xhat
 
     return row_sums
 
 
 def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for one row of any width, cut into runs."""
     row_sums = _make_row_sums(formula, storage)
-    input_gradients = make_input_gradients(formula, storage)
-    power_of_two = make_power_of_two(storage)
-    real = storage.working
-    largest = 2.0**storage.largest_exponent
+    input_gradients = make_input_gradients(formula, storage, 2 * storage.lanes)
+    statistics_of, means_of = _make_statistics(storage), _make_means(storage)
 
-    @elementwise
-    def backward_row(dy, x, mean, rstd, first_channel, shape, weights, flows, dx, inner, totals):
-        run, channels = shape
+    @inlined
+    def backward_row(row, saved, first_channel, cut, weights, flows, inner, totals):
+        dy, x, dx = row
+        mean, rstd = saved
+        run, runs, channels = cut
         gamma, beta = weights
-        mean_share, scale_share, eps_on_deviation = flows
-        # An rstd beyond the working type is used as its ratio to a power of two.
-        fits = 1.0 / largest < rstd < largest
-        scale = real(1) if fits else real(1) / power_of_two(rstd)
-        statistics = (scale, *split(mean, scale), real(rstd / scale))
-        sum_g, sum_g_xhat = row_sums(
-            dy, x, statistics, first_channel, shape, weights, inner, totals
-        )
-        # A detached statistic passes nothing on, a NaN neither.
-        mean_g = real(sum_g * mean_share if mean_share > 0.0 else 0.0)
-        through_scale = scale_share * _deviation_flow(rstd, eps_on_deviation)
-        mean_g_xhat = real(sum_g_xhat * through_scale if scale_share > 0.0 else 0.0)
-        for p in range(x.size // run):
-            c = (first_channel + p) % channels
+        statistics = statistics_of(mean, rstd)
+        sum_g, sum_g_xhat = row_sums(dy, x, statistics, first_channel, cut, weights, inner, totals)
+        means = means_of(sum_g, sum_g_xhat, rstd, flows)
+        c = first_channel
+        for p in range(runs):
             left, right = p * run, (p + 1) * run
             weight = part(gamma, c), part(beta, c)
-            means = mean_g, mean_g_xhat
-            input_gradients(
-                dy[left:right], x[left:right], *statistics, *weight, *means, dx[left:right]
-            )
+            here = dx[left:right]
+            input_gradients(dy[left:right], x[left:right], statistics, weight, means, here)
+            c = c + 1 if c + 1 < channels else 0
 
     return backward_row
+
+
+def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for up to as many narrow rows as there are lanes."""
+    lanes, room = storage.lanes, room_for_sums(storage)
+    gradient_lanes = make_gradient_lanes(formula, storage, lanes)
+    totals = make_totals(lanes)
+    input_gradients = make_input_gradients(formula, storage, lanes)
+    statistics_of, means_of = _make_statistics(storage), _make_means(storage)
+
+    @inlined
+    def backward_tile(arrays, saved, weights, flows, inner, scratch, start, number):
+        dy, x, dx = arrays
+        mean, rstd = saved
+        sums_of_g, sums_of_g_xhat = scratch[room:], scratch[room + lanes :]
+        for t in range(number):
+            i = start + t
+            statistics = statistics_of(part(mean, i), rstd[i])
+            g, g_xhat, _, _ = gradient_lanes(dy[i], x[i], 0, x.shape[1], statistics, weights, inner)
+            store(scratch, t * lanes, g)
+            store(scratch, (lanes + t) * lanes, g_xhat)
+        store(sums_of_g, 0, totals(scratch))
+        store(sums_of_g_xhat, 0, totals(scratch[lanes * lanes :]))
+        for t in range(number):
+            i = start + t
+            statistics = statistics_of(part(mean, i), rstd[i])
+            sums = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
+            means = means_of(sums[0], sums[1], rstd[i], flows)
+            input_gradients(dy[i], x[i], statistics, weights, means, dx[i])
+
+    return backward_tile
+
+
+def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for some rows, one after the other."""
+    backward_row = _make_row(formula, storage)
+
+    @inlined
+    def wide_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+        channels, first_channel = cut[2], 0
+        if channels > 1:
+            first_channel = start * cut[1] % channels
+        for i in range(start, stop):
+            row, saved = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
+            backward_row(row, saved, first_channel, cut, weights, flows, inner, totals)
+            first_channel += cut[1]
+            if first_channel >= channels:
+                first_channel %= channels
+            if (i - start) % ROWS_BETWEEN_FLUSHES == ROWS_BETWEEN_FLUSHES - 1:
+                flush(inner[0], totals[0])
+                flush(inner[1], totals[1])
+
+    return wide_rows
+
+
+def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for some rows, tile by tile."""
+    backward_tile = _make_tile(formula, storage)
+    real, lanes = storage.working, storage.lanes
+    size = room_for_sums(storage) + 2 * lanes
+
+    @inlined
+    def narrow_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
+        shared = part(weights[0], 0), part(weights[1], 0)
+        sums = part(inner[0], 0), part(inner[1], 0)
+        scratch = np.zeros(size, real)
+        room = borrowed(scratch)
+        for i in range(start, stop, lanes):
+            number = min(lanes, stop - i)
+            backward_tile((dy, x, dx), (mean, rstd), shared, flows, sums, room, i, number)
+            if (i - start + lanes) % ROWS_BETWEEN_FLUSHES == 0:
+                flush(inner[0], totals[0])
+                flush(inner[1], totals[1])
+        scratch[0] = real(0)  # its owner outlives what is borrowed
+
+    return narrow_rows
 
 
 def make_row_backward(formula: Formula, storage: Storage) -> Twins:
@@ -86,22 +194,20 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of the p-th part
     of the rows: the parts follow from the shapes, so that no thread count changes a sum.
     """
-    backward_row = _make_row(formula, storage)
+    wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
     real = storage.working
+    narrow = NARROW // storage.working_dtype.itemsize
 
-    @elementwise
-    def backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop):
+    @inlined
+    def backward_rows(dy, x, mean, rstd, cut, weights, flows, dx, totals, start, stop):
         # The owners are used once more after the last row, so they outlive what is borrowed.
         dgamma, dbeta = working_sums(totals[0], real(0)), working_sums(totals[1], real(0))
         inner = (borrowed(dgamma), borrowed(dbeta))
-        runs = x.shape[1] // shape[0]
-        for i in range(start, stop):
-            statistics = part(mean, i), rstd[i]
-            row = dy[i], x[i], *statistics, i * runs, shape, weights, flows, dx[i]
-            backward_row(*row, inner, totals)
-            if (i - start) % ROWS_BETWEEN_FLUSHES == ROWS_BETWEEN_FLUSHES - 1:
-                flush(dgamma, totals[0])
-                flush(dbeta, totals[1])
+        by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
+        if by_element and cut[1] == 1 and cut[2] == 1 and x.shape[1] <= narrow:
+            narrow_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        else:
+            wide_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
         flush(dgamma, totals[0])
         flush(dbeta, totals[1])
 
@@ -111,11 +217,11 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     ):  # fmt: skip
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        shape, weights = (run, channels), (borrowed(gamma), borrowed(beta))
+        cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))
         flows = (mean_share, scale_share, eps_on_deviation)
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(dy, x, mean, rstd, shape, weights, flows, dx, totals, start, stop)
+            backward_rows(dy, x, mean, rstd, cut, weights, flows, dx, totals, start, stop)
 
     return twins(f"row_backward.{formula.name}.{storage.name}", kernel)

@@ -1,38 +1,35 @@
 """The forward kernel of every norm whose statistics are shared by a row."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed
-from numnorm.backends.cpu.jit import Twins, elementwise, stand_alone, twins
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import location, part
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
+from numnorm.backends.cpu.row_tiles import NARROW, make_tile_sums, room_for_sums
 from numnorm.backends.cpu.runs import make_apply
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import inverse_deviation
 
-_inverse_deviation = elementwise(inverse_deviation)
+_inverse_deviation = inlined(inverse_deviation)
 
 
-def make_row_forward(formula: Formula, storage: Storage) -> Twins:
-    """Return the forward kernel of a formula.
+def _make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``spread(row, scaling)``: a scale, and the row's statistics there.
 
-    It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved,
-    parts``: `count` is the divisor of the squares, `saved` is ``(2, N)`` for mean (the root mean
-    square, where there is none) and rstd, or ``(2, 0)`` to save nothing, and `parts` is how many
-    parts the rows are cut into.
+    It is the scale at which the row's squares are in range, which is 1 for nearly every row.
     """
-    real = storage.working
+    real, smallest = storage.working, storage.smallest_variance
     statistics = make_statistics(storage, centred=formula.centred)
     rescale = make_rescale(storage)
-    apply_run = make_apply(formula, storage)
-    smallest = storage.smallest_variance
 
-    @elementwise
+    @inlined
     def spread(row, scaling):
-        """Return the scale at which the row's squares are in range, and its statistics there."""
         eps, eps_on_deviation, count = scaling
         scale = real(1)
         high, low, m2 = statistics(row, scale)
@@ -45,22 +42,115 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
         rstd = _inverse_deviation(m2 / count, eps, eps_on_deviation * scale)
         return scale, high, low, rstd
 
+    return spread
+
+
+def _make_finish(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    """Return a compiled function that stores a row's result and, if asked, its statistics."""
+    real = storage.working
+    apply_run = make_apply(formula, storage, count)
+
+    @inlined
+    def finish(x, i, statistics, cut, weights, y, saved):
+        scale, high, low, rstd = statistics
+        run, runs, channels = cut
+        c = i * runs % channels if channels > 1 else 0
+        for p in range(runs):
+            left, right = p * run, (p + 1) * run
+            weight, bias = part(weights[0], c), part(weights[1], c)
+            found = scale, high, low, real(rstd)
+            apply_run(x[i][left:right], found, (weight, bias), y[i][left:right])
+            c = c + 1 if c + 1 < channels else 0
+        if saved.shape[1] > 0:
+            saved[0, i] = location(high, low, rstd) / scale
+            saved[1, i] = rstd * scale
+
+    return finish
+
+
+def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that normalizes up to as many narrow rows as there are lanes."""
+    real, lanes, smallest = storage.working, storage.lanes, storage.smallest_variance
+    tile_sums = make_tile_sums(storage, centred=formula.centred)
+    spread, finish = _make_spread(formula, storage), _make_finish(formula, storage, lanes)
+    room = room_for_sums(storage)
+
+    @inlined
+    def statistics(width, number, scaling, sums, scales, lows, rstds):
+        """Store each row's statistics, with scale 0 if they need another pass; return if any do."""
+        eps, eps_on_deviation, count = scaling
+        poor = 0
+        for t in range(lanes):
+            first, second = np.float64(sums[0][t]), np.float64(sums[1][t])
+            low = first / width
+            m2 = second - first * low
+            total = m2 / count + eps + eps_on_deviation * eps_on_deviation
+            fine = (first * low <= m2) & (smallest < total) & (total < np.inf)
+            scales[t] = real(1) if fine else real(0)
+            poor += 0 if fine or t >= number else 1
+            lows[t] = real(low)
+            rstds[t] = _inverse_deviation(m2 / count, eps, eps_on_deviation)
+        return poor > 0
+
+    def centred_mean(highs, lows, t):
+        return highs[t], lows[t]
+
+    def no_mean(highs, lows, t):
+        return None, None
+
+    mean_of = inlined(centred_mean if formula.centred else no_mean)
+
+    @inlined
+    def tile(x, start, number, scaling, cut, weights, y, saved, scratch, rstds):
+        highs, lows, scales = scratch[room:], scratch[room + lanes :], scratch[room + 2 * lanes :]
+        sums = scratch[room + 3 * lanes :], scratch[room + 4 * lanes :]
+        tile_sums(x[start : start + number], number, scratch, highs, sums)
+        poor = statistics(x.shape[1], number, scaling, sums, scales, lows, rstds)
+        for t in range(number):
+            high, low = mean_of(highs, lows, t)
+            found = scales[t], high, low, rstds[t]
+            if poor and scales[t] == real(0):
+                found = spread(x[start + t], scaling)
+            finish(x, start + t, found, cut, weights, y, saved)
+
+    return tile
+
+
+def make_row_forward(formula: Formula, storage: Storage) -> Twins:
+    """Return the forward kernel of a formula.
+
+    It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved,
+    parts``: `count` is the divisor of the squares, `saved` is ``(2, N)`` for mean (the root mean
+    square, where there is none) and rstd, or ``(2, 0)`` to save nothing, and `parts` is how many
+    parts the rows are cut into.
+    """
+    real, lanes = storage.working, storage.lanes
+    narrow = NARROW // storage.working_dtype.itemsize
+    spread, finish = _make_spread(formula, storage), _make_finish(formula, storage, 2 * lanes)
+    tile = _make_tile(formula, storage)
+    size = room_for_sums(storage) + 5 * lanes
+
+    @inlined
+    def narrow_rows(x, scaling, cut, weights, y, saved, start, stop):
+        # The owners are used once more after the last row, so they outlive what is borrowed.
+        scratch, rstds = np.zeros(size, real), np.zeros(lanes)
+        room, roots = borrowed(scratch), borrowed(rstds)
+        for i in range(start, stop, lanes):
+            number = min(lanes, stop - i)
+            tile(x, i, number, scaling, cut, weights, y, saved, room, roots)
+        scratch[0] = rstds[0]
+
     def kernel(
         x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved, parts, first, last
     ):
         stand_alone()
-        x, y, gamma, beta = borrowed(x), borrowed(y), borrowed(gamma), borrowed(beta)
-        runs = x.shape[1] // run
-        for i in range(first * x.shape[0] // parts, last * x.shape[0] // parts):
-            scale, high, low, rstd = spread(x[i], (eps, eps_on_deviation, count))
-            for p in range(runs):
-                c = (i * runs + p) % channels
-                left, right = p * run, (p + 1) * run
-                weight, bias = part(gamma, c), part(beta, c)
-                statistic = scale, high, low, real(rstd)
-                apply_run(x[i][left:right], *statistic, weight, bias, y[i][left:right])
-            if saved.shape[1] > 0:
-                saved[0, i] = location(high, low, rstd) / scale
-                saved[1, i] = rstd * scale
+        x, y, weights = borrowed(x), borrowed(y), (borrowed(gamma), borrowed(beta))
+        scaling, cut = (eps, eps_on_deviation, count), (run, x.shape[1] // run, channels)
+        start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
+        if x.shape[1] <= narrow:
+            narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
+        else:
+            for i in range(start, stop):
+                finish(x, i, spread(x[i], scaling), cut, weights, y, saved)
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

@@ -5,60 +5,80 @@ cancellation. h is a guess from the first elements, and one more pass is taken o
 guess turns out poor.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.jit import elementwise, sums
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.lanes import first_of, make_load, make_load_first, make_zeros, total
 from numnorm.backends.cpu.storage import Storage
 
 # Sums of this many elements are taken in the working type, and added up in float64: long enough
 # to cost nothing, short enough that the rounding of a float32 sum stays near one ulp.
 STRETCH = 2048
-_GUESS_FROM = 16
 
 
+@functools.cache
+def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
+    """Return a compiled ``deviation_sums(row, start, stop, scale, high)``, in lanes.
+
+    The two sums, of ``row * scale - high`` and of its squares, are taken `count` lanes at a time.
+    """
+    widen = storage.widen
+    load, load_first = make_load(count), make_load_first(count)
+    zeros = make_zeros(storage.working, count)
+
+    @inlined
+    def deviation_sums(row, start, stop, scale, high):
+        first, second = zeros(), zeros()
+        whole = stop - (stop - start) % count
+        for j in range(start, whole, count):
+            deviation = widen(load(row, j)) * scale - high
+            first = first + deviation
+            second = second + deviation * deviation
+        rest = stop - whole
+        if rest > 0:
+            deviation = first_of(widen(load_first(row, whole, rest)) * scale - high, rest)
+            first = first + deviation
+            second = second + deviation * deviation
+        return first, second
+
+    return deviation_sums
+
+
+@functools.cache
 def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``statistics(row, scale) -> (high, low, m2)``.
 
     The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
     without centring high and low are None and `m2` is the sum of squares.
     """
-    real, widen = storage.working, storage.widen
+    real, widen, lanes = storage.working, storage.widen, storage.lanes
+    load_first = make_load_first(lanes)
+    deviation_sums = make_deviation_sums(storage, 2 * lanes)
 
-    @sums
-    def stretch_sums(row, scale, high):
-        first = real(0)
-        second = real(0)
-        for j in range(row.size):
-            deviation = widen(row[j]) * scale - high
-            first += deviation
-            second += deviation * deviation
-        return first, second
-
-    @sums
+    @inlined
     def row_sums(row, scale, high):
-        first = np.float64(0)
-        second = np.float64(0)
+        first, second = np.float64(0), np.float64(0)
         for start in range(0, row.size, STRETCH):
-            one, two = stretch_sums(row[start : start + STRETCH], scale, high)
-            first += one
-            second += two
+            stop = min(start + STRETCH, row.size)
+            one, two = deviation_sums(row, start, stop, scale, high)
+            first += total(one)
+            second += total(two)
         return first, second
 
-    @sums
+    @inlined
     def guess(row, scale):
         # Around the first element, so that a constant row gives exactly that constant.
-        first = widen(row[0]) * scale
-        total = real(0)
-        n = min(row.size, _GUESS_FROM)
-        for j in range(n):
-            total += widen(row[j]) * scale - first
-        return real(first + total / real(n))
+        origin = widen(row[0]) * scale
+        n = min(row.size, lanes)
+        near = first_of(widen(load_first(row, 0, n)) * scale - origin, n)
+        return real(origin + total(near) / real(n))
 
-    @elementwise
+    @inlined
     def centred_statistics(row, scale):
         high = guess(row, scale)
         first, second = row_sums(row, scale, high)
@@ -74,7 +94,7 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
             m2 = 0.0
         return high, real(low), m2
 
-    @elementwise
+    @inlined
     def uncentred_statistics(row, scale):
         _, second = row_sums(row, scale, real(0))
         return None, None, second
@@ -86,7 +106,7 @@ def make_power_of_two(storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``power_of_two(value)`` near 1 / value; 1 for 0, infinity and NaN."""
     real, most = storage.working, storage.largest_exponent
 
-    @elementwise
+    @inlined
     def power_of_two(value):
         if not 0.0 < value < np.inf:
             return real(1)
@@ -106,7 +126,7 @@ def make_rescale(storage: Storage) -> Callable[..., Any]:
     real, widen = storage.working, storage.widen
     power_of_two = make_power_of_two(storage)
 
-    @elementwise
+    @inlined
     def rescale(row, least):
         largest = real(least)
         for j in range(row.size):

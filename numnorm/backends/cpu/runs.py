@@ -10,87 +10,151 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract import Formula
-from numnorm.backends.cpu.jit import elementwise, sums
-from numnorm.backends.cpu.optional import add_to, centred, element, stretch
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.lanes import (
+    first_of,
+    make_load,
+    make_load_first,
+    make_zeros,
+    store,
+    store_first,
+    total,
+)
+from numnorm.backends.cpu.optional import make_centre
+from numnorm.backends.cpu.optional_lanes import (
+    add,
+    add_first,
+    make_elements,
+    make_first_elements,
+)
 from numnorm.backends.cpu.row_statistics import STRETCH
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import input_gradient
 
-_input_gradient = elementwise(input_gradient)
+_input_gradient = inlined(input_gradient)
 
 
-def make_apply(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled loop that normalizes, maps and stores."""
-    forward = elementwise(formula.forward)
+def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time."""
+    forward, centred = inlined(formula.forward), make_centre(formula.centred)
     real, widen, narrow = storage.working, storage.widen, storage.narrow
+    load, load_first = make_load(count), make_load_first(count)
+    elements, first_elements = make_elements(count), make_first_elements(count)
 
-    @elementwise
-    def apply_run(x, scale, high, low, rstd, gamma, beta, y):
-        for j in range(x.size):
-            xhat = centred(widen(x[j]) * scale, high, low) * rstd
-            y[j] = narrow(forward(xhat, element(gamma, j, real(1)), element(beta, j, real(0))))
+    @inlined
+    def mapped(x, statistics, gamma, beta):
+        scale, high, low, rstd = statistics
+        return narrow(forward(centred(widen(x) * scale, high, low) * rstd, gamma, beta))
+
+    @inlined
+    def apply_run(x, statistics, weights, y):
+        gamma, beta = weights
+        whole = x.size - x.size % count
+        for j in range(0, whole, count):
+            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+            store(y, j, mapped(load(x, j), statistics, weight, bias))
+        rest = x.size - whole
+        if rest > 0:
+            weight = first_elements(gamma, whole, rest, real(1))
+            bias = first_elements(beta, whole, rest, real(0))
+            last = load_first(x, whole, rest)
+            store_first(y, whole, mapped(last, statistics, weight, bias), rest)
 
     return apply_run
 
 
-def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled loop that takes every sum which the gradients need.
+def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    """Return a compiled loop that takes every sum which the gradients need, in `count` lanes.
 
-    It returns the sums of g, g * xhat, dy * xhat and dy, and adds the last two, element by
+    These are the sums of g, g * xhat, dy * xhat and dy; the last two are also added, element by
     element, to the accumulators of this run where there are any.
     """
-    backward = elementwise(formula.backward)
+    backward, centred = inlined(formula.backward), make_centre(formula.centred)
     real, widen = storage.working, storage.widen
+    load, load_first = make_load(count), make_load_first(count)
+    elements, first_elements = make_elements(count), make_first_elements(count)
+    zeros = make_zeros(real, count)
 
-    @sums
-    def stretch_sums(dy, x, scale, high, low, rstd, gamma, beta, dgamma, dbeta):
-        sum_g = real(0)
-        sum_g_xhat = real(0)
-        sum_dy_xhat = real(0)
-        sum_dy = real(0)
-        for j in range(x.size):
-            slope = widen(dy[j])
-            xhat = centred(widen(x[j]) * scale, high, low) * rstd
-            g = backward(slope, xhat, element(gamma, j, real(1)), element(beta, j, real(0)))
-            sum_g += g
-            sum_g_xhat += g * xhat
-            sum_dy_xhat += slope * xhat
-            sum_dy += slope
-            add_to(dgamma, j, slope * xhat)
-            add_to(dbeta, j, slope)
+    @inlined
+    def gradient_lanes(dy, x, start, stop, statistics, weights, targets):
+        scale, high, low, rstd = statistics
+        gamma, beta = weights
+        dgamma, dbeta = targets
+        sum_g, sum_g_xhat, sum_dy_xhat, sum_dy = zeros(), zeros(), zeros(), zeros()
+        whole = stop - (stop - start) % count
+        for j in range(start, whole, count):
+            slope = widen(load(dy, j))
+            xhat = centred(widen(load(x, j)) * scale, high, low) * rstd
+            g = backward(slope, xhat, elements(gamma, j, real(1)), elements(beta, j, real(0)))
+            sum_g, sum_g_xhat = sum_g + g, sum_g_xhat + g * xhat
+            sum_dy_xhat, sum_dy = sum_dy_xhat + slope * xhat, sum_dy + slope
+            add(dgamma, j, slope * xhat)
+            add(dbeta, j, slope)
+        rest = stop - whole
+        if rest > 0:
+            slope = widen(load_first(dy, whole, rest))
+            xhat = centred(widen(load_first(x, whole, rest)) * scale, high, low) * rstd
+            xhat = first_of(xhat, rest)
+            weight = first_elements(gamma, whole, rest, real(1))
+            g = backward(slope, xhat, weight, first_elements(beta, whole, rest, real(0)))
+            sum_g, sum_g_xhat = sum_g + g, sum_g_xhat + g * xhat
+            sum_dy_xhat, sum_dy = sum_dy_xhat + slope * xhat, sum_dy + slope
+            add_first(dgamma, whole, slope * xhat, rest)
+            add_first(dbeta, whole, slope, rest)
         return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
 
-    @elementwise
-    def gradient_sums(dy, x, scale, high, low, rstd, gamma, beta, dgamma, dbeta):
+    return gradient_lanes
+
+
+def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return the same loop over a run of any length, with sums in float64."""
+    gradient_lanes = make_gradient_lanes(formula, storage, 2 * storage.lanes)
+
+    @inlined
+    def gradient_sums(dy, x, statistics, weights, targets):
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, STRETCH):
-            stop = start + STRETCH
-            weights = stretch(gamma, start, stop), stretch(beta, start, stop)
-            targets = stretch(dgamma, start, stop), stretch(dbeta, start, stop)
-            g, g_xhat, dy_xhat, slope = stretch_sums(
-                dy[start:stop], x[start:stop], scale, high, low, rstd, *weights, *targets
+            stop = min(start + STRETCH, x.size)
+            g, g_xhat, dy_xhat, slope = gradient_lanes(
+                dy, x, start, stop, statistics, weights, targets
             )
-            sum_g += g
-            sum_g_xhat += g_xhat
-            sum_dy_xhat += dy_xhat
-            sum_dy += slope
+            sum_g += total(g)
+            sum_g_xhat += total(g_xhat)
+            sum_dy_xhat += total(dy_xhat)
+            sum_dy += total(slope)
         return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
 
     return gradient_sums
 
 
-def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled loop that stores dx."""
-    backward = elementwise(formula.backward)
+def make_input_gradients(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    """Return a compiled loop that stores dx, `count` lanes at a time."""
+    backward, centred = inlined(formula.backward), make_centre(formula.centred)
     real, widen, narrow = storage.working, storage.widen, storage.narrow
+    load, load_first = make_load(count), make_load_first(count)
+    elements, first_elements = make_elements(count), make_first_elements(count)
 
-    @elementwise
-    def input_gradients(dy, x, scale, high, low, rstd, gamma, beta, mean_g, mean_g_xhat, dx):
-        for j in range(x.size):
-            slope = widen(dy[j])
-            xhat = centred(widen(x[j]) * scale, high, low) * rstd
-            g = backward(slope, xhat, element(gamma, j, real(1)), element(beta, j, real(0)))
-            dx[j] = narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, rstd) * scale)
+    @inlined
+    def gradient(dy, x, statistics, gamma, beta, means):
+        scale, high, low, rstd = statistics
+        xhat = centred(widen(x) * scale, high, low) * rstd
+        g = backward(widen(dy), xhat, gamma, beta)
+        return narrow(_input_gradient(g, xhat, means[0], means[1], rstd) * scale)
+
+    @inlined
+    def input_gradients(dy, x, statistics, weights, means, dx):
+        gamma, beta = weights
+        whole = x.size - x.size % count
+        for j in range(0, whole, count):
+            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+            store(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
+        rest = x.size - whole
+        if rest > 0:
+            weight = first_elements(gamma, whole, rest, real(1))
+            bias = first_elements(beta, whole, rest, real(0))
+            slope, value = load_first(dy, whole, rest), load_first(x, whole, rest)
+            last = gradient(slope, value, statistics, weight, bias, means)
+            store_first(dx, whole, last, rest)
 
     return input_gradients

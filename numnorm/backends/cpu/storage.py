@@ -22,7 +22,7 @@ class Storage:
 
     name: str
     container: np.dtype[Any]
-    working: type
+    working: Any
     widen: Callable[[Any], Any]
     narrow: Callable[[Any], Any]
     saved: np.dtype[Any]
@@ -31,6 +31,11 @@ class Storage:
     def working_dtype(self) -> np.dtype[Any]:
         """The working type as a dtype."""
         return np.dtype(self.working)
+
+    @property
+    def lanes(self) -> int:
+        """The number of elements of the working type that fill a register of 64 bytes."""
+        return 64 // self.working_dtype.itemsize
 
     @property
     def smallest_variance(self) -> float:

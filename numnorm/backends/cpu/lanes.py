@@ -1,0 +1,346 @@
+"""Vectors of a fixed number of elements, worked on at once: the loops' unit of work.
+
+How a loop over numbers is vectorized is the compiler's choice, and changes with what surrounds
+it. In terms of lanes it is ours: which elements are summed together, and in what order, is the
+same in every kernel and on every processor, and no sum needs permission to be reordered. LLVM
+cuts lanes into the registers that there are.
+
+Lanes mix with numbers in arithmetic, so that a formula of plain numbers works on them as well.
+Without compilation they are NumPy arrays.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, config, types
+from numba.core.typing import signature as typed
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+_INDEX = ir.IntType(32)
+# NaN and infinity still propagate. A product and a sum may become one instruction.
+_FLAGS = ("contract", "nsz")
+
+
+class Lanes(types.Type):
+    """The type of `count` elements at once."""
+
+    def __init__(self, element: types.Type, count: int) -> None:
+        self.element = element
+        self.count = count
+        super().__init__(name=f"Lanes({element} x {count})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        element = manager.lookup(kind.element).get_value_type()
+        super().__init__(manager, kind, ir.VectorType(element, kind.count))
+
+
+def constant(kind: Any, value: Any) -> Any:
+    """Return a constant of an LLVM type, the same in every lane."""
+    if isinstance(kind, ir.VectorType):
+        return ir.Constant(kind, [value] * kind.count)
+    return ir.Constant(kind, value)
+
+
+def _numbered(numbers: Any) -> Any:
+    numbers = list(numbers)
+    return ir.Constant(ir.VectorType(_INDEX, len(numbers)), numbers)
+
+
+def _nothing(kind: Any) -> Any:
+    return ir.Constant(kind, ir.Undefined)
+
+
+def _spread(builder: Any, value: Any, count: int) -> Any:
+    """Return lanes that are all the same value."""
+    nothing = _nothing(ir.VectorType(value.type, count))
+    first = builder.insert_element(nothing, value, _INDEX(0))
+    return builder.shuffle_vector(first, nothing, _numbered([0] * count))
+
+
+def compiled_as(plain: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a decorator that makes an intrinsic; without compilation it is `plain` instead."""
+    return lambda definition: plain if config.DISABLE_JIT else intrinsic(definition)
+
+
+# Arithmetic
+
+
+def _arithmetic(function: Callable[..., Any], instruction: str) -> None:
+    def generate(context, builder, signature, arguments):
+        lanes = signature.return_type
+        values = []
+        for kind, value in zip(signature.args, arguments, strict=True):
+            if not isinstance(kind, Lanes):
+                number = context.cast(builder, value, kind, lanes.element)
+                value = _spread(builder, number, lanes.count)
+            values.append(value)
+        return getattr(builder, instruction)(*values, flags=_FLAGS)
+
+    @infer_global(function)
+    class _Typing(AbstractTemplate):
+        def generic(self, arguments, keywords):
+            lanes = [kind for kind in arguments if isinstance(kind, Lanes)]
+            return typed(lanes[0], *arguments) if lanes else None
+
+    for kinds in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes)):
+        lower_builtin(function, *kinds)(generate)
+
+
+_arithmetic(operator.add, "fadd")
+_arithmetic(operator.sub, "fsub")
+_arithmetic(operator.mul, "fmul")
+
+
+def _plain_total(lanes: Any) -> Any:
+    """Return the sum of all lanes: of both halves lane by lane, and so on."""
+    while lanes.size > 1:
+        half = lanes.size // 2
+        lanes = lanes[:half] + lanes[half:]
+    return lanes[0]
+
+
+@compiled_as(_plain_total)
+def total(typing_context, lanes):
+    """Return the sum of all lanes: of both halves lane by lane, and so on."""
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        while value.type.count > 1:
+            half, nothing = value.type.count // 2, _nothing(value.type)
+            lower = builder.shuffle_vector(value, nothing, _numbered(range(half)))
+            upper = builder.shuffle_vector(value, nothing, _numbered(range(half, 2 * half)))
+            value = builder.fadd(lower, upper)
+        return builder.extract_element(value, _INDEX(0))
+
+    return lanes.element(lanes), generate
+
+
+def _plain_first_of(lanes: Any, count: int) -> Any:
+    """Return the first `count` lanes, and 0 in the others."""
+    return np.where(np.arange(lanes.size) < count, lanes, lanes.dtype.type(0))
+
+
+@compiled_as(_plain_first_of)
+def first_of(typing_context, lanes, count):
+    """Return the first `count` lanes, and 0 in the others."""
+
+    def generate(context, builder, signature, arguments):
+        value, number = arguments
+        chosen = _chosen(builder, number, lanes.count)
+        return builder.select(chosen, value, ir.Constant(value.type, None))
+
+    return lanes(lanes, types.intp), generate
+
+
+def _chosen(builder: Any, count: Any, lanes: int) -> Any:
+    """Return which lanes are among the first `count`."""
+    limit = _spread(builder, builder.trunc(count, _INDEX), lanes)
+    return builder.icmp_signed("<", _numbered(range(lanes)), limit)
+
+
+# Memory
+
+
+def place_of(context: Any, builder: Any, kind: Any, arguments: Any, count: int) -> Any:
+    """Return the address of an element as one of lanes, for arguments (array, index, ...)."""
+    array = context.make_array(kind)(context, builder, arguments[0])
+    address = builder.gep(array.data, [arguments[1]])
+    return builder.bitcast(address, ir.VectorType(array.data.type.pointee, count).as_pointer())
+
+
+def load_from(builder: Any, place: Any) -> Any:
+    """Return the lanes at a place."""
+    return builder.load(place, align=_alignment(place.type.pointee))
+
+
+def load_first_from(builder: Any, place: Any, number: Any) -> Any:
+    """Return the first lanes at a place, and 0 in the others."""
+    kind = place.type.pointee
+    chosen, rest = _chosen(builder, number, kind.count), ir.Constant(kind, None)
+    return _masked(builder, "load", kind, [place, _INDEX(_alignment(kind)), chosen, rest])
+
+
+def store_at(builder: Any, place: Any, lanes: Any) -> None:
+    """Store lanes at a place."""
+    builder.store(lanes, place, align=_alignment(place.type.pointee))
+
+
+def store_first_at(builder: Any, place: Any, lanes: Any, number: Any) -> None:
+    """Store the first lanes at a place."""
+    kind = place.type.pointee
+    arguments = [lanes, place, _INDEX(_alignment(kind)), _chosen(builder, number, kind.count)]
+    _masked(builder, "store", ir.VoidType(), arguments)
+
+
+def _masked(builder: Any, name: str, result: Any, arguments: Any) -> Any:
+    kinds = [argument.type for argument in arguments]
+    vector = result if isinstance(result, ir.VectorType) else arguments[0].type
+    suffix = {"float": "f32", "double": "f64", "i16": "i16"}[str(vector.element)]
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(result, kinds),
+        f"llvm.masked.{name}.v{vector.count}{suffix}.p0",
+    )
+    return builder.call(function, arguments)
+
+
+def _alignment(kind: Any) -> int:
+    return {"float": 4, "double": 8, "i16": 2}[str(kind.element)]
+
+
+@functools.cache
+def make_load(count: int) -> Callable[..., Any]:
+    """Return a compiled ``load(array, index)`` of `count` lanes."""
+
+    def plain(array, index):
+        return array[index : index + count]
+
+    @compiled_as(plain)
+    def operation(typing_context, array, index):
+        def generate(context, builder, signature, arguments):
+            place = place_of(context, builder, signature.args[0], arguments, count)
+            return load_from(builder, place)
+
+        return Lanes(array.dtype, count)(array, types.intp), generate
+
+    return operation
+
+
+@functools.cache
+def make_load_first(count: int) -> Callable[..., Any]:
+    """Return a compiled ``load_first(array, index, number)``: the other lanes are 0."""
+
+    def plain(array, index, number):
+        lanes = np.zeros(count, array.dtype)
+        part = array[index : index + min(number, count)]
+        lanes[: part.size] = part
+        return lanes
+
+    @compiled_as(plain)
+    def operation(typing_context, array, index, number):
+        def generate(context, builder, signature, arguments):
+            place = place_of(context, builder, signature.args[0], arguments, count)
+            return load_first_from(builder, place, arguments[2])
+
+        return Lanes(array.dtype, count)(array, types.intp, types.intp), generate
+
+    return operation
+
+
+def _plain_store(array: Any, index: int, lanes: Any) -> None:
+    """Store all lanes."""
+    array[index : index + lanes.size] = lanes
+
+
+@compiled_as(_plain_store)
+def store(typing_context, array, index, lanes):
+    """Store all lanes."""
+
+    def generate(context, builder, signature, arguments):
+        place = place_of(context, builder, signature.args[0], arguments, lanes.count)
+        store_at(builder, place, arguments[2])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
+
+
+def _plain_store_first(array: Any, index: int, lanes: Any, number: int) -> None:
+    """Store the first `number` lanes."""
+    count = min(number, lanes.size)
+    array[index : index + count] = lanes[:count]
+
+
+@compiled_as(_plain_store_first)
+def store_first(typing_context, array, index, lanes, number):
+    """Store the first `number` lanes."""
+
+    def generate(context, builder, signature, arguments):
+        place = place_of(context, builder, signature.args[0], arguments, lanes.count)
+        store_first_at(builder, place, *arguments[2:])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes, types.intp), generate
+
+
+@functools.cache
+def make_zeros(kind: Any, count: int) -> Callable[[], Any]:
+    """Return a compiled ``zeros()``: `count` lanes of a NumPy type."""
+    result = Lanes(types.float32 if kind is np.float32 else types.float64, count)
+
+    def plain():
+        return np.zeros(count, kind)
+
+    @compiled_as(plain)
+    def operation(typing_context):
+        def generate(context, builder, signature, arguments):
+            return ir.Constant(context.get_value_type(result), None)
+
+        return result(), generate
+
+    return operation
+
+
+@functools.cache
+def make_totals(count: int) -> Callable[..., Any]:
+    """Return a compiled ``totals(array)`` of as many lanes, one after another, as they have each.
+
+    Its lane i is the `total` of the i-th of them, but for the order of the sum.
+    """
+
+    def plain(array):
+        rows = list(array[: count * count].reshape(count, count))
+        lane = np.arange(count)
+        while len(rows) > 1:
+            half = len(rows) // 2
+            low = (lane & half) == 0
+            rows = [
+                np.where(low, a, b) + np.where(low, a[lane ^ half], b[lane ^ half])
+                for a, b in zip(rows[:half], rows[half:], strict=True)
+            ]
+        return rows[0]
+
+    @compiled_as(plain)
+    def operation(typing_context, array):
+        lanes = Lanes(array.dtype, count)
+
+        def generate(context, builder, signature, arguments):
+            start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            kind = context.get_value_type(lanes)
+            start = builder.bitcast(start, kind.as_pointer())
+            rows = [
+                builder.load(builder.gep(start, [_INDEX(i)]), align=_alignment(kind))
+                for i in range(count)
+            ]
+            return _sums_across(builder, rows)
+
+        return lanes(array), generate
+
+    return operation
+
+
+def _sums_across(builder: Any, rows: list[Any]) -> Any:
+    """Return lanes whose i-th is the sum of the i-th row: two rows become one, again and again."""
+    count = len(rows)
+    while len(rows) > 1:
+        half = len(rows) // 2
+        same, other = [], []
+        for lane in range(count):
+            from_second = count if lane & half else 0
+            same.append(lane + from_second)
+            other.append((lane ^ half) + from_second)
+        rows = [
+            builder.fadd(
+                builder.shuffle_vector(a, b, _numbered(same)),
+                builder.shuffle_vector(a, b, _numbered(other)),
+            )
+            for a, b in zip(rows[:half], rows[half:], strict=True)
+        ]
+    return rows[0]

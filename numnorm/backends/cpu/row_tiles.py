@@ -1,0 +1,74 @@
+"""The sums of several narrow rows at once.
+
+A narrow row is over before its sums are: to add up the lanes of one sum takes longer than to read
+the row. As many rows as there are lanes are therefore summed one after the other, and then the
+lanes of all their sums are added up together. What a row's sums are does not depend on the tile
+that it is in.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.lanes import (
+    first_of,
+    make_load,
+    make_load_first,
+    make_totals,
+    make_zeros,
+    store,
+)
+from numnorm.backends.cpu.row_statistics import make_deviation_sums
+from numnorm.backends.cpu.storage import Storage
+
+# The widest narrow row, in bytes of the working type.
+NARROW = 1 << 10
+
+
+def room_for_sums(storage: Storage) -> int:
+    """Return how many elements of the working type two sums of a tile's rows take, in lanes."""
+    return 2 * storage.lanes * storage.lanes
+
+
+@functools.cache
+def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+    """Return a compiled ``tile_sums(x, number, room, highs, sums)``.
+
+    For each of the `number` rows of `x` it stores a value near the row's mean, the sum of what
+    the elements deviate from it, and that of the squares; without centring only the last.
+    """
+    real, widen, lanes = storage.working, storage.widen, storage.lanes
+    half = lanes * lanes
+    load, load_first, totals = make_load(lanes), make_load_first(lanes), make_totals(lanes)
+    deviation_sums, zeros = make_deviation_sums(storage, lanes), make_zeros(real, lanes)
+
+    @inlined
+    def guesses(x, number, room, highs):
+        # Around the first element, so that a constant row gives exactly that constant.
+        n = min(x.shape[1], lanes)
+        for t in range(number):
+            origin = widen(x[t][0])
+            highs[t] = origin
+            store(room, t * lanes, first_of(widen(load_first(x[t], 0, n)) - origin, n))
+        store(highs, 0, load(highs, 0) + totals(room) * (real(1) / real(n)))
+
+    @inlined
+    def centred_sums(x, number, room, highs, sums):
+        guesses(x, number, room, highs)
+        for t in range(number):
+            first, second = deviation_sums(x[t], 0, x.shape[1], real(1), highs[t])
+            store(room, t * lanes, first)
+            store(room, half + t * lanes, second)
+        store(sums[0], 0, totals(room))
+        store(sums[1], 0, totals(room[half:]))
+
+    @inlined
+    def uncentred_sums(x, number, room, highs, sums):
+        for t in range(number):
+            _, second = deviation_sums(x[t], 0, x.shape[1], real(1), real(0))
+            store(room, t * lanes, second)
+        store(sums[0], 0, zeros())
+        store(sums[1], 0, totals(room))
+
+    return centred_sums if centred else uncentred_sums
