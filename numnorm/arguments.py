@@ -9,7 +9,7 @@ import functools
 import math
 import numbers
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -63,19 +63,26 @@ class RowLayout:
         return (self.channels,) if self.shared else (self.channels, self.run)
 
 
-class ColumnLayout(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class ColumnLayout:
     """An array ``(outer, channels, inner)`` whose channels each have statistics of their own."""
 
     outer: int
     channels: int
     inner: int
 
-    @property
+    @functools.cached_property
+    def kernel_shape(self) -> Shape:
+        """The shape of the array in a kernel: the last axis is left out if it has one element."""
+        shape = (self.outer, self.channels, self.inner)
+        return shape[:2] if self.inner == 1 else shape
+
+    @functools.cached_property
     def per_channel(self) -> int:
         """The number of values in a channel."""
         return self.outer * self.inner
 
-    @property
+    @functools.cached_property
     def block(self) -> int:
         """The number of outer entries whose sums are taken together.
 
@@ -85,7 +92,7 @@ class ColumnLayout(NamedTuple):
         by_size = 16384 // max(self.channels * self.inner, 1)
         return max(32 if self.inner == 1 else 1, min(256, by_size))
 
-    @property
+    @functools.cached_property
     def blocks(self) -> int:
         """The number of blocks, the last of which may be shorter."""
         return -(-self.outer // self.block)
@@ -222,7 +229,11 @@ def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
 
 def column_layout(shape: Shape, channel_axis: Any) -> ColumnLayout:
     """Return the channels over all other axes."""
-    channel = _channel_of(shape, channel_axis, at_least=1)
+    return _column_layout(shape, _channel_of(shape, channel_axis, at_least=1))
+
+
+@functools.lru_cache(maxsize=1024)
+def _column_layout(shape: Shape, channel: int) -> ColumnLayout:
     return ColumnLayout(math.prod(shape[:channel]), shape[channel], math.prod(shape[channel + 1 :]))
 
 

@@ -8,7 +8,6 @@ find out what an array is. A new backend is one folder beside this file and one 
 import functools
 import importlib
 import sys
-from collections.abc import Hashable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -37,9 +36,9 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
         If no backend takes this type and it does not turn into a NumPy array, or if its dtype
         is not one of real numbers.
     """
-    backend = _backend_of(cast(Hashable, type(array)))
+    backend: Any = _backend_of(type(array))  # type: ignore[arg-type]  # types are hashable
     if backend is None:
-        backend, array = cast(Backend, _backend_of(np.ndarray)), _as_numpy(array, name)
+        backend, array = _backend_of(np.ndarray), _as_numpy(array, name)
     return backend, backend.as_float_array(name, array)
 
 

@@ -13,12 +13,13 @@ Array = np.ndarray[Any, Any]
 Order = tuple[int, ...] | None
 
 _FLOAT64 = np.dtype(np.float64)
-_NATIVE = frozenset((np.dtype(np.float16), np.dtype(np.float32), _FLOAT64))
+_FLOAT32 = np.dtype(np.float32)
 
 
 def as_float_array(name: str, value: Any) -> Array:
     """Return an array of a supported float dtype; integers and bool become float64."""
-    if type(value) is np.ndarray and value.dtype in _NATIVE and value.dtype.isnative:
+    # What there is one object of each: most arrays have it.
+    if type(value) is np.ndarray and (value.dtype is _FLOAT32 or value.dtype is _FLOAT64):
         return value
     array = as_plain_array(name, value)
     return array.astype(result_dtype(name, array.dtype), copy=False)
@@ -72,13 +73,14 @@ def as_statistic(name: str, value: Any, expected: Shape, meaning: str) -> Array:
 def like_input(name: str, value: Any, x: Array) -> Array:
     """Return a gradient of the shape of x in the dtype of x."""
     array = as_float_array(name, value)
-    check_shape(name, array.shape, x.shape, "the shape of the input")
-    return array.astype(x.dtype, copy=False)
+    if array.shape != x.shape:
+        check_shape(name, array.shape, x.shape, "the shape of the input")
+    return array if array.dtype is x.dtype else array.astype(x.dtype, copy=False)
 
 
 def gradient_dtype(name: str, parameter: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of a parameter's gradient: the parameter's own, or that of x."""
-    if parameter is None:
+    if parameter is None or getattr(parameter, "dtype", None) is dtype:
         return dtype
     return result_dtype(name, np.asarray(parameter).dtype)
 
@@ -97,18 +99,22 @@ def output_like(
     `source` is x, whose name for messages is given, as the kernel reads it, and `inputs` are the
     other arrays that it reads.
     """
-    if out is not None:
+    if out is None:
+        return empty_like(source, inputs)
+    if type(out) is not np.ndarray or out.dtype is not x.dtype or out.shape != x.shape:
         _check_out(out, x, name)
-        memory = out if order is None else out.transpose(order)
-        clash = any(_clashes(memory, array) for array in (source, *inputs))
-        if memory.flags.carray and not clash:
-            return as_kernel_array(memory, storage, None, source.shape)
-    return empty_like(source, inputs)
+    memory = out if order is None else out.transpose(order)
+    if not memory.flags.carray:
+        _check_out(out, x, name)
+        return empty_like(source, inputs)
+    if _clashes(memory, source) or any(_clashes(memory, array) for array in inputs):
+        return empty_like(source, inputs)
+    return as_kernel_array(memory, storage, None, source.shape)
 
 
 def result(target: Array, x: Array, out: Any, order: Order) -> Array:
     """Return what a kernel has written as the caller gets it."""
-    if out is not None and address_of(out) == address_of(target):
+    if target is out or (out is not None and address_of(out) == address_of(target)):
         return out
     y = target if target.dtype is x.dtype else target.view(x.dtype)
     if order is not None:
@@ -139,6 +145,10 @@ def _clashes(memory: Array, source: Any) -> bool:
     The kernels read each element before they write the same one, so an input with the very same
     elements in the same places is safe: that is ``out=x``.
     """
-    if not isinstance(source, np.ndarray) or not np.may_share_memory(memory, source):
+    if memory is source or not isinstance(source, np.ndarray):
+        return False
+    if memory.base is None and source.base is None:  # each has memory of its own
+        return False
+    if not np.may_share_memory(memory, source):
         return False
     return address_of(memory) != address_of(source) or memory.nbytes != source.nbytes

@@ -61,10 +61,6 @@ def _family(layout: ColumnLayout) -> _Family:
     return _ACROSS if layout.inner == 1 else _ALONG
 
 
-def _shape(layout: ColumnLayout) -> tuple[int, ...]:
-    return layout[:2] if layout.inner == 1 else tuple(layout)
-
-
 def _tasks(layout: ColumnLayout, entries: int) -> int:
     """Return how many pieces of work there are in some outer entries."""
     return entries if layout.inner == 1 else entries * layout.channels
@@ -74,12 +70,14 @@ def column_moments(
     x: Array, layout: ColumnLayout, after: tuple[int, Any, Any] | None
 ) -> tuple[int, Array, Array]:
     """Return (count, mean, m2) of each channel, going on from `after`."""
-    count, mean, m2 = (0, 0.0, 0.0) if after is None else after
-    mean, m2 = (np.array(np.broadcast_to(a, layout.channels), np.float64) for a in (mean, m2))
+    if after is None:
+        count, mean, m2 = 0, np.zeros(layout.channels), np.zeros(layout.channels)
+    else:
+        count, mean, m2 = after[0], np.array(after[1], np.float64), np.array(after[2], np.float64)
     if layout.per_channel == 0 or layout.channels == 0:
         return count, mean, m2
     storage = storage_of(x.dtype)
-    source = as_kernel_array(x, storage, None, _shape(layout))
+    source = as_kernel_array(x, storage, None, layout.kernel_shape)
     means = np.empty((layout.blocks, layout.channels))
     m2s = np.empty_like(means)
     arguments = (source, layout.block, means, m2s)
@@ -103,15 +101,18 @@ def _centre(mean: Any, rstd: Any, layout: ColumnLayout, storage: Storage) -> _Ce
     shape = (layout.channels,)
     mean = as_statistic("mean", mean, shape, "the channels of x")
     rstd = as_statistic("rstd", rstd, shape, "the channels of x")
-    # An rstd beyond the working type is used as its ratio to a power of two.
-    exponent = np.frexp(rstd)[1]
     most = storage.largest_exponent
-    exponent = np.where(np.abs(exponent) < most, 0, np.clip(exponent, -most, most))
-    scale = np.ldexp(1.0, exponent)
+    scale = np.ones(layout.channels)
+    if not ((rstd > 2.0**-most) & (rstd < 2.0**most)).all():
+        # An rstd beyond the working type is used as its ratio to a power of two.
+        exponent = np.frexp(rstd)[1]
+        exponent = np.where(np.abs(exponent) < most, 0, np.clip(exponent, -most, most))
+        scale = np.ldexp(1.0, exponent)
+        mean, rstd = mean * scale, rstd / scale
     with np.errstate(invalid="ignore", over="ignore"):
-        high = (mean * scale).astype(storage.working)
-        low = (mean * scale - high).astype(storage.working)
-    return _Centre(scale.astype(storage.working), high, low, (rstd / scale).astype(storage.working))
+        high = mean.astype(storage.working)
+        low = (mean - high).astype(storage.working)
+    return _Centre(scale.astype(storage.working), high, low, rstd.astype(storage.working))
 
 
 def _parameter(name: str, value: Any, layout: ColumnLayout, storage: Storage) -> Array | None:
@@ -133,7 +134,7 @@ def column_forward(
 ) -> Array:
     """Return x normalized by the given statistics of each channel."""
     storage = storage_of(x.dtype)
-    source = as_kernel_array(x, storage, None, _shape(layout))
+    source = as_kernel_array(x, storage, None, layout.kernel_shape)
     centre = _centre(mean, rstd, layout, storage)
     weights = both_or_neither(
         _parameter("gamma", gamma, layout, storage),
@@ -160,7 +161,7 @@ def column_backward(
 ) -> tuple[Array, Array, Array]:
     """Return dx, dgamma, dbeta."""
     storage = storage_of(x.dtype)
-    shape = _shape(layout)
+    shape = layout.kernel_shape
     source = as_kernel_array(x, storage, None, shape)
     slope = as_kernel_array(like_input("dy", dy, x), storage, None, shape)
     centre = _centre(mean, rstd, layout, storage)

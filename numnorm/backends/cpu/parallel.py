@@ -52,15 +52,16 @@ def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None
 
 
 def _worth_it(elements: int, parts: int) -> bool:
-    # Asking for the number of threads starts them, so it comes last.
-    return elements >= _SMALL and parts > 1 and not threads_are_gone() and _threads() > 1
+    return elements >= _SMALL and parts > 1 and _has_threads()
 
 
-def _threads() -> int:
+def _has_threads() -> bool:
+    if threads_are_gone():
+        return False
     try:
-        return numba.get_num_threads()
+        return bool(numba.get_num_threads() > 1)  # it starts them, if they have not been
     except ValueError:  # the threading layer that was asked for cannot be loaded
-        return 1
+        return False
 
 
 def row_parts(rows: int) -> int:

@@ -132,15 +132,18 @@ def row_forward(
         target = empty_like(source, (gamma, beta))
     else:
         target = output_like(source, x, norm.names.x, out, storage, layout.order, (gamma, beta))
-    saved = np.full((2, layout.rows), np.nan) if save else _NOTHING_SAVED
+    saved = np.empty((2, layout.rows)) if save else _NOTHING_SAVED
     if elements:
         arguments = (source, gamma, beta, *constants, target, saved, parts)
         run(kernel, arguments, elements, parts)
+    else:
+        saved[...] = np.nan
     y = target if direct and out is None else result(target, x, out, layout.order)
     if not save:
         return y, None, None
-    with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
-        saved = saved.astype(storage.saved, copy=False)
+    if storage.saved is not saved.dtype:
+        with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
+            saved = saved.astype(storage.saved)
     shape = layout.statistic_shape
     return y, saved[0].reshape(shape), saved[1].reshape(shape)
 
@@ -180,12 +183,15 @@ def row_backward(
             slope, source, mean, rstd, gamma, beta, *plan.constants, target, *totals, plan.parts
         )  # fmt: skip
         run(plan.kernel, arguments, plan.elements, plan.parts)
-    dgamma, dbeta = (_summed(total, layout, dtype) for total in totals)
-    return result(target, x, out, order), dgamma, dbeta
+    dx = result(target, x, out, order)
+    if norm.parameters == 0:
+        return dx, None, None
+    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+        return dx, _summed(totals[0], layout, dtype), _summed(totals[1], layout, dtype)
 
 
 def _summed(total: Array | None, layout: RowLayout, dtype: np.dtype[Any]) -> Array | None:
     if total is None:
         return None
-    with np.errstate(over="ignore"):  # a sum may leave the range of float16
-        return total.sum(axis=0).astype(dtype).reshape(layout.parameter_shape)
+    whole = total[0] if len(total) == 1 else total.sum(axis=0)
+    return whole.astype(dtype).reshape(layout.parameter_shape)
