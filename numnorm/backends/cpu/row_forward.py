@@ -45,34 +45,41 @@ def _make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return spread
 
 
-def _make_finish(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
-    """Return a compiled function that stores a row's result and, if asked, its statistics."""
+def _make_apply_row(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    """Return a compiled function that stores a row's result, run by run."""
     real = storage.working
     apply_run = make_apply(formula, storage, count)
 
     @inlined
-    def finish(x, i, statistics, cut, weights, y, saved):
+    def apply_row(x, i, statistics, cut, weights, y):
         scale, high, low, rstd = statistics
+        found = scale, high, low, real(rstd)
         run, runs, channels = cut
-        c = i * runs % channels if channels > 1 else 0
+        if runs == 1 and channels == 1:
+            apply_run(x[i], found, (part(weights[0], 0), part(weights[1], 0)), y[i])
+            return
+        c = i * runs % channels
         for p in range(runs):
             left, right = p * run, (p + 1) * run
-            weight, bias = part(weights[0], c), part(weights[1], c)
-            found = scale, high, low, real(rstd)
-            apply_run(x[i][left:right], found, (weight, bias), y[i][left:right])
+            here = part(weights[0], c), part(weights[1], c)
+            apply_run(x[i][left:right], found, here, y[i][left:right])
             c = c + 1 if c + 1 < channels else 0
-        if saved.shape[1] > 0:
-            saved[0, i] = location(high, low, rstd) / scale
-            saved[1, i] = rstd * scale
 
-    return finish
+    return apply_row
+
+
+@inlined
+def _save(saved, i, statistics):
+    scale, high, low, rstd = statistics
+    saved[0, i] = location(high, low, rstd) / scale
+    saved[1, i] = rstd * scale
 
 
 def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that normalizes up to as many narrow rows as there are lanes."""
     real, lanes, smallest = storage.working, storage.lanes, storage.smallest_variance
     tile_sums = make_tile_sums(storage, centred=formula.centred)
-    spread, finish = _make_spread(formula, storage), _make_finish(formula, storage, lanes)
+    spread, apply_row = _make_spread(formula, storage), _make_apply_row(formula, storage, lanes)
     room = room_for_sums(storage)
 
     @inlined
@@ -111,7 +118,9 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
             found = scales[t], high, low, rstds[t]
             if poor and scales[t] == real(0):
                 found = spread(x[start + t], scaling)
-            finish(x, start + t, found, cut, weights, y, saved)
+            apply_row(x, start + t, found, cut, weights, y)
+            if saved.shape[1] > 0:
+                _save(saved, start + t, found)
 
     return tile
 
@@ -126,8 +135,8 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     """
     real, lanes = storage.working, storage.lanes
     narrow = NARROW // storage.working_dtype.itemsize
-    spread, finish = _make_spread(formula, storage), _make_finish(formula, storage, 2 * lanes)
-    tile = _make_tile(formula, storage)
+    spread, tile = _make_spread(formula, storage), _make_tile(formula, storage)
+    apply_row = _make_apply_row(formula, storage, 2 * lanes)
     size = room_for_sums(storage) + 5 * lanes
 
     @inlined
@@ -151,6 +160,9 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
             for i in range(start, stop):
-                finish(x, i, spread(x[i], scaling), cut, weights, y, saved)
+                found = spread(x[i], scaling)
+                apply_row(x, i, found, cut, weights, y)
+                if saved.shape[1] > 0:
+                    _save(saved, i, found)
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)
