@@ -12,6 +12,7 @@ from numba.extending import overload
 
 # Few enough that a float32 sum of so many terms is good to its last bits.
 ROWS_BETWEEN_FLUSHES = 32
+_LINE = 64
 
 
 def _is_matrix(kind):
@@ -29,8 +30,15 @@ def working_sums(total, like):
 def _working_sums(total, like):
     if not _is_matrix(total):
         return lambda total, like: None
-    kind = np.float32 if like == types.float32 else np.float64
-    return lambda total, like: np.zeros(total.shape, kind)
+    kind, itemsize = (np.float32, 4) if like == types.float32 else (np.float64, 8)
+
+    def implementation(total, like):
+        # From a cache line on, so that no vector of them lies in two.
+        memory = np.zeros(total.size + _LINE // itemsize, kind)
+        offset = -memory.ctypes.data % _LINE // itemsize
+        return memory[offset : offset + total.size].reshape(total.shape)
+
+    return implementation
 
 
 def is_by_channel(total):
