@@ -1,0 +1,1 @@
+"""numnorm beside its peers on the CPU; run ``python -m peers`` in the folder above."""

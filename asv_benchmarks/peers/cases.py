@@ -1,0 +1,112 @@
+"""What is timed: which norm, in which direction, on which array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ROWS = [
+    (1, 256),
+    (32, 512),
+    (128, 1024),
+    (1024, 768),
+    (4096, 1024),
+    (16384, 1024),
+    (65536, 64),
+    (2048, 8192),
+    (1_000_000, 16),
+]
+QUICK_ROWS = [(1, 256), (1024, 768), (4096, 1024)]
+MATRICES = [(1024, 768), (4096, 1024)]
+QUICK_MATRICES = MATRICES[:1]
+IMAGES = [(32, 64, 56, 56)]
+
+# Those of Wu and He (2018), who divide the channels of every layer into as many.
+GROUPS = 32
+
+_ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to time.
+
+    Parameters
+    ----------
+    norm : str
+        A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
+        gain, bias and epsilon, which is all that `zscore` and `scale` know.
+    direction : {"forward", "backward"}
+        The output alone, or every gradient from what the forward pass saved.
+    shape : tuple of int
+        The shape of the array: rows, or samples and channels and what follows.
+    dtype : str
+        The type of its elements.
+    out : bool
+        Whether the result goes into an array that is there already.
+    """
+
+    norm: str
+    direction: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    out: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The pass, and where its result goes."""
+        return f"{self.direction} out=" if self.out else self.direction
+
+    @property
+    def label(self) -> str:
+        """The norm and the array, in words."""
+        return f"{self.norm} {self.dtype} {'×'.join(map(str, self.shape))}"
+
+    @property
+    def name(self) -> str:
+        """All of it, in words."""
+        return f"{self.kind}: {self.label}"
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the array."""
+        return math.prod(self.shape) * _ITEM_SIZES[self.dtype]
+
+
+def all_cases(quick: bool = False) -> list[Case]:
+    """Return the cases of the comparison, or those of three shapes and the images.
+
+    Cases of the same array follow each other, so that the workers can keep it.
+    """
+    rows, matrices = (QUICK_ROWS, QUICK_MATRICES) if quick else (ROWS, MATRICES)
+    return [*_layer_norms(rows, matrices), *_other_norms(matrices)]
+
+
+def _layer_norms(
+    rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]
+) -> Iterator[Case]:
+    arrays = [(shape, "float32") for shape in rows]
+    arrays += [(shape, dtype) for dtype in ("float16", "bfloat16", "float64") for shape in matrices]
+    for shape, dtype in arrays:
+        yield Case("layer_norm", "forward", shape, dtype)
+        yield Case("layer_norm", "forward", shape, dtype, out=True)
+        yield Case("layer_norm", "backward", shape, dtype)
+    for shape in rows:
+        yield Case("standardize", "forward", shape)
+
+
+def _other_norms(matrices: list[tuple[int, ...]]) -> Iterator[Case]:
+    # A channel of a matrix is a single number, so that instance norm is for images alone.
+    shapes = {
+        "rms_norm": matrices,
+        "ada_norm": matrices,
+        "group_norm": [*matrices, *IMAGES],
+        "instance_norm": IMAGES,
+        "batch_norm": [*matrices, *IMAGES],
+        "batch_norm_inference": [*matrices, *IMAGES],
+    }
+    for norm, arrays in shapes.items():
+        for shape in arrays:
+            for direction in ("forward", "backward"):
+                yield Case(norm, direction, shape)

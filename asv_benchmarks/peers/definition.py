@@ -1,0 +1,122 @@
+"""Every norm by its definition, for arrays of any library with NumPy's methods and operators.
+
+In float64 it is what every result is checked against; in the dtype of the data it is what
+somebody writes who has NumPy or JAX alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .arrays import Array, Arrays, arrays_of
+from .cases import GROUPS, Case
+
+EPS = 1e-5
+K = 0.1  # AdaNorm's
+
+# The error allowed, relative to the largest value of a result. Sums of a million float32 numbers
+# differ by hundreds of roundings from one order of adding to another, whereas a wrong formula, as
+# a variance that divides by 1023 in place of 1024, is off by 8000. In half precision a library may
+# round the statistics, their products with x, gamma and beta: eight roundings in all.
+TOLERANCES = {
+    "float16": 8 * 2.0**-11,
+    "bfloat16": 8 * 2.0**-8,
+    "float32": 1024 * 2.0**-24,
+    "float64": 1024 * 2.0**-53,
+}
+
+
+class Layout(NamedTuple):
+    """How to see an array so that statistics and parameters are shared along whole axes."""
+
+    shape: tuple[int, ...]
+    over: tuple[int, ...]  # the axes that share statistics
+    parameters: tuple[int, ...]  # the shape in which gamma and beta broadcast
+    beside: tuple[int, ...]  # the axes that share gamma and beta
+
+
+def layout_of(case: Case) -> Layout:
+    """Return how `case` shares its statistics and its parameters."""
+    count, width = case.shape[:2]
+    if case.norm.startswith("batch_norm"):
+        return Layout((count, width, -1), (0, 2), (width, 1), (0, 2))
+    if case.norm in ("group_norm", "instance_norm"):
+        groups = GROUPS if case.norm == "group_norm" else width
+        parameters = (groups, width // groups, 1)
+        return Layout((count, *parameters[:2], -1), (2, 3), parameters, (0, 3))
+    return Layout((count, width), (1,), (width,), (0,))
+
+
+def forward(case: Case, arrays: Arrays, constant: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return the output; `constant` keeps AdaNorm's factor from being differentiated."""
+    layout = layout_of(case)
+    arrays = _arranged(arrays, layout)
+    xhat, _ = _normalized(case, arrays, layout)
+    if case.norm == "ada_norm":
+        y = constant(1 - K * xhat) * xhat
+    elif case.norm == "standardize":
+        y = xhat
+    elif case.norm == "rms_norm":
+        y = xhat * arrays.gamma
+    else:
+        y = xhat * arrays.gamma + arrays.beta
+    return y.reshape(case.shape)
+
+
+def backward(case: Case, arrays: Arrays) -> list[Any]:
+    """Return the gradients with respect to the input and to what parameters there are."""
+    layout = layout_of(case)
+    arrays = _arranged(arrays, layout)
+    xhat, rstd = _normalized(case, arrays, layout)
+    g = arrays.dy * (1 - K * xhat if case.norm == "ada_norm" else arrays.gamma)
+    dx = g
+    if case.norm not in ("rms_norm", "batch_norm_inference"):
+        dx = dx - g.mean(axis=layout.over, keepdims=True)
+    if case.norm != "batch_norm_inference":
+        dx = dx - xhat * (g * xhat).mean(axis=layout.over, keepdims=True)
+    gradients = [(dx * rstd).reshape(case.shape)]
+    if case.norm != "ada_norm":
+        gradients.append((arrays.dy * xhat).sum(axis=layout.beside).reshape(-1))
+    if case.norm not in ("ada_norm", "rms_norm"):
+        gradients.append(arrays.dy.sum(axis=layout.beside).reshape(-1))
+    return gradients
+
+
+def _arranged(arrays: Arrays, layout: Layout) -> Arrays:
+    shapes = [layout.shape] * 2 + [layout.parameters] * 4
+    pairs = zip(arrays, shapes, strict=True)
+    # Who wants the output alone may have no gradient to give.
+    return Arrays(*(None if array is None else array.reshape(shape) for array, shape in pairs))
+
+
+def _normalized(case: Case, arrays: Arrays, layout: Layout) -> tuple[Any, Any]:
+    if case.norm == "batch_norm_inference":
+        rstd = (arrays.variance + EPS) ** -0.5
+        return (arrays.x - arrays.mean) * rstd, rstd
+    centred = arrays.x
+    if case.norm != "rms_norm":
+        centred = centred - centred.mean(axis=layout.over, keepdims=True)
+    squares = (centred * centred).mean(axis=layout.over, keepdims=True)
+    rstd = (squares + (0.0 if case.norm == "standardize" else EPS)) ** -0.5
+    return centred * rstd, rstd
+
+
+@lru_cache(maxsize=1)
+def _expected(norm: str, direction: str, shape: tuple[int, ...], dtype: str) -> list[Array]:
+    case = Case(norm, direction, shape, dtype)
+    arrays = Arrays(*(array.astype(np.float64) for array in arrays_of(case)))
+    return [forward(case, arrays)] if direction == "forward" else backward(case, arrays)
+
+
+def error_of(case: Case, results: list[Array]) -> float:
+    """Return the largest error of any result, relative to that result's largest value."""
+    expected = _expected(case.norm, case.direction, case.shape, case.dtype)
+    errors = [
+        np.abs(result.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max()
+        for result, wanted in zip(results, expected, strict=True)
+    ]
+    return float(np.max(errors))  # unlike Python's, NumPy's maximum does not lose a NaN

@@ -1,0 +1,51 @@
+"""JAX: the definitions, compiled by XLA, and differentiated by JAX itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..arrays import Array, Arrays
+from ..cases import Case
+from ..definition import forward
+from . import Call
+
+PACKAGES = ("jax", "jaxlib", "numpy")
+
+
+def start(threads: int) -> None:
+    """Allow float64; XLA has taken its number of threads from the environment."""
+    jax.config.update("jax_enable_x64", True)
+
+
+def call_of(case: Case, arrays: Arrays) -> Call | None:
+    """Return a call that waits for its result, which JAX has no way to put into an array."""
+    if case.out:
+        return None
+    x, dy, *small = (jnp.array(array) for array in arrays)
+    parameters, statistics = small[:2], small[2:]
+
+    def norm(x: Any, gamma: Any, beta: Any) -> Any:
+        wide = jnp.promote_types(x.dtype, jnp.float32)  # as Flax does in half precision
+        given = (None if value is None else value.astype(wide) for value in (x, gamma, beta))
+        x, gamma, beta = given
+        inputs = Arrays(x, None, gamma, beta, *(value.astype(wide) for value in statistics))
+        return forward(case, inputs, jax.lax.stop_gradient).astype(case.dtype)
+
+    if case.direction == "forward":
+        compiled = jax.jit(norm)
+        return Call(
+            lambda: compiled(x, *parameters).block_until_ready(), lambda y: [_array(y)]
+        )
+    count = {"ada_norm": 1, "rms_norm": 2}.get(case.norm, 3)
+    # What the forward pass saved is in `pullback`, an argument like any other.
+    _, pullback = jax.jit(lambda *inputs: jax.vjp(norm, *inputs))(x, *parameters)
+    pull = jax.jit(lambda pullback, dy: pullback(dy)[:count])
+    return Call(lambda: jax.block_until_ready(pull(pullback, dy)), lambda gs: [*map(_array, gs)])
+
+
+def _array(values: Any) -> Array:
+    return np.asarray(values).astype(np.float64)

@@ -1,0 +1,55 @@
+"""numnorm itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numba
+import numpy as np
+
+import numnorm
+
+from ..arrays import Arrays
+from ..cases import GROUPS, Case
+from . import Call
+
+PACKAGES = ("numnorm", "numba", "llvmlite", "numpy")
+
+start = numba.set_num_threads
+
+
+def call_of(case: Case, arrays: Arrays) -> Call:
+    """Return the call of one of numnorm's functions."""
+    call = _backward(case, arrays) if case.direction == "backward" else _forward(case, arrays)
+    if case.out:
+        # Where numnorm itself would place a result.
+        call = partial(call, out=call())
+    return Call(call, lambda result: list(result) if isinstance(result, tuple) else [result])
+
+
+def _forward(case: Case, arrays: Arrays, suffix: str = "") -> Any:
+    x, _, gamma, beta, mean, variance = arrays
+    if case.norm == "standardize":
+        return partial(numnorm.layer_norm, x, eps=0.0)
+    norm = case.norm.removesuffix("_inference")
+    parameters = {"rms_norm": [gamma], "ada_norm": []}.get(norm, [gamma, beta])
+    options = _options(case)
+    if case.norm == "batch_norm_inference":
+        # In half precision, too, stored statistics have an array of their own type.
+        options |= {"running_mean": mean, "running_var": np.array(variance)}
+    return partial(getattr(numnorm, norm + suffix), x, *parameters, **options)
+
+
+def _backward(case: Case, arrays: Arrays) -> Any:
+    norm = case.norm.removesuffix("_inference")
+    saved = _forward(case, arrays, "_forward")()[1:]
+    parameters = [] if norm == "ada_norm" else [arrays.gamma]
+    function = getattr(numnorm, f"{norm}_backward")
+    return partial(function, arrays.dy, arrays.x, *saved, *parameters, **_options(case))
+
+
+def _options(case: Case) -> dict[str, Any]:
+    if case.norm == "group_norm":
+        return {"groups": GROUPS}
+    return {"training": False} if case.norm == "batch_norm_inference" else {}

@@ -1,0 +1,132 @@
+"""The comparison as tables in Markdown."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from .cases import Case
+from .libraries import FLOOR
+from .rounds import Record
+
+OWN = "numnorm"
+
+_HOW_TO_READ = f"""\
+Each cell is the time of a call in microseconds: the median of the rounds, ± half the distance
+between their quartiles, and in brackets the ratio to {OWN}'s median: above 1 means slower than
+{OWN}. The last column is {OWN}'s time as a multiple of `{FLOOR}`, a copy of the input by NumPy
+with one thread. A backward pass reads two arrays and writes one, so that two copies are nearer to
+its least. An empty cell: the library has no such function. **wrong**: its result is not that of
+the definition, so that its time says nothing.
+
+`forward` and `backward` hand out new arrays, `forward out=` writes into one that is there already.
+`standardize` is a layer norm without gain, bias and epsilon. AdaNorm in PyTorch is a few lines of
+its functions; JAX and NumPy run the definitions as they are written. Every library has a process
+of its own, and the processes take turns.
+"""
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Return the whole report of a result as `__main__` puts it together."""
+    records = result["records"]
+    parts = ["# numnorm and its peers on the CPU", _HOW_TO_READ, _facts(result)]
+    for threads in sorted({record["threads"] for record in records}):
+        for kind in dict.fromkeys(case_of(record).kind for record in records):
+            chosen = [
+                record
+                for record in records
+                if record["threads"] == threads and case_of(record).kind == kind
+            ]
+            if chosen:
+                plural = "" if threads == 1 else "s"
+                parts.append(f"## {kind.capitalize()}, {threads} thread{plural}\n")
+                parts.append(_table(chosen, result["libraries"]))
+    notes = _notes(result)
+    if notes:
+        parts.append("## What was not timed\n\n" + "\n".join(f"- {note}" for note in notes) + "\n")
+    return "\n".join(parts)
+
+
+def case_of(record: Record) -> Case:
+    """Return the case that a record is about."""
+    case = {name: record[name] for name in ("norm", "direction", "dtype", "out")}
+    return Case(**case, shape=tuple(record["shape"]))
+
+
+def ratio(record: Record | None, to: Record | None) -> float | None:
+    """Return how many times the second's time the first takes, if both were timed."""
+    if record is None or to is None or "seconds" not in record or "seconds" not in to:
+        return None
+    return float(record["seconds"] / to["seconds"])
+
+
+def _facts(result: dict[str, Any]) -> str:
+    machine = [f"- {name}: {value}" for name, value in result["machine"].items()]
+    packages = ", ".join(f"{name} {number}" for name, number in sorted(_packages(result).items()))
+    return "\n".join([*machine, f"- rounds: {result['rounds']}", f"- versions: {packages}", ""])
+
+
+def _packages(result: dict[str, Any]) -> dict[str, str]:
+    greetings = result["libraries"].values()
+    return {
+        name: number
+        for greeting in greetings
+        for name, number in greeting.get("versions", {}).items()
+    }
+
+
+def _table(records: list[Record], libraries: dict[str, Any]) -> str:
+    from rich.box import MARKDOWN
+    from rich.console import Console
+    from rich.table import Table
+
+    present = [name for name in libraries if any(_cell(r) for r in records if r["library"] == name)]
+    table = Table(box=MARKDOWN)
+    table.add_column("case", no_wrap=True)
+    for name in [*present, f"{OWN} / {FLOOR}"]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for label in dict.fromkeys(case_of(record).label for record in records):
+        row = {r["library"]: r for r in records if case_of(r).label == label}
+        own = row.get(OWN)
+        cells = [_cell(row[name], own) if name in row else "" for name in present]
+        table.add_row(label, *cells, _times(ratio(own, row.get(FLOOR))))
+    text = io.StringIO()
+    # Wide enough for any table; nothing in a cell is rich's markup.
+    Console(file=text, width=1000, markup=False, highlight=False, emoji=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines()) + "\n"
+
+
+def _cell(record: Record, own: Record | None = None) -> str:
+    if record["status"] == "missing":
+        return ""
+    if "seconds" not in record:
+        return f"**{record['status']}**"
+    low, high = (quartile * 1e6 for quartile in record["quartiles"])
+    cell = f"{_significant(record['seconds'] * 1e6)} ± {_significant((high - low) / 2, 1)}"
+    times = "" if record is own else _times(ratio(record, own))
+    return f"{cell} ({times})" if times else cell
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}×"
+
+
+def _significant(value: float, digits: int = 3) -> str:
+    """Return a number with as many digits, but never in powers of ten."""
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.0f}" if rounded >= 10 ** (digits - 1) else f"{rounded:g}"
+
+
+def _notes(result: dict[str, Any]) -> list[str]:
+    """Return why cells are missing: libraries that did not start, results that were wrong."""
+    notes = [
+        f"{name}: {greeting['detail']}"
+        for name, greeting in result["libraries"].items()
+        if greeting["status"] != "ready"
+    ]
+    for record in result["records"]:
+        if record["status"] in ("wrong", "failed"):
+            threads = f"{record['threads']} thread{'' if record['threads'] == 1 else 's'}"
+            case = f"{case_of(record).name}, {threads}"
+            notes.append(f"{record['library']}, {case}: {record['status']}, {record['detail']}")
+    return notes
