@@ -1,4 +1,4 @@
-"""The project's checks: `nox` runs all but `slow` and `torch`, `nox -l` lists them.
+"""The project's checks: `nox` runs all but `slow`, `torch` and `peers`; `nox -l` lists them.
 
 One environment serves every session that needs numnorm, because making it is the slow part:
 the session `environment` makes it, and the others require that session.
@@ -104,3 +104,12 @@ def torch(session: nox.Session) -> None:
     # On Linux without a GPU, install a CPU build first: pip's default brings gigabytes of CUDA.
     session.install("torch==2.13.0", ".[test]")
     session.run("pytest", "-m", "torch", *session.posargs)
+
+
+@nox.session(default=False)
+def peers(session: nox.Session) -> None:
+    """How fast numnorm is beside PyTorch, ONNX Runtime, JAX, SciPy, scikit-learn and NumPy."""
+    # As for `torch`: on Linux without a GPU, install a CPU build first.
+    session.install("torch==2.13.0", ".[peers]")
+    session.chdir("asv_benchmarks")
+    session.run("python", "-m", "peers", *session.posargs)

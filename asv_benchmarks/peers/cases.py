@@ -83,9 +83,7 @@ def all_cases(quick: bool = False) -> list[Case]:
     return [*_layer_norms(rows, matrices), *_other_norms(matrices)]
 
 
-def _layer_norms(
-    rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]
-) -> Iterator[Case]:
+def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
     arrays = [(shape, "float32") for shape in rows]
     arrays += [(shape, dtype) for dtype in ("float16", "bfloat16", "float64") for shape in matrices]
     for shape, dtype in arrays:

@@ -38,11 +38,9 @@ def draw(records: list[Record], file: BinaryIO) -> None:
             same = [r for r in chosen if r["threads"] == count and case_of(r).kind == kind]
             _draw_panel(panel, same, _sizes(chosen))
         row[0].set_ylabel(f"time / time of {FLOOR}")
-    handles = {
-        line.get_label(): line for panel in panels.flat for line in panel.get_lines()[1:]
-    }
+    handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()[1:]}
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
-    figure.suptitle("Layer norm of float32 rows, as a multiple of the time of a copy: less is better")
+    figure.suptitle("Layer norm of float32 rows, in times of a copy: less is better")
     figure.savefig(file, format="png", dpi=120)
 
 
@@ -57,13 +55,14 @@ def _draw_panel(panel: Any, records: list[Record], places: dict[tuple[int, ...],
     floor = {tuple(r["shape"]): r for r in records if r["library"] == FLOOR}
     for library in dict.fromkeys(r["library"] for r in records if r["library"] != FLOOR):
         points = []
-        for record in records:
+        for record in (r for r in records if r["library"] == library):
             shape = tuple(record["shape"])
-            value = ratio(record, floor.get(shape)) if record["library"] == library else None
+            value = ratio(record, floor.get(shape))
             if value is not None:
                 points.append((places[shape], value))
         if points:
-            panel.plot(*zip(*sorted(points), strict=True), label=library, **_STYLES.get(library, {}))
+            style = _STYLES.get(library, {})
+            panel.plot(*zip(*sorted(points), strict=True), label=library, **style)
     labels = [f"{s[0]:,}×{s[1]:,}\n{_bytes(4 * s[0] * s[1])}".replace(",", " ") for s in places]
     panel.set_xticks(list(places.values()), labels, fontsize="small", rotation=45)
     panel.set_yscale("log", base=2)

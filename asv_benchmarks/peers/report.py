@@ -93,7 +93,7 @@ def _table(records: list[Record], libraries: dict[str, Any]) -> str:
     text = io.StringIO()
     # Wide enough for any table; nothing in a cell is rich's markup.
     Console(file=text, width=1000, markup=False, highlight=False, emoji=False).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in text.getvalue().strip().splitlines()) + "\n"
 
 
 def _cell(record: Record, own: Record | None = None) -> str:
@@ -103,7 +103,7 @@ def _cell(record: Record, own: Record | None = None) -> str:
         return f"**{record['status']}**"
     low, high = (quartile * 1e6 for quartile in record["quartiles"])
     cell = f"{_significant(record['seconds'] * 1e6)} ± {_significant((high - low) / 2, 1)}"
-    times = "" if record is own else _times(ratio(record, own))
+    times = "" if record["library"] in (OWN, FLOOR) else _times(ratio(record, own))
     return f"{cell} ({times})" if times else cell
 
 

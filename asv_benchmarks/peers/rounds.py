@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,8 @@ class Worker:
     def ask(self, request: str, argument: Any) -> Answer:
         """Return the answer to a request, or that the process has ended."""
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # `_read` tells
             print(json.dumps({request: argument}), file=self._process.stdin, flush=True)
-        except BrokenPipeError:
-            pass  # `_read` tells
         return self._read()
 
     def _read(self) -> Answer:

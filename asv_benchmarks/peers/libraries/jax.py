@@ -37,9 +37,7 @@ def call_of(case: Case, arrays: Arrays) -> Call | None:
 
     if case.direction == "forward":
         compiled = jax.jit(norm)
-        return Call(
-            lambda: compiled(x, *parameters).block_until_ready(), lambda y: [_array(y)]
-        )
+        return Call(lambda: compiled(x, *parameters).block_until_ready(), lambda y: [_array(y)])
     count = {"ada_norm": 1, "rms_norm": 2}.get(case.norm, 3)
     # What the forward pass saved is in `pullback`, an argument like any other.
     _, pullback = jax.jit(lambda *inputs: jax.vjp(norm, *inputs))(x, *parameters)

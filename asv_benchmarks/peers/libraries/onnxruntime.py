@@ -39,9 +39,7 @@ def call_of(case: Case, arrays: Arrays) -> Call | None:
 
 def _session(arrays: Arrays) -> onnxruntime.InferenceSession:
     node = helper.make_node("LayerNormalization", ["x", "gamma", "beta"], ["y"], epsilon=EPS)
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, arrays.x.shape) for name in "xy"
-    )
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, arrays.x.shape) for name in "xy")
     parameters = [
         numpy_helper.from_array(getattr(arrays, name), name) for name in ("gamma", "beta")
     ]

@@ -1,0 +1,120 @@
+"""The comparison with peers, run as a command on libraries that are always there."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "asv_benchmarks"
+
+# Wrong by a constant; it ends its process where `out=` is asked for, and has no backward pass.
+BROKEN = """
+import os
+from peers.libraries import Call
+
+PACKAGES = ("numpy",)
+
+def start(threads):
+    print("a library that talks")
+
+def call_of(case, arrays):
+    if case.out:
+        os._exit(3)
+    if case.direction == "backward":
+        return None
+    return Call(lambda: arrays.x + 1, lambda y: [y])
+"""
+
+
+def compare(folder, *options):
+    """Run the comparison for one thread, and return what it wrote."""
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    subprocess.run(
+        [sys.executable, "-m", "peers", "--threads", "1", "--output", folder / "out", *options],
+        cwd=BENCHMARKS,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        check=True,
+    )
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        "peers.json",
+        "peers.md",
+        "peers.png",
+    ]
+    return json.loads((folder / "out" / "peers.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("peers")
+    (folder / "broken.py").write_text(BROKEN)
+    chosen = ["--quick", "--rounds", "2", "--only", "layer_norm float32 1×256"]
+    return folder / "out", compare(
+        folder, *chosen, "--libraries", "numnorm", "numpy", "broken", "nowhere", "copyto"
+    )
+
+
+def statuses(result, library):
+    records = [record for record in result["records"] if record["library"] == library]
+    return [record["status"] for record in records]
+
+
+def test_right_results_are_timed(compared):
+    _, result = compared
+    for library in ("numnorm", "numpy", "copyto"):
+        assert statuses(result, library) == ["ready"] * 3  # forward, out=, backward
+    for record in result["records"]:
+        if record["status"] == "ready":
+            low, high = record["quartiles"]
+            assert 0 < low <= record["seconds"] <= high
+            assert len(record["samples"]) == result["rounds"] == 2
+            assert record["calls"] >= 1
+
+
+def test_wrong_result_is_marked_and_not_timed(compared):
+    folder, result = compared
+    assert statuses(result, "broken") == ["wrong", "failed", "missing"]
+    assert not any("seconds" in r for r in result["records"] if r["library"] == "broken")
+    report = (folder / "peers.md").read_text("utf-8")
+    assert "**wrong**" in report
+    assert "its process ended with 3" in report
+
+
+def test_library_that_is_not_installed_is_named(compared):
+    folder, result = compared
+    assert statuses(result, "nowhere") == []
+    assert "nowhere: ModuleNotFoundError" in (folder / "peers.md").read_text("utf-8")
+
+
+def test_tables_and_picture(compared):
+    folder, result = compared
+    report = (folder / "peers.md").read_text("utf-8")
+    for kind in ("Forward", "Forward out=", "Backward"):
+        assert f"## {kind}, 1 thread\n" in report
+    assert report.count("| layer_norm float32 1×256 |") == 3
+    assert f"numpy {result['libraries']['numpy']['versions']['numpy']}" in report
+    assert (folder / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+ROW_NORMS = ["layer_norm", "standardize", "rms_norm", "ada_norm"]
+CHANNEL_NORMS = ["group_norm", "instance_norm", "batch_norm", "batch_norm_inference"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("norm", ROW_NORMS + CHANNEL_NORMS)
+@pytest.mark.parametrize("library", ["numnorm", "numpy"])
+def test_libraries_do_what_the_definition_says(library, norm, direction, monkeypatch):
+    if (norm, direction) == ("standardize", "backward"):
+        pytest.skip("neither zscore nor scale has a gradient")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(norm, direction, (3, 64) if norm in ROW_NORMS else (2, 64, 3, 3))
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    for error, allowed in definition.errors_of(case, call.arrays(call.run())):
+        assert error <= allowed
