@@ -1,13 +1,14 @@
-"""What the numbers were measured on."""
+"""What the numbers were measured on, and whether it had anything else to do."""
 
 from __future__ import annotations
 
 import os
 import platform
+import time
 from datetime import date
 from pathlib import Path
 
-_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def description() -> dict[str, str]:
@@ -36,7 +37,28 @@ def _caches() -> str:
         return ", ".join(
             f"L{(cache / 'level').read_text().strip()} {(cache / 'type').read_text().strip()} "
             f"{(cache / 'size').read_text().strip()}"
-            for cache in sorted(_CPU.glob("index*"))
+            for cache in sorted(_CACHES.glob("index*"))
         )
     except OSError:
         return ""
+
+
+def foreign_load(seconds: float) -> float | None:
+    """Return how many processors are busy while this process waits, where Linux tells."""
+    before = _processor_times()
+    time.sleep(seconds)
+    if before is None or (after := _processor_times()) is None:
+        return None
+    idle, everything = (new - old for new, old in zip(after, before, strict=True))
+    return (os.cpu_count() or 1) * (1 - idle / everything) if everything else None
+
+
+def _processor_times() -> tuple[int, int] | None:
+    """Return the time that all processors have been idle, and all of their time."""
+    try:
+        with open("/proc/stat", encoding="utf-8") as file:
+            # user nice system idle iowait irq softirq steal; guests are in user already
+            times = [int(field) for field in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return times[3] + times[4], sum(times)

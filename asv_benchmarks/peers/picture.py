@@ -17,8 +17,8 @@ _STYLES = {
     "numpy": {"color": "#000000", "marker": "o", "linestyle": ":"},
 }
 _TITLES = {
-    "forward": "forward, a new array",
-    "forward out=": "forward, out=",
+    "forward": "forward into a new array",
+    "forward out=": "forward with out=",
     "backward": "backward",
 }
 
@@ -37,10 +37,10 @@ def draw(records: list[Record], file: BinaryIO) -> None:
             panel.set_title(f"{_TITLES[kind]}, {count} thread{'' if count == 1 else 's'}")
             same = [r for r in chosen if r["threads"] == count and case_of(r).kind == kind]
             _draw_panel(panel, same, _sizes(chosen))
-        row[0].set_ylabel(f"time / time of {FLOOR}")
-    handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()[1:]}
+        row[0].set_ylabel(f"time / time of {FLOOR} (less is better)")
+    handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
-    figure.suptitle("Layer norm of float32 rows, in times of a copy: less is better")
+    figure.suptitle("Layer norm of float32 rows, as multiples of the time of a copy")
     figure.savefig(file, format="png", dpi=120)
 
 
@@ -51,7 +51,7 @@ def _sizes(records: list[Record]) -> dict[tuple[int, ...], int]:
 
 
 def _draw_panel(panel: Any, records: list[Record], places: dict[tuple[int, ...], int]) -> None:
-    panel.axhline(1, color="#777777", linewidth=1)
+    panel.axhline(1, color="#777777", linewidth=1, label=f"{FLOOR}: a copy, one thread")
     floor = {tuple(r["shape"]): r for r in records if r["library"] == FLOOR}
     for library in dict.fromkeys(r["library"] for r in records if r["library"] != FLOOR):
         points = []
@@ -64,7 +64,9 @@ def _draw_panel(panel: Any, records: list[Record], places: dict[tuple[int, ...],
             style = _STYLES.get(library, {})
             panel.plot(*zip(*sorted(points), strict=True), label=library, **style)
     labels = [f"{s[0]:,}×{s[1]:,}\n{_bytes(4 * s[0] * s[1])}".replace(",", " ") for s in places]
-    panel.set_xticks(list(places.values()), labels, fontsize="small", rotation=45)
+    panel.set_xticks(list(places.values()), labels, fontsize="small")
+    for label in panel.get_xticklabels():
+        label.set(rotation=45, ha="right", rotation_mode="anchor")
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter("{x:g}")
     panel.grid(alpha=0.3)

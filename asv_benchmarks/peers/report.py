@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import statistics
 from typing import Any
 
 from .cases import Case
@@ -10,6 +11,8 @@ from .libraries import FLOOR
 from .rounds import Record
 
 OWN = "numnorm"
+# Processors that other processes may keep busy while a case is timed.
+DISTURBING = 0.3
 
 _HOW_TO_READ = f"""\
 Each cell is the time of a call in microseconds: the median of the rounds, ± half the distance
@@ -63,7 +66,21 @@ def ratio(record: Record | None, to: Record | None) -> float | None:
 def _facts(result: dict[str, Any]) -> str:
     machine = [f"- {name}: {value}" for name, value in result["machine"].items()]
     packages = ", ".join(f"{name} {number}" for name, number in sorted(_packages(result).items()))
-    return "\n".join([*machine, f"- rounds: {result['rounds']}", f"- versions: {packages}", ""])
+    lines = [*machine, f"- rounds: {result['rounds']}", f"- versions: {packages}"]
+    return "\n".join([*lines, f"- other processes: {_others(result['records'])}", ""])
+
+
+def _others(records: list[Record]) -> str:
+    """Return whether the machine had anything else to do."""
+    loads = [r["foreign_load"] for r in records if r.get("foreign_load") is not None]
+    if not loads:
+        return "not known"
+    disturbed = sum(load > DISTURBING for load in loads) / len(loads)
+    text = f"{statistics.median(loads):.1f} processors busy, at most {max(loads):.1f}"
+    if disturbed:
+        # A thread that waits for its turn holds up all those that wait for it at a barrier.
+        text += f"; **{disturbed:.0%} of the times were disturbed**, most those of several threads"
+    return text
 
 
 def _packages(result: dict[str, Any]) -> dict[str, str]:

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from .cases import Case
+from .machine import foreign_load
 
 # The threads of OpenMP and of ONNX Runtime spin for some milliseconds after they have nothing to
 # do, GNU OpenMP's for up to twenty, and would take a processor from the library that is next.
 SPIN_SECONDS = 0.02
+# Ten of the hundredths of a second that Linux counts in.
+IDLE_SECONDS = 0.1
 
 # XLA's is NPROC.
 _THREAD_VARIABLES = (
@@ -105,6 +108,8 @@ def time_case(case: Case, running: list[Worker], rounds: int, threads: int) -> l
         answer = worker.ask("prepare", asdict(case))
         records[worker] = {"library": worker.library, **asdict(case), "threads": threads, **answer}
     ready = [worker for worker in running if records[worker]["status"] == "ready"]
+    time.sleep(SPIN_SECONDS)
+    busy_elsewhere = foreign_load(IDLE_SECONDS)
     samples: dict[Worker, list[Answer]] = {worker: [] for worker in ready}
     shuffle = random.Random(0).shuffle
     for _ in range(rounds):
@@ -115,7 +120,7 @@ def time_case(case: Case, running: list[Worker], rounds: int, threads: int) -> l
                 time.sleep(SPIN_SECONDS)
             samples[worker].append(worker.ask("time", records[worker]["calls"]))
     for worker, answers in samples.items():
-        records[worker].update(_summary(answers))
+        records[worker].update(_summary(answers), foreign_load=busy_elsewhere)
     return list(records.values())
 
 
