@@ -30,8 +30,7 @@ def call_of(case: Case, arrays: Arrays) -> Call | None:
 
     def norm(x: Any, gamma: Any, beta: Any) -> Any:
         wide = jnp.promote_types(x.dtype, jnp.float32)  # as Flax does in half precision
-        given = (None if value is None else value.astype(wide) for value in (x, gamma, beta))
-        x, gamma, beta = given
+        x, gamma, beta = (value.astype(wide) for value in (x, gamma, beta))
         inputs = Arrays(x, None, gamma, beta, *(value.astype(wide) for value in statistics))
         return forward(case, inputs, jax.lax.stop_gradient).astype(case.dtype)
 

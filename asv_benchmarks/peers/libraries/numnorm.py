@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numba
-import numpy as np
 
 import numnorm
 
@@ -36,8 +35,7 @@ def _forward(case: Case, arrays: Arrays, suffix: str = "") -> Any:
     parameters = {"rms_norm": [gamma], "ada_norm": []}.get(norm, [gamma, beta])
     options = _options(case)
     if case.norm == "batch_norm_inference":
-        # In half precision, too, stored statistics have an array of their own type.
-        options |= {"running_mean": mean, "running_var": np.array(variance)}
+        options |= {"running_mean": mean, "running_var": variance}
     return partial(getattr(numnorm, norm + suffix), x, *parameters, **options)
 
 
