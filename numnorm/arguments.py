@@ -9,6 +9,7 @@ import functools
 import math
 import numbers
 import operator
+import sys
 from typing import Any
 
 import numpy as np
@@ -273,15 +274,21 @@ def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
 _SURPRISES = ("__dask_graph__", "__cuda_array_interface__")
 
 
+def is_masked(kind: type) -> bool:
+    """Return whether arrays of a type have a mask, which they would lose."""
+    # To ask numpy.ma would import it, which takes a third of the time of a process's first call.
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and issubclass(kind, masked.MaskedArray)
+
+
 def is_surprising(value: Any) -> bool:
     """Return whether an object must not be turned into a NumPy array silently."""
-    masked = isinstance(value, np.ma.MaskedArray)  # it would lose its mask
-    return masked or any(hasattr(value, attribute) for attribute in _SURPRISES)
+    return is_masked(type(value)) or any(hasattr(value, attribute) for attribute in _SURPRISES)
 
 
 def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     """Return a NumPy array, of any dtype but of no objects that are not arrays."""
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(type(value)):
         raise TypeError(f"{name} must not be a masked array: fill or compress it first")
     try:
         array = np.asarray(None if is_surprising(value) else value)

@@ -210,7 +210,7 @@ ends_well(in_child(lambda: numnorm.rms_norm(np.ones((2, 3)))))
 
 
 def test_fork_while_another_thread_compiles(expected, tmp_path):
-    imports = "from numba.core import event\nimport numnorm.backends.cpu\n"
+    imports = "from numba.core import event\nimport numnorm.backends.cpu.rows\n"
     script = COMMON + imports + WHILE_ANOTHER_THREAD_COMPILES
     in_new_process("-c", script, NUMBA_CACHE_DIR=str(tmp_path))
 
@@ -248,7 +248,7 @@ def check(before):
 IMPORTING = """
 before = state()
 assert not any(name.startswith("numnorm.backends.cpu") for name in sys.modules)
-import numnorm.backends.cpu
+import numnorm.backends.cpu.rows
 check(before)
 assert numba.np.ufunc.parallel._is_initialized is False, "importing starts threads"
 """

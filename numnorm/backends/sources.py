@@ -1,21 +1,27 @@
 """Which sources this process has loaded, as a name for what was compiled from them."""
 
 import functools
-import hashlib
-from pathlib import Path
+import os
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _COMPILED_ROOMS = ("backends", "norms")
 
 
-def _files() -> list[Path]:
+def _files() -> list[str]:
     """Return every source file whose code may end in a kernel."""
-    return sorted(path for room in _COMPILED_ROOMS for path in (_PACKAGE / room).rglob("*.py"))
+    rooms = (os.path.join(_PACKAGE, room) for room in _COMPILED_ROOMS)
+    places = (place for room in rooms for place in os.walk(room))
+    return sorted(
+        os.path.join(folder, name)
+        for folder, _, names in places
+        for name in names
+        if name.endswith(".py")
+    )
 
 
 def _stamps() -> list[tuple[str, int, int]]:
-    stats = [(str(path), path.stat()) for path in _files()]
-    return [(name, stat.st_mtime_ns, stat.st_size) for name, stat in stats]
+    stats = [(path, os.stat(path)) for path in _files()]
+    return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats]
 
 
 _AT_IMPORT = _stamps()
@@ -30,8 +36,11 @@ def source_token() -> str | None:
     """
     if not _AT_IMPORT or _stamps() != _AT_IMPORT:
         return None
+    import hashlib  # which `import numnorm` need not wait for
+
     digest = hashlib.blake2b(digest_size=16)
     for path in _files():
-        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
+        digest.update(os.path.relpath(path, _PACKAGE).replace(os.sep, "/").encode() + b"\0")
+        with open(path, "rb") as file:
+            digest.update(file.read() + b"\0")
     return digest.hexdigest()

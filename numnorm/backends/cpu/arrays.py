@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import Shape, as_plain_array, check_float, check_shape, result_dtype
+from numnorm.arguments import (
+    Shape,
+    as_plain_array,
+    check_float,
+    check_shape,
+    is_masked,
+    result_dtype,
+)
 from numnorm.backends.cpu.memory import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.storage import Storage
 
@@ -130,7 +137,7 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
 def _check_out(out: Any, x: Array, name: str) -> None:
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a numpy.ndarray, got an object of type {type(out).__name__}")
-    if isinstance(out, np.ma.MaskedArray):
+    if is_masked(type(out)):
         raise TypeError("out must not be a masked array, whose mask nobody would set")
     check_shape("out", out.shape, x.shape, f"the shape of {name}")
     if out.dtype != x.dtype:

@@ -1,9 +1,15 @@
 """Arrays without reference counts, for loops that slice them.
 
 Every slice of an array counts a reference up and down, atomically: some ten nanoseconds, as much
-as the work on a narrow row. The caller of a kernel holds its arrays anyway.
+as the work on a narrow row. The caller of a kernel holds its arrays anyway, and a small array for
+a kernel's own use can lie on the stack.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
@@ -29,3 +35,44 @@ def _borrowed(value):
     if isinstance(value, types.Array):
         return lambda value: _without_owner(value)
     return lambda value: value
+
+
+def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
+    """Return a compiled ``scratch()``: an array for use until the kernel returns, of any content.
+
+    It lies on the stack, because to allocate it would cost a small kernel a tenth of its time,
+    and a process that loads a kernel which allocates imports half of Numba.
+    """
+    dtype = types.float32 if kind is np.float32 else types.float64
+    itemsize = np.dtype(kind).itemsize
+
+    def scratch():
+        return np.zeros(size, kind)
+
+    @intrinsic
+    def on_stack(typing_context):
+        result = types.Array(dtype, 1, "C")
+
+        def generate(context, builder, signature, arguments):
+            from numba.np.arrayobj import populate_array
+
+            space = cgutils.alloca_once(builder, ir.ArrayType(context.get_value_type(dtype), size))
+            space.align = 64
+            array = context.make_array(result)(context, builder)
+            populate_array(
+                array,
+                data=builder.bitcast(space, array.data.type),
+                shape=[context.get_constant(types.intp, size)],
+                strides=[context.get_constant(types.intp, itemsize)],
+                itemsize=context.get_constant(types.intp, itemsize),
+                meminfo=None,
+            )
+            return array._getvalue()
+
+        return result(), generate
+
+    @overload(scratch, inline="always")
+    def _implementation():
+        return lambda: on_stack()
+
+    return scratch

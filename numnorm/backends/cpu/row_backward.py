@@ -13,7 +13,7 @@ from numnorm.backends.cpu.accumulators import (
     is_by_channel,
     working_sums,
 )
-from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_totals, store
 from numnorm.backends.cpu.optional import part, split
@@ -166,22 +166,20 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for some rows, tile by tile."""
     backward_tile = _make_tile(formula, storage)
-    real, lanes = storage.working, storage.lanes
-    size = room_for_sums(storage) + 2 * lanes
+    lanes = storage.lanes
+    scratch = make_scratch(storage.working, room_for_sums(storage) + 2 * lanes)
 
     @inlined
     def narrow_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
         shared = part(weights[0], 0), part(weights[1], 0)
         sums = part(inner[0], 0), part(inner[1], 0)
-        scratch = np.zeros(size, real)
-        room = borrowed(scratch)
+        room = scratch()
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
             backward_tile((dy, x, dx), (mean, rstd), shared, flows, sums, room, i, number)
             if (i - start + lanes) % ROWS_BETWEEN_FLUSHES == 0:
                 flush(inner[0], totals[0])
                 flush(inner[1], totals[1])
-        scratch[0] = real(0)  # its owner outlives what is borrowed
 
     return narrow_rows
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract import Formula
-from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import location, part
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
@@ -137,17 +137,15 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     narrow = NARROW // storage.working_dtype.itemsize
     spread, tile = _make_spread(formula, storage), _make_tile(formula, storage)
     apply_row = _make_apply_row(formula, storage, 2 * lanes)
-    size = room_for_sums(storage) + 5 * lanes
+    scratch = make_scratch(real, room_for_sums(storage) + 5 * lanes)
+    scratch_of_roots = make_scratch(np.float64, lanes)
 
     @inlined
     def narrow_rows(x, scaling, cut, weights, y, saved, start, stop):
-        # The owners are used once more after the last row, so they outlive what is borrowed.
-        scratch, rstds = np.zeros(size, real), np.zeros(lanes)
-        room, roots = borrowed(scratch), borrowed(rstds)
+        room, roots = scratch(), scratch_of_roots()
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
             tile(x, i, number, scaling, cut, weights, y, saved, room, roots)
-        scratch[0] = rstds[0]
 
     def kernel(
         x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved, parts, first, last
