@@ -19,14 +19,18 @@ from numnorm.backends.cpu.arrays import (
     output_like,
     result,
 )
-from numnorm.backends.cpu.column_backward import (
+from numnorm.backends.cpu.column_backward_kernels import (
     make_dx_across,
     make_dx_along,
     make_sums_across,
     make_sums_along,
 )
-from numnorm.backends.cpu.column_forward import make_forward_across, make_forward_along
-from numnorm.backends.cpu.column_moments import make_fold, make_moments_across, make_moments_along
+from numnorm.backends.cpu.column_forward_kernels import make_forward_across, make_forward_along
+from numnorm.backends.cpu.column_moments_kernels import (
+    make_fold,
+    make_moments_across,
+    make_moments_along,
+)
 from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.parallel import row_parts, run
 from numnorm.backends.cpu.storage import Storage, storage_of

@@ -22,8 +22,8 @@ from numnorm.backends.cpu.arrays import (
 from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.memory import empty_like
 from numnorm.backends.cpu.parallel import row_parts, run, summed_parts
-from numnorm.backends.cpu.row_backward import make_row_backward
-from numnorm.backends.cpu.row_forward import make_row_forward
+from numnorm.backends.cpu.row_backward_kernel import make_row_backward
+from numnorm.backends.cpu.row_forward_kernel import make_row_forward
 from numnorm.backends.cpu.storage import Storage, storage_of
 
 _NOTHING_SAVED = np.empty((2, 0))
