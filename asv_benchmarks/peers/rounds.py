@@ -46,7 +46,7 @@ class Worker:
     """
 
     def __init__(self, library: str, threads: int) -> None:
-        self.library = library
+        self.name = library
         self._command = [sys.executable, "-m", f"{__package__}.worker", library, str(threads)]
         self._env = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads))}
         self.start()
@@ -106,7 +106,7 @@ def time_case(case: Case, running: list[Worker], rounds: int, threads: int) -> l
     for worker in running:
         worker.revive()
         answer = worker.ask("prepare", asdict(case))
-        records[worker] = {"library": worker.library, **asdict(case), "threads": threads, **answer}
+        records[worker] = {"library": worker.name, **asdict(case), "threads": threads, **answer}
     ready = [worker for worker in running if records[worker]["status"] == "ready"]
     time.sleep(SPIN_SECONDS)
     busy_elsewhere = foreign_load(IDLE_SECONDS)
@@ -149,7 +149,7 @@ def compare(
     """Yield, after each case, what the libraries said of themselves and the case's records."""
     for count in threads:
         with workers(libraries, count) as running:
-            greetings = {worker.library: worker.greeting for worker in running}
+            greetings = {worker.name: worker.greeting for worker in running}
             present = [worker for worker in running if worker.greeting["status"] == "ready"]
             for case in cases:
                 yield greetings, time_case(case, present, rounds, count)

@@ -99,7 +99,7 @@ def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
 def main() -> None:
     """Serve until stdin ends."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("library")
+    parser.add_argument("name", metavar="library")
     parser.add_argument("threads", type=int)
     options = parser.parse_args()
     # Ctrl-C is for the process that asks; this one then sees the end of its stdin.
@@ -107,7 +107,7 @@ def main() -> None:
     # What a library prints goes to stderr, not among the answers.
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)
-        library = _answer(Library, options.library, options.threads)
+        library = _answer(Library, options.name, options.threads)
         started = isinstance(library, Library)
         print(json.dumps(_answer(library.versions) if started else library), file=answers)
         for line in sys.stdin if started else ():

@@ -108,13 +108,9 @@ def output_like(
     """
     if out is None:
         return empty_like(source, inputs)
-    if type(out) is not np.ndarray or out.dtype is not x.dtype or out.shape != x.shape:
-        _check_out(out, x, name)
+    _check_out(out, x, name)
     memory = out if order is None else out.transpose(order)
-    if not memory.flags.carray:
-        _check_out(out, x, name)
-        return empty_like(source, inputs)
-    if _clashes(memory, source) or any(_clashes(memory, array) for array in inputs):
+    if not memory.flags.carray or any(_clashes(memory, array) for array in (source, *inputs)):
         return empty_like(source, inputs)
     return as_kernel_array(memory, storage, None, source.shape)
 
@@ -135,11 +131,13 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
 
 
 def _check_out(out: Any, x: Array, name: str) -> None:
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out must be a numpy.ndarray, got an object of type {type(out).__name__}")
-    if is_masked(type(out)):
+    kind = type(out)
+    if not issubclass(kind, np.ndarray):
+        raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
+    if kind is not np.ndarray and is_masked(kind):
         raise TypeError("out must not be a masked array, whose mask nobody would set")
-    check_shape("out", out.shape, x.shape, f"the shape of {name}")
+    if out.shape != x.shape:
+        check_shape("out", out.shape, x.shape, f"the shape of {name}")
     if out.dtype != x.dtype:
         raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
     if not out.flags.writeable:

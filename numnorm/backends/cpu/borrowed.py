@@ -13,6 +13,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
+from numnorm.backends.cpu.lanes import compiled_as
+
 
 def borrowed(value):
     """Return an array as a kernel's loops should use it; anything else as it is."""
@@ -46,11 +48,11 @@ def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     dtype = types.float32 if kind is np.float32 else types.float64
     itemsize = np.dtype(kind).itemsize
 
-    def scratch():
+    def plain():
         return np.zeros(size, kind)
 
-    @intrinsic
-    def on_stack(typing_context):
+    @compiled_as(plain)
+    def scratch(typing_context):
         result = types.Array(dtype, 1, "C")
 
         def generate(context, builder, signature, arguments):
@@ -70,9 +72,5 @@ def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
             return array._getvalue()
 
         return result(), generate
-
-    @overload(scratch, inline="always")
-    def _implementation():
-        return lambda: on_stack()
 
     return scratch

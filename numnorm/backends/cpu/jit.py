@@ -1,5 +1,6 @@
 """The only place where Numba's compilation options are chosen."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,8 +21,9 @@ _COMMON = {"error_model": "numpy", "nogil": True}
 Function = Callable[..., Any]
 
 
+@functools.cache
 def inlined(function: Function) -> Function:
-    """Compile a helper of kernels."""
+    """Compile a helper of kernels, once for all that ask for it."""
     # Forced into the kernel: a helper on its own would be optimized once more in each kernel
     # that links it, and which of the copies is called would be the loader's choice.
     options = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}

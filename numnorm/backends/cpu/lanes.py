@@ -315,10 +315,7 @@ def make_totals(count: int) -> Callable[..., Any]:
             start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
             kind = context.get_value_type(lanes)
             start = builder.bitcast(start, kind.as_pointer())
-            rows = [
-                builder.load(builder.gep(start, [_INDEX(i)]), align=_alignment(kind))
-                for i in range(count)
-            ]
+            rows = [load_from(builder, builder.gep(start, [_INDEX(i)])) for i in range(count)]
             return _sums_across(builder, rows)
 
         return lanes(array), generate

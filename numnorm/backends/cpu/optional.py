@@ -34,9 +34,7 @@ def _plain_part(values, index):
 def part(typing_context, values, index):
     """Return ``values[index]`` of an array; a number, or None, stands for every index."""
     if not isinstance(values, types.Array):
-        return values(values, types.intp), lambda context, builder, signature, arguments: arguments[
-            0
-        ]
+        return values(values, types.intp), _first_argument
     getitem = typing_context.resolve_function_type(operator.getitem, (values, types.intp), {})
 
     def generate(context, builder, signature, arguments):

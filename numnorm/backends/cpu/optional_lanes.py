@@ -12,6 +12,8 @@ from numnorm.backends.cpu.lanes import (
     compiled_as,
     load_first_from,
     load_from,
+    make_load,
+    make_load_first,
     place_of,
     store_at,
     store_first_at,
@@ -30,10 +32,11 @@ def make_elements(count: int) -> Callable[..., Any]:
 
     A number stands for each of its elements, and None for the default.
     """
+    load = make_load(count)
 
     def plain(values, index, default):
         if isinstance(values, np.ndarray):
-            return values[index : index + count]
+            return load(values, index)
         return default if values is None else values
 
     @compiled_as(plain)
@@ -53,13 +56,11 @@ def make_elements(count: int) -> Callable[..., Any]:
 @functools.cache
 def make_first_elements(count: int) -> Callable[..., Any]:
     """Return a compiled ``first_elements(values, index, number, default)``, 0 in other lanes."""
+    load_first = make_load_first(count)
 
     def plain(values, index, number, default):
         if isinstance(values, np.ndarray):
-            lanes = np.zeros(count, values.dtype)
-            part = values[index : index + min(number, count)]
-            lanes[: part.size] = part
-            return lanes
+            return load_first(values, index, number)
         return default if values is None else values
 
     @compiled_as(plain)

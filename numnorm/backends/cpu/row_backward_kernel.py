@@ -1,5 +1,6 @@
 """The backward kernel of every norm whose statistics are shared by a row."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from numnorm.backends.scalars import deviation_flow
 _deviation_flow = inlined(deviation_flow)
 
 
+@functools.cache
 def _make_statistics(storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that turns saved statistics into those of the working type."""
     real = storage.working
@@ -43,6 +45,7 @@ def _make_statistics(storage: Storage) -> Callable[..., Any]:
     return statistics
 
 
+@functools.cache
 def _make_means(storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for what flows through a row's mean and scale."""
     real = storage.working

@@ -1,5 +1,6 @@
 """The forward kernel of every norm whose statistics are shared by a row."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from numnorm.backends.scalars import inverse_deviation
 _inverse_deviation = inlined(inverse_deviation)
 
 
+@functools.cache
 def _make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``spread(row, scaling)``: a scale, and the row's statistics there.
 
@@ -70,9 +72,10 @@ def _make_apply_row(formula: Formula, storage: Storage, count: int) -> Callable[
 
 @inlined
 def _save(saved, i, statistics):
-    scale, high, low, rstd = statistics
-    saved[0, i] = location(high, low, rstd) / scale
-    saved[1, i] = rstd * scale
+    if saved.shape[1] > 0:
+        scale, high, low, rstd = statistics
+        saved[0, i] = location(high, low, rstd) / scale
+        saved[1, i] = rstd * scale
 
 
 def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
@@ -119,8 +122,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
             if poor and scales[t] == real(0):
                 found = spread(x[start + t], scaling)
             apply_row(x, start + t, found, cut, weights, y)
-            if saved.shape[1] > 0:
-                _save(saved, start + t, found)
+            _save(saved, start + t, found)
 
     return tile
 
@@ -160,7 +162,6 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
             for i in range(start, stop):
                 found = spread(x[i], scaling)
                 apply_row(x, i, found, cut, weights, y)
-                if saved.shape[1] > 0:
-                    _save(saved, i, found)
+                _save(saved, i, found)
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

@@ -102,6 +102,7 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     return centred_statistics if centred else uncentred_statistics
 
 
+@functools.cache
 def make_power_of_two(storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``power_of_two(value)`` near 1 / value; 1 for 0, infinity and NaN."""
     real, most = storage.working, storage.largest_exponent
@@ -116,6 +117,7 @@ def make_power_of_two(storage: Storage) -> Callable[..., Any]:
     return power_of_two
 
 
+@functools.cache
 def make_rescale(storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``rescale(row, least)``, for rows whose squares overflow or vanish.
 
