@@ -90,8 +90,9 @@ class ColumnLayout:
         It does not depend on how many there are, so that a stream of chunks can be cut into the
         same blocks as the whole.
         """
-        by_size = 16384 // max(self.channels * self.inner, 1)
-        return max(32 if self.inner == 1 else 1, min(256, by_size))
+        if self.inner == 1:
+            return max(128, min(1024, 65536 // max(self.channels, 1)))
+        return max(1, min(256, 16384 // max(self.channels * self.inner, 1)))
 
     @functools.cached_property
     def blocks(self) -> int:

@@ -91,8 +91,8 @@ class Detached(NamedTuple):
 class Backend(Protocol):
     """The functions of a backend's package; arrays are of that backend's own type.
 
-    Every `x` has been through `as_float_array`. The norm of a column function is centred, and
-    its map affine, with gamma and beta: the gradients of both are what its means are made of.
+    Every `x` has been through `as_float_array`. The norm of the column functions is centred, and
+    its map is gamma * xhat + beta.
     """
 
     def as_float_array(self, name: str, value: Any) -> Any:
@@ -160,7 +160,6 @@ class Backend(Protocol):
 
     def column_forward(
         self,
-        norm: Norm,
         x: Any,
         mean: Any,
         rstd: Any,
@@ -173,7 +172,6 @@ class Backend(Protocol):
 
     def column_backward(
         self,
-        norm: Norm,
         dy: Any,
         x: Any,
         mean: Any,

@@ -51,6 +51,26 @@ def input_gradient(g: Any, xhat: Any, mean_g: Any, mean_g_xhat: Any, rstd: Any) 
     return rstd * (g - mean_g - xhat * mean_g_xhat)
 
 
+def channel_output(x: Any, high: Any, factor: Any, offset: Any) -> Any:
+    """Return ``gamma * xhat + beta`` of an element from the terms of its channel.
+
+    The factor is gamma * rstd, and the offset is beta less what rounding the mean to `high` lost,
+    times the factor.
+    """
+    return (x - high) * factor + offset
+
+
+def channel_gradient(
+    dy: Any, x: Any, high: Any, rstd: Any, factor: Any, slope: Any, offset: Any
+) -> Any:
+    """Return `input_gradient` of an element, with ``g = gamma * dy``, from its channel's terms.
+
+    The factor is gamma * rstd, the slope rstd * mean(g * xhat), and the offset is rstd * mean(g)
+    less what rounding the mean to `high` lost, times rstd and the slope.
+    """
+    return dy * factor - (x - high) * rstd * slope - offset
+
+
 def merge_moments(
     count: Any, mean: Any, m2: Any, other_count: Any, other_mean: Any, other_m2: Any
 ) -> Any:

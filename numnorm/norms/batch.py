@@ -13,12 +13,9 @@ from numnorm.arguments import (
     column_layout,
 )
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Norm
-from numnorm.norms.affine import AFFINE
+from numnorm.backends.contract import Detached
 from numnorm.norms.moments import Moments
 from numnorm.norms.results import Gradients, Normalized
-
-_BATCH = Norm(AFFINE, parameters=2)
 
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
 # Keras, Flax and ONNX momentum is the share that is kept and the running variance is biased.
@@ -181,7 +178,7 @@ convention, unbiased, eps, out
         moments = Moments(*backend.column_moments(x, layout, None))
         mean = moments.mean
         rstd = backend.reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
-    y = backend.column_forward(_BATCH, x, mean, rstd, gamma, beta, layout, out)
+    y = backend.column_forward(x, mean, rstd, gamma, beta, layout, out)
     if running is not None and training and moments.count:
         backend.update_running(running[0], moments.mean, share)
         backend.update_running(running[1], moments.variance(correction), share)
@@ -249,9 +246,7 @@ def batch_norm_backward(
     layout = column_layout(x.shape, channel_axis)
     constant = not check_flag("training", training)
     detached = Detached(mean=constant, scale=constant)
-    return Gradients(
-        *backend.column_backward(_BATCH, dy, x, mean, rstd, gamma, layout, detached, out)
-    )
+    return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, out))
 
 
 def _new_share(momentum: Any, batches: Any, convention: Any) -> float:

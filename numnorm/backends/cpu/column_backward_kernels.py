@@ -1,122 +1,134 @@
 """The gradients of norms whose statistics belong to a channel: first sums, then dx."""
 
+from typing import Any
+
 import numpy as np
 
-from numnorm.backends.contract import Formula
-from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
-from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.column_runs import make_gradient_run, make_gradient_sums
+from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.optional import element, make_centre, part
-from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
-from numnorm.backends.cpu.storage import Storage
-from numnorm.backends.scalars import input_gradient
-
-_input_gradient = inlined(input_gradient)
+from numnorm.backends.cpu.lanes import make_load
+from numnorm.backends.cpu.optional import part, present
+from numnorm.backends.cpu.storage import Storage, storage_of
 
 
-def make_sums_across(formula: Formula, storage: Storage) -> Twins:
+def make_sums_across(storage: Storage) -> Twins:
     """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
 
-    It takes ``dy, x, scale, high, low, rstd, block, sums_dy_xhat, sums_dy``, the last two of shape
-    ``(blocks, channels)``.
+    It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block, sums, sums_dy``, the last
+    two of shape ``(blocks, channels)``. The first sum is of ``dy * (x * scale - high) * rstd``.
     """
-    widen, centred = storage.widen, make_centre(formula.centred)
+    real, widen = storage.working, storage.widen
+    load = make_load(storage.lanes)
+    fill = make_fill(storage_of(storage.working_dtype))
+
+    def make_pair(read):
+        @inlined
+        def pair(arrays, i, j, rest, terms, t):
+            dy, x = arrays
+            scale, high, rstd = terms
+            slope = widen(read(dy[i], j, rest))
+            deviation = widen(read(x[i], j, rest)) * load(scale, t) - load(high, t)
+            return slope * (deviation * load(rstd, t)), slope
+
+        return pair
+
+    _, all_rows = make_tile_sums(storage, make_pair)
+    scratch, scratch_of_totals = make_scratch(real, 5 * TILE), make_scratch(np.float64, 2 * TILE)
 
     @inlined
-    def add_row(dy, x, scale, high, low, rstd, with_xhat, plain):
-        for j in range(x.size):
-            slope = widen(dy[j])
-            xhat = centred(widen(x[j]) * scale[j], high[j], low[j]) * rstd[j]
-            with_xhat[j] += slope * xhat
-            plain[j] += slope
+    def tile_sums(arrays, rows, channel, width, terms, here, sums, totals):
+        for k in range(3):
+            fill(here[k], terms[k], channel, width)
+        for k in range(2):
+            sums[k][:] = 0
+            totals[k][:] = 0
+        all_rows(arrays, rows[0], rows[1], channel, width, here, sums, totals)
 
-    @inlined
-    def block_sums(dy, x, scale, high, low, rstd, sum_dy_xhat, sum_dy):
-        with_xhat = np.zeros_like(rstd)
-        plain = np.zeros_like(rstd)
-        sum_dy_xhat[:] = 0.0
-        sum_dy[:] = 0.0
-        for start in range(0, x.shape[0], ROWS_BETWEEN_FLUSHES):
-            for i in range(start, min(start + ROWS_BETWEEN_FLUSHES, x.shape[0])):
-                add_row(dy[i], x[i], scale, high, low, rstd, with_xhat, plain)
-            flush(with_xhat, sum_dy_xhat)
-            flush(plain, sum_dy)
-
-    def kernel(dy, x, scale, high, low, rstd, block, sums_dy_xhat, sums_dy, first, last):
+    def kernel(dy, x, terms, block, sums, sums_dy, first, last):
         stand_alone()
-        dy, x = borrowed(dy), borrowed(x)
+        arrays, terms = (borrowed(dy), borrowed(x)), borrowed(terms)
+        room, room_of_totals = scratch(), scratch_of_totals()
+        here = room[:TILE], room[TILE : 2 * TILE], room[2 * TILE : 3 * TILE]
+        working = room[3 * TILE : 4 * TILE], room[4 * TILE :]
+        totals = room_of_totals[:TILE], room_of_totals[TILE:]
         for p in range(first, last):
-            rows = slice(p * block, (p + 1) * block)
-            block_sums(dy[rows], x[rows], scale, high, low, rstd, sums_dy_xhat[p], sums_dy[p])
+            rows = p * block, min((p + 1) * block, x.shape[0])
+            for channel in range(0, x.shape[1], TILE):
+                width = min(TILE, x.shape[1] - channel)
+                tile_sums(arrays, rows, channel, width, terms, here, working, totals)
+                sums[p][channel : channel + width] = totals[0][:width]
+                sums_dy[p][channel : channel + width] = totals[1][:width]
 
-    return twins(f"column_sums.across.{formula.name}.{storage.name}", kernel)
+    return twins(f"column_sums.across.{storage.name}", kernel)
 
 
-def make_sums_along(formula: Formula, storage: Storage) -> Twins:
+def make_sums_along(storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    gradient_sums = make_gradient_sums(formula, storage)
+    gradient_sums = make_gradient_sums(storage)
 
     @inlined
-    def block_sums(dy, x, c, scale, high, low, rstd):
-        with_xhat, plain = np.float64(0), np.float64(0)
-        for i in range(x.shape[0]):
-            statistics, nothing = (scale, high, low, rstd), (None, None)
-            _, _, dy_xhat, slope = gradient_sums(dy[i, c], x[i, c], statistics, nothing, nothing)
-            with_xhat += dy_xhat
-            plain += slope
-        return with_xhat, plain
+    def block_sums(dy, x, start, stop, c, scale, high, rstd):
+        sum_of_products, sum_dy = np.float64(0), np.float64(0)
+        for i in range(start, stop):
+            one, two = gradient_sums(dy[i, c], x[i, c], scale, high, rstd)
+            sum_of_products += one
+            sum_dy += two
+        return sum_of_products, sum_dy
 
-    def kernel(dy, x, scale, high, low, rstd, block, sums_dy_xhat, sums_dy, first, last):
+    def kernel(dy, x, terms, block, sums, sums_dy, first, last):
         stand_alone()
-        dy, x = borrowed(dy), borrowed(x)
+        dy, x, terms = borrowed(dy), borrowed(x), borrowed(terms)
+        scale, high, rstd = terms[0], terms[1], terms[2]
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels
-            rows = slice(p * block, (p + 1) * block)
-            with_xhat, plain = block_sums(dy[rows], x[rows], c, scale[c], high[c], low[c], rstd[c])
-            sums_dy_xhat[p, c] = with_xhat
-            sums_dy[p, c] = plain
+            start, stop = p * block, min((p + 1) * block, x.shape[0])
+            one, two = block_sums(dy, x, start, stop, c, scale[c], high[c], rstd[c])
+            sums[p, c] = one
+            sums_dy[p, c] = two
 
-    return twins(f"column_sums.along.{formula.name}.{storage.name}", kernel)
+    return twins(f"column_sums.along.{storage.name}", kernel)
 
 
-def make_dx_across(formula: Formula, storage: Storage) -> Twins:
+@inlined
+def _unpacked(terms: Any, scaled: Any) -> Any:
+    scale, back = present(scaled, terms[0]), present(scaled, terms[7])
+    return scale, terms[1], terms[2], terms[4], terms[5], terms[6], back
+
+
+def make_dx_across(storage: Storage) -> Twins:
     """Return a kernel that stores dx for ``x (outer, channels)``.
 
-    It takes ``dy, x, scale, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, parts``.
+    It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
+    power of two there is 1, ``dx`` and ``parts``.
     """
-    backward = inlined(formula.backward)
-    widen, narrow, centred = storage.widen, storage.narrow, make_centre(formula.centred)
-    real = storage.working
+    gradient_run = make_gradient_run(storage)
 
-    @inlined
-    def row(dy, x, scale, high, low, rstd, gamma, mean_g, mean_g_xhat, dx):
-        for j in range(x.size):
-            xhat = centred(widen(x[j]) * scale[j], high[j], low[j]) * rstd[j]
-            g = backward(widen(dy[j]), xhat, element(gamma, j, real(1)), real(0))
-            dx[j] = narrow(_input_gradient(g, xhat, mean_g[j], mean_g_xhat[j], rstd[j]) * scale[j])
-
-    def kernel(dy, x, scale, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, parts, first, last):
+    def kernel(dy, x, terms, scaled, dx, parts, first, last):
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        rows = _unpacked(borrowed(terms), scaled)
         for i in range(first * x.shape[0] // parts, last * x.shape[0] // parts):
-            row(dy[i], x[i], scale, high, low, rstd, gamma, mean_g, mean_g_xhat, dx[i])
+            gradient_run(dy[i], x[i], rows, dx[i])
 
-    return twins(f"column_dx.across.{formula.name}.{storage.name}", kernel)
+    return twins(f"column_dx.across.{storage.name}", kernel)
 
 
-def make_dx_along(formula: Formula, storage: Storage) -> Twins:
+def make_dx_along(storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    input_gradients = make_input_gradients(formula, storage, 2 * storage.lanes)
+    gradient_run = make_gradient_run(storage)
 
-    def kernel(dy, x, scale, high, low, rstd, gamma, mean_g, mean_g_xhat, dx, parts, first, last):
+    def kernel(dy, x, terms, scaled, dx, parts, first, last):
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled)
         runs = x.shape[0] * x.shape[1]
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
-            statistics, weights = (scale[c], high[c], low[c], rstd[c]), (part(gamma, c), None)
-            means = mean_g[c], mean_g_xhat[c]
-            input_gradients(dy[i, c], x[i, c], statistics, weights, means, dx[i, c])
+            of_x = part(scale, c), high[c], rstd[c]
+            here = (*of_x, factor[c], slope[c], offset[c], part(back, c))
+            gradient_run(dy[i, c], x[i, c], here, dx[i, c])
 
-    return twins(f"column_dx.along.{formula.name}.{storage.name}", kernel)
+    return twins(f"column_dx.along.{storage.name}", kernel)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
-from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.lanes import make_load
 from numnorm.backends.cpu.optional import joined
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
 from numnorm.backends.cpu.storage import Storage
@@ -19,8 +20,7 @@ from numnorm.backends.scalars import merge_moments
 
 _merge_moments = inlined(merge_moments)
 
-# Channels whose sums are held in the first-level cache together.
-_TILE = 512
+_ROWS_OF_GUESS = 8
 _SMALLEST = 1e-300
 
 
@@ -48,64 +48,110 @@ def _make_retaken(storage: Storage) -> Callable[..., Any]:
     return retaken
 
 
+def _make_better_origin(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return compiled ``(poor_guesses, improve)``: what the sums say of the origins they are of."""
+    real = storage.working
+
+    @inlined
+    def poor_guesses(totals, n, width):
+        """Return how many origins are off by more than a deviation."""
+        poor = 0
+        for t in range(width):
+            first, second = totals[0][t], totals[1][t]
+            poor += 1 if 2.0 * first * first > second * n else 0
+        return poor
+
+    @inlined
+    def improve(origin, totals, n, width):
+        for t in range(width):
+            first, second = totals[0][t], totals[1][t]
+            if 2.0 * first * first > second * n:
+                origin[t] = real(origin[t] + first / n)
+
+    return poor_guesses, improve
+
+
+def _make_finish(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return compiled ``(store_moments, retake)``, from sums to the moments of a tile."""
+    smallest, retaken = storage.smallest_variance, _make_retaken(storage)
+
+    @inlined
+    def store_moments(origin, totals, n, mean, m2):
+        """Store those of each channel; return how many have squares out of range."""
+        wrong, least = 0, smallest * n
+        for t in range(mean.size):
+            low = totals[0][t] / n
+            squares = totals[1][t] - totals[0][t] * low
+            mean[t], m2[t] = np.float64(origin[t]) + low, squares
+            wrong += 0 if (least < squares) & (squares < np.inf) else 1
+        return wrong
+
+    @inlined
+    def retake(x, channel, n, mean, m2):
+        for t in range(mean.size):
+            if not smallest * n < m2[t] < np.inf:  # spares most channels a copy
+                mean[t], m2[t] = retaken(x[:, channel + t].copy(), mean[t], m2[t])
+
+    return store_moments, retake
+
+
 def make_moments_across(storage: Storage) -> Twins:
     """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
-    real = storage.working
-    widen = storage.widen
-    retaken = _make_retaken(storage)
-    smallest = storage.smallest_variance
+    real, widen = storage.working, storage.widen
+    load, fill = make_load(storage.lanes), make_fill(storage)
+    poor_guesses, improve = _make_better_origin(storage)
+    store_moments, retake = _make_finish(storage)
+
+    def make_pair(read):
+        @inlined
+        def pair(arrays, i, j, rest, terms, t):
+            deviation = widen(read(arrays[0][i], j, rest)) - load(terms[0], t)
+            return deviation, deviation * deviation
+
+        return pair
+
+    some_rows, all_rows = make_tile_sums(storage, make_pair)
+    scratch, scratch_of_totals = make_scratch(real, 3 * TILE), make_scratch(np.float64, 2 * TILE)
 
     @inlined
-    def add_deviations(x, origin, first):
-        for j in range(x.size):
-            first[j] += real(widen(x[j])) - origin[j]
-
-    @inlined
-    def add_squares(x, origin, first, second):
-        for j in range(x.size):
-            deviation = real(widen(x[j])) - origin[j]
-            first[j] += deviation
-            second[j] += deviation * deviation
-
-    @inlined
-    def shift(x, start, stop):
+    def guess(x, channel, width, origin, sums):
         # Around the first row, so that a constant channel gives exactly that constant.
-        n = real(x.shape[0])
-        origin = np.empty(stop - start, real)
-        first = np.zeros(stop - start, real)
-        for j in range(stop - start):
-            origin[j] = real(widen(x[0][start + j]))
-        for i in range(x.shape[0]):
-            add_deviations(x[i][start:stop], origin, first)
-        for j in range(stop - start):
-            origin[j] += first[j] / n
-        return origin
+        n = min(x.shape[0], _ROWS_OF_GUESS)
+        fill(origin, x[0], channel, width)
+        some_rows((x,), 0, n, channel, width, (origin,), sums)
+        for t in range(width):
+            origin[t] += sums[0][t] / real(n)
+        sums[0][:] = 0
+        sums[1][:] = 0
 
     @inlined
-    def tile_moments(x, start, stop, mean, m2):
-        origin = shift(x, start, stop)
-        first, second = np.zeros(stop - start, real), np.zeros(stop - start, real)
-        total, total_squares = np.zeros(stop - start), np.zeros(stop - start)
-        for begin in range(0, x.shape[0], ROWS_BETWEEN_FLUSHES):
-            for i in range(begin, min(begin + ROWS_BETWEEN_FLUSHES, x.shape[0])):
-                add_squares(x[i][start:stop], origin, first, second)
-            flush(first, total)
-            flush(second, total_squares)
-        for j in range(stop - start):
-            low = total[j] / x.shape[0]
-            squares = total_squares[j] - total[j] * low
-            centre = np.float64(origin[j]) + low
-            if not smallest * x.shape[0] < squares < np.inf:  # spares most channels a copy
-                centre, squares = retaken(x[:, start + j].copy(), centre, squares)
-            mean[start + j], m2[start + j] = centre, squares
+    def tile_moments(x, channel, width, origin, sums, totals, mean, m2):
+        n = float(x.shape[0])
+        for k in range(2):
+            sums[k][:] = 0
+            totals[k][:] = 0
+        guess(x, channel, width, origin, sums)
+        all_rows((x,), 0, x.shape[0], channel, width, (origin,), sums, totals)
+        if poor_guesses(totals, n, width) > 0:
+            improve(origin, totals, n, width)
+            totals[0][:] = 0
+            totals[1][:] = 0
+            all_rows((x,), 0, x.shape[0], channel, width, (origin,), sums, totals)
+        if store_moments(origin, totals, n, mean, m2) > 0:
+            retake(x, channel, n, mean, m2)
 
     def kernel(x, block, means, m2s, first, last):
         stand_alone()
-        x = borrowed(x)
+        x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
+        room, room_of_totals = scratch(), scratch_of_totals()
+        origin, sums = room[:TILE], (room[TILE : 2 * TILE], room[2 * TILE :])
+        totals = room_of_totals[:TILE], room_of_totals[TILE:]
         for p in range(first, last):
             rows = x[p * block : (p + 1) * block]
-            for start in range(0, x.shape[1], _TILE):
-                tile_moments(rows, start, min(start + _TILE, x.shape[1]), means[p], m2s[p])
+            for channel in range(0, x.shape[1], TILE):
+                width = min(TILE, x.shape[1] - channel)
+                mean, m2 = means[p][channel : channel + width], m2s[p][channel : channel + width]
+                tile_moments(rows, channel, width, origin, sums, totals, mean, m2)
 
     return twins(f"column_moments.across.{storage.name}", kernel)
 

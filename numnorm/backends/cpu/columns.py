@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import ColumnLayout
-from numnorm.backends.contract import Detached, Norm
+from numnorm.backends.contract import Detached
 from numnorm.backends.cpu.arrays import (
     Array,
     as_kernel_array,
     as_parameter,
     as_statistic,
-    both_or_neither,
     gradient_dtype,
     like_input,
     output_like,
@@ -31,7 +30,13 @@ from numnorm.backends.cpu.column_moments_kernels import (
     make_moments_across,
     make_moments_along,
 )
+from numnorm.backends.cpu.column_terms_kernels import (
+    make_centre_terms,
+    make_gradient_terms,
+    make_output_terms,
+)
 from numnorm.backends.cpu.jit import Twins
+from numnorm.backends.cpu.memory import empty_table
 from numnorm.backends.cpu.parallel import row_parts, run
 from numnorm.backends.cpu.storage import Storage, storage_of
 
@@ -59,6 +64,9 @@ _ALONG = _Family(
     dx=functools.cache(make_dx_along),
 )
 _fold = functools.cache(make_fold)
+_centre_terms = functools.cache(make_centre_terms)
+_output_terms = functools.cache(make_output_terms)
+_gradient_terms = functools.cache(make_gradient_terms)
 
 
 def _family(layout: ColumnLayout) -> _Family:
@@ -92,31 +100,12 @@ def column_moments(
     return count + layout.per_channel, mean, m2
 
 
-class _Centre(NamedTuple):
-    """Mean and scale of each channel, of x times a power of two, in the working type."""
-
-    scale: Array
-    high: Array
-    low: Array
-    rstd: Array
-
-
-def _centre(mean: Any, rstd: Any, layout: ColumnLayout, storage: Storage) -> _Centre:
+def _statistics(mean: Any, rstd: Any, layout: ColumnLayout) -> tuple[Array, Array]:
     shape = (layout.channels,)
-    mean = as_statistic("mean", mean, shape, "the channels of x")
-    rstd = as_statistic("rstd", rstd, shape, "the channels of x")
-    most = storage.largest_exponent
-    scale = np.ones(layout.channels)
-    if not ((rstd > 2.0**-most) & (rstd < 2.0**most)).all():
-        # An rstd beyond the working type is used as its ratio to a power of two.
-        exponent = np.frexp(rstd)[1]
-        exponent = np.where(np.abs(exponent) < most, 0, np.clip(exponent, -most, most))
-        scale = np.ldexp(1.0, exponent)
-        mean, rstd = mean * scale, rstd / scale
-    with np.errstate(invalid="ignore", over="ignore"):
-        high = mean.astype(storage.working)
-        low = (mean - high).astype(storage.working)
-    return _Centre(scale.astype(storage.working), high, low, rstd.astype(storage.working))
+    return (
+        as_statistic("mean", mean, shape, "the channels of x"),
+        as_statistic("rstd", rstd, shape, "the channels of x"),
+    )
 
 
 def _parameter(name: str, value: Any, layout: ColumnLayout, storage: Storage) -> Array | None:
@@ -127,7 +116,6 @@ def _parameter(name: str, value: Any, layout: ColumnLayout, storage: Storage) ->
 
 
 def column_forward(
-    norm: Norm,
     x: Array,
     mean: Any,
     rstd: Any,
@@ -139,21 +127,22 @@ def column_forward(
     """Return x normalized by the given statistics of each channel."""
     storage = storage_of(x.dtype)
     source = as_kernel_array(x, storage, None, layout.kernel_shape)
-    centre = _centre(mean, rstd, layout, storage)
-    weights = both_or_neither(
+    statistics = _statistics(mean, rstd, layout)
+    weights = (
         _parameter("gamma", gamma, layout, storage),
         _parameter("beta", beta, layout, storage),
     )
-    target = output_like(source, x, "x", out, storage, None, (*centre, *weights))
+    target = output_like(source, x, "x", out, storage, None, (*statistics, *weights))
     if x.size:
+        terms = empty_table(4, layout.channels, storage.working_dtype)
+        scaled = _output_terms(storage).serial(*statistics, *weights, terms, 0, layout.channels)
         parts = row_parts(_tasks(layout, layout.outer))
-        arguments = (source, *centre, *weights, target, parts)
-        run(_family(layout).forward(norm.formula, storage), arguments, x.size, parts)
+        arguments = (source, terms, scaled or None, target, parts)
+        run(_family(layout).forward(storage), arguments, x.size, parts)
     return result(target, x, out, None)
 
 
 def column_backward(
-    norm: Norm,
     dy: Any,
     x: Array,
     mean: Any,
@@ -165,53 +154,49 @@ def column_backward(
 ) -> tuple[Array, Array, Array]:
     """Return dx, dgamma, dbeta."""
     storage = storage_of(x.dtype)
-    shape = layout.kernel_shape
-    source = as_kernel_array(x, storage, None, shape)
-    slope = as_kernel_array(like_input("dy", dy, x), storage, None, shape)
-    centre = _centre(mean, rstd, layout, storage)
+    source = as_kernel_array(x, storage, None, layout.kernel_shape)
+    slopes = as_kernel_array(like_input("dy", dy, x), storage, None, layout.kernel_shape)
+    statistics = _statistics(mean, rstd, layout)
     weight = _parameter("gamma", gamma, layout, storage)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
-    target = output_like(source, x, "x", out, storage, None, (slope, *centre, weight))
-    dgamma, dbeta = _sums(norm, slope, source, centre, layout, storage)
+    target = output_like(source, x, "x", out, storage, None, (slopes, *statistics, weight))
+    dgamma, dbeta = np.zeros((2, layout.channels))
     if x.size:
-        means = _means(dgamma, dbeta, weight, layout, detached, centre.rstd.dtype)
+        channels = layout.channels
+        terms = empty_table(8, channels, storage.working_dtype)
+        scaled = _centre_terms(storage).serial(*statistics, terms, 0, channels)
+        sums, dbeta = _sums(slopes, source, terms, layout, storage)
+        share = 1.0 / layout.per_channel
+        shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
+        arguments = (weight, sums, dbeta, *shares, dgamma, terms, 0, channels)
+        scaled |= _gradient_terms(storage).serial(*arguments)
         parts = row_parts(_tasks(layout, layout.outer))
-        arguments = (slope, source, *centre, weight, *means, target, parts)
-        run(_family(layout).dx(norm.formula, storage), arguments, x.size, parts)
+        if detached.mean and detached.scale:
+            # The statistics are constants, and dx does not depend on x.
+            constant = _constant_terms(terms, channels)
+            kernel = _family(layout).forward(storage)
+            run(kernel, (slopes, constant, scaled or None, target, parts), x.size, parts)
+        else:
+            kernel = _family(layout).dx(storage)
+            run(kernel, (slopes, source, terms, scaled or None, target, parts), x.size, parts)
     with np.errstate(over="ignore"):  # a sum may leave the range of float16
         return result(target, x, out, None), dgamma.astype(dtype), dbeta.astype(dtype)
 
 
+def _constant_terms(terms: Array, channels: int) -> Array:
+    """Return the terms with which `channel_output` of dy is dx, for constant statistics."""
+    table = empty_table(4, channels, terms.dtype)
+    table[0], table[1], table[2], table[3] = terms[7], 0, terms[4], 0
+    return table
+
+
 def _sums(
-    norm: Norm, dy: Array, x: Array, centre: _Centre, layout: ColumnLayout, storage: Storage
+    dy: Array, x: Array, terms: Array, layout: ColumnLayout, storage: Storage
 ) -> tuple[Array, Array]:
-    """Return the sums of dy * xhat and of dy over each channel."""
-    if x.size == 0:
-        return np.zeros(layout.channels), np.zeros(layout.channels)
-    with_xhat = np.empty((layout.blocks, layout.channels))
-    plain = np.empty_like(with_xhat)
-    arguments = (dy, x, *centre, layout.block, with_xhat, plain)
-    run(
-        _family(layout).sums(norm.formula, storage),
-        arguments,
-        x.size,
-        _tasks(layout, layout.blocks),
-    )
-    return with_xhat.sum(axis=0), plain.sum(axis=0)
-
-
-def _means(
-    dgamma: Array,
-    dbeta: Array,
-    gamma: Array | None,
-    layout: ColumnLayout,
-    detached: Detached,
-    working: np.dtype[Any],
-) -> tuple[Array, Array]:
-    """Return the means of g and of g * xhat, which flow through mean and scale."""
-    share = (1.0 if gamma is None else gamma.astype(np.float64)) / layout.per_channel
-    nothing = np.zeros(layout.channels, working)
-    return (
-        nothing if detached.mean else (dbeta * share).astype(working),
-        nothing if detached.scale else (dgamma * share).astype(working),
-    )
+    """Return the sums of ``dy * (x * scale - high) * rstd`` and of dy over each channel."""
+    products = np.empty((layout.blocks, layout.channels))
+    plain = np.empty_like(products)
+    arguments = (dy, x, terms, layout.block, products, plain)
+    kernel = _family(layout).sums(storage)
+    run(kernel, arguments, x.size, _tasks(layout, layout.blocks))
+    return products.sum(axis=0), plain.sum(axis=0)

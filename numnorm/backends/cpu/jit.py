@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
+import numpy as np
 from numba import prange
 from numba.core import types
 from numba.extending import intrinsic, overload
@@ -54,7 +55,9 @@ def twins(name: str, kernel: Function) -> Twins:
 
     def parallel(parts, *arguments):
         for p in prange(parts):
-            serial(*arguments, p, p + 1)
+            # Numba counts a parallel loop without a sign: that would be another serial kernel.
+            first = np.int64(p)
+            serial(*arguments, first, first + 1)
 
     return Twins(serial, _entry(name + ".parallel", parallel, parallel=True))
 

@@ -270,6 +270,32 @@ def store_first(typing_context, array, index, lanes, number):
     return types.void(array, types.intp, lanes, types.intp), generate
 
 
+def _plain_prefetch(array: Any, row: int, index: int) -> None:
+    """Ask for an element of a row to be brought to the second-level cache, if there is one."""
+
+
+@compiled_as(_plain_prefetch)
+def prefetch(typing_context, array, row, index):
+    """Ask for an element of a row to be brought to the second-level cache, if there is one."""
+
+    def generate(context, builder, signature, arguments):
+        source = context.make_array(signature.args[0])(context, builder, arguments[0])
+        width = builder.extract_value(source.shape, 1)
+        place = builder.gep(
+            source.data, [builder.add(builder.mul(arguments[1], width), arguments[2])]
+        )
+        address = builder.bitcast(place, ir.IntType(8).as_pointer())
+        flags = [_INDEX(0), _INDEX(2), _INDEX(1)]  # to read, into the second level, data
+        kinds = [argument.type for argument in (address, *flags)]
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), kinds), "llvm.prefetch.p0"
+        )
+        builder.call(function, [address, *flags])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), generate
+
+
 @functools.cache
 def make_zeros(kind: Any, count: int) -> Callable[[], Any]:
     """Return a compiled ``zeros()``: `count` lanes of a NumPy type."""

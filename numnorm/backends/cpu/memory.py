@@ -37,6 +37,18 @@ def empty_like(source: Array, inputs: tuple[Any, ...]) -> Array:
     return np.ndarray(source.shape, source.dtype, buffer=memory, offset=offset)
 
 
+def empty_table(rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
+    """Return an uninitialized table each of whose rows begins on a cache line.
+
+    It has as many columns as that takes.
+    """
+    in_line = _LINE // dtype.itemsize
+    width = -(-columns // in_line) * in_line
+    memory = np.empty(rows * width + in_line, dtype)
+    offset = -address_of(memory) % _LINE // dtype.itemsize
+    return memory[offset : offset + rows * width].reshape(rows, width)
+
+
 def _best_residue(addresses: list[int]) -> int:
     """Return the multiple of a cache line, modulo a page, that is farthest from those taken."""
     taken = sorted(address % _PAGE for address in addresses)

@@ -43,6 +43,18 @@ def part(typing_context, values, index):
     return getitem.return_type(values, types.intp), generate
 
 
+def present(flag, values):
+    """Return the values, or None if the flag is None: the choice is made by the flag's type."""
+    return None if flag is None else values
+
+
+@overload(present, inline="always")
+def _present(flag, values):
+    if _is_missing(flag):
+        return lambda flag, values: None
+    return lambda flag, values: values
+
+
 def element(values, index, default):
     """Return `part`, with `default` where it is None."""
     return default if values is None else part(values, index)

@@ -23,6 +23,8 @@ def reciprocal_deviation(variance: Any, eps: float) -> Array:
     """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
     variance = np.asarray(variance, np.float64)
     total = variance + eps
+    if total.size and total.min() >= _SMALLEST_VARIANCE and total.max() < math.inf:
+        return np.asarray(1.0 / np.sqrt(total))
     with np.errstate(divide="ignore", invalid="ignore"):
         rstd = 1.0 / np.sqrt(total)
     rstd[total == 0.0] = 0.0
