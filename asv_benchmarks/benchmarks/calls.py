@@ -13,6 +13,9 @@ import numnorm
 
 from .arrays import Array
 
+# asv's `repeat`. Where there is a `setup`, a sample is one call, and ten say little of 5 µs.
+MANY_SAMPLES = (10, 1000, 1.0)
+
 
 class Calls(NamedTuple):
     """The calls of one norm on one array; `out` is the only argument that they still take."""

@@ -3,6 +3,7 @@
 import numnorm
 
 from .arrays import drawn
+from .calls import MANY_SAMPLES
 
 
 class Moments:
@@ -10,6 +11,7 @@ class Moments:
 
     params = ("float32", "float64")
     param_names = ("dtype",)
+    repeat = MANY_SAMPLES
 
     def setup(self, dtype: str) -> None:
         """Make one chunk and the moments before it."""

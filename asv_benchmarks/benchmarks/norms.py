@@ -3,7 +3,7 @@
 import numnorm
 
 from .arrays import drawn
-from .calls import CALLS, OF_IMAGES, OF_MATRICES, Calls
+from .calls import CALLS, MANY_SAMPLES, OF_IMAGES, OF_MATRICES, Calls
 
 MATRIX = (1024, 768)
 MATRICES = [(1, 256), (32, 512), MATRIX, (4096, 1024), (65536, 64)]
@@ -14,8 +14,7 @@ IMAGES = [IMAGE, (32, 64, 56, 56)]
 class _Norms:
     """Compiled before the clock starts: the calls run once in `setup`."""
 
-    # asv takes one call a sample where there is a `setup`; its ten would say little of 5 µs.
-    repeat = (10, 1000, 1.0)
+    repeat = MANY_SAMPLES
     calls: Calls
 
     def prepare(self, norm: str, shape: tuple[int, ...], dtype: str = "float32") -> None:
@@ -70,7 +69,7 @@ class Detached:
 
     params = ("mean", "scale", "both")
     param_names = ("detach",)
-    repeat = _Norms.repeat
+    repeat = MANY_SAMPLES
 
     def setup(self, detach: str) -> None:
         """Compile, and save what the backward pass needs."""
