@@ -1,4 +1,4 @@
-"""The project's checks: `nox` runs all but `slow`, `torch` and `peers`; `nox -l` lists them.
+"""The project's checks: `nox` runs those that take minutes at most; `nox -l` lists all of them.
 
 One environment serves every session that needs numnorm, because making it is the slow part:
 the session `environment` makes it, and the others require that session.
@@ -16,13 +16,27 @@ nox.options.sessions = ["lint", "types", "tests", "nojit", "layers", "doctest", 
 
 # Neighbouring tests go to the same worker, so that two seldom compile the same kernel at once.
 WORKERS = ["-n", "2", "--dist", "worksteal"]
+ASV_CONFIG = "asv_benchmarks/asv.conf.json"
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
 
 
 def run_in_environment(session: nox.Session, program: str, *arguments: str, **env: str) -> None:
     """Run a program that the session `environment` installed."""
-    path = environment_prefix(session) / ("Scripts" if os.name == "nt" else "bin") / program
-    session.run(str(path), *arguments, env=env, external=True)
+    session.run(program_in_environment(session, program), *arguments, env=env, external=True)
+
+
+def program_in_environment(session: nox.Session, program: str) -> str:
+    """Where the session `environment` has a program."""
+    folder = environment_prefix(session) / ("Scripts" if os.name == "nt" else "bin")
+    return str(folder / program)
+
+
+def run_asv(
+    session: nox.Session, command: str, *arguments: str, allowed: tuple[int, ...] = (0,)
+) -> None:
+    """Run a command of asv."""
+    asv = [program_in_environment(session, "asv"), command, "--config", ASV_CONFIG]
+    session.run(*asv, *arguments, success_codes=allowed, external=True)
 
 
 def environment_prefix(session: nox.Session) -> Path:
@@ -88,8 +102,24 @@ def doctest(session: nox.Session) -> None:
 @nox.session(python=False, requires=["environment"])
 def asv_check(session: nox.Session) -> None:
     """Whether the benchmarks can be imported and are well formed; none is timed."""
-    config = "asv_benchmarks/asv.conf.json"
-    run_in_environment(session, "asv", "check", "--config", config, "-E", "existing")
+    run_asv(session, "check", "-E", "existing")
+
+
+@nox.session(python=False, default=False, requires=["environment"])
+def asv_quick(session: nox.Session) -> None:
+    """Whether the benchmarks run: each once, on what is checked out; nothing is recorded."""
+    run_asv(session, "machine", "--yes")  # or asv would ask what it is, the first time
+    run_asv(session, "run", "-E", "existing", "--quick", "--show-stderr", *session.posargs)
+
+
+@nox.session(python=False, default=False, requires=["environment"])
+def asv_publish(session: nox.Session) -> None:
+    """Time the commits of a range, such as `-- main~4..main`; make the dashboard of all runs."""
+    run_asv(session, "machine", "--yes")
+    # 2: some failed, as those of functions do that a commit does not have yet.
+    run_asv(session, "run", "--skip-existing-successful", *session.posargs, allowed=(0, 2))
+    run_asv(session, "publish")
+    session.log(f"to look at it: asv preview --config {ASV_CONFIG}")
 
 
 @nox.session(python=False, requires=["environment"])

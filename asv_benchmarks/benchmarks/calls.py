@@ -1,6 +1,6 @@
 """Every norm as a forward and a backward call, ready to be timed.
 
-A new norm is one function here and one entry of `CALLS`.
+A new norm is one function here and one entry of `OF_MATRICES` or of `OF_IMAGES`.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,17 @@ import numpy as np
 
 import numnorm
 
-Array = np.ndarray[Any, Any]
+from .arrays import Array
+
+# asv's `repeat`. Where there is a `setup`, a sample is one call, and ten say little of 5 µs.
+MANY_SAMPLES = (10, 1000, 1.0)
 
 
 class Calls(NamedTuple):
-    """The calls without arguments of one norm on one array."""
+    """The calls of one norm on one array; `out` is the only argument that they still take."""
 
-    forward: Callable[[], Any]
-    backward: Callable[[], Any]
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
 
 
 def layer_norm(x: Array, dy: Array) -> Calls:
@@ -61,7 +64,7 @@ def weight_norm(x: Array, dy: Array) -> Calls:
 
 
 def batch_norm(x: Array, dy: Array) -> Calls:
-    """Columns, with gain and bias."""
+    """Channels, with gain and bias, by the statistics of the batch."""
     gamma, beta = _parameters(x.shape[1], x.dtype)
     saved = numnorm.batch_norm_forward(x, gamma, beta)
     return Calls(
@@ -70,20 +73,31 @@ def batch_norm(x: Array, dy: Array) -> Calls:
     )
 
 
-def group_norm(x: Array, dy: Array) -> Calls:
-    """Four groups of sixteen channels."""
-    x, dy = _with_channels(x), _with_channels(dy)
+def batch_norm_inference(x: Array, dy: Array) -> Calls:
+    """Channels, with gain and bias, by stored statistics."""
     gamma, beta = _parameters(x.shape[1], x.dtype)
-    saved = numnorm.group_norm_forward(x, gamma, beta, groups=4)
+    stored = {"running_mean": np.zeros(x.shape[1]), "running_var": np.ones(x.shape[1])}
+    options = {"training": False}
+    saved = numnorm.batch_norm_forward(x, gamma, beta, **stored, **options)
     return Calls(
-        partial(numnorm.group_norm, x, gamma, beta, groups=4),
-        partial(numnorm.group_norm_backward, dy, x, saved.mean, saved.rstd, gamma, groups=4),
+        partial(numnorm.batch_norm, x, gamma, beta, **stored, **options),
+        partial(numnorm.batch_norm_backward, dy, x, saved.mean, saved.rstd, gamma, **options),
+    )
+
+
+def group_norm(x: Array, dy: Array) -> Calls:
+    """Groups of two channels."""
+    gamma, beta = _parameters(x.shape[1], x.dtype)
+    groups = x.shape[1] // 2
+    saved = numnorm.group_norm_forward(x, gamma, beta, groups=groups)
+    return Calls(
+        partial(numnorm.group_norm, x, gamma, beta, groups=groups),
+        partial(numnorm.group_norm_backward, dy, x, saved.mean, saved.rstd, gamma, groups=groups),
     )
 
 
 def instance_norm(x: Array, dy: Array) -> Calls:
-    """Each of sixteen channels by itself."""
-    x, dy = _with_channels(x), _with_channels(dy)
+    """Each channel by itself."""
     gamma, beta = _parameters(x.shape[1], x.dtype)
     saved = numnorm.instance_norm_forward(x, gamma, beta)
     return Calls(
@@ -96,19 +110,12 @@ def _parameters(width: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     return np.linspace(0.5, 1.5, width).astype(dtype), np.linspace(-1, 1, width).astype(dtype)
 
 
-def _with_channels(x: Array) -> Array:
-    return x.reshape(x.shape[0], 16, -1)
+def _by_name(*functions: Callable[[Array, Array], Calls]) -> dict[str, Any]:
+    return {function.__name__: function for function in functions}
 
 
-CALLS: dict[str, Callable[[Array, Array], Calls]] = {
-    function.__name__: function
-    for function in (
-        layer_norm,
-        rms_norm,
-        ada_norm,
-        weight_norm,
-        batch_norm,
-        group_norm,
-        instance_norm,
-    )
-}
+OF_MATRICES = _by_name(
+    layer_norm, rms_norm, ada_norm, weight_norm, batch_norm, batch_norm_inference
+)
+OF_IMAGES = _by_name(group_norm, instance_norm, batch_norm, batch_norm_inference)
+CALLS = OF_MATRICES | OF_IMAGES

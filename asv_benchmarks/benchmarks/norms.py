@@ -1,25 +1,24 @@
-"""The time of every norm, forward and backward, and the memory that they take."""
-
-import numpy as np
+"""The time of every norm, forward and backward."""
 
 import numnorm
 
-from .calls import CALLS
+from .arrays import drawn
+from .calls import CALLS, MANY_SAMPLES, OF_IMAGES, OF_MATRICES, Calls
 
-SHAPES = [(1, 256), (1024, 768), (4096, 1024), (65536, 64)]
+MATRIX = (1024, 768)
+MATRICES = [(1, 256), (32, 512), MATRIX, (4096, 1024), (65536, 64)]
+IMAGE = (8, 64, 28, 28)
+IMAGES = [IMAGE, (32, 64, 56, 56)]
 
 
-class Norms:
-    """Compiled before the clock starts: `setup` calls each function once."""
+class _Norms:
+    """Compiled before the clock starts: the calls run once in `setup`."""
 
-    params = (list(CALLS), SHAPES, ["float16", "float32", "float64"])
-    param_names = ("norm", "shape", "dtype")
+    repeat = MANY_SAMPLES
+    calls: Calls
 
-    def setup(self, norm: str, shape: tuple[int, int], dtype: str) -> None:
-        """Make the data and the calls."""
-        generator = np.random.default_rng(0)
-        x, dy = (generator.standard_normal(shape).astype(dtype) for _ in range(2))
-        self.calls = CALLS[norm](x, dy)
+    def prepare(self, norm: str, shape: tuple[int, ...], dtype: str = "float32") -> None:
+        self.calls = CALLS[norm](*drawn(shape, dtype))
         self.calls.forward()
         self.calls.backward()
 
@@ -28,36 +27,56 @@ class Norms:
         self.calls.forward()
 
     def time_backward(self, *_: object) -> None:
-        """Every gradient."""
+        """Every gradient, freshly allocated."""
         self.calls.backward()
 
 
-class Moments:
-    """Statistics of the channels, streamed."""
+class Matrices(_Norms):
+    """Samples and features, in float32."""
 
-    def setup(self) -> None:
-        """Make one chunk and the moments before it."""
-        self.chunk = np.random.default_rng(0).standard_normal((4096, 1024))
-        self.before = numnorm.batch_moments(self.chunk)
+    params = (list(OF_MATRICES), MATRICES)
+    param_names = ("norm", "shape")
 
-    def time_batch_moments_after(self) -> None:
-        """One more chunk."""
-        numnorm.batch_moments(self.chunk, after=self.before)
+    def setup(self, norm: str, shape: tuple[int, int]) -> None:
+        """Make the data and the calls."""
+        self.prepare(norm, shape)
 
 
-class Memory:
-    """What a layer norm of 64 MB needs beside its input, its output and its compiled code."""
+class Images(_Norms):
+    """Samples, channels, height and width, in float32."""
 
-    def setup(self) -> None:
-        """Make the input and an output whose pages exist."""
-        self.x = np.ones((16384, 1024), np.float32)
-        self.out = self.x.copy()
-        # Enough rows for the kernel that the large array gets, and for no other to be compiled.
-        numnorm.layer_norm(self.x[:256], out=self.out[:256])
+    params = (list(OF_IMAGES), IMAGES)
+    param_names = ("norm", "shape")
 
-    def peakmem_reference(self) -> None:
-        """All that there is before the call."""
+    def setup(self, norm: str, shape: tuple[int, int, int, int]) -> None:
+        """Make the data and the calls."""
+        self.prepare(norm, shape)
 
-    def peakmem_layer_norm_out(self) -> None:
-        """The same and the call."""
-        numnorm.layer_norm(self.x, out=self.out)
+
+class Dtypes(_Norms):
+    """What is not float32, in one shape: a matrix if the norm takes one, else images."""
+
+    params = (list(CALLS), ["float16", "bfloat16", "float64"])
+    param_names = ("norm", "dtype")
+
+    def setup(self, norm: str, dtype: str) -> None:
+        """Make the data and the calls."""
+        self.prepare(norm, MATRIX if norm in OF_MATRICES else IMAGE, dtype)
+
+
+class Detached:
+    """The gradients of a layer norm some of whose statistics are constants."""
+
+    params = ("mean", "scale", "both")
+    param_names = ("detach",)
+    repeat = MANY_SAMPLES
+
+    def setup(self, detach: str) -> None:
+        """Compile, and save what the backward pass needs."""
+        self.x, self.dy = drawn(MATRIX)
+        self.saved = numnorm.layer_norm_forward(self.x)[1:]
+        self.time_layer_norm_backward(detach)
+
+    def time_layer_norm_backward(self, detach: str) -> None:
+        """Every gradient, freshly allocated."""
+        numnorm.layer_norm_backward(self.dy, self.x, *self.saved, detach=detach)

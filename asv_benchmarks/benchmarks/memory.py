@@ -1,0 +1,57 @@
+"""The memory that a call needs beside its input, its output and its compiled code."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+import numnorm
+
+from .arrays import Array
+
+# Enough rows for the kernels that all of them get, and for no other to be compiled.
+FEW = 256
+
+
+def _forward_and_backward(x: Array, dy: Array, out: Array) -> None:
+    saved = numnorm.layer_norm_forward(x, out=out)[1:]
+    numnorm.layer_norm_backward(dy, x, *saved, out=out)
+
+
+def _stream(x: Array, dy: Array, out: Array) -> None:
+    moments = None
+    for chunk in np.split(x, 4):
+        moments = numnorm.batch_moments(chunk, after=moments)
+
+
+CALLS: dict[str, Callable[[Array, Array, Array], object]] = {
+    "nothing": lambda x, dy, out: None,
+    "layer_norm": lambda x, dy, out: numnorm.layer_norm(x),
+    "layer_norm out=": lambda x, dy, out: numnorm.layer_norm(x, out=out),
+    "layer_norm forward and backward out=": _forward_and_backward,
+    "batch_norm out=": lambda x, dy, out: numnorm.batch_norm(x, out=out),
+    "batch_moments of four chunks": _stream,
+}
+
+
+class Memory:
+    """Arrays of 64 MB; what a call needs is its peak less that of `nothing`."""
+
+    params = tuple(CALLS)
+    param_names = ("call",)
+
+    def setup_cache(self) -> None:
+        """Compile in a process of its own: the compiler takes more than the arrays."""
+        self._prepare()
+
+    def setup(self, _: str) -> None:
+        """Make arrays whose pages exist, and load the compiled code of every call."""
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self.arrays = [np.ones((16384, 1024), np.float32) for _ in range(3)]
+        for call in CALLS.values():
+            call(*(array[:FEW] for array in self.arrays))
+
+    def peakmem_call(self, name: str) -> None:
+        """One call on all rows."""
+        CALLS[name](*self.arrays)
