@@ -355,7 +355,8 @@ def check_integer(name: str, value: Any, least: int) -> int:
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     """Return a value that is one of the choices."""
-    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
+    comparable = value is None or isinstance(value, str)  # and an array would be compared in parts
+    if not (comparable and value in choices):
         listed = ", ".join(repr(c) for c in choices[:-1]) + f" or {choices[-1]!r}"
         raise ValueError(f"{name} must be {listed}, got {brief(value)}")
     return value

@@ -110,8 +110,11 @@ def output_like(
         return empty_like(source, inputs)
     _check_out(out, x, name)
     memory = out if order is None else out.transpose(order)
-    if not memory.flags.carray or any(_clashes(memory, array) for array in (source, *inputs)):
+    if not memory.flags.carray:
         return empty_like(source, inputs)
+    for array in (source, *inputs):
+        if _clashes(memory, array):
+            return empty_like(source, inputs)
     return as_kernel_array(memory, storage, None, source.shape)
 
 
@@ -150,10 +153,16 @@ def _clashes(memory: Array, source: Any) -> bool:
     The kernels read each element before they write the same one, so an input with the very same
     elements in the same places is safe: that is ``out=x``.
     """
-    if memory is source or not isinstance(source, np.ndarray):
+    if source is None or memory is source or not isinstance(source, np.ndarray):
         return False
-    if memory.base is None and source.base is None:  # each has memory of its own
+    owner = source if source.base is None else source.base
+    if memory.base is None and owner is not memory and _owns(owner):
         return False
     if not np.may_share_memory(memory, source):
         return False
     return address_of(memory) != address_of(source) or memory.nbytes != source.nbytes
+
+
+def _owns(array: Any) -> bool:
+    """Return whether this is an array with memory of its own."""
+    return type(array) is np.ndarray and array.base is None

@@ -20,11 +20,24 @@ from numnorm.backends.cpu.lanes import make_totals, store
 from numnorm.backends.cpu.optional import part, split
 from numnorm.backends.cpu.row_statistics import make_power_of_two
 from numnorm.backends.cpu.row_tiles import NARROW, room_for_sums
-from numnorm.backends.cpu.runs import make_gradient_lanes, make_gradient_sums, make_input_gradients
+from numnorm.backends.cpu.runs import (
+    channel_of,
+    make_gradient_lanes,
+    make_gradient_sums,
+    make_input_gradients,
+    next_channel,
+)
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import deviation_flow
 
 _deviation_flow = inlined(deviation_flow)
+
+
+@inlined
+def _rows_between_flushes(cut: tuple[int, int, int]) -> int:
+    """Return how many rows add as much to a channel's sums as may be added up before a flush."""
+    _, runs, channels = cut
+    return ROWS_BETWEEN_FLUSHES * max(1, channels // runs)
 
 
 @functools.cache
@@ -122,24 +135,32 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     statistics_of, means_of = _make_statistics(storage), _make_means(storage)
 
     @inlined
-    def backward_tile(arrays, saved, weights, flows, inner, scratch, start, number):
+    def backward_tile(arrays, saved, cut, first, weights, flows, inner, scratch, start, number):
         dy, x, dx = arrays
         mean, rstd = saved
+        channel = first
         sums_of_g, sums_of_g_xhat = scratch[room:], scratch[room + lanes :]
         for t in range(number):
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
-            g, g_xhat, _, _ = gradient_lanes(dy[i], x[i], 0, x.shape[1], statistics, weights, inner)
+            weight = part(weights[0], channel), part(weights[1], channel)
+            here = part(inner[0], channel), part(inner[1], channel)
+            g, g_xhat, _, _ = gradient_lanes(dy[i], x[i], 0, x.shape[1], statistics, weight, here)
             store(scratch, t * lanes, g)
             store(scratch, (lanes + t) * lanes, g_xhat)
+            channel = next_channel(channel, cut)
         store(sums_of_g, 0, totals(scratch))
         store(sums_of_g_xhat, 0, totals(scratch[lanes * lanes :]))
+        channel = first
         for t in range(number):
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
             sums = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
             means = means_of(sums[0], sums[1], rstd[i], flows)
-            input_gradients(dy[i], x[i], statistics, weights, means, dx[i])
+            weight = part(weights[0], channel), part(weights[1], channel)
+            input_gradients(dy[i], x[i], statistics, weight, means, dx[i])
+            channel = next_channel(channel, cut)
+        return channel
 
     return backward_tile
 
@@ -150,16 +171,12 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 
     @inlined
     def wide_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
-        channels, first_channel = cut[2], 0
-        if channels > 1:
-            first_channel = start * cut[1] % channels
+        channel, between = channel_of(start, cut), _rows_between_flushes(cut)
         for i in range(start, stop):
             row, saved = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
-            backward_row(row, saved, first_channel, cut, weights, flows, inner, totals)
-            first_channel += cut[1]
-            if first_channel >= channels:
-                first_channel %= channels
-            if (i - start) % ROWS_BETWEEN_FLUSHES == ROWS_BETWEEN_FLUSHES - 1:
+            backward_row(row, saved, channel, cut, weights, flows, inner, totals)
+            channel = next_channel(channel, cut)
+            if (i - start) % between == between - 1:
                 flush(inner[0], totals[0])
                 flush(inner[1], totals[1])
 
@@ -173,14 +190,15 @@ def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     scratch = make_scratch(storage.working, room_for_sums(storage) + 2 * lanes)
 
     @inlined
-    def narrow_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
-        shared = part(weights[0], 0), part(weights[1], 0)
-        sums = part(inner[0], 0), part(inner[1], 0)
-        room = scratch()
+    def narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+        room, channel, between = scratch(), channel_of(start, cut), _rows_between_flushes(cut)
+        arrays, saved = (dy, x, dx), (mean, rstd)
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
-            backward_tile((dy, x, dx), (mean, rstd), shared, flows, sums, room, i, number)
-            if (i - start + lanes) % ROWS_BETWEEN_FLUSHES == 0:
+            channel = backward_tile(
+                arrays, saved, cut, channel, weights, flows, inner, room, i, number
+            )
+            if (i - start + lanes) % between == 0:
                 flush(inner[0], totals[0])
                 flush(inner[1], totals[1])
 
@@ -205,8 +223,8 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         dgamma, dbeta = working_sums(totals[0], real(0)), working_sums(totals[1], real(0))
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
-        if by_element and cut[1] == 1 and cut[2] == 1 and x.shape[1] <= narrow:
-            narrow_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        if by_element and cut[1] == 1 and x.shape[1] <= narrow:
+            narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
         else:
             wide_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
         flush(dgamma, totals[0])

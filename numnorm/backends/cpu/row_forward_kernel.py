@@ -13,7 +13,7 @@ from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import location, part
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
 from numnorm.backends.cpu.row_tiles import NARROW, make_tile_sums, room_for_sums
-from numnorm.backends.cpu.runs import make_apply
+from numnorm.backends.cpu.runs import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import inverse_deviation
 
@@ -53,14 +53,14 @@ def _make_apply_row(formula: Formula, storage: Storage, count: int) -> Callable[
     apply_run = make_apply(formula, storage, count)
 
     @inlined
-    def apply_row(x, i, statistics, cut, weights, y):
+    def apply_row(x, i, statistics, cut, first_channel, weights, y):
         scale, high, low, rstd = statistics
         found = scale, high, low, real(rstd)
         run, runs, channels = cut
-        if runs == 1 and channels == 1:
-            apply_run(x[i], found, (part(weights[0], 0), part(weights[1], 0)), y[i])
+        c = first_channel
+        if runs == 1:
+            apply_run(x[i], found, (part(weights[0], c), part(weights[1], c)), y[i])
             return
-        c = i * runs % channels
         for p in range(runs):
             left, right = p * run, (p + 1) * run
             here = part(weights[0], c), part(weights[1], c)
@@ -111,7 +111,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     mean_of = inlined(centred_mean if formula.centred else no_mean)
 
     @inlined
-    def tile(x, start, number, scaling, cut, weights, y, saved, scratch, rstds):
+    def tile(x, start, number, scaling, cut, channel, weights, y, saved, scratch, rstds):
         highs, lows, scales = scratch[room:], scratch[room + lanes :], scratch[room + 2 * lanes :]
         sums = scratch[room + 3 * lanes :], scratch[room + 4 * lanes :]
         tile_sums(x[start : start + number], number, scratch, highs, sums)
@@ -121,8 +121,10 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
             found = scales[t], high, low, rstds[t]
             if poor and scales[t] == real(0):
                 found = spread(x[start + t], scaling)
-            apply_row(x, start + t, found, cut, weights, y)
+            apply_row(x, start + t, found, cut, channel, weights, y)
             _save(saved, start + t, found)
+            channel = next_channel(channel, cut)
+        return channel
 
     return tile
 
@@ -145,9 +147,10 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     @inlined
     def narrow_rows(x, scaling, cut, weights, y, saved, start, stop):
         room, roots = scratch(), scratch_of_roots()
+        channel = channel_of(start, cut)
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
-            tile(x, i, number, scaling, cut, weights, y, saved, room, roots)
+            channel = tile(x, i, number, scaling, cut, channel, weights, y, saved, room, roots)
 
     def kernel(
         x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved, parts, first, last
@@ -159,9 +162,11 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
         if x.shape[1] <= narrow:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
+            channel = channel_of(start, cut)
             for i in range(start, stop):
                 found = spread(x[i], scaling)
-                apply_row(x, i, found, cut, weights, y)
+                apply_row(x, i, found, cut, channel, weights, y)
                 _save(saved, i, found)
+                channel = next_channel(channel, cut)
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

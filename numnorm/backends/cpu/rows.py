@@ -24,6 +24,7 @@ from numnorm.backends.cpu.memory import empty_like
 from numnorm.backends.cpu.parallel import row_parts, run, summed_parts
 from numnorm.backends.cpu.row_backward_kernel import make_row_backward
 from numnorm.backends.cpu.row_forward_kernel import make_row_forward
+from numnorm.backends.cpu.row_totals_kernel import make_row_totals
 from numnorm.backends.cpu.storage import Storage, storage_of
 
 _NOTHING_SAVED = np.empty((2, 0))
@@ -51,6 +52,11 @@ def _forward_kernel(formula: Formula, storage: Storage) -> Twins:
 @functools.cache
 def _backward_kernel(formula: Formula, storage: Storage) -> Twins:
     return make_row_backward(formula, storage)
+
+
+@functools.cache
+def _totals_kernel() -> Twins:
+    return make_row_totals()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -176,22 +182,31 @@ def row_backward(
         beta = _weight(norm, "beta", beta, layout, storage)
     dtype = gradient_dtype(names.gamma, given, x.dtype) if norm.parameters else x.dtype
     target = output_like(source, x, names.x, out, storage, order, (slope, rstd, mean, gamma, beta))
-    shape = (plan.parts, *layout.kernel_shape)
-    totals = tuple(np.zeros(shape) if norm.parameters > i else None for i in range(2))
+    totals = np.zeros((norm.parameters, plan.parts, *layout.kernel_shape))
     if plan.elements:
+        sums = (*totals, None, None)[:2]
         arguments = (
-            slope, source, mean, rstd, gamma, beta, *plan.constants, target, *totals, plan.parts
+            slope, source, mean, rstd, gamma, beta, *plan.constants, target, *sums, plan.parts
         )  # fmt: skip
         run(plan.kernel, arguments, plan.elements, plan.parts)
     dx = result(target, x, out, order)
     if norm.parameters == 0:
         return dx, None, None
-    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
-        return dx, _summed(totals[0], layout, dtype), _summed(totals[1], layout, dtype)
+    dgamma, *dbeta = _gradients_of_parameters(totals, layout, dtype)
+    return dx, dgamma, dbeta[0] if dbeta else None
 
 
-def _summed(total: Array | None, layout: RowLayout, dtype: np.dtype[Any]) -> Array | None:
-    if total is None:
-        return None
-    whole = total[0] if len(total) == 1 else total.sum(axis=0)
-    return whole.astype(dtype).reshape(layout.parameter_shape)
+def _gradients_of_parameters(
+    totals: Array, layout: RowLayout, dtype: np.dtype[Any]
+) -> tuple[Array, ...]:
+    """Return the sums over all parts in the dtype and the shape of each parameter."""
+    count, parts = totals.shape[:2]
+    size = math.prod(layout.kernel_shape)
+    native = dtype if dtype.char in "fd" else np.dtype(np.float64)
+    sums = np.empty((count, size), native)
+    _totals_kernel().serial(totals.reshape(count, parts, size), sums, 0, count)
+    if native is not dtype:
+        with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+            sums = sums.astype(dtype)
+    sums = sums.reshape(count, *layout.parameter_shape)
+    return tuple(sums[k, ...] for k in range(count))

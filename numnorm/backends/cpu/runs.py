@@ -34,6 +34,23 @@ from numnorm.backends.scalars import input_gradient
 _input_gradient = inlined(input_gradient)
 
 
+@inlined
+def channel_of(row: int, cut: tuple[int, int, int]) -> int:
+    """Return the channel of a row's first run."""
+    _, runs, channels = cut
+    return row * runs % channels if channels > 1 else 0
+
+
+@inlined
+def next_channel(channel: int, cut: tuple[int, int, int]) -> int:
+    """Return that of the next row's first run: `channel_of` without its slow division."""
+    _, runs, channels = cut
+    channel += runs
+    if channel >= channels:
+        channel = channel - channels if channel < 2 * channels else channel % channels
+    return channel
+
+
 def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
     """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time."""
     forward, centred = inlined(formula.forward), make_centre(formula.centred)
