@@ -1,5 +1,6 @@
 """Normalization layers as plain functions on arrays."""
 
+from numnorm.memory_pool import set_memory_pool
 from numnorm.norms.ada import ada_norm, ada_norm_backward, ada_norm_forward
 from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
 from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
@@ -46,6 +47,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_backward",
     "rms_norm_forward",
+    "set_memory_pool",
     "weight_norm",
     "weight_norm_backward",
     "weight_norm_forward",

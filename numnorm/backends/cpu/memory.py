@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.memory_pool import POOL
+
 _LINE = 64
 _PAGE = 4096
 # Below this many bytes everything is in cache anyway and the bookkeeping would cost more.
@@ -29,7 +31,7 @@ def empty_like(source: Array, inputs: tuple[Any, ...]) -> Array:
     """
     if source.nbytes < _SMALL:
         return np.empty_like(source)
-    memory = np.empty(source.nbytes + 2 * _PAGE, np.uint8)
+    memory = POOL.take(source.nbytes + 2 * _PAGE)
     # A parameter is read again for every row, from the cache, wherever it lies.
     large = [a for a in inputs if isinstance(a, np.ndarray) and a.nbytes == source.nbytes]
     addresses = [address_of(array) for array in (source, *large)]
