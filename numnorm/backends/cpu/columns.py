@@ -136,7 +136,7 @@ def column_forward(
     if x.size:
         terms = empty_table(4, layout.channels, storage.working_dtype)
         scaled = _output_terms(storage).serial(*statistics, *weights, terms, 0, layout.channels)
-        parts = row_parts(_tasks(layout, layout.outer))
+        parts = row_parts(_tasks(layout, layout.outer), x.size)
         arguments = (source, terms, scaled or None, target, parts)
         run(_family(layout).forward(storage), arguments, x.size, parts)
     return result(target, x, out, None)
@@ -170,7 +170,7 @@ def column_backward(
         shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
         arguments = (weight, sums, dbeta, *shares, dgamma, terms, 0, channels)
         scaled |= _gradient_terms(storage).serial(*arguments)
-        parts = row_parts(_tasks(layout, layout.outer))
+        parts = row_parts(_tasks(layout, layout.outer), x.size)
         if detached.mean and detached.scale:
             # The statistics are constants, and dx does not depend on x.
             constant = _constant_terms(terms, channels)

@@ -17,6 +17,9 @@ from numnorm.backends.forking import threads_are_gone
 # Elements below which a serial kernel is done before a parallel one has started.
 _SMALL = 1 << 15
 _SMALL_WORKQUEUE = 1 << 18
+# Elements of a part: few enough for every thread to have some, enough to be worth the call.
+_LEAST_PART = 1 << 13
+_SUMMED_PART = 1 << 15
 
 _workqueue_lock = threading.Lock()
 
@@ -64,9 +67,9 @@ def _has_threads() -> bool:
         return False
 
 
-def row_parts(rows: int) -> int:
+def row_parts(rows: int, elements: int) -> int:
     """Return into how many parts rows are cut whose results are independent."""
-    return min(rows, 256)
+    return max(1, min(256, rows, elements // _LEAST_PART))
 
 
 def summed_parts(rows: int, row_elements: int, summed: int) -> int:
@@ -75,6 +78,6 @@ def summed_parts(rows: int, row_elements: int, summed: int) -> int:
     It follows from the shapes alone, so that the sums do not depend on the threads; each part
     has work worth a thread, and all the parts' sums together stay small beside the input.
     """
-    by_work = rows * row_elements // _SMALL
+    by_work = rows * row_elements // _SUMMED_PART
     by_memory = rows * row_elements // (8 * max(summed, 1))
     return max(1, min(64, rows, by_work, by_memory))

@@ -68,7 +68,7 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
         storage,
         (layout.rows, layout.width),
         layout.rows * layout.width,
-        row_parts(layout.rows),
+        row_parts(layout.rows, layout.rows * layout.width),
         (layout.run, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
         _is_direct(dtype, storage, layout),
     )
