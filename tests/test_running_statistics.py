@@ -277,3 +277,21 @@ def test_integer_running_statistics_cannot_be_updated():
         numnorm.batch_norm(
             draw(), running_mean=np.zeros(CHANNELS, int), running_var=np.ones(CHANNELS)
         )
+
+
+# From 4096 bytes on, rows are taken in groups of eight; beyond them, one by one.
+@pytest.mark.parametrize("channels", [5, 1024, 2051])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_with_given_statistics_no_row_depends_on_another(dtype, channels):
+    x, dy = draw((2, 21, channels), dtype)
+    gamma, beta, mean = draw((3, channels), seed=1)
+    rstd = np.random.default_rng(2).uniform(0.5, 2.0, channels)
+    given = {"running_mean": mean, "running_var": rstd**-2, "training": False, "eps": 0.0}
+    y = numnorm.batch_norm(x, gamma.astype(dtype), beta.astype(dtype), **given)
+    dx = numnorm.batch_norm_backward(dy, x, mean, rstd, gamma, training=False).dx
+    for i in range(len(x)):
+        row = slice(i, i + 1)
+        alone = numnorm.batch_norm(x[row], gamma.astype(dtype), beta.astype(dtype), **given)
+        np.testing.assert_array_equal(alone, y[row])
+        alone = numnorm.batch_norm_backward(dy[row], x[row], mean, rstd, gamma, training=False).dx
+        np.testing.assert_array_equal(alone, dx[row])

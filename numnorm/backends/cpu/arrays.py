@@ -55,7 +55,7 @@ def as_parameter(
     if array.dtype is not working or not array.flags.carray:
         check_float(name, array.dtype)
         array = np.array(array, working, order="C")
-    return array.reshape(shape)
+    return array if array.shape == shape else array.reshape(shape)
 
 
 def both_or_neither(gamma: Array | None, beta: Array | None) -> tuple[Any, Any]:
@@ -72,13 +72,18 @@ def both_or_neither(gamma: Array | None, beta: Array | None) -> tuple[Any, Any]:
 
 def as_statistic(name: str, value: Any, expected: Shape, meaning: str) -> Array:
     """Return a saved statistic, checked, as a 1-D float64 array."""
-    if value is None:
+    if type(value) is np.ndarray and value.dtype is _FLOAT64 and value.shape == expected:
+        if value.flags.carray:
+            return value if value.ndim == 1 else value.reshape(-1)
+    elif value is None:
         raise TypeError(f"{name} must be an array of shape {expected}, got None")
     return as_parameter(name, value, expected, meaning, _FLOAT64, (math.prod(expected),))
 
 
 def like_input(name: str, value: Any, x: Array) -> Array:
     """Return a gradient of the shape of x in the dtype of x."""
+    if type(value) is np.ndarray and value.dtype is x.dtype and value.shape == x.shape:
+        return value
     array = as_float_array(name, value)
     if array.shape != x.shape:
         check_shape(name, array.shape, x.shape, "the shape of the input")

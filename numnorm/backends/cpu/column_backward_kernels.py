@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.column_groups import GROUP, make_gradient_group, make_is_wide
 from numnorm.backends.cpu.column_runs import make_gradient_run, make_gradient_sums
 from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
@@ -104,13 +105,18 @@ def make_dx_across(storage: Storage) -> Twins:
     It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
     power of two there is 1, ``dx`` and ``parts``.
     """
-    gradient_run = make_gradient_run(storage)
+    gradient_run, gradient_group = make_gradient_run(storage), make_gradient_group(storage)
+    is_wide = make_is_wide(storage)
 
     def kernel(dy, x, terms, scaled, dx, parts, first, last):
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         rows = _unpacked(borrowed(terms), scaled)
-        for i in range(first * x.shape[0] // parts, last * x.shape[0] // parts):
+        start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
+        grouped = stop - (stop - start) % GROUP if is_wide(x) else start
+        for i in range(start, grouped, GROUP):
+            gradient_group(dy, x, i, rows, dx)
+        for i in range(grouped, stop):
             gradient_run(dy[i], x[i], rows, dx[i])
 
     return twins(f"column_dx.across.{storage.name}", kernel)

@@ -1,6 +1,7 @@
 """Normalizing channels by given statistics."""
 
 from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.column_groups import GROUP, make_is_wide, make_output_group
 from numnorm.backends.cpu.column_runs import make_output_run
 from numnorm.backends.cpu.jit import Twins, stand_alone, twins
 from numnorm.backends.cpu.optional import part, present
@@ -13,13 +14,18 @@ def make_forward_across(storage: Storage) -> Twins:
     It takes ``x``, the ``terms`` of `make_output_terms`, ``scaled``, which is None if every scale
     is 1, ``y`` and ``parts``.
     """
-    output_run = make_output_run(storage)
+    output_run, output_group = make_output_run(storage), make_output_group(storage)
+    is_wide = make_is_wide(storage)
 
     def kernel(x, terms, scaled, y, parts, first, last):
         stand_alone()
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
         scale, high, factor, offset = present(scaled, terms[0]), terms[1], terms[2], terms[3]
-        for i in range(first * x.shape[0] // parts, last * x.shape[0] // parts):
+        start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
+        grouped = stop - (stop - start) % GROUP if is_wide(x) else start
+        for i in range(start, grouped, GROUP):
+            output_group(x, i, scale, high, factor, offset, y)
+        for i in range(grouped, stop):
             output_run(x[i], scale, high, factor, offset, y[i])
 
     return twins(f"column_forward.across.{storage.name}", kernel)

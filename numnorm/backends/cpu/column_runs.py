@@ -29,15 +29,36 @@ _channel_output, _channel_gradient = inlined(channel_output), inlined(channel_gr
 
 
 @functools.cache
-def make_output_run(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``output_run(x, scale, high, factor, offset, y)``."""
-    real, widen, narrow, count = storage.working, storage.widen, storage.narrow, 2 * storage.lanes
-    load, load_first = make_load(count), make_load_first(count)
-    elements, first_elements = make_elements(count), make_first_elements(count)
+def make_output(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``output(x, scale, high, factor, offset)`` of stored elements."""
+    widen, narrow = storage.widen, storage.narrow
 
     @inlined
     def output(x, scale, high, factor, offset):
         return narrow(_channel_output(widen(x) * scale, high, factor, offset))
+
+    return output
+
+
+@functools.cache
+def make_gradient(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``gradient(dy, x, *terms)`` of stored elements."""
+    widen, narrow = storage.widen, storage.narrow
+
+    @inlined
+    def gradient(dy, x, scale, high, rstd, factor, slope, offset, back):
+        x = widen(x) * scale
+        return narrow(_channel_gradient(widen(dy), x, high, rstd, factor, slope, offset) * back)
+
+    return gradient
+
+
+@functools.cache
+def make_output_run(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``output_run(x, scale, high, factor, offset, y)``."""
+    real, output, count = storage.working, make_output(storage), 2 * storage.lanes
+    load, load_first = make_load(count), make_load_first(count)
+    elements, first_elements = make_elements(count), make_first_elements(count)
 
     @inlined
     def output_run(x, scale, high, factor, offset, y):
@@ -72,14 +93,9 @@ def make_gradient_run(storage: Storage) -> Callable[..., Any]:
 
     The terms are ``scale, high, rstd, factor, slope, offset, back``.
     """
-    real, widen, narrow, count = storage.working, storage.widen, storage.narrow, 2 * storage.lanes
+    real, gradient, count = storage.working, make_gradient(storage), 2 * storage.lanes
     load, load_first = make_load(count), make_load_first(count)
     elements, first_elements = make_elements(count), make_first_elements(count)
-
-    @inlined
-    def gradient(dy, x, scale, high, rstd, factor, slope, offset, back):
-        x = widen(x) * scale
-        return narrow(_channel_gradient(widen(dy), x, high, rstd, factor, slope, offset) * back)
 
     @inlined
     def gradient_run(dy, x, terms, dx):

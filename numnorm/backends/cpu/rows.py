@@ -28,6 +28,7 @@ from numnorm.backends.cpu.row_totals_kernel import make_row_totals
 from numnorm.backends.cpu.storage import Storage, storage_of
 
 _NOTHING_SAVED = np.empty((2, 0))
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class _Plan(NamedTuple):
@@ -132,7 +133,7 @@ def row_forward(
         gamma = _weight(norm, norm.names.gamma, gamma, layout, storage)
     if beta is not None:
         beta = _weight(norm, "beta", beta, layout, storage)
-    if norm.parameters == 2 and gamma is not beta:  # both None, most of the time
+    if norm.parameters == 2 and (gamma is None) is not (beta is None):
         gamma, beta = both_or_neither(gamma, beta)
     if out is None:
         target = empty_like(source, (gamma, beta))
@@ -170,8 +171,8 @@ def row_backward(
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
     plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
     storage, order, names = plan.storage, layout.order, norm.names
-    source = as_kernel_array(x, storage, order, plan.size)
-    slope = as_kernel_array(like_input(names.dy, dy, x), storage, order, plan.size)
+    source = _as_rows(x, plan, order)
+    slope = _as_rows(like_input(names.dy, dy, x), plan, order)
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
     if norm.formula.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
@@ -181,32 +182,46 @@ def row_backward(
     if beta is not None:
         beta = _weight(norm, "beta", beta, layout, storage)
     dtype = gradient_dtype(names.gamma, given, x.dtype) if norm.parameters else x.dtype
-    target = output_like(source, x, names.x, out, storage, order, (slope, rstd, mean, gamma, beta))
+    if out is None:
+        target = empty_like(source, (slope,))
+    else:
+        inputs = slope, rstd, mean, gamma, beta
+        target = output_like(source, x, names.x, out, storage, order, inputs)
     totals = np.zeros((norm.parameters, plan.parts, *layout.kernel_shape))
     if plan.elements:
-        sums = (*totals, None, None)[:2]
+        sums = _FORMS[norm.parameters](totals)
         arguments = (
             slope, source, mean, rstd, gamma, beta, *plan.constants, target, *sums, plan.parts
         )  # fmt: skip
         run(plan.kernel, arguments, plan.elements, plan.parts)
-    dx = result(target, x, out, order)
+    dx = target if plan.direct and out is None else result(target, x, out, order)
     if norm.parameters == 0:
         return dx, None, None
-    dgamma, *dbeta = _gradients_of_parameters(totals, layout, dtype)
-    return dx, dgamma, dbeta[0] if dbeta else None
+    return dx, *_FORMS[norm.parameters](_gradients_of_parameters(totals, layout, dtype))
 
 
-def _gradients_of_parameters(
-    totals: Array, layout: RowLayout, dtype: np.dtype[Any]
-) -> tuple[Array, ...]:
-    """Return the sums over all parts in the dtype and the shape of each parameter."""
+# dgamma and dbeta of a norm with so many parameters.
+_FORMS = (
+    lambda arrays: (None, None),
+    lambda arrays: (arrays[0, ...], None),
+    lambda arrays: (arrays[0, ...], arrays[1, ...]),
+)
+
+
+def _as_rows(x: Array, plan: _Plan, order: Any) -> Array:
+    if plan.direct and x.flags.carray:
+        return x
+    return as_kernel_array(x, plan.storage, order, plan.size)
+
+
+def _gradients_of_parameters(totals: Array, layout: RowLayout, dtype: np.dtype[Any]) -> Array:
+    """Return the sums over all parts in the dtype and the shape of the parameters."""
     count, parts = totals.shape[:2]
-    size = math.prod(layout.kernel_shape)
-    native = dtype if dtype.char in "fd" else np.dtype(np.float64)
-    sums = np.empty((count, size), native)
-    _totals_kernel().serial(totals.reshape(count, parts, size), sums, 0, count)
+    native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
+    sums = np.empty((count, *layout.parameter_shape), native)
+    flat = sums if sums.ndim == 2 else sums.reshape(count, -1)
+    _totals_kernel().serial(totals.reshape(count, parts, -1), flat, 0, count)
     if native is not dtype:
         with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
-            sums = sums.astype(dtype)
-    sums = sums.reshape(count, *layout.parameter_shape)
-    return tuple(sums[k, ...] for k in range(count))
+            return sums.astype(dtype)
+    return sums
