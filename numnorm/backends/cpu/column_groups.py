@@ -46,7 +46,7 @@ def make_output_group(storage: Storage) -> Callable[..., Any]:
             s, h = elements(scale, j, one), elements(high, j, zero)
             f, o = elements(factor, j, one), elements(offset, j, zero)
             for r in range(GROUP):
-                prefetch(x, i + GROUP + r, j)
+                prefetch(x[i + r], j + GROUP * width)
                 store(y[i + r], j, output(load(x[i + r], j), s, h, f, o))
         rest = width - whole
         if rest > 0:
@@ -78,8 +78,8 @@ def make_gradient_group(storage: Storage) -> Callable[..., Any]:
             f, k = elements(factor, j, one), elements(slope, j, zero)
             o, b = elements(offset, j, zero), elements(back, j, one)
             for r in range(GROUP):
-                prefetch(x, i + GROUP + r, j)
-                prefetch(dy, i + GROUP + r, j)
+                prefetch(x[i + r], j + GROUP * width)
+                prefetch(dy[i + r], j + GROUP * width)
                 values = gradient(load(dy[i + r], j), load(x[i + r], j), s, h, d, f, k, o, b)
                 store(dx[i + r], j, values)
         rest = width - whole

@@ -36,9 +36,9 @@ def make_fill(storage: Storage) -> Callable[..., Any]:
 
 
 @inlined
-def _ask_for(arrays: Any, i: int, j: int) -> None:
+def _ask_for(arrays: Any, i: int, j: int, rows: int) -> None:
     for array in arrays:
-        prefetch(array, i, j)
+        prefetch(array[i], j + rows * array.shape[1])
 
 
 def _make_add_lanes(storage: Storage, pair: Callable[..., Any], rows: int) -> Callable[..., Any]:
@@ -49,7 +49,7 @@ def _make_add_lanes(storage: Storage, pair: Callable[..., Any], rows: int) -> Ca
     def add_lanes(arrays, i, j, rest, terms, t, sums):
         one, two = zeros(), zeros()
         for r in range(rows):
-            _ask_for(arrays, i + rows + r, j)
+            _ask_for(arrays, i + r, j, rows)
             first, second = pair(arrays, i + r, j, rest, terms, t)
             one, two = one + first, two + second
         store(sums[0], t, load(sums[0], t) + one)

@@ -270,20 +270,16 @@ def store_first(typing_context, array, index, lanes, number):
     return types.void(array, types.intp, lanes, types.intp), generate
 
 
-def _plain_prefetch(array: Any, row: int, index: int) -> None:
-    """Ask for an element of a row to be brought to the second-level cache, if there is one."""
+def _plain_prefetch(array: Any, index: int) -> None:
+    """Ask for what lies at an index, inside the array or beyond, in the second-level cache."""
 
 
 @compiled_as(_plain_prefetch)
-def prefetch(typing_context, array, row, index):
-    """Ask for an element of a row to be brought to the second-level cache, if there is one."""
+def prefetch(typing_context, array, index):
+    """Ask for what lies at an index, inside the array or beyond, in the second-level cache."""
 
     def generate(context, builder, signature, arguments):
-        source = context.make_array(signature.args[0])(context, builder, arguments[0])
-        width = builder.extract_value(source.shape, 1)
-        place = builder.gep(
-            source.data, [builder.add(builder.mul(arguments[1], width), arguments[2])]
-        )
+        place = place_of(context, builder, signature.args[0], arguments, 1)
         address = builder.bitcast(place, ir.IntType(8).as_pointer())
         flags = [_INDEX(0), _INDEX(2), _INDEX(1)]  # to read, into the second level, data
         kinds = [argument.type for argument in (address, *flags)]
@@ -293,7 +289,7 @@ def prefetch(typing_context, array, row, index):
         builder.call(function, [address, *flags])
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.intp), generate
+    return types.void(array, types.intp), generate
 
 
 @functools.cache

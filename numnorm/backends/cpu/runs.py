@@ -16,6 +16,7 @@ from numnorm.backends.cpu.lanes import (
     make_load,
     make_load_first,
     make_zeros,
+    prefetch,
     store,
     store_first,
     total,
@@ -84,22 +85,27 @@ def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Calla
     """Return a compiled loop that takes every sum which the gradients need, in `count` lanes.
 
     These are the sums of g, g * xhat, dy * xhat and dy; the last two are also added, element by
-    element, to the accumulators of this run where there are any.
+    element, to the accumulators of this run where there are any. What lies `ahead` elements
+    further is asked for, unless that is 0.
     """
     backward, centred = inlined(formula.backward), make_centre(formula.centred)
-    real, widen = storage.working, storage.widen
+    real, widen, in_line = storage.working, storage.widen, 64 // storage.container.itemsize
     load, load_first = make_load(count), make_load_first(count)
     elements, first_elements = make_elements(count), make_first_elements(count)
     zeros = make_zeros(real, count)
 
     @inlined
-    def gradient_lanes(dy, x, start, stop, statistics, weights, targets):
+    def gradient_lanes(dy, x, start, stop, ahead, statistics, weights, targets):
         scale, high, low, rstd = statistics
         gamma, beta = weights
         dgamma, dbeta = targets
         sum_g, sum_g_xhat, sum_dy_xhat, sum_dy = zeros(), zeros(), zeros(), zeros()
         whole = stop - (stop - start) % count
         for j in range(start, whole, count):
+            if ahead > 0:
+                for line in range(j, j + count, in_line):
+                    prefetch(dy, line + ahead)
+                    prefetch(x, line + ahead)
             slope = widen(load(dy, j))
             xhat = centred(widen(load(x, j)) * scale, high, low) * rstd
             g = backward(slope, xhat, elements(gamma, j, real(1)), elements(beta, j, real(0)))
@@ -128,13 +134,13 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
     gradient_lanes = make_gradient_lanes(formula, storage, 2 * storage.lanes)
 
     @inlined
-    def gradient_sums(dy, x, statistics, weights, targets):
+    def gradient_sums(dy, x, ahead, statistics, weights, targets):
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, STRETCH):
             stop = min(start + STRETCH, x.size)
             g, g_xhat, dy_xhat, slope = gradient_lanes(
-                dy, x, start, stop, statistics, weights, targets
+                dy, x, start, stop, ahead, statistics, weights, targets
             )
             sum_g += total(g)
             sum_g_xhat += total(g_xhat)
