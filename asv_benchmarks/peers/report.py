@@ -32,7 +32,7 @@ of its own, and the processes take turns.
 def markdown(result: dict[str, Any]) -> str:
     """Return the whole report of a result as `__main__` puts it together."""
     records = result["records"]
-    parts = ["# numnorm and its peers on the CPU", _HOW_TO_READ, _facts(result)]
+    parts = ["# numnorm and its peers on the CPU", _HOW_TO_READ, _facts(result), _summary(result)]
     for threads in sorted({record["threads"] for record in records}):
         for kind in dict.fromkeys(case_of(record).kind for record in records):
             chosen = [
@@ -92,21 +92,54 @@ def _packages(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _table(records: list[Record], libraries: dict[str, Any]) -> str:
-    from rich.box import MARKDOWN
-    from rich.console import Console
-    from rich.table import Table
+def _summary(result: dict[str, Any]) -> str:
+    """Return a table of how many times as fast each norm is, over all shapes."""
+    records = [record for record in result["records"] if "seconds" in record]
+    own = {(r["threads"], case_of(r)): r for r in records if r["library"] == OWN}
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        case, threads = case_of(record), record["threads"]
+        times = ratio(record, own.get((threads, case)))
+        if times is not None and record["library"] not in (OWN, FLOOR):
+            plural = "" if threads == 1 else "s"
+            row = f"{case.norm} {case.dtype} {case.kind}, {threads} thread{plural}"
+            ratios.setdefault(row, {}).setdefault(record["library"], []).append(times)
+    present = [name for name in result["libraries"] if any(name in row for row in ratios.values())]
+    if not present:
+        return ""
+    rows = [[row, *(_spread(of.get(name)) for name in present)] for row, of in ratios.items()]
+    title = f"## How many times as long as {OWN}: geometric mean over the shapes, least to most\n"
+    return f"{title}\n{_as_markdown(['norm', *present], rows)}"
 
+
+def _spread(ratios: list[float] | None) -> str:
+    if not ratios:
+        return ""
+    mean = _times(statistics.geometric_mean(ratios))
+    return mean if len(ratios) == 1 else f"{mean} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _table(records: list[Record], libraries: dict[str, Any]) -> str:
     present = [name for name in libraries if any(_cell(r) for r in records if r["library"] == name)]
-    table = Table(box=MARKDOWN)
-    table.add_column("case", no_wrap=True)
-    for name in [*present, f"{OWN} / {FLOOR}"]:
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for label in dict.fromkeys(case_of(record).label for record in records):
         row = {r["library"]: r for r in records if case_of(r).label == label}
         own = row.get(OWN)
         cells = [_cell(row[name], own) if name in row else "" for name in present]
-        table.add_row(label, *cells, _times(ratio(own, row.get(FLOOR))))
+        rows.append([label, *cells, _times(ratio(own, row.get(FLOOR)))])
+    return _as_markdown(["case", *present, f"{OWN} / {FLOOR}"], rows)
+
+
+def _as_markdown(header: list[str], rows: list[list[str]]) -> str:
+    from rich.box import MARKDOWN
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=MARKDOWN)
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     text = io.StringIO()
     # Wide enough for any table; nothing in a cell is rich's markup.
     Console(file=text, width=1000, markup=False, highlight=False, emoji=False).print(table)

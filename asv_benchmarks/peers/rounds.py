@@ -19,8 +19,9 @@ from .cases import Case
 from .machine import foreign_load
 
 # The threads of OpenMP and of ONNX Runtime spin for some milliseconds after they have nothing to
-# do, GNU OpenMP's for up to twenty, and would take a processor from the library that is next.
-SPIN_SECONDS = 0.02
+# do, GNU OpenMP's for up to twenty, ONNX Runtime's for up to forty, and would take a processor from
+# the library that is next.
+SPIN_SECONDS = 0.08
 # Ten of the hundredths of a second that Linux counts in.
 IDLE_SECONDS = 0.1
 
