@@ -99,6 +99,23 @@ def test_tables_and_picture(compared):
     assert (folder / "peers.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_geometric_mean_of_the_ratios_comes_first(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cases, report = (importlib.import_module(f"peers.{name}") for name in ("cases", "report"))
+    records = [
+        {**vars(cases.Case("rms_norm", "forward", shape)), "threads": 1, "library": library}
+        | {"status": "ready", "seconds": seconds, "quartiles": [seconds, seconds]}
+        for library, times in {"numnorm": (1.0, 3.0), "numpy": (2.0, 24.0)}.items()
+        for shape, seconds in zip([(2, 4), (8, 16)], times, strict=True)
+    ]
+    libraries = {name: {"status": "ready", "versions": {}} for name in ("numnorm", "numpy")}
+    text = report.markdown({"records": records, "libraries": libraries, "machine": {}, "rounds": 1})
+    row = next(line for line in text.splitlines() if "rms_norm float32 forward, 1 thread" in line)
+    # 2 and 8 times as long; nothing is said of how long numnorm takes beside itself.
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == ["4.00× (2.00 to 8.00)"]
+    assert text.index(row) < text.index("## Forward, 1 thread")
+
+
 ROW_NORMS = ["layer_norm", "standardize", "rms_norm", "ada_norm"]
 CHANNEL_NORMS = ["group_norm", "instance_norm", "batch_norm", "batch_norm_inference"]
 
