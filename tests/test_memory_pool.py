@@ -109,23 +109,27 @@ def test_results_outlive_the_pool(pool):
     assert kept(pool) == 0
 
 
-def test_threads_get_memory_of_their_own(pool):
-    x = drawn(256)
-    expected = numnorm.layer_norm(x).copy()
+def test_threads_get_memory_of_their_own():
+    pool = MemoryPool()
+    pool.set_limit(MIB)
     wrong = []
 
-    def work():
-        for _ in range(200):
-            y = numnorm.layer_norm(x)
-            if not np.array_equal(y, expected):
-                wrong.append(y)
+    def work(mark):
+        for i in range(500):
+            memory = pool.take(5000 + i % 3)
+            memory[:] = mark
+            held = pool.take(5000)
+            held[:] = mark + 100
+            if not (memory == mark).all():
+                wrong.append(mark)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not wrong
+    assert kept(pool) > 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -83,15 +83,14 @@ def column_moments(
 ) -> tuple[int, Array, Array]:
     """Return (count, mean, m2) of each channel, going on from `after`."""
     if after is None:
-        count, mean, m2 = 0, np.zeros(layout.channels), np.zeros(layout.channels)
+        count, (mean, m2) = 0, np.zeros((2, layout.channels))
     else:
         count, mean, m2 = after[0], np.array(after[1], np.float64), np.array(after[2], np.float64)
     if layout.per_channel == 0 or layout.channels == 0:
         return count, mean, m2
     storage = storage_of(x.dtype)
     source = as_kernel_array(x, storage, None, layout.kernel_shape)
-    means = np.empty((layout.blocks, layout.channels))
-    m2s = np.empty_like(means)
+    means, m2s = np.empty((2, layout.blocks, layout.channels))
     arguments = (source, layout.block, means, m2s)
     run(_family(layout).moments(storage), arguments, x.size, _tasks(layout, layout.blocks))
     last = layout.outer - (layout.blocks - 1) * layout.block
@@ -194,8 +193,7 @@ def _sums(
     dy: Array, x: Array, terms: Array, layout: ColumnLayout, storage: Storage
 ) -> tuple[Array, Array]:
     """Return the sums of ``dy * (x * scale - high) * rstd`` and of dy over each channel."""
-    products = np.empty((layout.blocks, layout.channels))
-    plain = np.empty_like(products)
+    products, plain = np.empty((2, layout.blocks, layout.channels))
     arguments = (dy, x, terms, layout.block, products, plain)
     kernel = _family(layout).sums(storage)
     run(kernel, arguments, x.size, _tasks(layout, layout.blocks))

@@ -33,15 +33,15 @@ def _make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
     @inlined
     def spread(row, scaling):
         eps, eps_on_deviation, count = scaling
-        scale = real(1)
+        scale, share = real(1), np.float64(1) / count
         high, low, m2 = statistics(row, scale)
-        total = m2 / count + eps + eps_on_deviation * eps_on_deviation
+        total = m2 * share + eps + eps_on_deviation * eps_on_deviation
         if not smallest < total < np.inf:
             scale = rescale(row, max(math.sqrt(eps), eps_on_deviation))
             high, low, m2 = statistics(row, scale)
             root = math.sqrt(eps) * scale
             eps = root * root
-        rstd = _inverse_deviation(m2 / count, eps, eps_on_deviation * scale)
+        rstd = _inverse_deviation(m2 * share, eps, eps_on_deviation * scale)
         return scale, high, low, rstd
 
     return spread
@@ -89,17 +89,18 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     def statistics(width, number, scaling, sums, scales, lows, rstds):
         """Store each row's statistics, with scale 0 if they need another pass; return if any do."""
         eps, eps_on_deviation, count = scaling
+        of_width, of_count = np.float64(1) / width, np.float64(1) / count
         poor = 0
         for t in range(lanes):
             first, second = np.float64(sums[0][t]), np.float64(sums[1][t])
-            low = first / width
+            low = first * of_width
             m2 = second - first * low
-            total = m2 / count + eps + eps_on_deviation * eps_on_deviation
+            total = m2 * of_count + eps + eps_on_deviation * eps_on_deviation
             fine = (first * low <= m2) & (smallest < total) & (total < np.inf)
             scales[t] = real(1) if fine else real(0)
             poor += 0 if fine or t >= number else 1
             lows[t] = real(low)
-            rstds[t] = _inverse_deviation(m2 / count, eps, eps_on_deviation)
+            rstds[t] = _inverse_deviation(m2 * of_count, eps, eps_on_deviation)
         return poor > 0
 
     def centred_mean(highs, lows, t):

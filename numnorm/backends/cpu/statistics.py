@@ -65,4 +65,7 @@ def _check_updatable(name: str, array: Any) -> None:
 
 def update_running(running: Array, new: Array, share: float) -> None:
     """Move running statistics towards those of a new batch by its share."""
-    running[...] = (running.astype(np.float64) * (1.0 - share) + new * share).astype(running.dtype)
+    moved = running.astype(np.float64)
+    moved *= 1.0 - share
+    moved += new * share
+    running[...] = moved
