@@ -375,6 +375,8 @@ NORMS = {
     "batch-first-axis": Norm("batch_norm", (5, 17), {"channel_axis": 0}),
     "batch-third-axis": Norm("batch_norm", (3, 2, 5, 4), {"channel_axis": -2, "eps": 0}),
     "batch-of-one": Norm("batch_norm", (1, 5)),
+    # Rows of more than 4096 bytes, taken in groups but for the last ones.
+    "batch-in-groups": Norm("batch_norm", (35, 1029)),
     "group": Norm("group_norm", (3, 6, 5), {"groups": 3}),
     "group-flat": Norm("group_norm", (3, 6), {"groups": 2}),
     "group-last-axis": Norm("group_norm", (3, 5, 2, 6), {"groups": 2, "channel_axis": -1}),

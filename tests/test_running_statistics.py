@@ -283,13 +283,13 @@ def test_integer_running_statistics_cannot_be_updated():
 @pytest.mark.parametrize("channels", [5, 1024, 2051])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_with_given_statistics_no_row_depends_on_another(dtype, channels):
-    x, dy = draw((2, 21, channels), dtype)
+    x, dy = draw((2, 39, channels), dtype)
     gamma, beta, mean = draw((3, channels), seed=1)
     rstd = np.random.default_rng(2).uniform(0.5, 2.0, channels)
     given = {"running_mean": mean, "running_var": rstd**-2, "training": False, "eps": 0.0}
     y = numnorm.batch_norm(x, gamma.astype(dtype), beta.astype(dtype), **given)
     dx = numnorm.batch_norm_backward(dy, x, mean, rstd, gamma, training=False).dx
-    for i in range(len(x)):
+    for i in (0, 7, 8, 23, 31, 32, 38):
         row = slice(i, i + 1)
         alone = numnorm.batch_norm(x[row], gamma.astype(dtype), beta.astype(dtype), **given)
         np.testing.assert_array_equal(alone, y[row])

@@ -25,6 +25,7 @@ from numnorm.backends.cpu.column_backward_kernels import (
     make_sums_along,
 )
 from numnorm.backends.cpu.column_forward_kernels import make_forward_across, make_forward_along
+from numnorm.backends.cpu.column_groups import GROUP
 from numnorm.backends.cpu.column_moments_kernels import (
     make_fold,
     make_moments_across,
@@ -39,6 +40,9 @@ from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.memory import empty_table
 from numnorm.backends.cpu.parallel import row_parts, run
 from numnorm.backends.cpu.storage import Storage, storage_of
+
+# Groups of rows in a part: few of its rows are then left for the slower loop.
+_GROUPS = 4
 
 
 class _Family(NamedTuple):
@@ -76,6 +80,14 @@ def _family(layout: ColumnLayout) -> _Family:
 def _tasks(layout: ColumnLayout, entries: int) -> int:
     """Return how many pieces of work there are in some outer entries."""
     return entries if layout.inner == 1 else entries * layout.channels
+
+
+def _parts(layout: ColumnLayout) -> int:
+    """Return into how many parts the elements are cut for a result."""
+    elements = layout.per_channel * layout.channels
+    if layout.inner == 1:
+        return row_parts(layout.outer, elements, least=_GROUPS * GROUP)
+    return row_parts(layout.outer * layout.channels, elements)
 
 
 def column_moments(
@@ -135,7 +147,7 @@ def column_forward(
     if x.size:
         terms = empty_table(4, layout.channels, storage.working_dtype)
         scaled = _output_terms(storage).serial(*statistics, *weights, terms, 0, layout.channels)
-        parts = row_parts(_tasks(layout, layout.outer), x.size)
+        parts = _parts(layout)
         arguments = (source, terms, scaled or None, target, parts)
         run(_family(layout).forward(storage), arguments, x.size, parts)
     return result(target, x, out, None)
@@ -169,7 +181,7 @@ def column_backward(
         shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
         arguments = (weight, sums, dbeta, *shares, dgamma, terms, 0, channels)
         scaled |= _gradient_terms(storage).serial(*arguments)
-        parts = row_parts(_tasks(layout, layout.outer), x.size)
+        parts = _parts(layout)
         if detached.mean and detached.scale:
             # The statistics are constants, and dx does not depend on x.
             constant = _constant_terms(terms, channels)

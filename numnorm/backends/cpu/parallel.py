@@ -67,9 +67,9 @@ def _has_threads() -> bool:
         return False
 
 
-def row_parts(rows: int, elements: int) -> int:
-    """Return into how many parts rows are cut whose results are independent."""
-    return max(1, min(256, rows, elements // _LEAST_PART))
+def row_parts(rows: int, elements: int, least: int = 1) -> int:
+    """Return into how many parts, of some rows at least, rows with results of their own are cut."""
+    return max(1, min(256, rows // least, elements // _LEAST_PART))
 
 
 def summed_parts(rows: int, row_elements: int, summed: int) -> int:
