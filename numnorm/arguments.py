@@ -91,7 +91,7 @@ class ColumnLayout:
         same blocks as the whole.
         """
         if self.inner == 1:
-            return max(128, min(1024, 65536 // max(self.channels, 1)))
+            return max(32, min(1024, 131072 // max(self.channels, 1)))
         return max(1, min(256, 16384 // max(self.channels * self.inner, 1)))
 
     @functools.cached_property

@@ -156,7 +156,7 @@ def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:
     --------
     >>> from numnorm.norms.moments import stream_step
     >>> stream_step((1000, 64))
-    256
+    1024
     """
     layout = column_layout(shape, channel_axis)
     if channel_axis % len(shape) == 0:
