@@ -158,7 +158,7 @@ def _clashes(memory: Array, source: Any) -> bool:
     The kernels read each element before they write the same one, so an input with the very same
     elements in the same places is safe: that is ``out=x``.
     """
-    if source is None or memory is source or not isinstance(source, np.ndarray):
+    if memory is source or not isinstance(source, np.ndarray):
         return False
     owner = source if source.base is None else source.base
     if memory.base is None and owner is not memory and _owns(owner):

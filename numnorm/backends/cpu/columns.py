@@ -84,10 +84,9 @@ def _tasks(layout: ColumnLayout, entries: int) -> int:
 
 def _parts(layout: ColumnLayout) -> int:
     """Return into how many parts the elements are cut for a result."""
+    least = _GROUPS * GROUP if layout.inner == 1 else 1
     elements = layout.per_channel * layout.channels
-    if layout.inner == 1:
-        return row_parts(layout.outer, elements, least=_GROUPS * GROUP)
-    return row_parts(layout.outer * layout.channels, elements)
+    return row_parts(_tasks(layout, layout.outer), elements, least)
 
 
 def column_moments(
