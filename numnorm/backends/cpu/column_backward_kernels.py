@@ -5,8 +5,12 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.column_groups import GROUP, make_gradient_group, make_is_wide
-from numnorm.backends.cpu.column_runs import make_gradient_run, make_gradient_sums
+from numnorm.backends.cpu.column_reading import GROUP, make_is_wide
+from numnorm.backends.cpu.column_runs import (
+    make_gradient_group,
+    make_gradient_row,
+    make_gradient_sums,
+)
 from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_load
@@ -105,26 +109,26 @@ def make_dx_across(storage: Storage) -> Twins:
     It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
     power of two there is 1, ``dx`` and ``parts``.
     """
-    gradient_run, gradient_group = make_gradient_run(storage), make_gradient_group(storage)
+    gradient_row, gradient_group = make_gradient_row(storage), make_gradient_group(storage)
     is_wide = make_is_wide(storage)
 
     def kernel(dy, x, terms, scaled, dx, parts, first, last):
         stand_alone()
-        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        arrays, dx = (borrowed(dy), borrowed(x)), borrowed(dx)
         rows = _unpacked(borrowed(terms), scaled)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         grouped = stop - (stop - start) % GROUP if is_wide(x) else start
         for i in range(start, grouped, GROUP):
-            gradient_group(dy, x, i, rows, dx)
+            gradient_group(arrays, i, rows, dx)
         for i in range(grouped, stop):
-            gradient_run(dy[i], x[i], rows, dx[i])
+            gradient_row((arrays[0][i], arrays[1][i]), rows, dx[i])
 
     return twins(f"column_dx.across.{storage.name}", kernel)
 
 
 def make_dx_along(storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    gradient_run = make_gradient_run(storage)
+    gradient_row = make_gradient_row(storage)
 
     def kernel(dy, x, terms, scaled, dx, parts, first, last):
         stand_alone()
@@ -135,6 +139,6 @@ def make_dx_along(storage: Storage) -> Twins:
             i, c = t // x.shape[1], t % x.shape[1]
             of_x = part(scale, c), high[c], rstd[c]
             here = (*of_x, factor[c], slope[c], offset[c], part(back, c))
-            gradient_run(dy[i, c], x[i, c], here, dx[i, c])
+            gradient_row((dy[i, c], x[i, c]), here, dx[i, c])
 
     return twins(f"column_dx.along.{storage.name}", kernel)

@@ -1,8 +1,8 @@
 """Normalizing channels by given statistics."""
 
 from numnorm.backends.cpu.borrowed import borrowed
-from numnorm.backends.cpu.column_groups import GROUP, make_is_wide, make_output_group
-from numnorm.backends.cpu.column_runs import make_output_run
+from numnorm.backends.cpu.column_reading import GROUP, make_is_wide
+from numnorm.backends.cpu.column_runs import make_output_group, make_output_row
 from numnorm.backends.cpu.jit import Twins, stand_alone, twins
 from numnorm.backends.cpu.optional import part, present
 from numnorm.backends.cpu.storage import Storage
@@ -14,26 +14,26 @@ def make_forward_across(storage: Storage) -> Twins:
     It takes ``x``, the ``terms`` of `make_output_terms`, ``scaled``, which is None if every scale
     is 1, ``y`` and ``parts``.
     """
-    output_run, output_group = make_output_run(storage), make_output_group(storage)
+    output_row, output_group = make_output_row(storage), make_output_group(storage)
     is_wide = make_is_wide(storage)
 
     def kernel(x, terms, scaled, y, parts, first, last):
         stand_alone()
-        x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
-        scale, high, factor, offset = present(scaled, terms[0]), terms[1], terms[2], terms[3]
+        arrays, y, terms = (borrowed(x),), borrowed(y), borrowed(terms)
+        rows = present(scaled, terms[0]), terms[1], terms[2], terms[3]
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         grouped = stop - (stop - start) % GROUP if is_wide(x) else start
         for i in range(start, grouped, GROUP):
-            output_group(x, i, scale, high, factor, offset, y)
+            output_group(arrays, i, rows, y)
         for i in range(grouped, stop):
-            output_run(x[i], scale, high, factor, offset, y[i])
+            output_row((arrays[0][i],), rows, y[i])
 
     return twins(f"column_forward.across.{storage.name}", kernel)
 
 
 def make_forward_along(storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    output_run = make_output_run(storage)
+    output_row = make_output_row(storage)
 
     def kernel(x, terms, scaled, y, parts, first, last):
         stand_alone()
@@ -42,6 +42,7 @@ def make_forward_along(storage: Storage) -> Twins:
         runs = x.shape[0] * x.shape[1]
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
-            output_run(x[i, c], part(scale, c), high[c], factor[c], offset[c], y[i, c])
+            here = part(scale, c), high[c], factor[c], offset[c]
+            output_row((x[i, c],), here, y[i, c])
 
     return twins(f"column_forward.along.{storage.name}", kernel)

@@ -6,21 +6,13 @@ scale, and what undoes it, are None where they are 1 for every channel.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from numnorm.backends.cpu.column_reading import GROUP, Access, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import (
-    first_of,
-    make_load,
-    make_load_first,
-    make_zeros,
-    store,
-    store_first,
-    total,
-)
-from numnorm.backends.cpu.optional_lanes import make_elements, make_first_elements
+from numnorm.backends.cpu.lanes import first_of, make_load, make_load_first, make_zeros, total
 from numnorm.backends.cpu.row_statistics import STRETCH
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import channel_gradient, channel_output
@@ -28,109 +20,140 @@ from numnorm.backends.scalars import channel_gradient, channel_output
 _channel_output, _channel_gradient = inlined(channel_output), inlined(channel_gradient)
 
 
-@functools.cache
-def make_output(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``output(x, scale, high, factor, offset)`` of stored elements."""
-    widen, narrow = storage.widen, storage.narrow
+class _Elementwise(NamedTuple):
+    """A result of elements of a row of each array, made for an access.
 
-    @inlined
-    def output(x, scale, high, factor, offset):
-        return narrow(_channel_output(widen(x) * scale, high, factor, offset))
-
-    return output
-
-
-@functools.cache
-def make_gradient(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``gradient(dy, x, *terms)`` of stored elements."""
-    widen, narrow = storage.widen, storage.narrow
-
-    @inlined
-    def gradient(dy, x, scale, high, rstd, factor, slope, offset, back):
-        x = widen(x) * scale
-        return narrow(_channel_gradient(widen(dy), x, high, rstd, factor, slope, offset) * back)
-
-    return gradient
-
-
-@functools.cache
-def make_output_run(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``output_run(x, scale, high, factor, offset, y)``."""
-    real, output, count = storage.working, make_output(storage), 2 * storage.lanes
-    load, load_first = make_load(count), make_load_first(count)
-    elements, first_elements = make_elements(count), make_first_elements(count)
-
-    @inlined
-    def output_run(x, scale, high, factor, offset, y):
-        one, zero = real(1), real(0)
-        whole = x.size - x.size % count
-        for j in range(0, whole, count):
-            values = output(
-                load(x, j),
-                elements(scale, j, one),
-                elements(high, j, zero),
-                elements(factor, j, one),
-                elements(offset, j, zero),
-            )
-            store(y, j, values)
-        rest = x.size - whole
-        if rest > 0:
-            values = output(
-                load_first(x, whole, rest),
-                first_elements(scale, whole, rest, one),
-                first_elements(high, whole, rest, zero),
-                first_elements(factor, whole, rest, one),
-                first_elements(offset, whole, rest, zero),
-            )
-            store_first(y, whole, values, rest)
-
-    return output_run
-
-
-@functools.cache
-def make_gradient_run(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``gradient_run(dy, x, terms, dx)``.
-
-    The terms are ``scale, high, rstd, factor, slope, offset, back``.
+    Attributes
+    ----------
+    terms : callable
+        Compiled ``terms(given, j, rest)``: the terms of the elements from j on.
+    put : callable
+        Compiled ``put(rows, j, rest, terms, out)``: stores the elements from j on.
     """
-    real, gradient, count = storage.working, make_gradient(storage), 2 * storage.lanes
-    load, load_first = make_load(count), make_load_first(count)
-    elements, first_elements = make_elements(count), make_first_elements(count)
+
+    terms: Callable[..., Any]
+    put: Callable[..., Any]
+
+
+def _output(storage: Storage, access: Access) -> _Elementwise:
+    """`channel_output` of x, with the terms scale, high, factor and offset."""
+    real, widen, narrow = storage.working, storage.widen, storage.narrow
+    read, term, write = access
 
     @inlined
-    def gradient_run(dy, x, terms, dx):
-        scale, high, rstd, factor, slope, offset, back = terms
+    def terms(given, j, rest):
+        scale, high, factor, offset = given
         one, zero = real(1), real(0)
-        whole = x.size - x.size % count
-        for j in range(0, whole, count):
-            values = gradient(
-                load(dy, j),
-                load(x, j),
-                elements(scale, j, one),
-                elements(high, j, zero),
-                elements(rstd, j, one),
-                elements(factor, j, one),
-                elements(slope, j, zero),
-                elements(offset, j, zero),
-                elements(back, j, one),
-            )
-            store(dx, j, values)
-        rest = x.size - whole
-        if rest > 0:
-            values = gradient(
-                load_first(dy, whole, rest),
-                load_first(x, whole, rest),
-                first_elements(scale, whole, rest, one),
-                first_elements(high, whole, rest, zero),
-                first_elements(rstd, whole, rest, one),
-                first_elements(factor, whole, rest, one),
-                first_elements(slope, whole, rest, zero),
-                first_elements(offset, whole, rest, zero),
-                first_elements(back, whole, rest, one),
-            )
-            store_first(dx, whole, values, rest)
+        of_x = term(scale, j, rest, one), term(high, j, rest, zero)
+        return (*of_x, term(factor, j, rest, one), term(offset, j, rest, zero))
 
-    return gradient_run
+    @inlined
+    def put(rows, j, rest, terms, y):
+        scale, high, factor, offset = terms
+        x = widen(read(rows[0], j, rest)) * scale
+        write(y, j, narrow(_channel_output(x, high, factor, offset)), rest)
+
+    return _Elementwise(terms, put)
+
+
+def _gradient(storage: Storage, access: Access) -> _Elementwise:
+    """`channel_gradient` of dy and x; scale, high, rstd, factor, slope, offset, back."""
+    real, widen, narrow = storage.working, storage.widen, storage.narrow
+    read, term, write = access
+
+    @inlined
+    def terms(given, j, rest):
+        scale, high, rstd, factor, slope, offset, back = given
+        one, zero = real(1), real(0)
+        of_x = term(scale, j, rest, one), term(high, j, rest, zero), term(rstd, j, rest, one)
+        of_dy = term(factor, j, rest, one), term(slope, j, rest, zero)
+        return (*of_x, *of_dy, term(offset, j, rest, zero), term(back, j, rest, one))
+
+    @inlined
+    def put(rows, j, rest, terms, dx):
+        scale, high, rstd, factor, slope, offset, back = terms
+        dy, x = widen(read(rows[0], j, rest)), widen(read(rows[1], j, rest)) * scale
+        values = _channel_gradient(dy, x, high, rstd, factor, slope, offset) * back
+        write(dx, j, narrow(values), rest)
+
+    return _Elementwise(terms, put)
+
+
+def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
+    """Return a compiled ``store_row(rows, terms, out)`` of one row of each array."""
+    count = 2 * storage.lanes
+    terms_of, put = kind(storage, whole_lanes(count))
+    first_terms_of, put_first = kind(storage, first_lanes(count))
+
+    @inlined
+    def store_row(rows, terms, out):
+        whole = out.size - out.size % count
+        for j in range(0, whole, count):
+            put(rows, j, count, terms_of(terms, j, count), out)
+        rest = out.size - whole
+        if rest > 0:
+            put_first(rows, whole, rest, first_terms_of(terms, whole, rest), out)
+
+    return store_row
+
+
+def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..., Any]) -> Any:
+    """Return a compiled ``store_group(arrays, i, terms, out)`` of the rows of a group from i."""
+    count = storage.lanes
+    terms_of, put = kind(storage, whole_lanes(count, ahead=GROUP))
+    first_terms_of, put_first = kind(storage, first_lanes(count))
+
+    @inlined
+    def store_group(arrays, i, terms, out):
+        width = out.shape[1]
+        whole = width - width % count
+        for j in range(0, whole, count):
+            here = terms_of(terms, j, count)
+            for r in range(GROUP):
+                put(rows_of(arrays, i + r), j, count, here, out[i + r])
+        rest = width - whole
+        if rest > 0:
+            here = first_terms_of(terms, whole, rest)
+            for r in range(GROUP):
+                put_first(rows_of(arrays, i + r), whole, rest, here, out[i + r])
+
+    return store_group
+
+
+@inlined
+def _row(arrays: Any, i: int) -> Any:
+    (x,) = arrays
+    return (x[i],)
+
+
+@inlined
+def _pair_of_rows(arrays: Any, i: int) -> Any:
+    dy, x = arrays
+    return dy[i], x[i]
+
+
+@functools.cache
+def make_output_row(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``output_row((x,), terms, y)`` of one row."""
+    return _make_row(storage, _output)
+
+
+@functools.cache
+def make_output_group(storage: Storage) -> Callable[..., Any]:
+    """Return the same for a group of rows, whose terms are loaded once."""
+    return _make_group(storage, _output, _row)
+
+
+@functools.cache
+def make_gradient_row(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``gradient_row((dy, x), terms, dx)`` of one row."""
+    return _make_row(storage, _gradient)
+
+
+@functools.cache
+def make_gradient_group(storage: Storage) -> Callable[..., Any]:
+    """Return the same for a group of rows, whose terms are loaded once."""
+    return _make_group(storage, _gradient, _pair_of_rows)
 
 
 @functools.cache

@@ -2,8 +2,7 @@
 
 Two sums are taken for each channel. They lie in memory while the rows go by, and several rows are
 added up before their sum is added to them: to load and store the sums once a row takes longer
-than to read the row. The rows that come next are asked for, because the processor sees no pattern
-in a few streams that lie close together: 8192 rows of 256 channels took twice as long.
+than to read the row.
 """
 
 import functools
@@ -11,14 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.column_reading import GROUP, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_load_first, make_zeros, prefetch, store
+from numnorm.backends.cpu.lanes import make_load, make_load_first, make_zeros, store
 from numnorm.backends.cpu.storage import Storage
 
 # The most channels of a tile: a multiple of every number of lanes.
 TILE = 512
-# How many rows are added up at once.
-_GROUP = 8
 
 
 @functools.cache
@@ -35,12 +33,6 @@ def make_fill(storage: Storage) -> Callable[..., Any]:
     return fill
 
 
-@inlined
-def _ask_for(arrays: Any, i: int, j: int, rows: int) -> None:
-    for array in arrays:
-        prefetch(array[i], j + rows * array.shape[1])
-
-
 def _make_add_lanes(storage: Storage, pair: Callable[..., Any], rows: int) -> Callable[..., Any]:
     """Return a compiled function that adds up some rows, in lanes, and adds that to the sums."""
     load, zeros = make_load(storage.lanes), make_zeros(storage.working, storage.lanes)
@@ -49,7 +41,6 @@ def _make_add_lanes(storage: Storage, pair: Callable[..., Any], rows: int) -> Ca
     def add_lanes(arrays, i, j, rest, terms, t, sums):
         one, two = zeros(), zeros()
         for r in range(rows):
-            _ask_for(arrays, i + r, j, rows)
             first, second = pair(arrays, i + r, j, rest, terms, t)
             one, two = one + first, two + second
         store(sums[0], t, load(sums[0], t) + one)
@@ -63,18 +54,8 @@ def _make_add_rows(
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
     count = storage.lanes
-    load, load_first = make_load(count), make_load_first(count)
-
-    @inlined
-    def read_all(row, j, rest):
-        return load(row, j)
-
-    @inlined
-    def read_first(row, j, rest):
-        return load_first(row, j, rest)
-
-    add_all = _make_add_lanes(storage, make_pair(read_all), rows)
-    add_first = _make_add_lanes(storage, make_pair(read_first), rows)
+    add_all = _make_add_lanes(storage, make_pair(whole_lanes(count, ahead=rows).read), rows)
+    add_first = _make_add_lanes(storage, make_pair(first_lanes(count).read), rows)
 
     @inlined
     def add_rows(arrays, i, channel, width, terms, sums):
@@ -97,13 +78,13 @@ def make_tile_sums(storage: Storage, make_pair: Callable[..., Any]) -> Any:
     ``some_rows(arrays, start, stop, channel, width, terms, sums)`` adds up in the working type,
     and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
     """
-    add_group = _make_add_rows(storage, make_pair, _GROUP)
+    add_group = _make_add_rows(storage, make_pair, GROUP)
     add_row = _make_add_rows(storage, make_pair, 1)
 
     @inlined
     def some_rows(arrays, start, stop, channel, width, terms, sums):
-        grouped = stop - (stop - start) % _GROUP
-        for i in range(start, grouped, _GROUP):
+        grouped = stop - (stop - start) % GROUP
+        for i in range(start, grouped, GROUP):
             add_group(arrays, i, channel, width, terms, sums)
         for i in range(grouped, stop):
             add_row(arrays, i, channel, width, terms, sums)

@@ -25,12 +25,12 @@ from numnorm.backends.cpu.column_backward_kernels import (
     make_sums_along,
 )
 from numnorm.backends.cpu.column_forward_kernels import make_forward_across, make_forward_along
-from numnorm.backends.cpu.column_groups import GROUP
 from numnorm.backends.cpu.column_moments_kernels import (
     make_fold,
     make_moments_across,
     make_moments_along,
 )
+from numnorm.backends.cpu.column_reading import GROUP
 from numnorm.backends.cpu.column_terms_kernels import (
     make_centre_terms,
     make_gradient_terms,

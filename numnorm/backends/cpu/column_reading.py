@@ -1,0 +1,83 @@
+"""How the loops across channels read: in lanes or the first few of them, and several rows at once.
+
+The rows that come next are asked for, because the processor sees no pattern in a few streams that
+lie close together: the sums of 8192 rows of 256 channels took twice as long.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.lanes import make_load, make_load_first, prefetch, store, store_first
+from numnorm.backends.cpu.optional_lanes import make_elements, make_first_elements
+from numnorm.backends.cpu.storage import Storage
+
+# How many rows are taken at once.
+GROUP = 8
+# The narrowest wide row, in bytes. Of narrower ones several lie in a page, and the processor
+# follows one stream in a page better than several.
+_WIDE = 1 << 12
+
+
+class Access(NamedTuple):
+    """Compiled functions of an array, an index, and how many elements there are from there on.
+
+    Attributes
+    ----------
+    read : callable
+        ``read(array, j, rest)``: the elements.
+    term : callable
+        ``term(values, j, rest, default)``: those of an array, a number for all of them, or the
+        default for None.
+    write : callable
+        ``write(array, j, lanes, rest)``.
+    """
+
+    read: Callable[..., Any]
+    term: Callable[..., Any]
+    write: Callable[..., Any]
+
+
+@functools.cache
+def whole_lanes(count: int, ahead: int = 0) -> Access:
+    """Return the access to `count` lanes of which all are there.
+
+    Reading a row asks for what lies `ahead` rows further.
+    """
+    load, elements = make_load(count), make_elements(count)
+
+    @inlined
+    def read(array, j, rest):
+        if ahead > 0:
+            prefetch(array, j + ahead * array.size)
+        return load(array, j)
+
+    return Access(
+        read,
+        inlined(lambda values, j, rest, default: elements(values, j, default)),
+        inlined(lambda array, j, lanes, rest: store(array, j, lanes)),
+    )
+
+
+@functools.cache
+def first_lanes(count: int) -> Access:
+    """Return the access to the first of `count` lanes; the others are read as 0."""
+    load_first, elements = make_load_first(count), make_first_elements(count)
+    return Access(
+        inlined(lambda array, j, rest: load_first(array, j, rest)),
+        inlined(lambda values, j, rest, default: elements(values, j, rest, default)),
+        inlined(lambda array, j, lanes, rest: store_first(array, j, lanes, rest)),
+    )
+
+
+@functools.cache
+def make_is_wide(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``is_wide(x)``: whether its rows are worth taking in groups."""
+    itemsize = storage.container.itemsize
+
+    @inlined
+    def is_wide(x):
+        return x.shape[1] * itemsize >= _WIDE
+
+    return is_wide
