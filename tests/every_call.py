@@ -148,7 +148,7 @@ def digest(case: Case) -> str:
 def stay_with(twin: str) -> None:
     """Run every kernel's serial or its parallel twin from now on, whatever the size."""
     parallel = importlib.import_module("numnorm.backends.cpu.parallel")
-    vars(parallel).update(_worth_it=lambda *_: twin == "parallel", _SMALL_WORKQUEUE=0)
+    vars(parallel).update(_worth_it=lambda *_: twin == "parallel", _SMALL=0, _SMALL_WORKQUEUE=0)
 
 
 class Launches:

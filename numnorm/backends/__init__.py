@@ -36,14 +36,15 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
         If no backend takes this type and it does not turn into a NumPy array, or if its dtype
         is not one of real numbers.
     """
-    backend: Any = _backend_of(type(array))  # type: ignore[arg-type]  # types are hashable
+    backend: Any = backend_of(type(array))  # type: ignore[arg-type]  # types are hashable
     if backend is None:
-        backend, array = _backend_of(np.ndarray), _as_numpy(array, name)
+        backend, array = backend_of(np.ndarray), _as_numpy(array, name)
     return backend, backend.as_float_array(name, array)
 
 
 @functools.lru_cache(maxsize=256)
-def _backend_of(kind: Any) -> Backend | None:
+def backend_of(kind: Any) -> Backend | None:
+    """Return the backend of a type of array, None if there is none."""
     for entry in _REGISTRY:
         package = sys.modules.get(entry.package)
         if package is None or is_masked(kind):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from numnorm.arguments import Axis, check_choice, check_eps, row_layout
-from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Norm, scaling_by
+from numnorm.arguments import Axis, check_choice
+from numnorm.backends.contract import Detached, Norm
 from numnorm.norms.affine import AFFINE
+from numnorm.norms.over_axis import over_axis
 from numnorm.norms.results import Gradients, Normalized
 
 _LAYER = Norm(AFFINE, parameters=2)
@@ -16,6 +16,7 @@ _DETACHED = {
     "scale": Detached(scale=True),
     "both": Detached(mean=True, scale=True),
 }
+_CHOICES = tuple(_DETACHED)
 
 
 def layer_norm(
@@ -77,9 +78,7 @@ def layer_norm(
     array([[-1.2247,  0.    ,  1.2247],
            [-0.7071, -0.7071,  1.4142]])
     """
-    backend, x = backend_for(x, "x")
-    layout = row_layout(x.shape, axis)
-    scaling = scaling_by(check_eps(eps))
+    backend, x, layout, scaling = over_axis(x, axis, eps)
     return backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, False)[0]
 
 
@@ -110,9 +109,7 @@ def layer_norm_forward(
     >>> numnorm.layer_norm_forward([[1.0, 3.0]], eps=0)
     Normalized(y=array([[-1.,  1.]]), mean=array([2.]), rstd=array([1.]))
     """
-    backend, x = backend_for(x, "x")
-    layout = row_layout(x.shape, axis)
-    scaling = scaling_by(check_eps(eps))
+    backend, x, layout, scaling = over_axis(x, axis, eps)
     return Normalized(*backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, True))
 
 
@@ -179,11 +176,10 @@ def layer_norm_backward(
     >>> dx.round(4), dbeta
     (array([[ 0.2291, -0.3436,  0.1145]]), array([1., 0., 0.]))
     """
-    backend, x = backend_for(x, "x")
-    layout = row_layout(x.shape, axis)
-    detached = _DETACHED[check_choice("detach", detach, tuple(_DETACHED))]
+    backend, x, layout, scaling = over_axis(x, axis, 0.0)
+    detached = _DETACHED[None if detach is None else check_choice("detach", detach, _CHOICES)]
     return Gradients(
         *backend.row_backward(
-            _LAYER, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), detached, out
+            _LAYER, dy, x, mean, rstd, gamma, None, layout, scaling, detached, out
         )
     )

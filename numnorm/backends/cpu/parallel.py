@@ -54,8 +54,13 @@ def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None
     kernel.parallel(parts, *arguments)
 
 
+def is_small(elements: int) -> bool:
+    """Return whether work is done before threads would have started."""
+    return elements < _SMALL
+
+
 def _worth_it(elements: int, parts: int) -> bool:
-    return elements >= _SMALL and parts > 1 and _has_threads()
+    return not is_small(elements) and parts > 1 and _has_threads()
 
 
 def _has_threads() -> bool:

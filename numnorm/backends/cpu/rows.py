@@ -21,7 +21,7 @@ from numnorm.backends.cpu.arrays import (
 )
 from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.memory import empty_like
-from numnorm.backends.cpu.parallel import row_parts, run, summed_parts
+from numnorm.backends.cpu.parallel import is_small, row_parts, run, summed_parts
 from numnorm.backends.cpu.row_backward_kernel import make_row_backward
 from numnorm.backends.cpu.row_forward_kernel import make_row_forward
 from numnorm.backends.cpu.row_totals_kernel import make_row_totals
@@ -43,6 +43,8 @@ class _Plan(NamedTuple):
     # Whether a contiguous array of these rows is just what the kernel takes: the common case,
     # in which a small call is over before every check of the general one is done.
     direct: bool
+    # Whether neither threads nor the place of the output are worth a thought.
+    small: bool
 
 
 @functools.cache
@@ -72,6 +74,7 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
         row_parts(layout.rows, layout.rows * layout.width),
         (layout.run, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
         _is_direct(dtype, storage, layout),
+        is_small(layout.rows * layout.width),
     )
 
 
@@ -93,6 +96,7 @@ def _backward_plan(
         summed_parts(layout.rows, layout.width, summed),
         (layout.run, layout.channels, *shares, scaling.eps_on_deviation),
         _is_direct(dtype, storage, layout),
+        is_small(layout.rows * layout.width),
     )
 
 
@@ -104,13 +108,12 @@ def _weight(norm: Norm, name: str, value: Any, layout: RowLayout, storage: Stora
     """Return a parameter as a kernel takes it, or a number that is the norm's own."""
     if norm.parameters == 0:
         return storage.working(value)
+    expected, working = layout.parameter_shape, storage.working_dtype
+    plain = type(value) is np.ndarray and value.dtype is working and value.shape == expected
+    if plain and value.flags.carray:  # nothing left to ask
+        return value.reshape(layout.kernel_shape)
     return as_parameter(
-        name,
-        value,
-        layout.parameter_shape,
-        layout.parameter_meaning,
-        storage.working_dtype,
-        layout.kernel_shape,
+        name, value, expected, layout.parameter_meaning, working, layout.kernel_shape
     )
 
 
@@ -125,7 +128,7 @@ def row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    kernel, storage, size, elements, parts, constants, direct = _forward_plan(
+    kernel, storage, size, elements, parts, constants, direct, small = _forward_plan(
         norm, x.dtype, layout, scaling
     )
     source = x if direct and x.flags.carray else as_kernel_array(x, storage, layout.order, size)
@@ -136,11 +139,13 @@ def row_forward(
     if norm.parameters == 2 and (gamma is None) is not (beta is None):
         gamma, beta = both_or_neither(gamma, beta)
     if out is None:
-        target = empty_like(source, (gamma, beta))
+        target = np.empty_like(source) if small else empty_like(source, (gamma, beta))
     else:
         target = output_like(source, x, norm.names.x, out, storage, layout.order, (gamma, beta))
     saved = np.empty((2, layout.rows)) if save else _NOTHING_SAVED
-    if elements:
+    if small and elements:
+        kernel.serial(source, gamma, beta, *constants, target, saved, parts, 0, parts)
+    elif elements:
         arguments = (source, gamma, beta, *constants, target, saved, parts)
         run(kernel, arguments, elements, parts)
     else:
@@ -183,7 +188,7 @@ def row_backward(
         beta = _weight(norm, "beta", beta, layout, storage)
     dtype = gradient_dtype(names.gamma, given, x.dtype) if norm.parameters else x.dtype
     if out is None:
-        target = empty_like(source, (slope,))
+        target = np.empty_like(source) if plan.small else empty_like(source, (slope,))
     else:
         inputs = slope, rstd, mean, gamma, beta
         target = output_like(source, x, names.x, out, storage, order, inputs)
@@ -193,7 +198,10 @@ def row_backward(
         arguments = (
             slope, source, mean, rstd, gamma, beta, *plan.constants, target, *sums, plan.parts
         )  # fmt: skip
-        run(plan.kernel, arguments, plan.elements, plan.parts)
+        if plan.small:
+            plan.kernel.serial(*arguments, 0, plan.parts)
+        else:
+            run(plan.kernel, arguments, plan.elements, plan.parts)
     dx = target if plan.direct and out is None else result(target, x, out, order)
     if norm.parameters == 0:
         return dx, None, None
