@@ -82,8 +82,8 @@ def test_direction_of_imports(name):
         assert packages - sys.stdlib_module_names <= {"numpy"}
     if room == "backends":
         # A backend is handed a norm's formulas.
-        assert not imported_within(name, "numnorm.norms", "numnorm.commands")
-    if room == "norms":
+        assert not imported_within(name, "numnorm.norms", "numnorm.rnn", "numnorm.commands")
+    if room in ("norms", "rnn"):
         allowed = ("numnorm.backends.contract", "numnorm.backends.scalars")
         backends = imported_within(name, "numnorm.backends") - imported_within(name, *allowed)
         registry = {"numnorm.backends.backend_for", "numnorm.backends.backend_of"}

@@ -88,6 +88,51 @@ class Detached(NamedTuple):
     scale: bool = False
 
 
+class CellForm(NamedTuple):
+    """Where a recurrent cell is normalized, and how.
+
+    Attributes
+    ----------
+    gates : Norm or None
+        The norm of what enters the gates.
+    by_product : bool
+        Whether it is taken of the product with x and of that with the state, each by itself;
+        else of their sum.
+    separate : bool
+        Whether it is taken of each gate; else of all gates as one row.
+    cell : Norm or None
+        The norm of an LSTM's cell, on its way to the state.
+    carries_normalized : bool
+        Whether the next step is handed the normalized cell.
+    """
+
+    gates: Norm | None
+    by_product: bool
+    separate: bool
+    cell: Norm | None
+    carries_normalized: bool
+
+    @property
+    def name(self) -> str:
+        """Names the compiled kernels in the cache."""
+        norms = ("none" if n is None else n.formula.name for n in (self.gates, self.cell))
+        choices = self.by_product, self.separate, self.carries_normalized
+        return ".".join((*norms, "".join(str(int(choice)) for choice in choices)))
+
+
+class Steps(NamedTuple):
+    """Which rows belong to which step of a batch of sequences, the longer ones first.
+
+    Attributes
+    ----------
+    starts, counts : array of int64
+        Where each step's rows begin, and how many they are: the first of the step before.
+    """
+
+    starts: Any
+    counts: Any
+
+
 class Backend(Protocol):
     """The functions of a backend's package; arrays are of that backend's own type.
 
@@ -182,3 +227,46 @@ class Backend(Protocol):
         out: Any,
     ) -> tuple[Any, Any, Any]:
         """Return dx, dgamma, dbeta."""
+
+    def working(self, x: Any) -> Any:
+        """Return an array in the dtype that it is computed in, C-contiguous."""
+
+    def lstm_weights(self, given: Any, form: CellForm, ada_scale: float, ada_k: float) -> Any:
+        """Return the parameters of an LSTM, in the dtype of its x, as `lstm_forward` takes them.
+
+        They have the fields of `numnorm.rnn.LSTMParameters`.
+        """
+
+    def lstm_forward(
+        self,
+        form: CellForm,
+        scaling: Scaling,
+        x: Any,
+        steps: Steps,
+        weights: Any,
+        h: Any,
+        c: Any,
+        save: bool,
+    ) -> tuple[Any, Any, Any]:
+        """Return all states and cells, those given first, and what the backward pass needs.
+
+        x has the rows of all steps. If nothing is saved, the cells are the last ones alone.
+        """
+
+    def lstm_backward(
+        self,
+        form: CellForm,
+        scaling: Scaling,
+        x: Any,
+        steps: Steps,
+        weights: Any,
+        saved: Any,
+        dy: Any,
+        dh: Any,
+        dc: Any,
+    ) -> Any:
+        """Return the gradients of x, h, c and the weights, by name.
+
+        They follow from those of every state, the last state and the last cell; `dh` and `dc`
+        become those of the first ones.
+        """

@@ -28,7 +28,7 @@ def adaptive_gradient(dy: Any, xhat: Any, scale: Any, k: Any) -> Any:
 
 
 _ADAPTIVE = Formula("adaptive", centred=True, forward=adaptive, backward=adaptive_gradient)
-_ADA = Norm(_ADAPTIVE, parameters=0)
+ADA = Norm(_ADAPTIVE, parameters=0)
 
 
 def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
@@ -156,7 +156,7 @@ def _forward(
     layout = row_layout(x.shape, axis)
     scaling = _scaling(eps, eps_in, ddof, layout)
     factors = _scale_of(scale), check_number("k", k)
-    return backend.row_forward(_ADA, x, *factors, layout, scaling, out, save)
+    return backend.row_forward(ADA, x, *factors, layout, scaling, out, save)
 
 
 def ada_norm_backward(
@@ -220,5 +220,5 @@ def ada_norm_backward(
     scaling = _scaling(eps, eps_in, ddof, layout)
     k = check_number("k", k) * (1.0 if check_flag("detach_factor", detach_factor) else 2.0)
     return backend.row_backward(
-        _ADA, dy, x, mean, rstd, _scale_of(scale), k, layout, scaling, Detached(), out
+        ADA, dy, x, mean, rstd, _scale_of(scale), k, layout, scaling, Detached(), out
     )[0]

@@ -23,7 +23,7 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 
 _INDEX = ir.IntType(32)
 # NaN and infinity still propagate. A product and a sum may become one instruction.
-_FLAGS = ("contract", "nsz")
+FLAGS = ("contract", "nsz")
 
 
 class Lanes(types.Type):
@@ -58,7 +58,7 @@ def _nothing(kind: Any) -> Any:
     return ir.Constant(kind, ir.Undefined)
 
 
-def _spread(builder: Any, value: Any, count: int) -> Any:
+def spread(builder: Any, value: Any, count: int) -> Any:
     """Return lanes that are all the same value."""
     nothing = _nothing(ir.VectorType(value.type, count))
     first = builder.insert_element(nothing, value, _INDEX(0))
@@ -80,9 +80,9 @@ def _arithmetic(function: Callable[..., Any], instruction: str) -> None:
         for kind, value in zip(signature.args, arguments, strict=True):
             if not isinstance(kind, Lanes):
                 number = context.cast(builder, value, kind, lanes.element)
-                value = _spread(builder, number, lanes.count)
+                value = spread(builder, number, lanes.count)
             values.append(value)
-        return getattr(builder, instruction)(*values, flags=_FLAGS)
+        return getattr(builder, instruction)(*values, flags=FLAGS)
 
     @infer_global(function)
     class _Typing(AbstractTemplate):
@@ -97,6 +97,7 @@ def _arithmetic(function: Callable[..., Any], instruction: str) -> None:
 _arithmetic(operator.add, "fadd")
 _arithmetic(operator.sub, "fsub")
 _arithmetic(operator.mul, "fmul")
+_arithmetic(operator.truediv, "fdiv")
 
 
 def _plain_total(lanes: Any) -> Any:
@@ -142,7 +143,7 @@ def first_of(typing_context, lanes, count):
 
 def _chosen(builder: Any, count: Any, lanes: int) -> Any:
     """Return which lanes are among the first `count`."""
-    limit = _spread(builder, builder.trunc(count, _INDEX), lanes)
+    limit = spread(builder, builder.trunc(count, _INDEX), lanes)
     return builder.icmp_signed("<", _numbered(range(lanes)), limit)
 
 

@@ -43,6 +43,18 @@ def part(typing_context, values, index):
     return getitem.return_type(values, types.intp), generate
 
 
+def stretch(values, left, right):
+    """Return ``values[left:right]`` of an array; a number, or None, stands for every index."""
+    return values[left:right] if isinstance(values, np.ndarray) else values
+
+
+@overload(stretch, inline="always")
+def _stretch(values, left, right):
+    if isinstance(values, types.Array):
+        return lambda values, left, right: values[left:right]
+    return lambda values, left, right: values
+
+
 def present(flag, values):
     """Return the values, or None if the flag is None: the choice is made by the flag's type."""
     return None if flag is None else values

@@ -63,6 +63,11 @@ def _worth_it(elements: int, parts: int) -> bool:
     return not is_small(elements) and parts > 1 and _has_threads()
 
 
+def threads() -> int:
+    """Return how many threads a kernel would be run by, if it were worth it."""
+    return int(numba.get_num_threads()) if _has_threads() else 1
+
+
 def _has_threads() -> bool:
     if threads_are_gone():
         return False

@@ -45,7 +45,7 @@ def _rows_between_flushes(cut: tuple[int, int, int]) -> int:
 
 
 @functools.cache
-def _make_statistics(storage: Storage) -> Callable[..., Any]:
+def make_saved_statistics(storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that turns saved statistics into those of the working type."""
     real = storage.working
     power_of_two = make_power_of_two(storage)
@@ -63,7 +63,7 @@ def _make_statistics(storage: Storage) -> Callable[..., Any]:
 
 
 @functools.cache
-def _make_means(storage: Storage) -> Callable[..., Any]:
+def make_means(storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for what flows through a row's mean and scale."""
     real = storage.working
 
@@ -110,7 +110,7 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for one row of any width, cut into runs."""
     row_sums = _make_row_sums(formula, storage)
     input_gradients = make_input_gradients(formula, storage, 2 * storage.lanes)
-    statistics_of, means_of = _make_statistics(storage), _make_means(storage)
+    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
 
     @inlined
     def backward_row(row, saved, first_channel, cut, weights, flows, inner, totals):
@@ -138,7 +138,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     gradient_lanes = make_gradient_lanes(formula, storage, lanes)
     totals = make_totals(lanes)
     input_gradients = make_input_gradients(formula, storage, lanes)
-    statistics_of, means_of = _make_statistics(storage), _make_means(storage)
+    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
 
     @inlined
     def backward_tile(arrays, saved, cut, first, weights, flows, inner, scratch, start, number):

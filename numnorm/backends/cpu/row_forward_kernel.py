@@ -21,7 +21,7 @@ _inverse_deviation = inlined(inverse_deviation)
 
 
 @functools.cache
-def _make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``spread(row, scaling)``: a scale, and the row's statistics there.
 
     It is the scale at which the row's squares are in range, which is 1 for nearly every row.
@@ -82,7 +82,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that normalizes up to as many narrow rows as there are lanes."""
     real, lanes, smallest = storage.working, storage.lanes, storage.smallest_variance
     tile_sums = make_tile_sums(storage, centred=formula.centred)
-    spread, apply_row = _make_spread(formula, storage), _make_apply_row(formula, storage, lanes)
+    spread, apply_row = make_spread(formula, storage), _make_apply_row(formula, storage, lanes)
     room = room_for_sums(storage)
 
     @inlined
@@ -140,7 +140,7 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     """
     real, lanes = storage.working, storage.lanes
     narrow = NARROW // storage.working_dtype.itemsize
-    spread, tile = _make_spread(formula, storage), _make_tile(formula, storage)
+    spread, tile = make_spread(formula, storage), _make_tile(formula, storage)
     apply_row = _make_apply_row(formula, storage, 2 * lanes)
     scratch = make_scratch(real, room_for_sums(storage) + 5 * lanes)
     scratch_of_roots = make_scratch(np.float64, lanes)

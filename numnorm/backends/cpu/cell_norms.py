@@ -1,0 +1,113 @@
+"""A norm inside a recurrent cell: the statistics of one row, and what they make of its elements."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.backends.contract import Formula, Norm
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.optional import location, make_centre
+from numnorm.backends.cpu.row_backward_kernel import make_means, make_saved_statistics
+from numnorm.backends.cpu.row_forward_kernel import make_spread
+from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
+from numnorm.backends.cpu.storage import Storage
+
+
+class CellNorm(NamedTuple):
+    """Compiled functions of one row.
+
+    Attributes
+    ----------
+    statistics : callable
+        ``statistics(row, scaling)``
+    save : callable
+        ``save(statistics, mean, rstd, i)`` stores them as the backward pass reads them.
+    saved : callable
+        ``saved(mean, rstd, i)``: the statistics again.
+    apply : callable
+        ``apply(x, statistics, gamma, beta)`` of elements.
+    gradient : callable
+        ``gradient(dy, x, mean, rstd, i, gamma, beta, flows, dx)`` of a row.
+    """
+
+    statistics: Callable[..., Any]
+    save: Callable[..., Any]
+    saved: Callable[..., Any]
+    apply: Callable[..., Any]
+    gradient: Callable[..., Any]
+
+
+@functools.cache
+def make_cell_norm(norm: Norm | None, storage: Storage) -> CellNorm:
+    """Return the functions of a norm, or of none."""
+    return _identity() if norm is None else _norm(norm.formula, storage)
+
+
+def _norm(formula: Formula, storage: Storage) -> CellNorm:
+    real, spread = storage.working, make_spread(formula, storage)
+    forward, centred = inlined(formula.forward), make_centre(formula.centred)
+    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
+    gradient_sums = make_gradient_sums(formula, storage)
+    input_gradients = make_input_gradients(formula, storage, 2 * storage.lanes)
+
+    @inlined
+    def statistics(row, scaling):
+        scale, high, low, rstd = spread(row, scaling)
+        return scale, high, low, np.float64(rstd)
+
+    @inlined
+    def save(found, mean, rstd, i):
+        scale, high, low, inverse = found
+        mean[i] = location(high, low, inverse) / scale
+        rstd[i] = inverse * scale
+
+    @inlined
+    def apply(x, found, gamma, beta):
+        scale, high, low, rstd = found
+        return forward(centred(x * scale, high, low) * real(rstd), gamma, beta)
+
+    def centred_mean(mean, i):
+        return mean[i]
+
+    def no_mean(mean, i):
+        return None
+
+    mean_of = inlined(centred_mean if formula.centred else no_mean)
+
+    @inlined
+    def saved(mean, rstd, i):
+        return statistics_of(mean_of(mean, i), rstd[i])
+
+    @inlined
+    def gradient(dy, x, mean, rstd, i, gamma, beta, flows, dx):
+        found, weights = saved(mean, rstd, i), (gamma, beta)
+        sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, found, weights, (None, None))
+        input_gradients(dy, x, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
+
+    return CellNorm(statistics, save, saved, apply, gradient)
+
+
+def _identity() -> CellNorm:
+    @inlined
+    def statistics(row, scaling):
+        return None
+
+    @inlined
+    def save(found, mean, rstd, i):
+        pass
+
+    @inlined
+    def saved(mean, rstd, i):
+        return None
+
+    @inlined
+    def apply(x, found, gamma, beta):
+        return x
+
+    @inlined
+    def gradient(dy, x, mean, rstd, i, gamma, beta, flows, dx):
+        dx[:] = dy
+
+    return CellNorm(statistics, save, saved, apply, gradient)

@@ -1,0 +1,135 @@
+"""What functions like tanh are made of, in lanes: signs, polynomials, powers of two."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+
+from numnorm.backends.cpu.lanes import FLAGS, compiled_as, constant
+
+
+def _call(builder: Any, name: str, *values: Any) -> Any:
+    """Return what one of LLVM's functions makes of lanes."""
+    kind = values[0].type
+    suffix = {"float": "f32", "double": "f64"}[str(kind.element)]
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(kind, [value.type for value in values]),
+        f"llvm.{name}.v{kind.count}{suffix}",
+    )
+    return builder.call(function, values)
+
+
+def _plain_absolute(lanes: Any) -> Any:
+    return np.abs(lanes)
+
+
+@compiled_as(_plain_absolute)
+def absolute(typing_context, lanes):
+    """Return the absolute values."""
+
+    def generate(context, builder, signature, arguments):
+        return _call(builder, "fabs", *arguments)
+
+    return lanes(lanes), generate
+
+
+def _plain_with_sign_of(lanes: Any, signs: Any) -> Any:
+    return np.copysign(lanes, signs)
+
+
+@compiled_as(_plain_with_sign_of)
+def with_sign_of(typing_context, lanes, signs):
+    """Return the lanes with the signs of others."""
+
+    def generate(context, builder, signature, arguments):
+        return _call(builder, "copysign", *arguments)
+
+    return lanes(lanes, signs), generate
+
+
+@functools.cache
+def make_at_least(limit: float) -> Callable[[Any], Any]:
+    """Return a compiled ``at_least(lanes)``: the limit where they are below it; NaN stays."""
+
+    def plain(lanes):
+        return np.where(lanes < limit, lanes.dtype.type(limit), lanes)
+
+    @compiled_as(plain)
+    def operation(typing_context, lanes):
+        def generate(context, builder, signature, arguments):
+            (value,) = arguments
+            least = constant(value.type, limit)
+            return builder.select(builder.fcmp_ordered("<", value, least), least, value)
+
+        return lanes(lanes), generate
+
+    return operation
+
+
+def _plain_one_or(lanes: Any, signs: Any) -> Any:
+    return np.where(signs >= 0, lanes.dtype.type(1), lanes)
+
+
+@compiled_as(_plain_one_or)
+def one_or(typing_context, lanes, signs):
+    """Return 1 where another number is not negative, else the lane itself."""
+
+    def generate(context, builder, signature, arguments):
+        value, number = arguments
+        positive = builder.fcmp_ordered(">=", number, constant(number.type, 0.0))
+        return builder.select(positive, constant(value.type, 1.0), value)
+
+    return lanes(lanes, signs), generate
+
+
+@functools.cache
+def make_polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
+    """Return a compiled ``polynomial(lanes)``, by Horner's rule; the first coefficient is x's 0."""
+
+    def plain(lanes):
+        result = np.full_like(lanes, coefficients[-1])
+        for coefficient in coefficients[-2::-1]:
+            result = result * lanes + lanes.dtype.type(coefficient)
+        return result
+
+    @compiled_as(plain)
+    def operation(typing_context, lanes):
+        def generate(context, builder, signature, arguments):
+            (x,) = arguments
+            result = constant(x.type, coefficients[-1])
+            for coefficient in coefficients[-2::-1]:
+                product = builder.fmul(result, x, flags=FLAGS)
+                result = builder.fadd(product, constant(x.type, coefficient), flags=FLAGS)
+            return result
+
+        return lanes(lanes), generate
+
+    return operation
+
+
+# A number to which others are added to round them to integers: these end in its last bits.
+ROUNDING = {np.float32: 1.5 * 2.0**23, np.float64: 1.5 * 2.0**52}
+_EXPONENT = {"float": (32, 23, 127), "double": (64, 52, 1023)}
+
+
+def _plain_power_of_two(lanes: Any) -> Any:
+    exponents = lanes.astype(np.float64) - ROUNDING[lanes.dtype.type]
+    return np.ldexp(lanes.dtype.type(1), np.nan_to_num(exponents).astype(np.int32))
+
+
+@compiled_as(_plain_power_of_two)
+def power_of_two(typing_context, lanes):
+    """Return 2 to the power n for lanes that are ``ROUNDING + n``, in the range of normal ones."""
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        size, digits, bias = _EXPONENT[str(value.type.element)]
+        words = ir.VectorType(ir.IntType(size), value.type.count)
+        bits = builder.shl(builder.bitcast(value, words), constant(words, digits))
+        return builder.bitcast(builder.add(bits, constant(words, bias << digits)), value.type)
+
+    return lanes(lanes), generate

@@ -1,0 +1,99 @@
+"""The kernels of products with packed matrices, and of packing."""
+
+from numnorm.backends.cpu.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.jit import Twins, stand_alone, twins
+from numnorm.backends.cpu.product_tiles import make_product, tiling
+from numnorm.backends.cpu.storage import Storage
+
+# Of so many rows, packed, a tile's worth stays in the first-level cache.
+_DEPTH = 256
+
+
+def make_pack(storage: Storage) -> Twins:
+    """Return a kernel of ``a (depth, width), panels (flat), parts``: a, packed."""
+    lanes, real = storage.lanes, storage.working
+
+    def kernel(a, panels, parts, first, last):
+        stand_alone()
+        a, panels = borrowed(a), borrowed(panels)
+        depth, width = a.shape
+        start, stop = first * depth // parts, last * depth // parts
+        for p in range(-(-width // lanes)):
+            left = p * lanes
+            here = min(lanes, width - left)
+            for k in range(start, stop):
+                place = (p * depth + k) * lanes
+                for j in range(here):
+                    panels[place + j] = a[k, left + j]
+                for j in range(here, lanes):
+                    panels[place + j] = real(0)
+
+    return twins(f"product.pack.{storage.name}", kernel)
+
+
+def make_pack_transposed(storage: Storage) -> Twins:
+    """Return a kernel of ``a (width, depth), panels (flat), parts``: a's transpose, packed."""
+    lanes, real = storage.lanes, storage.working
+
+    def kernel(a, panels, parts, first, last):
+        stand_alone()
+        a, panels = borrowed(a), borrowed(panels)
+        width, depth = a.shape
+        count = -(-width // lanes)
+        for p in range(first * count // parts, last * count // parts):
+            left = p * lanes
+            here = min(lanes, width - left)
+            for k in range(depth):
+                place = (p * depth + k) * lanes
+                for j in range(here):
+                    panels[place + j] = a[left + j, k]
+                for j in range(here, lanes):
+                    panels[place + j] = real(0)
+
+    return twins(f"product.pack_transposed.{storage.name}", kernel)
+
+
+def make_rows_product(storage: Storage) -> Twins:
+    """Return a kernel of ``a (rows, depth), b, c (rows, width), parts``: c = a b, with b packed."""
+    lanes = storage.lanes
+    product = make_product(lanes, onto=False)
+
+    def kernel(a, b, c, parts, first, last):
+        stand_alone()
+        depth, width = a.shape[1], c.shape[1]
+        start, stop = first * a.shape[0] // parts, last * a.shape[0] // parts
+        a, b, c = borrowed(a.reshape(-1)), borrowed(b), borrowed(c.reshape(-1))
+        product(
+            a, start * depth, depth, 1, stop - start, b, 0, depth * lanes, depth,
+            c, start * width, width, width,
+        )  # fmt: skip
+
+    return twins(f"product.rows.{storage.name}", kernel)
+
+
+def make_columns_product(storage: Storage) -> Twins:
+    """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
+    lanes, most = storage.lanes, tiling().rows[0]
+    product = make_product(lanes, onto=True)
+    scratch = make_scratch(storage.working, _DEPTH * most)
+
+    def kernel(a, b, c, parts, first, last):
+        stand_alone()
+        a, b, width = borrowed(a), borrowed(b), c.shape[1]
+        flat, block = borrowed(c.reshape(-1)), scratch()
+        depth, tiles = a.shape[0], -(-a.shape[1] // most)
+        left, right = first * tiles // parts * most, last * tiles // parts * most
+        right = min(right, a.shape[1])
+        for start in range(0, depth, _DEPTH):
+            deep = min(_DEPTH, depth - start)
+            for m in range(left, right, most):
+                rows = min(most, right - m)
+                for k in range(deep):
+                    for r in range(rows):
+                        block[k * most + r] = a[start + k, m + r]
+                product(
+                    block, 0, 1, most, rows, b, start * lanes, depth * lanes, deep,
+                    flat, m * width, width, width,
+                )  # fmt: skip
+
+    return twins(f"product.columns.{storage.name}", kernel)

@@ -1,0 +1,206 @@
+"""Products of matrices, a tile of the result at a time, with each sum in a register.
+
+The right-hand matrix is packed: cut into panels as wide as there are lanes, with a panel's rows
+one after the other. Every element of the result is one sum over the depth, in order: it is the
+same bytes whichever rows stand beside its own, which no BLAS promises.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import binding, ir
+from numba.core import cgutils, config, types
+
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.lanes import (
+    FLAGS,
+    compiled_as,
+    constant,
+    load_first_from,
+    load_from,
+    spread,
+    store_at,
+    store_first_at,
+)
+
+
+class Tiling(NamedTuple):
+    """How many rows and panels a tile has: the sums of the largest must fit the registers."""
+
+    rows: tuple[int, ...]
+    panels: int
+
+
+@functools.cache
+def tiling() -> Tiling:
+    """Return the tiles for this processor."""
+    named = config.CPU_FEATURES or ""
+    wide = "+avx512f" in named if named else binding.get_host_cpu_features().get("avx512f", False)
+    return Tiling((12, 4, 1), 2) if wide else Tiling((6, 2, 1), 1)
+
+
+@functools.cache
+def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
+    """Return a compiled product of some rows with a packed matrix.
+
+    ``product(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width)`` stores
+    ``sum(a[at + r * row + k * step] * b[k, n])`` over k < depth at ``c[c_at + r * c_row + n]``,
+    or adds it there if `onto` is true. The arrays are flat; the panels of b lie `panel` elements
+    apart, and the first begins at `b_at`.
+    """
+    together = tiling().panels
+    several = _make_columns(together, lanes, onto=onto, partial=False)
+    one = _make_columns(1, lanes, onto=onto, partial=False)
+    part = _make_columns(1, lanes, onto=onto, partial=True)
+
+    @inlined
+    def product(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
+        whole = width // lanes
+        grouped = whole - whole % together
+        for p in range(0, grouped, together):
+            here = b_at + p * panel
+            several(a, at, row, step, rows, b, here, panel, depth, c, c_at + p * lanes, c_row, 0)
+        for p in range(grouped, whole):
+            here = b_at + p * panel
+            one(a, at, row, step, rows, b, here, panel, depth, c, c_at + p * lanes, c_row, 0)
+        rest = width - whole * lanes
+        if rest > 0:
+            here, there = b_at + whole * panel, c_at + whole * lanes
+            part(a, at, row, step, rows, b, here, panel, depth, c, there, c_row, rest)
+
+    return product
+
+
+def _make_columns(panels: int, lanes: int, *, onto: bool, partial: bool) -> Callable[..., Any]:
+    """Return a compiled function for some panels and any number of rows."""
+    sizes = tiling().rows
+    most, fewer, least = (
+        _make_tile(rows, panels, lanes, onto=onto, partial=partial) for rows in sizes
+    )
+    many, some, _ = sizes
+
+    @inlined
+    def columns(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, rest):
+        r = 0
+        while rows - r >= many:
+            most(
+                a, at + r * row, row, step, b, b_at, panel, depth, c, c_at + r * c_row, c_row, rest
+            )
+            r += many
+        while rows - r >= some:
+            fewer(
+                a, at + r * row, row, step, b, b_at, panel, depth, c, c_at + r * c_row, c_row, rest
+            )
+            r += some
+        while r < rows:
+            least(
+                a, at + r * row, row, step, b, b_at, panel, depth, c, c_at + r * c_row, c_row, rest
+            )
+            r += 1
+
+    return columns
+
+
+def _make_tile(
+    rows: int, panels: int, lanes: int, *, onto: bool, partial: bool
+) -> Callable[..., Any]:
+    """Return a compiled ``tile(a, at, row, step, b, b_at, panel, depth, c, c_at, c_row, rest)``.
+
+    If it is partial, only the first `rest` columns of its panel are there.
+    """
+
+    def plain(a, at, row, step, b, b_at, panel, depth, c, c_at, c_row, rest):
+        width = rest if partial else lanes
+        for r in range(rows):
+            for p in range(panels):
+                start = c_at + r * c_row + p * lanes
+                place = slice(start, start + width)
+                total = c[place].copy() if onto else np.zeros(width, c.dtype)
+                for k in range(depth):
+                    left = b_at + p * panel + k * lanes
+                    total += a[at + r * row + k * step] * b[left : left + width]
+                c[place] = total
+
+    @compiled_as(plain)
+    def tile(typing_context, a, at, row, step, b, b_at, panel, depth, c, c_at, c_row, rest):
+        numbers = [types.intp] * 3
+        kinds = (a, *numbers, b, *numbers, c, *numbers)
+
+        def generate(context, builder, signature, arguments):
+            left, right, target = (
+                _element(context, builder, signature.args[i], arguments[i], arguments[i + 1])
+                for i in (0, 4, 8)
+            )
+            _, _, row, step, _, _, panel, depth, _, _, c_row, rest = arguments
+            block = _Block(builder, rows, panels, ir.VectorType(left.type.pointee, lanes))
+            block.begin(target, c_row, rest if partial else None, onto=onto)
+            with cgutils.for_range(builder, depth) as loop:
+                block.add(left, loop.index, row, step, right, panel)
+            block.end(rest if partial else None)
+            return context.get_dummy_value()
+
+        return types.void(*kinds), generate
+
+    return tile
+
+
+class _Block:
+    """The instructions of a tile, whose sums LLVM keeps in registers."""
+
+    def __init__(self, builder: Any, rows: int, panels: int, kind: Any) -> None:
+        self.builder, self.rows, self.panels, self.kind = builder, rows, panels, kind
+        self.keys = [(r, p) for r in range(rows) for p in range(panels)]
+        self.sums = {key: cgutils.alloca_once(builder, kind) for key in self.keys}
+        self.places: dict[tuple[int, int], Any] = {}
+
+    def begin(self, target: Any, row: Any, rest: Any, *, onto: bool) -> None:
+        """Begin with what is there, or with 0."""
+        for r, p in self.keys:
+            line = self.builder.gep(target, [self.builder.mul(row, _size(r))])
+            place = self._lanes_at(line, _size(p * self.kind.count))
+            first = constant(self.kind, 0.0)
+            if onto and rest is not None:
+                first = load_first_from(self.builder, place, rest)
+            elif onto:
+                first = load_from(self.builder, place)
+            self.builder.store(first, self.sums[r, p])
+            self.places[r, p] = place
+
+    def add(self, left: Any, k: Any, row: Any, step: Any, right: Any, panel: Any) -> None:
+        """Add the products of one column of a and one row of b."""
+        builder = self.builder
+        along = builder.gep(right, [builder.mul(k, _size(self.kind.count))])
+        columns = [
+            load_from(builder, self._lanes_at(along, builder.mul(panel, _size(p))))
+            for p in range(self.panels)
+        ]
+        place = builder.gep(left, [builder.mul(k, step)])
+        for r in range(self.rows):
+            value = spread(builder, builder.load(place), self.kind.count)
+            for p in range(self.panels):
+                product = builder.fmul(value, columns[p], flags=FLAGS)
+                total = builder.fadd(builder.load(self.sums[r, p]), product, flags=FLAGS)
+                builder.store(total, self.sums[r, p])
+            place = builder.gep(place, [row])
+
+    def end(self, rest: Any) -> None:
+        """Store the sums."""
+        for key in self.keys:
+            total = self.builder.load(self.sums[key])
+            if rest is None:
+                store_at(self.builder, self.places[key], total)
+            else:
+                store_first_at(self.builder, self.places[key], total, rest)
+
+    def _lanes_at(self, start: Any, offset: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(start, [offset]), self.kind.as_pointer())
+
+
+def _size(number: int) -> Any:
+    return ir.Constant(ir.IntType(64), number)
+
+
+def _element(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [index])

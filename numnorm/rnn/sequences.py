@@ -1,0 +1,101 @@
+"""A batch of sequences of any lengths as rows: step by step, those of longer sequences first.
+
+The rows of a step are the first of the step before it, and no row is padding: it costs nothing,
+and cannot influence a result.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import as_plain_array, check_shape
+from numnorm.backends.contract import Steps
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SequenceLayout:
+    """Where the rows come from.
+
+    Attributes
+    ----------
+    time, batch : int
+        The shape of the padded array.
+    order : array of int or None
+        The sequences that are not empty, longest first; None if that is all, in turn.
+    places : array of int or None
+        Each row's place in an array (time, batch), as one index; None if that is all, in turn.
+    steps : Steps
+    last : array of int
+        The row of the last step of each sequence of the order.
+    """
+
+    time: int
+    batch: int
+    order: Array | None
+    places: Array | None
+    steps: Steps
+    last: Array
+
+    def rows(self, array: Array) -> Array:
+        """Return the rows of an array (time, batch, width)."""
+        flat = array.reshape(self.time * self.batch, array.shape[2])
+        return flat if self.places is None else flat[self.places]
+
+    def padded(self, rows: Array) -> Array:
+        """Return an array (time, batch, width) of rows, with zeros elsewhere."""
+        shape = (self.time, self.batch, rows.shape[1])
+        if self.places is None:
+            return rows.reshape(shape)
+        flat = np.zeros((self.time * self.batch, rows.shape[1]), rows.dtype)
+        flat[self.places] = rows
+        return flat.reshape(shape)
+
+    def ordered(self, states: Array) -> Array:
+        """Return the states (batch, width) of the order."""
+        return states if self.order is None else states[self.order]
+
+    def restored(self, states: Array, given: Array) -> Array:
+        """Return the states of the whole batch; an empty sequence's is the one it was given."""
+        if self.order is None:
+            return states
+        result = given.copy()
+        result[self.order] = states
+        return result
+
+
+def sequence_layout(time: int, batch: int, lengths: Any, reverse: bool) -> SequenceLayout:
+    """Return the layout of sequences of these lengths; None stands for all of the time."""
+    counted = np.full(batch, time) if lengths is None else check_lengths(lengths, time, batch)
+    order = np.argsort(-counted, kind="stable")
+    order = order[counted[order] > 0]
+    ordered = counted[order]
+    longest = int(ordered[0]) if ordered.size else 0
+    counts = np.searchsorted(-ordered, -np.arange(longest), side="left").astype(np.int64)
+    starts = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)[:longest]
+    even = ordered.size == batch and longest > 0 and ordered[-1] == time
+    rank = np.concatenate([np.arange(n) for n in counts]) if longest and not even else None
+    places = None
+    if reverse and even:
+        places = (np.arange(time)[::-1, None] * batch + np.arange(batch)).reshape(-1)
+    elif rank is not None:
+        step = np.repeat(np.arange(longest), counts)
+        moment = ordered[rank] - 1 - step if reverse else step
+        places = moment * batch + order[rank]
+    elif not even:
+        places = np.zeros(0, np.int64)
+    last = starts[ordered - 1] + np.arange(ordered.size) if longest else np.zeros(0, np.int64)
+    return SequenceLayout(time, batch, None if even else order, places, Steps(starts, counts), last)
+
+
+def check_lengths(lengths: Any, time: int, batch: int) -> Array:
+    """Return the lengths as an array of integers."""
+    array = as_plain_array("lengths", lengths)
+    check_shape("lengths", array.shape, (batch,), "one for each sequence")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"lengths must be integers, got dtype {array.dtype}")
+    for bad in array[(array < 0) | (array > time)]:
+        raise ValueError(f"lengths must be between 0 and {time}, the length of x, got {bad}")
+    return array.astype(np.int64)

@@ -1,0 +1,73 @@
+"""The definitions of the recurrent cells, one sequence and one step at a time, in longdouble."""
+
+import numpy as np
+import reference
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+class Norm:
+    """A norm by name; AdaNorm's factors are those of the first run in every other.
+
+    AdaNorm's authors define its gradient with the factor 1 - k y constant: a numerical gradient
+    has to leave it alone, too.
+    """
+
+    def __init__(self, name, eps):
+        self.name, self.eps = name, eps
+        self.factors, self.turn = [], None
+
+    def rerun(self):
+        self.turn = 0
+
+    def __call__(self, x, gamma=None, beta=None):
+        if self.name is None:
+            return x
+        if self.name == "layer":
+            return reference.layer_norm(x, gamma, beta, eps=self.eps)[0]
+        if self.name == "rms":
+            return reference.rms_norm(x, gamma, eps=self.eps)[0]
+        xhat = reference.layer_norm(x, eps=self.eps)[0]
+        if self.turn is None:
+            self.factors.append(1 - np.longdouble(0.1) * xhat)
+            return self.factors[-1] * xhat
+        self.turn += 1
+        return self.factors[self.turn - 1] * xhat
+
+
+def lstm_step(norm, variant, p, x, h, c):
+    """One step of one sequence; p holds the parameters by name."""
+    of_x, of_h = p["weight_x"] @ x, p["weight_h"] @ h
+    if variant in ("paper", "normalized_cell"):
+        z = norm(of_h, p["gamma_h"], p["beta_h"]) + norm(of_x, p["gamma_x"], p["beta_x"])
+    elif variant == "per_gate":
+        z = np.concatenate(
+            [
+                norm(*(None if a is None else a[part] for a in (of_x + of_h, *weights)))
+                for weights in [(p["gamma_h"], p["beta_h"])]
+                for part in np.split(np.arange(of_h.size), 4)
+            ]
+        )
+    else:
+        z = of_x + of_h
+    z = z + (0 if p["bias"] is None else p["bias"])
+    f, i, o, g = np.split(z, 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    normalized = norm(c, p["gamma_c"], p["beta_c"])
+    h = sigmoid(o) * np.tanh(normalized)
+    return h, normalized if variant == "normalized_cell" else c
+
+
+def lstm(norm, variant, p, x, h, c, lengths=None, reverse=False):
+    """Every state, the last ones and the last cells, of x (T, B, I)."""
+    time, batch = x.shape[:2]
+    y = np.zeros((time, *h.shape), np.longdouble)
+    h, c = np.array(h, np.longdouble), np.array(c, np.longdouble)
+    for b in range(batch):
+        steps = range(time if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
+            h[b], c[b] = lstm_step(norm, variant, p, x[t, b], h[b], c[b])
+            y[t, b] = h[b]
+    return y, h, c
