@@ -1,11 +1,12 @@
 """The kernels of products with packed matrices, and of packing."""
 
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.jit import Twins, stand_alone, twins
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.lanes import make_load_first, store
 from numnorm.backends.cpu.product_tiles import make_product, tiling
 from numnorm.backends.cpu.storage import Storage
 
-# Of so many rows, packed, a tile's worth stays in the first-level cache.
+# Of so many rows, a tile's columns stay in the first-level cache.
 _DEPTH = 256
 
 
@@ -74,8 +75,15 @@ def make_rows_product(storage: Storage) -> Twins:
 def make_columns_product(storage: Storage) -> Twins:
     """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
     lanes, most = storage.lanes, tiling().rows[0]
-    product = make_product(lanes, onto=True)
-    scratch = make_scratch(storage.working, _DEPTH * most)
+    product, load_first = make_product(lanes, onto=True), make_load_first(lanes)
+    step = -(-most // lanes) * lanes
+    scratch = make_scratch(storage.working, _DEPTH * step)
+
+    @inlined
+    def copy(a, start, deep, left, rows, block):
+        for k in range(deep):
+            for r in range(0, rows, lanes):
+                store(block, k * step + r, load_first(a[start + k], left + r, rows - r))
 
     def kernel(a, b, c, parts, first, last):
         stand_alone()
@@ -88,11 +96,9 @@ def make_columns_product(storage: Storage) -> Twins:
             deep = min(_DEPTH, depth - start)
             for m in range(left, right, most):
                 rows = min(most, right - m)
-                for k in range(deep):
-                    for r in range(rows):
-                        block[k * most + r] = a[start + k, m + r]
+                copy(a, start, deep, m, rows, block)
                 product(
-                    block, 0, 1, most, rows, b, start * lanes, depth * lanes, deep,
+                    block, 0, 1, step, rows, b, start * lanes, depth * lanes, deep,
                     flat, m * width, width, width,
                 )  # fmt: skip
 
