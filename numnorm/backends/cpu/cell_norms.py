@@ -29,7 +29,8 @@ class CellNorm(NamedTuple):
     apply : callable
         ``apply(x, statistics, gamma, beta)`` of elements.
     gradient : callable
-        ``gradient(dy, x, mean, rstd, i, gamma, beta, flows, dx)`` of a row.
+        ``gradient(dy, x, mean, rstd, i, gamma, beta, flows, sums, dx)`` of a row; what gamma
+        and beta get of it is added to the sums.
     """
 
     statistics: Callable[..., Any]
@@ -42,10 +43,12 @@ class CellNorm(NamedTuple):
 @functools.cache
 def make_cell_norm(norm: Norm | None, storage: Storage) -> CellNorm:
     """Return the functions of a norm, or of none."""
-    return _identity() if norm is None else _norm(norm.formula, storage)
+    if norm is None:
+        return _identity()
+    return _norm(norm.formula, storage, summed=norm.parameters > 0)
 
 
-def _norm(formula: Formula, storage: Storage) -> CellNorm:
+def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     real, spread = storage.working, make_spread(formula, storage)
     forward, centred = inlined(formula.forward), make_centre(formula.centred)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
@@ -80,10 +83,12 @@ def _norm(formula: Formula, storage: Storage) -> CellNorm:
     def saved(mean, rstd, i):
         return statistics_of(mean_of(mean, i), rstd[i])
 
+    targets_of = inlined((lambda sums: sums) if summed else (lambda sums: (None, None)))
+
     @inlined
-    def gradient(dy, x, mean, rstd, i, gamma, beta, flows, dx):
+    def gradient(dy, x, mean, rstd, i, gamma, beta, flows, sums, dx):
         found, weights = saved(mean, rstd, i), (gamma, beta)
-        sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, found, weights, (None, None))
+        sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, found, weights, targets_of(sums))
         input_gradients(dy, x, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
 
     return CellNorm(statistics, save, saved, apply, gradient)
@@ -107,7 +112,8 @@ def _identity() -> CellNorm:
         return x
 
     @inlined
-    def gradient(dy, x, mean, rstd, i, gamma, beta, flows, dx):
-        dx[:] = dy
+    def gradient(dy, x, mean, rstd, i, gamma, beta, flows, sums, dx):
+        for j in range(dy.size):
+            dx[j] = dy[j]
 
     return CellNorm(statistics, save, saved, apply, gradient)

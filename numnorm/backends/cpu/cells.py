@@ -1,22 +1,22 @@
 """Recurrent cells on NumPy arrays: the products of all steps, the kernel of the steps, the sums."""
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import RowLayout, row_layout
-from numnorm.backends.contract import CellForm, Detached, Norm, Scaling, Steps
+from numnorm.backends.contract import CellForm, Norm, Scaling, Steps
 from numnorm.backends.cpu.arrays import Array
 from numnorm.backends.cpu.jit import Twins
-from numnorm.backends.cpu.lstm_kernels import make_lstm_backward, make_lstm_forward
+from numnorm.backends.cpu.lstm_backward_kernel import SECTIONS, make_lstm_backward
+from numnorm.backends.cpu.lstm_forward_kernel import make_lstm_forward
 from numnorm.backends.cpu.parallel import run, threads
 from numnorm.backends.cpu.products import packed, product, table, transposed_product
-from numnorm.backends.cpu.rows import row_backward, row_forward
 from numnorm.backends.cpu.storage import storage_of
 
 # A thread takes so many rows of a batch at least: its products are faster with more.
 _LEAST_ROWS = 4
+# The sums for the parameters are taken for so many groups of rows at most.
+_MOST_GROUPS = 64
 
 
 class Weights(NamedTuple):
@@ -25,10 +25,10 @@ class Weights(NamedTuple):
     weight_x: Array
     weight_h: Array
     offset: Array
-    gamma_x: Any
-    beta_x: Any
     gamma_h: Any
     beta_h: Any
+    gamma_x: Any
+    beta_x: Any
     gamma_c: Any
     beta_c: Any
 
@@ -38,28 +38,22 @@ class Saved(NamedTuple):
 
     Attributes
     ----------
-    product_x, product_h : array (rows, 4H)
-        The products with x and with the state, as the norm of the gates reads them; the first is
-        None where they are added up, and both are where there is no such norm.
-    gates : array (rows, 4H)
-        f, i, o and g.
+    z, xp : array (rows, 4H)
+        The products with the state and with x; their sum and None where no norm is taken of each.
     cell : array (rows, H)
         Before its norm.
     carried, state : array (batch + rows, H)
         The cell as each step was handed it, and the states; first those given.
-    statistics_x, statistics_h, statistics_c : tuple of array
-        Mean and rstd of the products with x, those with the state, and the cell.
+    statistics : tuple of array
+        Mean and rstd of z, of xp and of the cell; of size 0 where there is no norm.
     """
 
-    product_x: Array | None
-    product_h: Array | None
-    gates: Array
+    z: Array
+    xp: Array | None
     cell: Array
     carried: Array
     state: Array
-    statistics_x: tuple[Any, Any]
-    statistics_h: tuple[Any, Any]
-    statistics_c: tuple[Any, Any]
+    statistics: tuple[Array, ...]
 
 
 class Gradients(NamedTuple):
@@ -105,8 +99,8 @@ def lstm_weights(given: Any, form: CellForm, ada_scale: float, ada_k: float) -> 
         given.weight_x,
         given.weight_h,
         offset.astype(dtype),
-        *pair(form.gates if form.by_product else None, given.gamma_x, None, 4 * hidden),
         *pair(form.gates, given.gamma_h, None, 4 * hidden),
+        *pair(form.gates if form.by_product else None, given.gamma_x, None, 4 * hidden),
         *pair(form.cell, given.gamma_c, beta_c, hidden),
     )
 
@@ -127,46 +121,33 @@ def lstm_forward(
     """
     storage = storage_of(x.dtype)
     rows, (batch, width) = x.shape[0], h.shape
-    product_x = product(x, packed(weights.weight_x.T, storage), 4 * width, storage)
-    xn, statistics_x = _normalized_inputs(form, scaling, product_x, weights, save)
-    z = product_x if xn is None else table((rows if save else batch, 4 * width), storage)
-    gates = z if xn is None else xn
-    if save and form.gates is not None and xn is None:
-        gates = table(z.shape, storage)
+    xp = product(x, packed(weights.weight_x.T, storage), 4 * width, storage)
+    z = table((rows if save else batch, 4 * width), storage) if form.by_product else xp
     state = table((batch + rows, width), storage)
     carried = table((batch + rows if save else batch, width), storage)
     state[:batch], carried[:batch] = h, c
     cell = carried[batch:] if save else carried
     if form.carries_normalized:
         cell = table(cell.shape, storage)
-    statistics_h = _room(rows * _norms_of_gates(form) if save and form.gates else 0)
-    statistics_c = _room(rows if save and form.cell else 0)
-    arguments = (
-        *steps, packed(weights.weight_h.T, storage), z, xn, weights.offset,
-        weights.gamma_h, weights.beta_h, weights.gamma_c, weights.beta_c,
-        *_scaling(scaling, 4 * width // _norms_of_gates(form)), *_scaling(scaling, width),
-        gates, cell, carried, state, *statistics_h, *statistics_c,
-    )  # fmt: skip
-    _run(make_lstm_forward(form, storage), arguments, rows, batch, width)
-    if not save:
-        return state, carried, None
     saved = Saved(
-        product_x if form.by_product else None, None if form.gates is None else z,
-        gates, cell, carried, state, statistics_x, statistics_h, statistics_c,
+        z, xp if form.by_product else None, cell, carried, state,
+        _statistics(form, rows if save else 0),
     )  # fmt: skip
-    return state, carried, saved
+    arguments = (
+        *steps, packed(weights.weight_h.T, storage), saved.z, saved.xp, *weights[2:],
+        *_scaling(scaling, 4 * width // _norms_of_gates(form)), *_scaling(scaling, width),
+        cell, carried, state, table((batch, width), storage), *saved.statistics,
+    )  # fmt: skip
+    parts = batch // _LEAST_ROWS
+    _run(make_lstm_forward(form, storage), arguments, rows, width, parts)
+    return state, carried, saved if save else None
 
 
-def _normalized_inputs(
-    form: CellForm, scaling: Scaling, product_x: Array, weights: Weights, save: bool
-) -> tuple[Array | None, tuple[Any, Any]]:
-    """Return the normalized products with x and their statistics, if a norm is taken of them."""
-    if form.gates is None or not form.by_product:
-        return None, (None, None)
-    layout, out = row_layout(product_x.shape, -1), None if save else product_x
-    gamma, beta = weights.gamma_x, weights.beta_x
-    xn, mean, rstd = row_forward(form.gates, product_x, gamma, beta, layout, scaling, out, save)
-    return xn, (mean, rstd)
+def _statistics(form: CellForm, rows: int) -> tuple[Array, ...]:
+    """Return room for mean and rstd of z, of xp and of the cell."""
+    of_z = rows * _norms_of_gates(form) if form.gates else 0
+    sizes = of_z, rows if form.by_product else 0, rows if form.cell else 0
+    return tuple(np.empty(size) for size in sizes for _ in range(2))
 
 
 def lstm_backward(
@@ -186,110 +167,37 @@ def lstm_backward(
     """
     storage = storage_of(x.dtype)
     rows, (batch, width) = x.shape[0], dh.shape
-    dn, dz = table((rows, width), storage), table((rows, 4 * width), storage)
-    z = saved.gates if saved.product_h is None else saved.product_h
+    dz = table((rows, 4 * width), storage)
+    dxp = table(dz.shape, storage) if form.by_product else None
+    group = max(_LEAST_ROWS, -(-batch // _MOST_GROUPS))
+    totals = np.zeros((-(-batch // group), SECTIONS * width))
     arguments = (
-        *steps, packed(weights.weight_h, storage), dy, dh, dc, saved.gates, z,
-        saved.cell, saved.carried,
-        weights.gamma_h, weights.beta_h, weights.gamma_c, weights.beta_c,
-        *saved.statistics_h, *saved.statistics_c,
+        *steps, packed(weights.weight_h, storage), dy, dh, dc,
+        saved.z, saved.xp, saved.cell, saved.carried, *weights[2:], *saved.statistics,
         *_flows(form.gates, scaling, 4 * width // _norms_of_gates(form)),
         *_flows(form.cell, scaling, width),
-        dn, dz, table((batch, width), storage), table((batch, 4 * width), storage),
+        dz, dxp, table((batch, 4 * width), storage),
+        table((batch, width), storage), table((batch, width), storage),
+        totals.astype(storage.working_dtype), totals, group,
     )  # fmt: skip
-    _run(make_lstm_backward(form, storage), arguments, rows, batch, width)
-    of_cell = _cell_gradients(form, scaling, dn, weights, saved)
-    of_x, of_h, offset, of_gates = _gate_gradients(form, scaling, dz, weights, saved)
+    _run(make_lstm_backward(form, storage), arguments, rows, width, totals.shape[0])
+    of_x = dz if dxp is None else dxp
     before = packed(_states_before(saved.state, steps), storage)
     inputs, width_x = packed(x, storage), x.shape[1]
+    sections = np.cumsum([4 * width, 4 * width, 4 * width, width])
+    offset, gamma_h, gamma_x, gamma_c, beta_c = np.split(totals.sum(axis=0), sections)
     return Gradients(
         product(of_x, packed(weights.weight_x, storage), width_x, storage),
         dh,
         dc,
         transposed_product(of_x, inputs, width_x, storage),
-        transposed_product(of_h, before, width, storage),
+        transposed_product(dz, before, width, storage),
         offset,
-        *of_gates,
-        *of_cell,
+        gamma_x,
+        gamma_h,
+        gamma_c,
+        beta_c,
     )
-
-
-def _cell_gradients(
-    form: CellForm, scaling: Scaling, dn: Array, weights: Weights, saved: Saved
-) -> tuple[Any, Any]:
-    """Return the gradients of gamma and beta of the cell's norm."""
-    if form.cell is None or form.cell.parameters == 0:
-        return None, None
-    _, gamma, beta = _norm_gradients(
-        form.cell, scaling, dn, saved.cell, saved.statistics_c, weights.gamma_c, weights.beta_c
-    )
-    return gamma, beta
-
-
-def _gate_gradients(
-    form: CellForm, scaling: Scaling, dz: Array, weights: Weights, saved: Saved
-) -> tuple[Array, Array, Array, tuple[Any, Any]]:
-    """Return the gradients of both products, of all that is added, and of both gammas."""
-    if form.gates is None:
-        return dz, dz, _column_sums(dz), (None, None)
-    layout = _gate_layout(dz.shape[0], dz.shape[1] // 4) if form.separate else None
-    of_h, gamma_h, offset = _norm_gradients(
-        form.gates, scaling, dz, saved.product_h, saved.statistics_h,
-        weights.gamma_h, weights.beta_h, layout,
-    )  # fmt: skip
-    of_x, gamma_x = of_h, None
-    if form.by_product:
-        of_x, gamma_x, _ = _norm_gradients(
-            form.gates, scaling, dz, saved.product_x, saved.statistics_x,
-            weights.gamma_x, weights.beta_x,
-        )  # fmt: skip
-    offset = _column_sums(dz) if offset is None else offset.reshape(-1)
-    return of_x, of_h, offset, (gamma_x, gamma_h)
-
-
-def _norm_gradients(
-    norm: Norm,
-    scaling: Scaling,
-    dy: Array,
-    x: Any,
-    statistics: tuple[Any, Any],
-    gamma: Any,
-    beta: Any,
-    layout: RowLayout | None = None,
-) -> tuple[Array, Any, Any]:
-    shape = x.shape
-    if layout is None:
-        layout = row_layout(shape, -1)
-    else:
-        dy, x = dy.reshape(-1, layout.width), x.reshape(-1, layout.width)
-        gamma = gamma.reshape(layout.parameter_shape) if isinstance(gamma, np.ndarray) else gamma
-    dx, dgamma, dbeta = row_backward(
-        norm, dy, x, *statistics, gamma, beta if norm.parameters == 0 else None, layout, scaling,
-        Detached(), None,
-    )  # fmt: skip
-    return dx.reshape(shape), dgamma, dbeta
-
-
-@functools.lru_cache(maxsize=256)
-def _gate_layout(rows: int, width: int) -> RowLayout:
-    """Return the rows of each gate by itself, with a gamma for each gate's elements."""
-    return RowLayout(
-        order=None,
-        rows=4 * rows,
-        width=width,
-        run=width,
-        channels=4,
-        shared=False,
-        statistic_shape=(4 * rows,),
-        parameter_shape=(4, width),
-        parameter_meaning="the gates",
-        is_matrix=True,
-    )
-
-
-def _column_sums(table: Array) -> Array:
-    sums: Array = np.add.reduce(table, axis=0, dtype=np.float64)
-    return sums
 
 
 def _states_before(state: Array, steps: Steps) -> Array:
@@ -302,20 +210,15 @@ def _states_before(state: Array, steps: Steps) -> Array:
     return np.concatenate([state[b : b + n] for b, n in zip(before, counts, strict=True)])
 
 
-def _run(kernel: Twins, arguments: tuple[Any, ...], rows: int, batch: int, width: int) -> None:
-    """Run a kernel of all steps: no row's result depends on how the batch is cut."""
-    parts = batch // _LEAST_ROWS
-    parts = min(threads(), parts) if parts > 1 else 1
+def _run(kernel: Twins, arguments: tuple[Any, ...], rows: int, width: int, most: int) -> None:
+    """Run a kernel of all steps: no result depends on how many parts a batch is cut into."""
+    parts = min(threads(), most) if most > 1 else 1
     if rows:  # the kernels ask for the rows of the first step
         run(kernel, (*arguments, parts), rows * width * width // 64, parts)
 
 
 def _norms_of_gates(form: CellForm) -> int:
     return 4 if form.separate else 1
-
-
-def _room(rows: int) -> tuple[Array, Array]:
-    return np.empty(rows), np.empty(rows)
 
 
 def _scaling(scaling: Scaling, width: int) -> tuple[float, float, float]:

@@ -1,0 +1,231 @@
+"""The backward kernel of a normalized LSTM: all steps of some of the batch's rows, in reverse.
+
+The gates are computed again from what enters them: that takes less time than to store and load
+them. What the parameters of the norms get is summed up for a few rows of the batch at a time, in
+the working type, and flushed to float64 every few steps: those rows follow from the shape alone.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.contract import CellForm
+from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.activations import make_sigmoid, make_tanh
+from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.cell_norms import make_cell_norm
+from numnorm.backends.cpu.column_reading import Access, first_lanes, whole_lanes
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.lstm_forward_kernel import before_step, rows_of_step
+from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gate_value
+from numnorm.backends.cpu.optional import part
+from numnorm.backends.cpu.product_tiles import make_product
+from numnorm.backends.cpu.storage import Storage
+
+
+def _make_gates(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled function of some elements: the gates again."""
+    value, write = make_gate_value(form, storage, access), access.write
+    sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
+
+    @inlined
+    def gates_again(z, xp, weights, found, gates, j, rest):
+        width = gates.size // 4
+        write(gates, j, sigmoid(value(z, xp, weights, found[0], j, rest)), rest)
+        i, o, g = j + width, j + 2 * width, j + 3 * width
+        write(gates, i, sigmoid(value(z, xp, weights, found[1], i, rest)), rest)
+        write(gates, o, sigmoid(value(z, xp, weights, found[2], o, rest)), rest)
+        write(gates, g, tanh(value(z, xp, weights, found[3], g, rest)), rest)
+
+    return gates_again
+
+
+def _make_state_gradient(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled function of some elements: what reaches the normalized cell, and o."""
+    read, term, write = access
+    apply, real = make_cell_norm(form.cell, storage).apply, storage.working
+    tanh, carries = make_tanh(real), form.carries_normalized
+
+    @inlined
+    def state_gradient(slopes, dc, gates, cell, weights, found, dn, sums, j, rest):
+        gamma, beta = weights
+        gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
+        out, at = tanh(apply(read(cell, j, rest), found, gain, shift)), j + 2 * cell.size
+        o, slope = read(gates, at, rest), read(slopes[0], j, rest) + read(slopes[1], j, rest)
+        gradient = slope * o * (real(1) - out * out)
+        if carries:
+            gradient = gradient + read(dc, j, rest)
+        write(dn, j, gradient, rest)
+        gradient = slope * out * o * (real(1) - o)
+        write(gates, at, gradient, rest)
+        write(sums, at, read(sums, at, rest) + gradient, rest)
+
+    return state_gradient
+
+
+def _make_gate_gradient(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled function of some elements: what reaches f, i, g and the cell before."""
+    read, _, write = access
+    real, carries = storage.working, form.carries_normalized
+
+    @inlined
+    def put(gates, sums, j, gradient, rest):
+        write(gates, j, gradient, rest)
+        write(sums, j, read(sums, j, rest) + gradient, rest)
+
+    @inlined
+    def gate_gradient(dcell, dc, gates, before, sums, j, rest):
+        width = dc.size
+        f, i = read(gates, j, rest), read(gates, j + width, rest)
+        g = read(gates, j + 3 * width, rest)
+        slope = read(dcell, j, rest)
+        if not carries:
+            slope = slope + read(dc, j, rest)
+        put(gates, sums, j, slope * read(before, j, rest) * f * (real(1) - f), rest)
+        put(gates, sums, j + width, slope * g * i * (real(1) - i), rest)
+        put(gates, sums, j + 3 * width, slope * i * (real(1) - g * g), rest)
+        write(dc, j, slope * f, rest)
+
+    return gate_gradient
+
+
+def _make_through_gates(form: CellForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that fills a row's gates again."""
+    count, gates = storage.lanes, make_gate_norm(form, storage)
+    some = _make_gates(form, storage, whole_lanes(count))
+    last = _make_gates(form, storage, first_lanes(count))
+
+    @inlined
+    def fill(z, xp, weights, saved, i, row):
+        width = row.size // 4
+        whole = width - width % count
+        found = gates.again(saved, i)
+        for j in range(0, whole, count):
+            some(z, xp, weights, found, row, j, count)
+        if whole < width:
+            last(z, xp, weights, found, row, whole, width - whole)
+
+    return fill
+
+
+def _make_row(form: CellForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function: a row's gates become the gradients of what enters them."""
+    count, norm = storage.lanes, make_cell_norm(form.cell, storage)
+    state_gradient = _make_state_gradient(form, storage, whole_lanes(count))
+    last_of_state = _make_state_gradient(form, storage, first_lanes(count))
+    gate_gradient = _make_gate_gradient(form, storage, whole_lanes(count))
+    last_of_gates = _make_gate_gradient(form, storage, first_lanes(count))
+
+    @inlined
+    def row(slopes, dc, gates, before, cell, weights, saved, i, flows, dn, dcell, sums):
+        gamma, beta = weights
+        offset, of_cell = sums
+        whole = dc.size - dc.size % count
+        rest = dc.size - whole
+        found = norm.saved(saved[0], saved[1], i)
+        for j in range(0, whole, count):
+            state_gradient(slopes, dc, gates, cell, weights, found, dn, offset, j, count)
+        if rest > 0:
+            last_of_state(slopes, dc, gates, cell, weights, found, dn, offset, whole, rest)
+        norm.gradient(dn, cell, saved[0], saved[1], i, gamma, beta, flows, of_cell, dcell)
+        for j in range(0, whole, count):
+            gate_gradient(dcell, dc, gates, before, offset, j, count)
+        if rest > 0:
+            last_of_gates(dcell, dc, gates, before, offset, whole, rest)
+
+    return row
+
+
+@inlined
+def _sections(sums, width):
+    """Return a row's sums: of all that is added, both gammas of the gates, the cell's gradients."""
+    four = 4 * width
+    of_cell = sums[3 * four : 3 * four + width], sums[3 * four + width :]
+    return sums[:four], (sums[four : 2 * four], sums[2 * four : 3 * four]), of_cell
+
+
+# How many numbers for each unit there are in a row of sums.
+SECTIONS = 14
+
+
+@functools.cache
+def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
+    """Return the backward kernel of an LSTM.
+
+    It takes
+
+    - ``starts, counts`` as the forward pass;
+    - ``weights``, the packed W_h;
+    - ``dy (rows, H)``, the gradients of all states;
+    - ``dh, dc (batch, H)``, those of the last state and cell, which become those of the first;
+    - ``z (rows, 4H)``, ``xp (rows, 4H)`` or None, ``cell (rows, H)`` and
+      ``carried (batch + rows, H)`` as the forward pass left them, the offset, gammas and betas,
+      and its statistics;
+    - for both norms: 1 over the number of elements, the same for the scale, and epsilon on the
+      deviation;
+    - ``dz, dxp (rows, 4H)``, the results, the second None where xp is;
+    - ``gates (batch, 4H)``, ``dn, dcell (batch, H)`` to work in;
+    - ``sums, totals (groups, 14 H)`` of 0, the second float64, where the sums for each group of
+      rows of the batch go, and ``group``, how many rows that is;
+    - ``parts`` of the groups.
+    """
+    lanes = storage.lanes
+    product, row = make_product(lanes, onto=False), _make_row(form, storage)
+    fill, gate_norm = _make_through_gates(form, storage), make_gate_norm(form, storage)
+    direct = form.gates is None
+
+    def kernel(
+        starts, counts, weights, dy, dh, dc, z, xp, cell, carried,
+        offset, gamma_h, beta_h, gamma_x, beta_x, gamma_c, beta_c,
+        mean_h, rstd_h, mean_x, rstd_x, mean_c, rstd_c,
+        gate_mean_share, gate_scale_share, gate_eps_on_deviation,
+        cell_mean_share, cell_scale_share, cell_eps_on_deviation,
+        dz, dxp, gates, dn, dcell, sums, totals, group, parts, first, last,
+    ):  # fmt: skip
+        stand_alone()
+        batch, width = dh.shape
+        groups = sums.shape[0]
+        left, right = first * groups // parts * group, last * groups // parts * group
+        right = min(right, batch)
+        slopes, states = borrowed(dz.reshape(-1)), borrowed(dh.reshape(-1))
+        dy, dh, dc, weights = borrowed(dy), borrowed(dh), borrowed(dc), borrowed(weights)
+        z, xp, cell, carried = borrowed(z), borrowed(xp), borrowed(cell), borrowed(carried)
+        of_gates = (
+            borrowed(offset), borrowed(gamma_h), borrowed(beta_h),
+            borrowed(gamma_x), borrowed(beta_x),
+        )  # fmt: skip
+        of_cell = borrowed(gamma_c), borrowed(beta_c)
+        gate_saved = borrowed(mean_h), borrowed(rstd_h), borrowed(mean_x), borrowed(rstd_x)
+        cell_saved = borrowed(mean_c), borrowed(rstd_c)
+        gate_flows = gate_mean_share, gate_scale_share, gate_eps_on_deviation
+        cell_flows = cell_mean_share, cell_scale_share, cell_eps_on_deviation
+        dz, dxp, gates = borrowed(dz), borrowed(dxp), borrowed(gates)
+        dn, dcell = borrowed(dn), borrowed(dcell)
+        sums, totals = borrowed(sums), borrowed(totals)
+        between = max(1, ROWS_BETWEEN_FLUSHES // group)
+        for s in range(starts.size - 1, -1, -1):
+            rows = rows_of_step(counts, s, left, right)
+            start, before = starts[s] + left, before_step(starts, s, batch) + left
+            for r in range(rows):
+                i, b = start + r, left + r
+                added, of_norms, of_cells = _sections(sums[b // group], width)
+                here = dz[i] if direct else gates[left]
+                fill(z[i], part(xp, i), of_gates, gate_saved, i, here)
+                row(
+                    (dy[i], dh[b]), dc[b], here, carried[before + r], cell[i],
+                    of_cell, cell_saved, i, cell_flows, dn[left], dcell[left], (added, of_cells),
+                )  # fmt: skip
+                gate_norm.gradient(
+                    here, z[i], part(xp, i), gate_saved, i, of_gates, gate_flows, of_norms,
+                    (dz[i], part(dxp, i)),
+                )  # fmt: skip
+            if rows > 0:
+                product(
+                    slopes, start * 4 * width, 4 * width, 1, rows, weights, 0, 4 * width * lanes,
+                    4 * width, states, left * width, width, width,
+                )  # fmt: skip
+            if s % between == 0:
+                for g in range(left // group, -(-right // group)):
+                    flush(sums[g], totals[g])
+
+    return twins(f"lstm_backward.{form.name}.{storage.name}", kernel)

@@ -1,0 +1,179 @@
+"""The forward kernel of a normalized LSTM: all steps of some of the batch's rows.
+
+Rows of a batch never meet, so a thread takes its rows through all steps. The rows of a step lie
+one after the other, those of longer sequences first: a step's rows are the first of the one
+before it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.contract import CellForm
+from numnorm.backends.cpu.activations import make_sigmoid, make_tanh
+from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.cell_norms import make_cell_norm
+from numnorm.backends.cpu.column_reading import Access, first_lanes, whole_lanes
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gate_value
+from numnorm.backends.cpu.optional import part
+from numnorm.backends.cpu.product_tiles import make_product
+from numnorm.backends.cpu.storage import Storage
+
+
+@inlined
+def rows_of_step(counts, s, left, right):
+    """Return how many of the batch's rows from left to right a step has, or less than 0."""
+    return min(counts[s], right) - left
+
+
+@inlined
+def before_step(starts, s, batch):
+    """Return where the states before a step begin: those given come first."""
+    return batch + starts[s - 1] if s > 0 else 0
+
+
+def _make_new_cell(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled function of some elements: the cell before its norm, and the gate o."""
+    read, _, write = access
+    value = make_gate_value(form, storage, access)
+    sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
+
+    @inlined
+    def new_cell(z, xp, weights, found, before, cell, out, j, rest):
+        width = cell.size
+        f = sigmoid(value(z, xp, weights, found[0], j, rest))
+        i = sigmoid(value(z, xp, weights, found[1], j + width, rest))
+        o = sigmoid(value(z, xp, weights, found[2], j + 2 * width, rest))
+        g = tanh(value(z, xp, weights, found[3], j + 3 * width, rest))
+        write(cell, j, f * read(before, j, rest) + i * g, rest)
+        write(out, j, o, rest)
+
+    return new_cell
+
+
+def _make_new_state(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled function of some elements: the state, and the cell that is carried on."""
+    read, term, write = access
+    apply, real = make_cell_norm(form.cell, storage).apply, storage.working
+    tanh, carries = make_tanh(real), form.carries_normalized
+
+    @inlined
+    def new_state(out, cell, weights, found, carried, state, j, rest):
+        gamma, beta = weights
+        gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
+        normalized = apply(read(cell, j, rest), found, gain, shift)
+        if carries:
+            write(carried, j, normalized, rest)
+        write(state, j, read(out, j, rest) * tanh(normalized), rest)
+
+    return new_state
+
+
+def _make_row(form: CellForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that takes one row through one step."""
+    count = storage.lanes
+    gates, norm = make_gate_norm(form, storage), make_cell_norm(form.cell, storage)
+    new_cell = _make_new_cell(form, storage, whole_lanes(count))
+    last_of_cell = _make_new_cell(form, storage, first_lanes(count))
+    new_state = _make_new_state(form, storage, whole_lanes(count))
+    last_of_state = _make_new_state(form, storage, first_lanes(count))
+
+    @inlined
+    def row(z, xp, before, cell, carried, state, out, weights, scalings, saved, i):
+        of_gates, of_cell = weights
+        whole = state.size - state.size % count
+        rest = state.size - whole
+        found = gates.find(z, xp, scalings[0], saved[0], i)
+        for j in range(0, whole, count):
+            new_cell(z, xp, of_gates, found, before, cell, out, j, count)
+        if rest > 0:
+            last_of_cell(z, xp, of_gates, found, before, cell, out, whole, rest)
+        of_row = norm.statistics(cell, scalings[1])
+        if saved[1][0].size > 0:
+            norm.save(of_row, saved[1][0], saved[1][1], i)
+        for j in range(0, whole, count):
+            new_state(out, cell, of_cell, of_row, carried, state, j, count)
+        if rest > 0:
+            last_of_state(out, cell, of_cell, of_row, carried, state, whole, rest)
+
+    return row
+
+
+@functools.cache
+def make_lstm_forward(form: CellForm, storage: Storage) -> Twins:
+    """Return the forward kernel of an LSTM.
+
+    It takes
+
+    - ``starts, counts (steps,)``: where each step's rows begin, and how many they are;
+    - ``weights``, the packed transpose of W_h;
+    - ``z (rows, 4H)`` where the products go: rows of all steps, or of one; where a norm is not
+      taken of each product, it holds the products with x, and they are added up;
+    - ``xp (rows, 4H)``: else the products with x, or None;
+    - ``offset (4H,)``, and gamma and beta of z, of xp and of the cell;
+    - for the gates' norm and the cell's: epsilon, epsilon on the deviation, the divisor;
+    - ``cell (rows, H)``: the cell before its norm; ``carried (batch + rows, H)`` and
+      ``state (batch + rows, H)``, whose first rows are given. `cell` and `carried` may have the
+      batch's rows alone, each step's in place of the last;
+    - ``out (batch, H)`` to work in;
+    - mean and rstd of z, of xp and of the cell, all of size 0 to save nothing;
+    - ``parts`` of the batch.
+    """
+    lanes, onto = storage.lanes, not form.by_product
+    product, row = make_product(lanes, onto=onto), _make_row(form, storage)
+
+    def kernel(
+        starts, counts, weights, z, xp, offset, gamma_h, beta_h, gamma_x, beta_x, gamma_c, beta_c,
+        gate_eps, gate_eps_on_deviation, gate_count, cell_eps, cell_eps_on_deviation, cell_count,
+        cell, carried, state, out,
+        mean_h, rstd_h, mean_x, rstd_x, mean_c, rstd_c, parts, first, last,
+    ):  # fmt: skip
+        stand_alone()
+        batch, width = counts[0], state.shape[1]
+        left, right = first * batch // parts, last * batch // parts
+        products, states = borrowed(z.reshape(-1)), borrowed(state.reshape(-1))
+        z, xp, out, cell = borrowed(z), borrowed(xp), borrowed(out), borrowed(cell)
+        carried, state, weights = borrowed(carried), borrowed(state), borrowed(weights)
+        of_gates = (
+            borrowed(offset), borrowed(gamma_h), borrowed(beta_h),
+            borrowed(gamma_x), borrowed(beta_x),
+        )  # fmt: skip
+        of_cell = borrowed(gamma_c), borrowed(beta_c)
+        scalings = (
+            (gate_eps, gate_eps_on_deviation, gate_count),
+            (cell_eps, cell_eps_on_deviation, cell_count),
+        )
+        saved = (
+            (borrowed(mean_h), borrowed(rstd_h), borrowed(mean_x), borrowed(rstd_x)),
+            (borrowed(mean_c), borrowed(rstd_c)),
+        )
+        z_kept, cell_kept = z.shape[0] > batch, cell.shape[0] > batch
+        carried_kept = carried.shape[0] > batch
+        for s in range(starts.size):
+            rows = rows_of_step(counts, s, left, right)
+            if rows <= 0:
+                break
+            start, before = starts[s] + left, before_step(starts, s, batch) + left
+            at = start if z_kept else left
+            product(
+                states, before * width, width, 1, rows, weights, 0, width * lanes, width,
+                products, at * 4 * width, 4 * width, 4 * width,
+            )  # fmt: skip
+            for r in range(rows):
+                i = start + r
+                row(
+                    z[at + r],
+                    part(xp, i),
+                    carried[before + r if carried_kept else left + r],
+                    cell[i if cell_kept else left + r],
+                    carried[batch + i if carried_kept else left + r],
+                    state[batch + i],
+                    out[left],
+                    (of_gates, of_cell),
+                    scalings,
+                    saved,
+                    i,
+                )
+
+    return twins(f"lstm_forward.{form.name}.{storage.name}", kernel)

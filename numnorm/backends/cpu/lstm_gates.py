@@ -1,0 +1,153 @@
+"""What enters the gates of an LSTM: the products with x and with the state, normalized.
+
+The gates of a row are f, i, o and g, one after the other.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numnorm.backends.contract import CellForm
+from numnorm.backends.cpu.cell_norms import CellNorm, make_cell_norm
+from numnorm.backends.cpu.column_reading import Access
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.optional import stretch
+from numnorm.backends.cpu.storage import Storage
+
+
+class GateNorm(NamedTuple):
+    """Compiled functions of one row.
+
+    Its products are `z`, with the state, and `xp`, with x; where the norm is taken of their sum,
+    that is `z`, and `xp` is None.
+
+    Attributes
+    ----------
+    find : callable
+        ``find(z, xp, scaling, saved, i)``: the statistics for each gate, which are also saved if
+        there is room for them: mean and rstd of z, mean and rstd of xp.
+    again : callable
+        ``again(saved, i)``: the same, as they were saved.
+    gradient : callable
+        ``gradient(dz, z, xp, saved, i, weights, flows, sums, results)``, from the gradients of
+        what enters the gates to those of z and xp; the sums are those of both gammas.
+    """
+
+    find: Callable[..., Any]
+    again: Callable[..., Any]
+    gradient: Callable[..., Any]
+
+
+@functools.cache
+def make_gate_norm(form: CellForm, storage: Storage) -> GateNorm:
+    """Return how a form's gates are normalized."""
+    norm = make_cell_norm(form.gates, storage)
+    if form.by_product:
+        return _by_product(norm)
+    return _separate(norm) if form.separate else _none()
+
+
+def _by_product(norm: CellNorm) -> GateNorm:
+    @inlined
+    def find(z, xp, scaling, saved, i):
+        of_z, of_x = norm.statistics(z, scaling), norm.statistics(xp, scaling)
+        if saved[0].size > 0:
+            norm.save(of_z, saved[0], saved[1], i)
+            norm.save(of_x, saved[2], saved[3], i)
+        both = of_z, of_x
+        return both, both, both, both
+
+    @inlined
+    def again(saved, i):
+        both = norm.saved(saved[0], saved[1], i), norm.saved(saved[2], saved[3], i)
+        return both, both, both, both
+
+    @inlined
+    def gradient(dz, z, xp, saved, i, weights, flows, sums, results):
+        _, gamma_h, beta_h, gamma_x, beta_x = weights
+        of_z, of_x = (sums[0], None), (sums[1], None)
+        norm.gradient(dz, z, saved[0], saved[1], i, gamma_h, beta_h, flows, of_z, results[0])
+        norm.gradient(dz, xp, saved[2], saved[3], i, gamma_x, beta_x, flows, of_x, results[1])
+
+    return GateNorm(find, again, gradient)
+
+
+def _separate(norm: CellNorm) -> GateNorm:
+    @inlined
+    def find_one(z, scaling, saved, i, k):
+        width = z.size // 4
+        found = norm.statistics(z[k * width : (k + 1) * width], scaling)
+        if saved[0].size > 0:
+            norm.save(found, saved[0], saved[1], 4 * i + k)
+        return found, None
+
+    @inlined
+    def find(z, xp, scaling, saved, i):
+        f, i_ = find_one(z, scaling, saved, i, 0), find_one(z, scaling, saved, i, 1)
+        return f, i_, find_one(z, scaling, saved, i, 2), find_one(z, scaling, saved, i, 3)
+
+    @inlined
+    def again_one(saved, i, k):
+        return norm.saved(saved[0], saved[1], 4 * i + k), None
+
+    @inlined
+    def again(saved, i):
+        f, i_ = again_one(saved, i, 0), again_one(saved, i, 1)
+        return f, i_, again_one(saved, i, 2), again_one(saved, i, 3)
+
+    @inlined
+    def gradient(dz, z, xp, saved, i, weights, flows, sums, results):
+        _, gamma, beta, _, _ = weights
+        width = dz.size // 4
+        for k in range(4):
+            left, right = k * width, (k + 1) * width
+            here = sums[0][left:right], None
+            norm.gradient(
+                dz[left:right], z[left:right], saved[0], saved[1], 4 * i + k,
+                stretch(gamma, left, right), stretch(beta, left, right), flows, here,
+                results[0][left:right],
+            )  # fmt: skip
+
+    return GateNorm(find, again, gradient)
+
+
+def _none() -> GateNorm:
+    @inlined
+    def find(z, xp, scaling, saved, i):
+        none = None, None
+        return none, none, none, none
+
+    @inlined
+    def again(saved, i):
+        none = None, None
+        return none, none, none, none
+
+    @inlined
+    def gradient(dz, z, xp, saved, i, weights, flows, sums, results):
+        pass
+
+    return GateNorm(find, again, gradient)
+
+
+def make_gate_value(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled ``value(z, xp, weights, found, j, rest)``: what enters the gates.
+
+    The weights are ``offset, gamma_h, beta_h, gamma_x, beta_x``, and `found` is one gate's.
+    """
+    read, term, _ = access
+    apply, real = make_cell_norm(form.gates, storage).apply, storage.working
+
+    @inlined
+    def of_sum(z, xp, weights, found, j, rest):
+        offset, gamma, beta, _, _ = weights
+        gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
+        return apply(read(z, j, rest), found[0], gain, shift) + read(offset, j, rest)
+
+    @inlined
+    def of_both(z, xp, weights, found, j, rest):
+        _, _, _, gamma, beta = weights
+        gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
+        of_x = apply(read(xp, j, rest), found[1], gain, shift)
+        return of_sum(z, xp, weights, found, j, rest) + of_x
+
+    return of_both if form.by_product else of_sum
