@@ -1,4 +1,4 @@
-"""A pool of freed results for the next ones, empty unless somebody asks for it.
+"""Pools of freed memory: of results, empty unless somebody asks for it, and of working memory.
 
 Memory that the system hands out fresh has to be zeroed first, page by page, which takes longer
 than to normalize as much.
@@ -33,8 +33,8 @@ class _Block:
 class MemoryPool:
     """Freed blocks of memory, up to a number of bytes in all, the last freed at the end."""
 
-    def __init__(self) -> None:
-        self.limit = 0
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
         self._free: list[Array] = []
         # Where it is taken nobody waits: a thread that holds it may be interrupted by the end of
         # an array, which wants it too.
@@ -88,9 +88,13 @@ class MemoryPool:
 
 
 POOL = MemoryPool()
+# What a recurrent cell works in, which no caller sees: small beside what a training loop holds,
+# and without it a short sequence's page faults would take longer than its products.
+WORKING_MEMORY = MemoryPool(1 << 25)
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=POOL.forget_threads)
+    os.register_at_fork(after_in_child=WORKING_MEMORY.forget_threads)
 
 
 def set_memory_pool(nbytes: int) -> int:

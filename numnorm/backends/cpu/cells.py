@@ -9,9 +9,11 @@ from numnorm.backends.cpu.arrays import Array
 from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.lstm_backward_kernel import SECTIONS, make_lstm_backward
 from numnorm.backends.cpu.lstm_forward_kernel import make_lstm_forward
+from numnorm.backends.cpu.memory import tables
 from numnorm.backends.cpu.parallel import run, threads
-from numnorm.backends.cpu.products import packed, product, table, transposed_product
+from numnorm.backends.cpu.products import packed, packed_shape, product, transposed_product
 from numnorm.backends.cpu.storage import storage_of
+from numnorm.memory_pool import POOL, WORKING_MEMORY
 
 # A thread takes so many rows of a batch at least: its products are faster with more.
 _LEAST_ROWS = 4
@@ -120,26 +122,37 @@ def lstm_forward(
     If nothing is saved, the cells are the last ones alone.
     """
     storage = storage_of(x.dtype)
-    rows, (batch, width) = x.shape[0], h.shape
-    xp = product(x, packed(weights.weight_x.T, storage), 4 * width, storage)
-    z = table((rows if save else batch, 4 * width), storage) if form.by_product else xp
-    state = table((batch + rows, width), storage)
-    carried = table((batch + rows if save else batch, width), storage)
+    (rows, inputs), (batch, width) = x.shape, h.shape
+    kept = rows if save else batch
+    xp, products, carried, other_cell, out, weight_x, weight_h = tables(
+        WORKING_MEMORY,
+        storage.working_dtype,
+        (rows, 4 * width),
+        (kept if form.by_product else 0, 4 * width),
+        (batch + rows if save else batch, width),
+        (kept if form.carries_normalized else 0, width),
+        (batch, width),
+        packed_shape(inputs, 4 * width, storage),
+        packed_shape(width, 4 * width, storage),
+    )
+    (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
     state[:batch], carried[:batch] = h, c
     cell = carried[batch:] if save else carried
-    if form.carries_normalized:
-        cell = table(cell.shape, storage)
+    product(x, packed(weights.weight_x.T, weight_x, storage), xp, storage)
     saved = Saved(
-        z, xp if form.by_product else None, cell, carried, state,
+        products if form.by_product else xp,
+        xp if form.by_product else None,
+        other_cell if form.carries_normalized else cell,
+        carried,
+        state,
         _statistics(form, rows if save else 0),
-    )  # fmt: skip
+    )
     arguments = (
-        *steps, packed(weights.weight_h.T, storage), saved.z, saved.xp, *weights[2:],
+        *steps, packed(weights.weight_h.T, weight_h, storage), saved.z, saved.xp, *weights[2:],
         *_scaling(scaling, 4 * width // _norms_of_gates(form)), *_scaling(scaling, width),
-        cell, carried, state, table((batch, width), storage), *saved.statistics,
+        saved.cell, carried, state, out, *saved.statistics,
     )  # fmt: skip
-    parts = batch // _LEAST_ROWS
-    _run(make_lstm_forward(form, storage), arguments, rows, width, parts)
+    _run(make_lstm_forward(form, storage), arguments, rows, width, batch // _LEAST_ROWS)
     return state, carried, saved if save else None
 
 
@@ -166,31 +179,42 @@ def lstm_backward(
     `dh` and `dc` become those of the first ones.
     """
     storage = storage_of(x.dtype)
-    rows, (batch, width) = x.shape[0], dh.shape
-    dz = table((rows, 4 * width), storage)
-    dxp = table(dz.shape, storage) if form.by_product else None
+    (rows, inputs), (batch, width) = x.shape, dh.shape
+    dz, dxp, gates, dn, dcell, weight_x, weight_h, packed_x, packed_h = tables(
+        WORKING_MEMORY,
+        storage.working_dtype,
+        (rows, 4 * width),
+        (rows if form.by_product else 0, 4 * width),
+        (batch, 4 * width),
+        (batch, width),
+        (batch, width),
+        packed_shape(4 * width, inputs, storage),
+        packed_shape(4 * width, width, storage),
+        packed_shape(rows, inputs, storage),
+        packed_shape(rows, width, storage),
+    )
     group = max(_LEAST_ROWS, -(-batch // _MOST_GROUPS))
     totals = np.zeros((-(-batch // group), SECTIONS * width))
     arguments = (
-        *steps, packed(weights.weight_h, storage), dy, dh, dc,
+        *steps, packed(weights.weight_h, weight_h, storage), dy, dh, dc,
         saved.z, saved.xp, saved.cell, saved.carried, *weights[2:], *saved.statistics,
         *_flows(form.gates, scaling, 4 * width // _norms_of_gates(form)),
         *_flows(form.cell, scaling, width),
-        dz, dxp, table((batch, 4 * width), storage),
-        table((batch, width), storage), table((batch, width), storage),
+        dz, dxp if form.by_product else None, gates, dn, dcell,
         totals.astype(storage.working_dtype), totals, group,
     )  # fmt: skip
     _run(make_lstm_backward(form, storage), arguments, rows, width, totals.shape[0])
-    of_x = dz if dxp is None else dxp
-    before = packed(_states_before(saved.state, steps), storage)
-    inputs, width_x = packed(x, storage), x.shape[1]
+    of_x = dxp if form.by_product else dz
+    (dx,) = tables(POOL, storage.working_dtype, (rows, inputs))  # the caller gets it
+    product(of_x, packed(weights.weight_x, weight_x, storage), dx, storage)
+    before = packed(_states_before(saved.state, steps), packed_h, storage)
     sections = np.cumsum([4 * width, 4 * width, 4 * width, width])
     offset, gamma_h, gamma_x, gamma_c, beta_c = np.split(totals.sum(axis=0), sections)
     return Gradients(
-        product(of_x, packed(weights.weight_x, storage), width_x, storage),
+        dx,
         dh,
         dc,
-        transposed_product(of_x, inputs, width_x, storage),
+        transposed_product(of_x, packed(x, packed_x, storage), inputs, storage),
         transposed_product(dz, before, width, storage),
         offset,
         gamma_x,

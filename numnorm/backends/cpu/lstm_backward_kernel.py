@@ -165,8 +165,8 @@ def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
       deviation;
     - ``dz, dxp (rows, 4H)``, the results, the second None where xp is;
     - ``gates (batch, 4H)``, ``dn, dcell (batch, H)`` to work in;
-    - ``sums, totals (groups, 14 H)`` of 0, the second float64, where the sums for each group of
-      rows of the batch go, and ``group``, how many rows that is;
+    - ``sums, totals (groups, 14 H)`` of 0, the second float64, for the sums of each group of
+      rows, and ``group``, how many that is;
     - ``parts`` of the groups.
     """
     lanes = storage.lanes
@@ -183,10 +183,9 @@ def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
         dz, dxp, gates, dn, dcell, sums, totals, group, parts, first, last,
     ):  # fmt: skip
         stand_alone()
-        batch, width = dh.shape
-        groups = sums.shape[0]
-        left, right = first * groups // parts * group, last * groups // parts * group
-        right = min(right, batch)
+        (batch, width), groups = dh.shape, sums.shape[0]
+        left = first * groups // parts * group
+        right = min(last * groups // parts * group, batch)
         slopes, states = borrowed(dz.reshape(-1)), borrowed(dh.reshape(-1))
         dy, dh, dc, weights = borrowed(dy), borrowed(dh), borrowed(dc), borrowed(weights)
         z, xp, cell, carried = borrowed(z), borrowed(xp), borrowed(cell), borrowed(carried)

@@ -5,14 +5,17 @@ like that of a load close behind it makes the processor wait. NumPy's own large 
 16 bytes into a page, which is the worst case.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 
-from numnorm.memory_pool import POOL
+from numnorm.memory_pool import POOL, MemoryPool
 
 _LINE = 64
 _PAGE = 4096
+# How far, modulo a page, tables begin from each other: an odd number of lines.
+_STAGGER = 13 * _LINE
 # Below this many bytes everything is in cache anyway and the bookkeeping would cost more.
 _SMALL = 1 << 19
 
@@ -49,6 +52,23 @@ def empty_table(rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
     memory = np.empty(rows * width + in_line, dtype)
     offset = -address_of(memory) % _LINE // dtype.itemsize
     return memory[offset : offset + rows * width].reshape(rows, width)
+
+
+def tables(pool: MemoryPool, dtype: np.dtype[Any], *shapes: tuple[int, ...]) -> list[Array]:
+    """Return uninitialized C-contiguous arrays of these shapes, each from a cache line on.
+
+    They are cut from one block of a pool.
+    """
+    sizes = [math.prod(shape) * dtype.itemsize for shape in shapes]
+    # A whole number of pages apart, a store in one would be near a load in another, modulo a page.
+    room = [-(-size // _PAGE) * _PAGE + _STAGGER for size in sizes]
+    memory = pool.take(sum(room) + _LINE)
+    start = -address_of(memory) % _LINE
+    found = []
+    for size, more, shape in zip(sizes, room, shapes, strict=True):
+        found.append(memory[start : start + size].view(dtype).reshape(shape))
+        start += more
+    return found
 
 
 def _best_residue(addresses: list[int]) -> int:

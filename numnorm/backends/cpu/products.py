@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.jit import Twins
-from numnorm.backends.cpu.memory import empty_table
 from numnorm.backends.cpu.parallel import run
 from numnorm.backends.cpu.product_kernels import (
     make_columns_product,
@@ -28,28 +27,26 @@ def _kernel(make: Any, storage: Storage) -> Twins:
     return made
 
 
-def table(shape: tuple[int, int], storage: Storage) -> Array:
-    """Return an uninitialized C-contiguous array that begins on a cache line."""
-    size = shape[0] * shape[1]
-    return empty_table(1, size, storage.working_dtype).reshape(-1)[:size].reshape(shape)
+def packed_shape(depth: int, width: int, storage: Storage) -> tuple[int]:
+    """Return the shape of a packed matrix of this shape."""
+    return (-(-width // storage.lanes) * storage.lanes * depth,)
 
 
-def packed(matrix: Array, storage: Storage) -> Array:
-    """Return a matrix, or a transposed one, as the flat panels that products take."""
+def packed(matrix: Array, panels: Array, storage: Storage) -> Array:
+    """Return a matrix, or a transposed one, as products take it, in an array for it."""
     depth, width = matrix.shape
-    panels = empty_table(-(-width // storage.lanes) * depth, storage.lanes, storage.working_dtype)
     if matrix.flags.c_contiguous:
         make, source = make_pack, matrix
     else:
         make, source = make_pack_transposed, matrix.T
     parts = max(1, min(64, max(depth, width) // _LEAST_ROWS))
-    run(_kernel(make, storage), (source, panels.reshape(-1), parts), matrix.size, parts)
-    return panels.reshape(-1)
+    run(_kernel(make, storage), (source, panels, parts), matrix.size, parts)
+    return panels
 
 
-def product(a: Array, b: Array, width: int, storage: Storage) -> Array:
-    """Return ``a @ b`` for a packed b of so many columns."""
-    result = table((a.shape[0], width), storage)
+def product(a: Array, b: Array, result: Array, storage: Storage) -> Array:
+    """Return ``a @ b``, for a packed b, in an array for it."""
+    width = result.shape[1]
     parts = max(1, min(64, a.shape[0] // _LEAST_ROWS))
     run(_kernel(make_rows_product, storage), (a, b, result, parts), a.size * width // 64, parts)
     return result
