@@ -8,6 +8,8 @@ from numnorm.backends.cpu.storage import Storage
 
 # Of so many rows, a tile's columns stay in the first-level cache.
 _DEPTH = 256
+# So many rows are read again for every panel, from a cache.
+_ROWS = 480
 
 
 def make_pack(storage: Storage) -> Twins:
@@ -64,10 +66,11 @@ def make_rows_product(storage: Storage) -> Twins:
         depth, width = a.shape[1], c.shape[1]
         start, stop = first * a.shape[0] // parts, last * a.shape[0] // parts
         a, b, c = borrowed(a.reshape(-1)), borrowed(b), borrowed(c.reshape(-1))
-        product(
-            a, start * depth, depth, 1, stop - start, b, 0, depth * lanes, depth,
-            c, start * width, width, width,
-        )  # fmt: skip
+        for i in range(start, stop, _ROWS):
+            product(
+                a, i * depth, depth, 1, min(_ROWS, stop - i), b, 0, depth * lanes, depth,
+                c, i * width, width, width,
+            )  # fmt: skip
 
     return twins(f"product.rows.{storage.name}", kernel)
 
