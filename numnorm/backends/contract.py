@@ -231,10 +231,13 @@ class Backend(Protocol):
     def working(self, x: Any) -> Any:
         """Return an array in the dtype that it is computed in, C-contiguous."""
 
-    def lstm_weights(self, given: Any, form: CellForm, ada_scale: float, ada_k: float) -> Any:
+    def lstm_weights(
+        self, given: Any, form: CellForm, ada_scale: float, ada_k: float, keep: bool
+    ) -> Any:
         """Return the parameters of an LSTM, in the dtype of its x, as `lstm_forward` takes them.
 
-        They have the fields of `numnorm.rnn.LSTMParameters`.
+        They have the fields of `numnorm.rnn.LSTMParameters`. If they will be kept for several
+        calls, what follows from them alone is done now.
         """
 
     def lstm_forward(

@@ -9,24 +9,32 @@ from numnorm.rnn.conversions import (
 from numnorm.rnn.lstm import (
     LSTMForward,
     LSTMGradients,
+    LSTMPacked,
+    LSTMState,
     LSTMStates,
     lstm,
     lstm_backward,
+    lstm_cell,
     lstm_forward,
+    lstm_pack,
 )
 from numnorm.rnn.parameters import LSTMParameters, lstm_init
 
 __all__ = [
     "LSTMForward",
     "LSTMGradients",
+    "LSTMPacked",
     "LSTMParameters",
+    "LSTMState",
     "LSTMStates",
     "lstm",
     "lstm_backward",
+    "lstm_cell",
     "lstm_forward",
     "lstm_from_onnx",
     "lstm_from_torch",
     "lstm_init",
+    "lstm_pack",
     "lstm_to_onnx",
     "lstm_to_torch",
 ]

@@ -1,5 +1,6 @@
 """Long short-term memory with normalization, for whole sequences and one step at a time."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,17 @@ class LSTMGradients(NamedTuple):
     parameters: LSTMParameters
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class LSTMPacked:
+    """Parameters that `lstm_pack` has made ready for many calls; its contents are its own."""
+
+    form: Form
+    given: LSTMParameters
+    backend: Any
+    dtype: Any
+    weights: Any
+
+
 class _Saved(NamedTuple):
     backend: Any
     form: Form
@@ -84,7 +96,7 @@ class _Saved(NamedTuple):
 
 def lstm(
     x: Any,
-    parameters: LSTMParameters,
+    parameters: LSTMParameters | LSTMPacked,
     h: Any = None,
     c: Any = None,
     *,
@@ -110,7 +122,7 @@ def lstm(
     x : array_like (T, B, I)
         T steps of B sequences; float16, bfloat16, float32 or float64. Half precision is computed
         in float32. Integers and bool become float64.
-    parameters : LSTMParameters
+    parameters : LSTMParameters or LSTMPacked
         Of any float dtype; used in that of x.
     h, c : array_like (B, H), optional
         The state and the cell before the first step. Default: 0.
@@ -167,7 +179,7 @@ def lstm(
 
 def lstm_forward(
     x: Any,
-    parameters: LSTMParameters,
+    parameters: LSTMParameters | LSTMPacked,
     h: Any = None,
     c: Any = None,
     *,
@@ -217,9 +229,12 @@ def _forward(
         x = x.swapaxes(0, 1)
     layout = sequence_layout(x.shape[0], x.shape[1], lengths, check_flag("reverse", reverse))
     x = backend.working(x)
-    given = checked_lstm(parameters, form, x.dtype, x.shape[2])
-    weights = backend.lstm_weights(given, form.cell, _ADA_SCALE, _ADA_K)
-    shape = x.shape[1], given.weight_h.shape[1]
+    if isinstance(parameters, LSTMPacked):
+        parameters, weights = _unpacked(parameters, form, x)
+    else:
+        given = checked_lstm(parameters, form, x.dtype, x.shape[2])
+        weights = backend.lstm_weights(given, form.cell, _ADA_SCALE, _ADA_K, False)
+    shape = x.shape[1], weights.weight_h.shape[1]
     first_h, first_c = _state("h", h, shape, x.dtype), _state("c", c, shape, x.dtype)
     rows = layout.rows(x)
     given_h = layout.ordered(first_h)
@@ -236,6 +251,134 @@ def _forward(
     )
     y, last_h, last_c = (a.astype(dtype, copy=False) for a in (y, last_h, last_c))
     return y, last_h, last_c, kept if save else None
+
+
+def _unpacked(packed: LSTMPacked, form: Form, x: Any) -> tuple[LSTMParameters, Any]:
+    """Return the parameters and weights, if they were packed for such a call."""
+    if packed.form is not form:
+        raise ValueError("parameters must be packed for the same norm and variant")
+    if packed.dtype != x.dtype:
+        raise ValueError(f"parameters must be packed for {x.dtype}, got those for {packed.dtype}")
+    inputs = packed.weights.weight_x.shape[1]
+    if x.shape[2] != inputs:
+        raise ValueError(f"x must have {inputs} inputs, as weight_x has, got {x.shape[2]}")
+    return packed.given, packed.weights
+
+
+def lstm_pack(
+    parameters: LSTMParameters,
+    *,
+    norm: str | None = "layer",
+    variant: str = "paper",
+    dtype: Any = np.float32,
+) -> LSTMPacked:
+    """Return the parameters of an LSTM, checked and packed for many calls.
+
+    `lstm`, `lstm_forward` and `lstm_cell` take the result in place of the parameters. Without
+    it they pack them in every call, which for one step of one sequence is most of their time.
+
+    Parameters
+    ----------
+    parameters : LSTMParameters
+        They are copied: what becomes of them afterwards changes nothing.
+    norm, variant : str
+        As in the calls that will follow.
+    dtype : dtype, default float32
+        That of the x of those calls; for half precision, float32.
+
+    Returns
+    -------
+    LSTMPacked
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type, or a wrong shape or value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.lstm_init(3, 2, rng=rng)
+    >>> packed = rnn.lstm_pack(parameters)
+    >>> x = rng.standard_normal((4, 3), np.float32)
+    >>> h, c = rnn.lstm_cell(x, packed)
+    >>> bool((h == rnn.lstm_cell(x, parameters).h).all())
+    True
+    """
+    form = lstm_form(norm, variant)
+    backend, like = backend_for(np.empty(0, dtype), "dtype")
+    like = backend.working(like)
+    copied = LSTMParameters(*(None if p is None else np.array(p) for p in _fields(parameters)))
+    shape = copied.weight_x.shape
+    given = checked_lstm(copied, form, like.dtype, shape[1] if len(shape) == 2 else 0)
+    weights = backend.lstm_weights(given, form.cell, _ADA_SCALE, _ADA_K, True)
+    return LSTMPacked(form, copied, backend, like.dtype, weights)
+
+
+def _fields(parameters: Any) -> LSTMParameters:
+    if not isinstance(parameters, LSTMParameters):
+        raise TypeError(
+            f"parameters must be an LSTMParameters, got an object of type "
+            f"{type(parameters).__name__}"
+        )
+    return parameters
+
+
+class LSTMState(NamedTuple):
+    """The state and the cell of an LSTM after one step.
+
+    Attributes
+    ----------
+    h, c : array (B, H)
+    """
+
+    h: Any
+    c: Any
+
+
+def lstm_cell(
+    x: Any,
+    parameters: LSTMParameters | LSTMPacked,
+    h: Any = None,
+    c: Any = None,
+    *,
+    norm: str | None = "layer",
+    variant: str = "paper",
+    eps: float = 1e-5,
+) -> LSTMState:
+    """Take one step of a normalized LSTM: the same bytes as that step of `lstm`.
+
+    Parameters
+    ----------
+    x : array_like (B, I)
+        The input of this step.
+    parameters, h, c, norm, variant, eps
+        As for `lstm`; `h` and `c` as the step before returned them.
+
+    Returns
+    -------
+    LSTMState
+        ``(h, c)``, of the dtype of x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> packed = rnn.lstm_pack(rnn.lstm_init(3, 2, rng=rng))
+    >>> h = c = None
+    >>> for x in rng.standard_normal((10, 1, 3), np.float32):
+    ...     h, c = rnn.lstm_cell(x, packed, h, c)
+    >>> h.shape
+    (1, 2)
+    """
+    _, x = backend_for(x, "x")
+    if len(x.shape) != 2:
+        raise ValueError(f"x must have 2 axes, of batch and inputs, got {len(x.shape)}")
+    _, h, c, _ = _forward(x[None], parameters, h, c, norm, variant, eps, None, False, False, False)
+    return LSTMState(h, c)
 
 
 def _state(name: str, value: Any, shape: tuple[int, int], dtype: Any) -> Any:

@@ -22,10 +22,18 @@ _MOST_GROUPS = 64
 
 
 class Weights(NamedTuple):
-    """The parameters of an LSTM in the working dtype; gammas and betas may be None or numbers."""
+    """The parameters of an LSTM in the working dtype; gammas and betas may be None or numbers.
+
+    Attributes
+    ----------
+    panels_x, panels_h : array or None
+        The transposed weights packed, if that is worth keeping.
+    """
 
     weight_x: Array
     weight_h: Array
+    panels_x: Array | None
+    panels_h: Array | None
     offset: Array
     gamma_h: Any
     beta_h: Any
@@ -78,7 +86,7 @@ def working(x: Array) -> Array:
     return np.ascontiguousarray(x, storage_of(x.dtype).working_dtype)
 
 
-def lstm_weights(given: Any, form: CellForm, ada_scale: float, ada_k: float) -> Weights:
+def lstm_weights(given: Any, form: CellForm, ada_scale: float, ada_k: float, keep: bool) -> Weights:
     """Return the parameters of an LSTM, all in the dtype of its x, as `lstm_forward` takes them."""
     dtype, hidden = given.weight_h.dtype, given.weight_h.shape[1]
     # What is only added is added once.
@@ -100,11 +108,20 @@ def lstm_weights(given: Any, form: CellForm, ada_scale: float, ada_k: float) -> 
     return Weights(
         given.weight_x,
         given.weight_h,
+        _panels(given.weight_x.T) if keep else None,
+        _panels(given.weight_h.T) if keep else None,
         offset.astype(dtype),
         *pair(form.gates, given.gamma_h, None, 4 * hidden),
         *pair(form.gates if form.by_product else None, given.gamma_x, None, 4 * hidden),
         *pair(form.cell, given.gamma_c, beta_c, hidden),
     )
+
+
+def _panels(matrix: Array) -> Array:
+    storage = storage_of(matrix.dtype)
+    depth, width = matrix.shape
+    (room,) = tables(POOL, matrix.dtype, packed_shape(depth, width, storage))
+    return packed(matrix, room, storage)
 
 
 def lstm_forward(
@@ -123,7 +140,7 @@ def lstm_forward(
     """
     storage = storage_of(x.dtype)
     (rows, inputs), (batch, width) = x.shape, h.shape
-    kept = rows if save else batch
+    kept, panels_x, panels_h = rows if save else batch, weights.panels_x, weights.panels_h
     xp, products, carried, other_cell, out, weight_x, weight_h = tables(
         WORKING_MEMORY,
         storage.working_dtype,
@@ -132,13 +149,16 @@ def lstm_forward(
         (batch + rows if save else batch, width),
         (kept if form.carries_normalized else 0, width),
         (batch, width),
-        packed_shape(inputs, 4 * width, storage),
-        packed_shape(width, 4 * width, storage),
+        packed_shape(inputs, 4 * width if panels_x is None else 0, storage),
+        packed_shape(width, 4 * width if panels_h is None else 0, storage),
     )
+    if panels_x is None or panels_h is None:
+        panels_x = packed(weights.weight_x.T, weight_x, storage)
+        panels_h = packed(weights.weight_h.T, weight_h, storage)
     (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
     state[:batch], carried[:batch] = h, c
     cell = carried[batch:] if save else carried
-    product(x, packed(weights.weight_x.T, weight_x, storage), xp, storage)
+    product(x, panels_x, xp, storage)
     saved = Saved(
         products if form.by_product else xp,
         xp if form.by_product else None,
@@ -148,7 +168,7 @@ def lstm_forward(
         _statistics(form, rows if save else 0),
     )
     arguments = (
-        *steps, packed(weights.weight_h.T, weight_h, storage), saved.z, saved.xp, *weights[2:],
+        *steps, panels_h, saved.z, saved.xp, *weights[4:],
         *_scaling(scaling, 4 * width // _norms_of_gates(form)), *_scaling(scaling, width),
         saved.cell, carried, state, out, *saved.statistics,
     )  # fmt: skip
@@ -197,7 +217,7 @@ def lstm_backward(
     totals = np.zeros((-(-batch // group), SECTIONS * width))
     arguments = (
         *steps, packed(weights.weight_h, weight_h, storage), dy, dh, dc,
-        saved.z, saved.xp, saved.cell, saved.carried, *weights[2:], *saved.statistics,
+        saved.z, saved.xp, saved.cell, saved.carried, *weights[4:], *saved.statistics,
         *_flows(form.gates, scaling, 4 * width // _norms_of_gates(form)),
         *_flows(form.cell, scaling, width),
         dz, dxp if form.by_product else None, gates, dn, dcell,
