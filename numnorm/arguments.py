@@ -143,8 +143,11 @@ def _rest(axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
 def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
     """Return the rows over `axis`, with parameters for each of a row's elements."""
     try:
-        if type(axis) is tuple:  # (0.0,) would be found where (0,) has been remembered
+        # What is remembered is plain: (0.0,) is no (0,), and another object may change its index.
+        if type(axis) is tuple:
             axis = tuple(map(operator.index, axis))
+        elif type(axis) is not int:
+            axis = operator.index(axis)
         return _row_layout(shape, axis, name)
     except TypeError:  # an unhashable axis, or one of a wrong type: say which
         raise TypeError(f"axis must be an int or a tuple of ints, got {brief(axis)}") from None

@@ -954,3 +954,25 @@ def test_batch_inference_backward(name, which, dtype):
     bounds.xhat = reference.batch_norm_inference(x, **options)[0]
     for mine, theirs, bound in zip(actual[1:], expected[1:], bounds.parameters, strict=True):
         assert_close(mine, theirs, bound, dtype)
+
+
+def test_out_on_a_parameter_of_another_item_size():
+    # The same memory, but not the same elements in the same places.
+    rng = np.random.default_rng(0)
+    gamma, x = rng.random(512, np.float32), rng.normal(size=(2, 512)).astype(np.float16)
+    expected = numnorm.layer_norm(x, gamma)
+    found = numnorm.layer_norm(x, gamma, out=gamma.view(np.float16).reshape(2, 512))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_axis_is_asked_for_its_index_in_every_call():
+    class Movable:
+        value = 0
+
+        def __index__(self):
+            return self.value
+
+    x, axis = np.random.default_rng(0).normal(size=(4, 4)), Movable()
+    np.testing.assert_array_equal(numnorm.layer_norm(x, axis=axis), numnorm.layer_norm(x, axis=0))
+    axis.value = 1
+    np.testing.assert_array_equal(numnorm.layer_norm(x, axis=axis), numnorm.layer_norm(x, axis=1))

@@ -4,7 +4,8 @@ import numba
 import numpy as np
 import pytest
 import recurrent
-from gradients import TOLERANCE, numerical_gradient
+from every_call import COMPILED
+from gradients import STEP, TOLERANCE, numerical_gradient
 
 from numnorm import rnn
 
@@ -122,6 +123,36 @@ def test_gradients(norm, variant, reverse, lengths):
             check(gradient, array)
 
 
+@pytest.mark.parametrize("hidden", [8, 21])
+@pytest.mark.parametrize(("norm", "variant"), SOME_FORMS)
+def test_gradients_of_wider_cells(norm, variant, hidden):
+    # Along one direction for all arrays at once: each alone is in `test_gradients`.
+    parameters, *arrays = problem(norm, variant, time=3, batch=6, inputs=9, hidden=hidden)
+    rng = np.random.default_rng(6)
+    y, h, c, saved = rnn.lstm_forward(
+        arrays[0], parameters, *arrays[1:], norm=norm, variant=variant
+    )
+    slopes = [rng.normal(size=a.shape) for a in (y, h, c)]
+    found = rnn.lstm_backward(slopes[0], saved, *slopes[1:])
+    values = [*arrays, *(p for p in parameters if p is not None)]
+    gradients = [*found[:3], *(p for p in found.parameters if p is not None)]
+    directions = [rng.normal(size=value.shape) for value in values]
+
+    def loss(step):
+        moved = [
+            np.array(v, np.longdouble) + step * d for v, d in zip(values, directions, strict=True)
+        ]
+        rest = iter(moved[3:])
+        there = rnn.LSTMParameters(*(p if p is None else next(rest) for p in parameters))
+        states = by_definition(norm, variant, there, *moved[:3])
+        return sum(np.sum(a * b) for a, b in zip(states, slopes, strict=True))
+
+    expected = (loss(STEP) - loss(-STEP)) / (2 * STEP)
+    along = sum(np.sum(g * d) for g, d in zip(gradients, directions, strict=True))
+    # Hundreds of terms of size 1.
+    assert abs(along - expected) < 1000 * TOLERANCE * max(1, abs(expected))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("norm", "variant"), SOME_FORMS)
 def test_each_sequence_alone_gives_the_same_bytes(norm, variant, dtype):
@@ -162,6 +193,7 @@ def test_step_by_step_gives_the_same_bytes(norm, variant, dtype):
 @pytest.mark.parametrize(
     ("norm", "variant"), [("layer", "paper"), ("rms", "per_gate"), (None, "paper")]
 )
+@pytest.mark.skipif(not COMPILED, reason="threads need compiled kernels")
 def test_threads_give_the_same_bytes(norm, variant):
     parameters, x, h, c = problem(
         norm, variant, time=20, batch=24, inputs=40, hidden=64, dtype=np.float32

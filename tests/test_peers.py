@@ -135,3 +135,38 @@ def test_libraries_do_what_the_definition_says(library, norm, direction, monkeyp
     call = libraries.load(library).call_of(case, arrays.arrays_of(case))
     for error, allowed in definition.errors_of(case, call.arrays(call.run())):
         assert error <= allowed
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_timed(tmp_path):
+    taken = tmp_path / "taken"
+    taken.write_text("a file, where the folder should be")
+    chosen = ["--quick", "--only", "layer_norm float32 1×256", "--output", str(taken)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "peers", *chosen],
+        cwd=BENCHMARKS,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("--output: ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "folder"),
+    [
+        ([], ""),
+        (["--rounds", "3"], ""),
+        (["--quick"], "quick"),
+        (["--only", "rms"], "partial"),
+        (["--threads", "1"], "partial"),
+        (["--libraries", "numpy"], "partial"),
+    ],
+)
+def test_a_part_of_the_comparison_does_not_replace_all_of_it(monkeypatch, options, folder):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    program = importlib.import_module("peers.__main__")
+    monkeypatch.setattr(sys, "argv", ["peers", *options])
+    assert program._folder(program._options()) == folder

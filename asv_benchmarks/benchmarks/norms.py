@@ -6,7 +6,7 @@ from .arrays import drawn
 from .calls import CALLS, MANY_SAMPLES, OF_IMAGES, OF_MATRICES, Calls
 
 MATRIX = (1024, 768)
-MATRICES = [(1, 256), (32, 512), MATRIX, (4096, 1024), (65536, 64)]
+MATRICES = [(1, 256), (32, 512), MATRIX, (4096, 1024), (8192, 256), (65536, 64)]
 IMAGE = (8, 64, 28, 28)
 IMAGES = [IMAGE, (32, 64, 56, 56)]
 

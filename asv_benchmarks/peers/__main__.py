@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from numnorm.commands.errors import CommandError
 from numnorm.commands.progress import progress_bar
-from numnorm.commands.wholefile import appearing
+from numnorm.commands.wholefile import appearing, check_writable
 
 from . import machine
 from .cases import Case, all_cases
@@ -20,6 +21,7 @@ from .report import markdown
 from .rounds import compare
 
 RESULTS = Path(__file__).parent / "results"
+FILES = ("peers.json", "peers.md", "peers.png")
 
 
 def main() -> None:
@@ -31,10 +33,33 @@ def main() -> None:
     if options.list:
         print(*(case.name for case in cases), sep="\n")
         return
+    directory = options.output or RESULTS / _folder(options)
+    try:
+        _check(directory)
+    except (OSError, CommandError) as error:
+        raise SystemExit(f"--output: {error}") from None
     rounds = options.rounds or (3 if options.quick else 20)
-    result = _compare(cases, options.libraries, options.threads, rounds)
-    directory = options.output or (RESULTS / "quick" if options.quick else RESULTS)
-    _write(result, directory)
+    result, whole = _compare(cases, options.libraries, options.threads, rounds)
+    if result["records"]:
+        # What was interrupted must not take the place of all numbers.
+        _write(result, directory if whole or directory != RESULTS else RESULTS / "partial")
+    if not whole:
+        raise SystemExit(130)
+
+
+def _folder(options: argparse.Namespace) -> str:
+    """Return the folder of the results: those of a part of the comparison have their own."""
+    if options.quick:
+        return "quick"
+    all_of_it = not options.only and options.libraries == list(LIBRARIES)
+    return "" if all_of_it and options.threads == [1, 2] else "partial"
+
+
+def _check(directory: Path) -> None:
+    """Raise if the results could not be written, before anything is timed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        check_writable(directory / name)
 
 
 def _options() -> argparse.Namespace:
@@ -55,34 +80,36 @@ def _options() -> argparse.Namespace:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 1, got {text}")
+    return int(text)
 
 
 def _compare(
     cases: list[Case], libraries: list[str], threads: list[int], rounds: int
-) -> dict[str, Any]:
-    """Return all that was found out; after Ctrl-C, what was found out until then."""
+) -> tuple[dict[str, Any], bool]:
+    """Return what was found out, and whether that is all: Ctrl-C ends it early."""
+    whole = False
     result: dict[str, Any] = {"machine": machine.description(), "rounds": rounds}
     result |= {"libraries": {}, "records": []}
     with progress_bar("Timing", len(cases) * len(threads)) as advance, suppress(KeyboardInterrupt):
         for greetings, records in compare(cases, libraries, threads, rounds, advance):
             result["libraries"] |= greetings
             result["records"] += records
-    return result
+        whole = True
+    return result, whole
 
 
 def _write(result: dict[str, Any], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    with appearing(directory / "peers.json") as file:
+    json_file, table, picture = (directory / name for name in FILES)
+    with appearing(json_file) as file:
         file.write(json.dumps(result, indent=1).encode())
-    with appearing(directory / "peers.md") as file:
+    with appearing(table) as file:
         file.write(markdown(result).encode())
-    with appearing(directory / "peers.png") as file:
+    with appearing(picture) as file:
         draw(result["records"], file)
-    print(f"{directory}: peers.json, peers.md, peers.png", file=sys.stderr)
+    print(f"{directory}: {', '.join(FILES)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ ROWS = [
 QUICK_ROWS = [(1, 256), (1024, 768), (4096, 1024)]
 MATRICES = [(1024, 768), (4096, 1024)]
 QUICK_MATRICES = MATRICES[:1]
+# Samples and channels, for the norms that have channels.
+CHANNELS = [(8192, 256)]
 # Beyond every cache: there a type of half the size should take half the time.
 LARGE = (16384, 1024)
 IMAGES = [(32, 64, 56, 56)]
@@ -82,7 +84,8 @@ def all_cases(quick: bool = False) -> list[Case]:
     Cases of the same array follow each other, so that the workers can keep it.
     """
     rows, matrices = (QUICK_ROWS, QUICK_MATRICES) if quick else (ROWS, MATRICES)
-    return [*_layer_norms(rows, matrices), *_other_norms(matrices)]
+    channels = matrices if quick else [*matrices, *CHANNELS]
+    return [*_layer_norms(rows, matrices), *_other_norms(matrices, channels)]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -97,15 +100,17 @@ def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -
         yield Case("standardize", "forward", shape)
 
 
-def _other_norms(matrices: list[tuple[int, ...]]) -> Iterator[Case]:
+def _other_norms(
+    matrices: list[tuple[int, ...]], channels: list[tuple[int, ...]]
+) -> Iterator[Case]:
     # A channel of a matrix is a single number, so that instance norm is for images alone.
     shapes = {
         "rms_norm": matrices,
         "ada_norm": matrices,
-        "group_norm": [*matrices, *IMAGES],
+        "group_norm": [*channels, *IMAGES],
         "instance_norm": IMAGES,
-        "batch_norm": [*matrices, *IMAGES],
-        "batch_norm_inference": [*matrices, *IMAGES],
+        "batch_norm": [*channels, *IMAGES],
+        "batch_norm_inference": [*channels, *IMAGES],
     }
     for norm, arrays in shapes.items():
         for shape in arrays:

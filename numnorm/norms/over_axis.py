@@ -13,23 +13,21 @@ from numnorm.backends.contract import Backend, Scaling, scaling_by
 def over_axis(x: Any, axis: Any, eps: Any) -> tuple[Backend, Any, RowLayout, Scaling]:
     """Return the backend of x, x in a float dtype, its rows over `axis`, and their scaling."""
     # One question where a small call would spend a fifth of its time on four.
-    try:
-        kind: Any = type(x)
-        known = _known(kind, x.shape, x.dtype, axis, eps)
-    except (AttributeError, TypeError, ValueError):
-        known = None  # below it is said what is wrong
-    if known is not None:
-        backend, layout, scaling = known
-        return backend, x, layout, scaling
+    if type(x) is np.ndarray and type(axis) is int and type(eps) is float:
+        try:
+            backend, layout, scaling = _known(x.shape, x.dtype, axis, eps)
+            return backend, x, layout, scaling
+        except (TypeError, ValueError):
+            pass  # below it is said what is wrong, or what has to be converted
     backend, x = backend_for(x, "x")
     return backend, x, row_layout(x.shape, axis), scaling_by(check_eps(eps))
 
 
-@functools.lru_cache(maxsize=1024, typed=True)
+@functools.lru_cache(maxsize=1024)
 def _known(
-    kind: Any, shape: Any, dtype: Any, axis: Any, eps: Any
-) -> tuple[Any, RowLayout, Scaling] | None:
-    """Return the answers for an array that needs no conversion, and an axis that is an int."""
-    if kind is not np.ndarray or result_dtype("x", dtype) != dtype or type(axis) is not int:
-        return None
-    return backend_of(kind), row_layout(shape, axis), scaling_by(check_eps(eps))
+    shape: Any, dtype: np.dtype[Any], axis: int, eps: float
+) -> tuple[Any, RowLayout, Scaling]:
+    """Return the answers for a NumPy array that needs no conversion."""
+    if result_dtype("x", dtype) != dtype:
+        raise TypeError("converted")
+    return backend_of(np.ndarray), row_layout(shape, axis), scaling_by(check_eps(eps))

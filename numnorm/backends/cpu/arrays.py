@@ -165,7 +165,8 @@ def _clashes(memory: Array, source: Any) -> bool:
         return False
     if not np.may_share_memory(memory, source):
         return False
-    return address_of(memory) != address_of(source) or memory.nbytes != source.nbytes
+    same_place = address_of(memory) == address_of(source) and memory.nbytes == source.nbytes
+    return not same_place or memory.itemsize != source.itemsize
 
 
 def _owns(array: Any) -> bool:

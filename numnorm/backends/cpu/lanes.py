@@ -202,7 +202,7 @@ def make_load(count: int) -> Callable[..., Any]:
     """Return a compiled ``load(array, index)`` of `count` lanes."""
 
     def plain(array, index):
-        return array[index : index + count]
+        return array[index : index + count].copy()  # what is stored there later changes nothing
 
     @compiled_as(plain)
     def operation(typing_context, array, index):

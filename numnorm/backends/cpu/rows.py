@@ -101,7 +101,8 @@ def _backward_plan(
 
 
 def _is_direct(dtype: Any, storage: Storage, layout: RowLayout) -> bool:
-    return dtype is storage.container and layout.order is None and layout.is_matrix
+    # Arrays that were pickled have a dtype object of their own, and share plans with the others.
+    return dtype == storage.container and layout.order is None and layout.is_matrix
 
 
 def _weight(norm: Norm, name: str, value: Any, layout: RowLayout, storage: Storage) -> Any:
