@@ -40,9 +40,9 @@ class LSTMForward(NamedTuple):
     y, h, c : array
         As in `LSTMStates`.
     saved : object
-        For `lstm_backward`. For each step of each sequence it holds 14 H numbers of the working
-        precision (6 H without a norm of the gates, 2 H more if the normalized cell is carried),
-        the statistics of each norm, x and the parameters.
+        For `lstm_backward`. For each step of each sequence it holds 10 H numbers of the working
+        precision (6 H where no norm is taken of each product, H more if the normalized cell is
+        carried), the statistics of each norm, x and the parameters.
     """
 
     y: Any
