@@ -9,7 +9,7 @@ from numnorm.arguments import check_eps, check_flag, check_shape
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Scaling, scaling_by
 from numnorm.rnn.forms import Form, lstm_form
-from numnorm.rnn.parameters import LSTMParameters, checked_lstm
+from numnorm.rnn.parameters import LSTMParameters, checked_lstm, not_lstm_parameters
 from numnorm.rnn.sequences import SequenceLayout, sequence_layout
 
 # AdaNorm's C and k, as its own function has them.
@@ -310,20 +310,13 @@ def lstm_pack(
     form = lstm_form(norm, variant)
     backend, like = backend_for(np.empty(0, dtype), "dtype")
     like = backend.working(like)
-    copied = LSTMParameters(*(None if p is None else np.array(p) for p in _fields(parameters)))
+    if not isinstance(parameters, LSTMParameters):
+        raise not_lstm_parameters(parameters)
+    copied = LSTMParameters(*(None if p is None else np.array(p) for p in parameters))
     shape = copied.weight_x.shape
     given = checked_lstm(copied, form, like.dtype, shape[1] if len(shape) == 2 else 0)
     weights = backend.lstm_weights(given, form.cell, _ADA_SCALE, _ADA_K, True)
     return LSTMPacked(form, copied, backend, like.dtype, weights)
-
-
-def _fields(parameters: Any) -> LSTMParameters:
-    if not isinstance(parameters, LSTMParameters):
-        raise TypeError(
-            f"parameters must be an LSTMParameters, got an object of type "
-            f"{type(parameters).__name__}"
-        )
-    return parameters
 
 
 class LSTMState(NamedTuple):

@@ -40,13 +40,17 @@ class LSTMParameters(NamedTuple):
     beta_c: Any = None
 
 
+def not_lstm_parameters(value: Any) -> TypeError:
+    """Return the error for something else in their place."""
+    return TypeError(
+        f"parameters must be an LSTMParameters, got an object of type {type(value).__name__}"
+    )
+
+
 def checked_lstm(parameters: Any, form: Form, working: Any, inputs: int) -> LSTMParameters:
     """Return the parameters of an LSTM in the working dtype, C-contiguous."""
     if not isinstance(parameters, tuple) or len(parameters) != len(LSTMParameters._fields):
-        raise TypeError(
-            f"parameters must be an LSTMParameters, got an object of type "
-            f"{type(parameters).__name__}"
-        )
+        raise not_lstm_parameters(parameters)
     given = LSTMParameters(*parameters)
     hidden = _hidden(given.weight_h)
     shapes = {"weight_x": (4 * hidden, inputs), "weight_h": (4 * hidden, hidden)}

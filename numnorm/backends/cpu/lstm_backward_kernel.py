@@ -11,31 +11,30 @@ from typing import Any
 
 from numnorm.backends.contract import CellForm
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
-from numnorm.backends.cpu.activations import make_sigmoid, make_tanh
+from numnorm.backends.cpu.activations import make_tanh
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.cell_norms import make_cell_norm
 from numnorm.backends.cpu.column_reading import Access, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lstm_forward_kernel import before_step, rows_of_step
-from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gate_value
+from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.storage import Storage
 
 
-def _make_gates(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def _make_gates_again(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled function of some elements: the gates again."""
-    value, write = make_gate_value(form, storage, access), access.write
-    sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
+    gates, write = make_gates(form, storage, access), access.write
 
     @inlined
-    def gates_again(z, xp, weights, found, gates, j, rest):
-        width = gates.size // 4
-        write(gates, j, sigmoid(value(z, xp, weights, found[0], j, rest)), rest)
-        i, o, g = j + width, j + 2 * width, j + 3 * width
-        write(gates, i, sigmoid(value(z, xp, weights, found[1], i, rest)), rest)
-        write(gates, o, sigmoid(value(z, xp, weights, found[2], o, rest)), rest)
-        write(gates, g, tanh(value(z, xp, weights, found[3], g, rest)), rest)
+    def gates_again(z, xp, weights, found, row, j, rest):
+        width = row.size // 4
+        f, i, o, g = gates(z, xp, weights, found, width, j, rest)
+        write(row, j, f, rest)
+        write(row, j + width, i, rest)
+        write(row, j + 2 * width, o, rest)
+        write(row, j + 3 * width, g, rest)
 
     return gates_again
 
@@ -92,8 +91,8 @@ def _make_gate_gradient(form: CellForm, storage: Storage, access: Access) -> Cal
 def _make_through_gates(form: CellForm, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that fills a row's gates again."""
     count, gates = storage.lanes, make_gate_norm(form, storage)
-    some = _make_gates(form, storage, whole_lanes(count))
-    last = _make_gates(form, storage, first_lanes(count))
+    some = _make_gates_again(form, storage, whole_lanes(count))
+    last = _make_gates_again(form, storage, first_lanes(count))
 
     @inlined
     def fill(z, xp, weights, saved, i, row):

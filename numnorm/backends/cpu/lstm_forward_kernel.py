@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.contract import CellForm
-from numnorm.backends.cpu.activations import make_sigmoid, make_tanh
+from numnorm.backends.cpu.activations import make_tanh
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.cell_norms import make_cell_norm
 from numnorm.backends.cpu.column_reading import Access, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gate_value
+from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.storage import Storage
@@ -36,16 +36,11 @@ def before_step(starts, s, batch):
 def _make_new_cell(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled function of some elements: the cell before its norm, and the gate o."""
     read, _, write = access
-    value = make_gate_value(form, storage, access)
-    sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
+    gates = make_gates(form, storage, access)
 
     @inlined
     def new_cell(z, xp, weights, found, before, cell, out, j, rest):
-        width = cell.size
-        f = sigmoid(value(z, xp, weights, found[0], j, rest))
-        i = sigmoid(value(z, xp, weights, found[1], j + width, rest))
-        o = sigmoid(value(z, xp, weights, found[2], j + 2 * width, rest))
-        g = tanh(value(z, xp, weights, found[3], j + 3 * width, rest))
+        f, i, o, g = gates(z, xp, weights, found, cell.size, j, rest)
         write(cell, j, f * read(before, j, rest) + i * g, rest)
         write(out, j, o, rest)
 

@@ -1,4 +1,4 @@
-"""What enters the gates of an LSTM: the products with x and with the state, normalized.
+"""The gates of an LSTM, and what enters them: the products with x and with the state, normalized.
 
 The gates of a row are f, i, o and g, one after the other.
 """
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract import CellForm
+from numnorm.backends.cpu.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.cell_norms import CellNorm, make_cell_norm
 from numnorm.backends.cpu.column_reading import Access
 from numnorm.backends.cpu.jit import inlined
@@ -129,11 +130,28 @@ def _none() -> GateNorm:
     return GateNorm(find, again, gradient)
 
 
-def make_gate_value(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
-    """Return a compiled ``value(z, xp, weights, found, j, rest)``: what enters the gates.
+def make_gates(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled ``gates(z, xp, weights, found, width, j, rest)`` of some units: f, i, o, g.
 
-    The weights are ``offset, gamma_h, beta_h, gamma_x, beta_x``, and `found` is one gate's.
+    The weights are ``offset, gamma_h, beta_h, gamma_x, beta_x``, and the statistics those of
+    each gate.
     """
+    value = _make_value(form, storage, access)
+    sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
+
+    @inlined
+    def gates(z, xp, weights, found, width, j, rest):
+        f = sigmoid(value(z, xp, weights, found[0], j, rest))
+        i = sigmoid(value(z, xp, weights, found[1], j + width, rest))
+        o = sigmoid(value(z, xp, weights, found[2], j + 2 * width, rest))
+        g = tanh(value(z, xp, weights, found[3], j + 3 * width, rest))
+        return f, i, o, g
+
+    return gates
+
+
+def _make_value(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled ``value(z, xp, weights, found, j, rest)``: what enters one gate."""
     read, term, _ = access
     apply, real = make_cell_norm(form.gates, storage).apply, storage.working
 
