@@ -71,3 +71,46 @@ def lstm(norm, variant, p, x, h, c, lengths=None, reverse=False):
             h[b], c[b] = lstm_step(norm, variant, p, x[t, b], h[b], c[b])
             y[t, b] = h[b]
     return y, h, c
+
+
+def gru_step(norm, p, x, h):
+    """One step of one sequence of a gated recurrent unit."""
+    width = h.size
+    gates, rest = slice(0, 2 * width), slice(2 * width, 3 * width)
+
+    def normalized(row, place, part):
+        return norm(
+            row[part],
+            *(None if p[k] is None else p[k][part] for k in ("gamma" + place, "beta" + place)),
+        )
+
+    of_x, of_h = p["weight_x"] @ x, p["weight_h"] @ h
+    bias = np.zeros(3 * width) if p["bias"] is None else p["bias"]
+    z, r = np.split(normalized(of_h, "_h", gates) + normalized(of_x, "_x", gates) + bias[gates], 2)
+    old = normalized(of_h, "_h", rest) + (0 if p["bias_h"] is None else p["bias_h"])
+    new = np.tanh(normalized(of_x, "_x", rest) + bias[rest] + sigmoid(r) * old)
+    return (1 - sigmoid(z)) * h + sigmoid(z) * new
+
+
+def rnn_step(norm, p, x, h, nonlinearity="tanh"):
+    """One step of one sequence of a plain recurrent network."""
+    z = norm(p["weight_h"] @ h + p["weight_x"] @ x, p["gamma"], p["beta"])
+    z = z + (0 if p["bias"] is None else p["bias"])
+    return np.tanh(z) if nonlinearity == "tanh" else np.maximum(z, 0)
+
+
+def sequences(step, x, states, keeps=None, lengths=None, reverse=False):
+    """Every state h, and the last states, of ``step(x, *states)``; shares `keeps` (T, B, H)."""
+    time, batch = x.shape[:2]
+    states = [np.array(s, np.longdouble) for s in states]
+    y = np.zeros((time, *states[0].shape), np.longdouble)
+    for b in range(batch):
+        steps = range(time if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
+            before = [s[b].copy() for s in states]
+            new = step(x[t, b], *before)
+            for i, (s, n, old) in enumerate(zip(states, new, before, strict=True)):
+                keep = 0 if keeps is None else keeps[i][t, b]
+                s[b] = (1 - keep) * n + keep * old
+            y[t, b] = states[0][b]
+    return y, *states

@@ -88,8 +88,8 @@ class Detached(NamedTuple):
     scale: bool = False
 
 
-class CellForm(NamedTuple):
-    """Where a recurrent cell is normalized, and how.
+class LSTMForm(NamedTuple):
+    """Where an LSTM is normalized, and how.
 
     Attributes
     ----------
@@ -101,9 +101,11 @@ class CellForm(NamedTuple):
     separate : bool
         Whether it is taken of each gate; else of all gates as one row.
     cell : Norm or None
-        The norm of an LSTM's cell, on its way to the state.
+        The norm of the cell, on its way to the state.
     carries_normalized : bool
         Whether the next step is handed the normalized cell.
+    zoneout : bool
+        Whether a step keeps a share of each element of the state and the cell before it.
     """
 
     gates: Norm | None
@@ -111,13 +113,85 @@ class CellForm(NamedTuple):
     separate: bool
     cell: Norm | None
     carries_normalized: bool
+    zoneout: bool = False
 
     @property
     def name(self) -> str:
         """Names the compiled kernels in the cache."""
-        norms = ("none" if n is None else n.formula.name for n in (self.gates, self.cell))
-        choices = self.by_product, self.separate, self.carries_normalized
-        return ".".join((*norms, "".join(str(int(choice)) for choice in choices)))
+        choices = self.by_product, self.separate, self.carries_normalized, self.zoneout
+        return f"{_name(self.gates)}.{_name(self.cell)}.{_digits(choices)}"
+
+
+class GRUForm(NamedTuple):
+    """How a gated recurrent unit is normalized.
+
+    Attributes
+    ----------
+    norm : Norm or None
+        That of the products with x and with the state, each by itself: of both gates as one row,
+        and of the rest.
+    zoneout : bool
+        As for an LSTM.
+    """
+
+    norm: Norm | None
+    zoneout: bool = False
+
+    @property
+    def name(self) -> str:
+        """Names the compiled kernels in the cache."""
+        return f"{_name(self.norm)}.{_digits((self.zoneout,))}"
+
+
+class RNNForm(NamedTuple):
+    """How a plain recurrent network is normalized.
+
+    Attributes
+    ----------
+    norm : Norm or None
+        That of the sum of both products.
+    rectified : bool
+        Whether the state is the positive part of what enters it, else its tanh.
+    zoneout : bool
+        As for an LSTM.
+    """
+
+    norm: Norm | None
+    rectified: bool
+    zoneout: bool = False
+
+    @property
+    def name(self) -> str:
+        """Names the compiled kernels in the cache."""
+        return f"{_name(self.norm)}.{_digits((self.rectified, self.zoneout))}"
+
+
+CellForm = LSTMForm | GRUForm | RNNForm
+
+
+def _name(norm: Norm | None) -> str:
+    return "none" if norm is None else norm.formula.name
+
+
+def _digits(choices: tuple[bool, ...]) -> str:
+    return "".join(str(int(choice)) for choice in choices)
+
+
+class CellGradients(NamedTuple):
+    """What the backward pass of a recurrent cell returns.
+
+    Attributes
+    ----------
+    dx : array (rows, I)
+    states : tuple of array (batch, H)
+        The gradients of the first states.
+    parameters : dict
+        Those of all parameters that the form may have, by name; float64 or the working dtype.
+    """
+
+    dx: Any
+    states: tuple[Any, ...]
+    parameters: dict[str, Any]
 
 
 class Steps(NamedTuple):
@@ -231,32 +305,34 @@ class Backend(Protocol):
     def working(self, x: Any) -> Any:
         """Return an array in the dtype that it is computed in, C-contiguous."""
 
-    def lstm_weights(
-        self, given: Any, form: CellForm, ada_scale: float, ada_k: float, keep: bool
+    def cell_weights(
+        self, form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool
     ) -> Any:
-        """Return the parameters of an LSTM, in the dtype of its x, as `lstm_forward` takes them.
+        """Return the parameters of a recurrent cell, in the dtype of its x, for `cell_forward`.
 
-        They have the fields of `numnorm.rnn.LSTMParameters`. If they will be kept for several
-        calls, what follows from them alone is done now.
+        They have the fields of that cell's parameters in `numnorm.rnn`. If they will be kept for
+        several calls, what follows from them alone is done now.
         """
 
-    def lstm_forward(
+    def cell_forward(
         self,
         form: CellForm,
         scaling: Scaling,
         x: Any,
         steps: Steps,
         weights: Any,
-        h: Any,
-        c: Any,
+        states: tuple[Any, ...],
+        keeps: tuple[Any, ...],
         save: bool,
-    ) -> tuple[Any, Any, Any]:
-        """Return all states and cells, those given first, and what the backward pass needs.
+    ) -> tuple[tuple[Any, ...], Any]:
+        """Return the history of each state, those given first, and what the backward pass needs.
 
-        x has the rows of all steps. If nothing is saved, the cells are the last ones alone.
+        x has the rows of all steps. With zoneout, so do the `keeps`: the share of each element
+        of each state that a step keeps. If nothing is saved, only the history of h is whole;
+        of the others there are the last ones.
         """
 
-    def lstm_backward(
+    def cell_backward(
         self,
         form: CellForm,
         scaling: Scaling,
@@ -264,12 +340,11 @@ class Backend(Protocol):
         steps: Steps,
         weights: Any,
         saved: Any,
+        keeps: tuple[Any, ...],
         dy: Any,
-        dh: Any,
-        dc: Any,
-    ) -> Any:
-        """Return the gradients of x, h, c and the weights, by name.
+        dstates: tuple[Any, ...],
+    ) -> CellGradients:
+        """Return all gradients, from those of every state h and of the last states.
 
-        They follow from those of every state, the last state and the last cell; `dh` and `dc`
-        become those of the first ones.
+        `dstates` become those of the first ones.
         """

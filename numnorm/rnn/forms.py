@@ -4,7 +4,7 @@ import functools
 from typing import Any, NamedTuple
 
 from numnorm.arguments import check_choice
-from numnorm.backends.contract import CellForm, Norm
+from numnorm.backends.contract import CellForm, GRUForm, LSTMForm, Norm, RNNForm
 from numnorm.norms.ada import ADA
 from numnorm.norms.affine import AFFINE, GAIN
 
@@ -35,13 +35,46 @@ def _lstm_form(name: str | None, variant: str) -> Form:
     norm = _NORMS[name]
     gates = None if variant == "cell_only" else norm
     by_product = gates is not None and variant != "per_gate"
-    form = CellForm(
+    form = LSTMForm(
         gates,
         by_product=by_product,
         separate=gates is not None and variant == "per_gate",
         cell=norm,
         carries_normalized=norm is not None and variant == "normalized_cell",
     )
-    places = (["x"] if by_product else []) + (["h"] if gates else []) + (["c"] if norm else [])
+    places = (["_x"] if by_product else []) + (["_h"] if gates else []) + (["_c"] if norm else [])
+    return Form(form, _parameters(norm, places))
+
+
+def gru_form(norm: Any) -> Form:
+    """Return the form of a gated recurrent unit."""
+    return _gru_form(check_choice("norm", norm, tuple(_NORMS)))
+
+
+@functools.cache
+def _gru_form(name: str | None) -> Form:
+    norm = _NORMS[name]
+    return Form(GRUForm(norm), _parameters(norm, ["_x", "_h"]))
+
+
+def rnn_form(norm: Any, nonlinearity: Any) -> Form:
+    """Return the form of a plain recurrent network."""
+    norm = check_choice("norm", norm, tuple(_NORMS))
+    return _rnn_form(norm, check_choice("nonlinearity", nonlinearity, ("tanh", "relu")))
+
+
+@functools.cache
+def _rnn_form(name: str | None, nonlinearity: str) -> Form:
+    norm = _NORMS[name]
+    return Form(RNNForm(norm, rectified=nonlinearity == "relu"), _parameters(norm, [""]))
+
+
+@functools.cache
+def with_zoneout(form: Form) -> Form:
+    """Return the same form with zoneout."""
+    return form._replace(cell=form.cell._replace(zoneout=True))
+
+
+def _parameters(norm: Norm | None, places: list[str]) -> frozenset[str]:
     kinds = ("gamma", "beta")[: norm.parameters] if norm else ()
-    return Form(form, frozenset(f"{kind}_{place}" for kind in kinds for place in places))
+    return frozenset(kind + place for kind in kinds for place in places)

@@ -6,7 +6,7 @@ from typing import Any
 
 _HOMES = {
     "arrays": ("as_float_array", "as_statistic"),
-    "cells": ("lstm_backward", "lstm_forward", "lstm_weights", "working"),
+    "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
     "columns": ("column_backward", "column_forward", "column_moments"),
     "rows": ("row_backward", "row_forward"),
     "statistics": (

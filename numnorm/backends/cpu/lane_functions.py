@@ -86,6 +86,22 @@ def one_or(typing_context, lanes, signs):
     return lanes(lanes, signs), generate
 
 
+def _plain_unless_zero(lanes: Any, others: Any) -> Any:
+    return np.where(others == 0, lanes.dtype.type(0), lanes)
+
+
+@compiled_as(_plain_unless_zero)
+def unless_zero(typing_context, lanes, others):
+    """Return 0 where another number is 0, else the lane itself."""
+
+    def generate(context, builder, signature, arguments):
+        value, number = arguments
+        zero = constant(number.type, 0.0)
+        return builder.select(builder.fcmp_ordered("==", number, zero), zero, value)
+
+    return lanes(lanes, others), generate
+
+
 @functools.cache
 def make_polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
     """Return a compiled ``polynomial(lanes)``, by Horner's rule; the first coefficient is x's 0."""

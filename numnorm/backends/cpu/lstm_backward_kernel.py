@@ -9,21 +9,22 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numnorm.backends.contract import CellForm
+from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.activations import make_tanh
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.cell_norms import make_cell_norm
 from numnorm.backends.cpu.column_reading import Access, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.lstm_forward_kernel import before_step, rows_of_step
 from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
+from numnorm.backends.cpu.steps import before_step, rows_of_step
 from numnorm.backends.cpu.storage import Storage
+from numnorm.backends.cpu.zoneout import make_zoneout
 
 
-def _make_gates_again(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def _make_gates_again(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled function of some elements: the gates again."""
     gates, write = make_gates(form, storage, access), access.write
 
@@ -39,21 +40,25 @@ def _make_gates_again(form: CellForm, storage: Storage, access: Access) -> Calla
     return gates_again
 
 
-def _make_state_gradient(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def _make_state_gradient(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled function of some elements: what reaches the normalized cell, and o."""
     read, term, write = access
     apply, real = make_cell_norm(form.cell, storage).apply, storage.working
-    tanh, carries = make_tanh(real), form.carries_normalized
+    tanh, carries, zoned = make_tanh(real), form.carries_normalized, form.zoneout
+    zoneout = make_zoneout(zoned, access)
 
     @inlined
-    def state_gradient(slopes, dc, gates, cell, weights, found, dn, sums, j, rest):
+    def state_gradient(slopes, dc, gates, cell, weights, found, keeps, dn, sums, j, rest):
         gamma, beta = weights
         gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
         out, at = tanh(apply(read(cell, j, rest), found, gain, shift)), j + 2 * cell.size
         o, slope = read(gates, at, rest), read(slopes[0], j, rest) + read(slopes[1], j, rest)
+        if zoned:
+            write(slopes[1], j, zoneout.kept(slope, keeps[0], j, rest), rest)
+            slope = zoneout.passed(slope, keeps[0], j, rest)
         gradient = slope * o * (real(1) - out * out)
         if carries:
-            gradient = gradient + read(dc, j, rest)
+            gradient = gradient + zoneout.passed(read(dc, j, rest), keeps[1], j, rest)
         write(dn, j, gradient, rest)
         gradient = slope * out * o * (real(1) - o)
         write(gates, at, gradient, rest)
@@ -62,10 +67,11 @@ def _make_state_gradient(form: CellForm, storage: Storage, access: Access) -> Ca
     return state_gradient
 
 
-def _make_gate_gradient(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def _make_gate_gradient(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled function of some elements: what reaches f, i, g and the cell before."""
     read, _, write = access
-    real, carries = storage.working, form.carries_normalized
+    real, carries, zoned = storage.working, form.carries_normalized, form.zoneout
+    zoneout = make_zoneout(zoned, access)
 
     @inlined
     def put(gates, sums, j, gradient, rest):
@@ -73,22 +79,25 @@ def _make_gate_gradient(form: CellForm, storage: Storage, access: Access) -> Cal
         write(sums, j, read(sums, j, rest) + gradient, rest)
 
     @inlined
-    def gate_gradient(dcell, dc, gates, before, sums, j, rest):
+    def gate_gradient(dcell, dc, gates, before, keeps, sums, j, rest):
         width = dc.size
         f, i = read(gates, j, rest), read(gates, j + width, rest)
         g = read(gates, j + 3 * width, rest)
-        slope = read(dcell, j, rest)
+        slope, after = read(dcell, j, rest), read(dc, j, rest)
         if not carries:
-            slope = slope + read(dc, j, rest)
+            slope = slope + zoneout.passed(after, keeps[1], j, rest)
         put(gates, sums, j, slope * read(before, j, rest) * f * (real(1) - f), rest)
         put(gates, sums, j + width, slope * g * i * (real(1) - i), rest)
         put(gates, sums, j + 3 * width, slope * i * (real(1) - g * g), rest)
-        write(dc, j, slope * f, rest)
+        slope = slope * f
+        if zoned:
+            slope = slope + zoneout.kept(after, keeps[1], j, rest)
+        write(dc, j, slope, rest)
 
     return gate_gradient
 
 
-def _make_through_gates(form: CellForm, storage: Storage) -> Callable[..., Any]:
+def _make_through_gates(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that fills a row's gates again."""
     count, gates = storage.lanes, make_gate_norm(form, storage)
     some = _make_gates_again(form, storage, whole_lanes(count))
@@ -107,7 +116,7 @@ def _make_through_gates(form: CellForm, storage: Storage) -> Callable[..., Any]:
     return fill
 
 
-def _make_row(form: CellForm, storage: Storage) -> Callable[..., Any]:
+def _make_row(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function: a row's gates become the gradients of what enters them."""
     count, norm = storage.lanes, make_cell_norm(form.cell, storage)
     state_gradient = _make_state_gradient(form, storage, whole_lanes(count))
@@ -116,21 +125,21 @@ def _make_row(form: CellForm, storage: Storage) -> Callable[..., Any]:
     last_of_gates = _make_gate_gradient(form, storage, first_lanes(count))
 
     @inlined
-    def row(slopes, dc, gates, before, cell, weights, saved, i, flows, dn, dcell, sums):
+    def row(slopes, dc, gates, before, cell, weights, saved, i, flows, keeps, dn, dcell, sums):
         gamma, beta = weights
         offset, of_cell = sums
         whole = dc.size - dc.size % count
         rest = dc.size - whole
         found = norm.saved(saved[0], saved[1], i)
         for j in range(0, whole, count):
-            state_gradient(slopes, dc, gates, cell, weights, found, dn, offset, j, count)
+            state_gradient(slopes, dc, gates, cell, weights, found, keeps, dn, offset, j, count)
         if rest > 0:
-            last_of_state(slopes, dc, gates, cell, weights, found, dn, offset, whole, rest)
+            last_of_state(slopes, dc, gates, cell, weights, found, keeps, dn, offset, whole, rest)
         norm.gradient(dn, cell, saved[0], saved[1], i, gamma, beta, flows, of_cell, dcell)
         for j in range(0, whole, count):
-            gate_gradient(dcell, dc, gates, before, offset, j, count)
+            gate_gradient(dcell, dc, gates, before, keeps, offset, j, count)
         if rest > 0:
-            last_of_gates(dcell, dc, gates, before, offset, whole, rest)
+            last_of_gates(dcell, dc, gates, before, keeps, offset, whole, rest)
 
     return row
 
@@ -148,7 +157,7 @@ SECTIONS = 14
 
 
 @functools.cache
-def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
+def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
     """Return the backward kernel of an LSTM.
 
     It takes
@@ -157,11 +166,11 @@ def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
     - ``weights``, the packed W_h;
     - ``dy (rows, H)``, the gradients of all states;
     - ``dh, dc (batch, H)``, those of the last state and cell, which become those of the first;
-    - ``z (rows, 4H)``, ``xp (rows, 4H)`` or None, ``cell (rows, H)`` and
-      ``carried (batch + rows, H)`` as the forward pass left them, the offset, gammas and betas,
-      and its statistics;
+    - ``z, xp (rows, 4H)``, ``cell (rows, H)`` and ``carried (batch + rows, H)`` as the forward
+      pass left them, the offset, gammas and betas, and its statistics;
     - for both norms: 1 over the number of elements, the same for the scale, and epsilon on the
       deviation;
+    - ``keep_h, keep_c (rows, H)`` as the forward pass;
     - ``dz, dxp (rows, 4H)``, the results, the second None where xp is;
     - ``gates (batch, 4H)``, ``dn, dcell (batch, H)`` to work in;
     - ``sums, totals (groups, 14 H)`` of 0, the second float64, for the sums of each group of
@@ -169,7 +178,8 @@ def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
     - ``parts`` of the groups.
     """
     lanes = storage.lanes
-    product, row = make_product(lanes, onto=False), _make_row(form, storage)
+    # With zoneout, the state's gradient has a share of the step after it already.
+    product, row = make_product(lanes, onto=form.zoneout), _make_row(form, storage)
     fill, gate_norm = _make_through_gates(form, storage), make_gate_norm(form, storage)
     direct = form.gates is None
 
@@ -178,7 +188,7 @@ def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
         offset, gamma_h, beta_h, gamma_x, beta_x, gamma_c, beta_c,
         mean_h, rstd_h, mean_x, rstd_x, mean_c, rstd_c,
         gate_mean_share, gate_scale_share, gate_eps_on_deviation,
-        cell_mean_share, cell_scale_share, cell_eps_on_deviation,
+        cell_mean_share, cell_scale_share, cell_eps_on_deviation, keep_h, keep_c,
         dz, dxp, gates, dn, dcell, sums, totals, group, parts, first, last,
     ):  # fmt: skip
         stand_alone()
@@ -198,7 +208,7 @@ def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
         gate_flows = gate_mean_share, gate_scale_share, gate_eps_on_deviation
         cell_flows = cell_mean_share, cell_scale_share, cell_eps_on_deviation
         dz, dxp, gates = borrowed(dz), borrowed(dxp), borrowed(gates)
-        dn, dcell = borrowed(dn), borrowed(dcell)
+        dn, dcell, keeps = borrowed(dn), borrowed(dcell), (borrowed(keep_h), borrowed(keep_c))
         sums, totals = borrowed(sums), borrowed(totals)
         between = max(1, ROWS_BETWEEN_FLUSHES // group)
         for s in range(starts.size - 1, -1, -1):
@@ -211,7 +221,8 @@ def make_lstm_backward(form: CellForm, storage: Storage) -> Twins:
                 fill(z[i], part(xp, i), of_gates, gate_saved, i, here)
                 row(
                     (dy[i], dh[b]), dc[b], here, carried[before + r], cell[i],
-                    of_cell, cell_saved, i, cell_flows, dn[left], dcell[left], (added, of_cells),
+                    of_cell, cell_saved, i, cell_flows, (part(keeps[0], i), part(keeps[1], i)),
+                    dn[left], dcell[left], (added, of_cells),
                 )  # fmt: skip
                 gate_norm.gradient(
                     here, z[i], part(xp, i), gate_saved, i, of_gates, gate_flows, of_norms,

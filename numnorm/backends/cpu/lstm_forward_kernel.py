@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numnorm.backends.contract import CellForm
+from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cpu.activations import make_tanh
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.cell_norms import make_cell_norm
@@ -18,22 +18,12 @@ from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
+from numnorm.backends.cpu.steps import before_step, rows_of_step
 from numnorm.backends.cpu.storage import Storage
+from numnorm.backends.cpu.zoneout import make_zoneout
 
 
-@inlined
-def rows_of_step(counts, s, left, right):
-    """Return how many of the batch's rows from left to right a step has, or less than 0."""
-    return min(counts[s], right) - left
-
-
-@inlined
-def before_step(starts, s, batch):
-    """Return where the states before a step begin: those given come first."""
-    return batch + starts[s - 1] if s > 0 else 0
-
-
-def _make_new_cell(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def _make_new_cell(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled function of some elements: the cell before its norm, and the gate o."""
     read, _, write = access
     gates = make_gates(form, storage, access)
@@ -47,25 +37,29 @@ def _make_new_cell(form: CellForm, storage: Storage, access: Access) -> Callable
     return new_cell
 
 
-def _make_new_state(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def _make_new_state(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled function of some elements: the state, and the cell that is carried on."""
     read, term, write = access
     apply, real = make_cell_norm(form.cell, storage).apply, storage.working
     tanh, carries = make_tanh(real), form.carries_normalized
+    apart, mixed = carries or form.zoneout, make_zoneout(form.zoneout, access).mixed
 
     @inlined
-    def new_state(out, cell, weights, found, carried, state, j, rest):
+    def new_state(out, cell, weights, found, before, carried, states, keeps, j, rest):
         gamma, beta = weights
         gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
-        normalized = apply(read(cell, j, rest), found, gain, shift)
-        if carries:
-            write(carried, j, normalized, rest)
-        write(state, j, read(out, j, rest) * tanh(normalized), rest)
+        value = read(cell, j, rest)
+        normalized = apply(value, found, gain, shift)
+        if apart:
+            new = normalized if carries else value
+            write(carried, j, mixed(new, before, keeps[1], j, rest), rest)
+        new = read(out, j, rest) * tanh(normalized)
+        write(states[1], j, mixed(new, states[0], keeps[0], j, rest), rest)
 
     return new_state
 
 
-def _make_row(form: CellForm, storage: Storage) -> Callable[..., Any]:
+def _make_row(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that takes one row through one step."""
     count = storage.lanes
     gates, norm = make_gate_norm(form, storage), make_cell_norm(form.cell, storage)
@@ -75,10 +69,10 @@ def _make_row(form: CellForm, storage: Storage) -> Callable[..., Any]:
     last_of_state = _make_new_state(form, storage, first_lanes(count))
 
     @inlined
-    def row(z, xp, before, cell, carried, state, out, weights, scalings, saved, i):
+    def row(z, xp, before, cell, carried, states, out, weights, scalings, saved, keeps, i):
         of_gates, of_cell = weights
-        whole = state.size - state.size % count
-        rest = state.size - whole
+        whole = cell.size - cell.size % count
+        rest = cell.size - whole
         found = gates.find(z, xp, scalings[0], saved[0], i)
         for j in range(0, whole, count):
             new_cell(z, xp, of_gates, found, before, cell, out, j, count)
@@ -88,15 +82,15 @@ def _make_row(form: CellForm, storage: Storage) -> Callable[..., Any]:
         if saved[1][0].size > 0:
             norm.save(of_row, saved[1][0], saved[1][1], i)
         for j in range(0, whole, count):
-            new_state(out, cell, of_cell, of_row, carried, state, j, count)
+            new_state(out, cell, of_cell, of_row, before, carried, states, keeps, j, count)
         if rest > 0:
-            last_of_state(out, cell, of_cell, of_row, carried, state, whole, rest)
+            last_of_state(out, cell, of_cell, of_row, before, carried, states, keeps, whole, rest)
 
     return row
 
 
 @functools.cache
-def make_lstm_forward(form: CellForm, storage: Storage) -> Twins:
+def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
     """Return the forward kernel of an LSTM.
 
     It takes
@@ -108,6 +102,7 @@ def make_lstm_forward(form: CellForm, storage: Storage) -> Twins:
     - ``xp (rows, 4H)``: else the products with x, or None;
     - ``offset (4H,)``, and gamma and beta of z, of xp and of the cell;
     - for the gates' norm and the cell's: epsilon, epsilon on the deviation, the divisor;
+    - ``keep_h, keep_c (rows, H)``: the shares of zoneout, or None;
     - ``cell (rows, H)``: the cell before its norm; ``carried (batch + rows, H)`` and
       ``state (batch + rows, H)``, whose first rows are given. `cell` and `carried` may have the
       batch's rows alone, each step's in place of the last;
@@ -121,7 +116,7 @@ def make_lstm_forward(form: CellForm, storage: Storage) -> Twins:
     def kernel(
         starts, counts, weights, z, xp, offset, gamma_h, beta_h, gamma_x, beta_x, gamma_c, beta_c,
         gate_eps, gate_eps_on_deviation, gate_count, cell_eps, cell_eps_on_deviation, cell_count,
-        cell, carried, state, out,
+        keep_h, keep_c, cell, carried, state, out,
         mean_h, rstd_h, mean_x, rstd_x, mean_c, rstd_c, parts, first, last,
     ):  # fmt: skip
         stand_alone()
@@ -143,6 +138,7 @@ def make_lstm_forward(form: CellForm, storage: Storage) -> Twins:
             (borrowed(mean_h), borrowed(rstd_h), borrowed(mean_x), borrowed(rstd_x)),
             (borrowed(mean_c), borrowed(rstd_c)),
         )
+        keep_h, keep_c = borrowed(keep_h), borrowed(keep_c)
         z_kept, cell_kept = z.shape[0] > batch, cell.shape[0] > batch
         carried_kept = carried.shape[0] > batch
         for s in range(starts.size):
@@ -163,11 +159,12 @@ def make_lstm_forward(form: CellForm, storage: Storage) -> Twins:
                     carried[before + r if carried_kept else left + r],
                     cell[i if cell_kept else left + r],
                     carried[batch + i if carried_kept else left + r],
-                    state[batch + i],
+                    (state[before + r], state[batch + i]),
                     out[left],
                     (of_gates, of_cell),
                     scalings,
                     saved,
+                    (part(keep_h, i), part(keep_c, i)),
                     i,
                 )
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numnorm.backends.contract import CellForm
+from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cpu.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.cell_norms import CellNorm, make_cell_norm
 from numnorm.backends.cpu.column_reading import Access
@@ -40,7 +40,7 @@ class GateNorm(NamedTuple):
 
 
 @functools.cache
-def make_gate_norm(form: CellForm, storage: Storage) -> GateNorm:
+def make_gate_norm(form: LSTMForm, storage: Storage) -> GateNorm:
     """Return how a form's gates are normalized."""
     norm = make_cell_norm(form.gates, storage)
     if form.by_product:
@@ -130,7 +130,7 @@ def _none() -> GateNorm:
     return GateNorm(find, again, gradient)
 
 
-def make_gates(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def make_gates(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled ``gates(z, xp, weights, found, width, j, rest)`` of some units: f, i, o, g.
 
     The weights are ``offset, gamma_h, beta_h, gamma_x, beta_x``, and the statistics those of
@@ -150,7 +150,7 @@ def make_gates(form: CellForm, storage: Storage, access: Access) -> Callable[...
     return gates
 
 
-def _make_value(form: CellForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def _make_value(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled ``value(z, xp, weights, found, j, rest)``: what enters one gate."""
     read, term, _ = access
     apply, real = make_cell_norm(form.gates, storage).apply, storage.working

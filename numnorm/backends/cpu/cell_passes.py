@@ -1,0 +1,181 @@
+"""What the passes of all recurrent cells share: their products, their steps and their sums."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.backends.contract import Norm, Scaling, Steps
+from numnorm.backends.cpu.arrays import Array
+from numnorm.backends.cpu.jit import Twins
+from numnorm.backends.cpu.memory import tables
+from numnorm.backends.cpu.parallel import run, threads
+from numnorm.backends.cpu.products import packed, packed_shape, product, transposed_product
+from numnorm.backends.cpu.storage import Storage, storage_of
+from numnorm.memory_pool import POOL
+
+# A thread takes so many rows of a batch at least: its products are faster with more.
+LEAST_ROWS = 4
+# The sums for the parameters are taken for so many groups of rows at most.
+_MOST_GROUPS = 64
+
+
+class Weights(NamedTuple):
+    """The parameters of a recurrent cell in the working dtype.
+
+    Attributes
+    ----------
+    x, h : array
+    panels_x, panels_h : array or None
+        The transposed weights packed, if that is worth keeping.
+    others : tuple
+        What the kernels take besides; gammas and betas may be None or numbers.
+    """
+
+    x: Array
+    h: Array
+    panels_x: Array | None
+    panels_h: Array | None
+    others: tuple[Any, ...]
+
+
+def make_weights(given: Any, others: tuple[Any, ...], keep: bool) -> Weights:
+    """Return the weights of a cell, packed if they are to be kept."""
+    x, h = given.weight_x, given.weight_h
+    return Weights(x, h, _panels(x.T) if keep else None, _panels(h.T) if keep else None, others)
+
+
+def _panels(matrix: Array) -> Array:
+    storage = storage_of(matrix.dtype)
+    (room,) = tables(POOL, matrix.dtype, packed_shape(*matrix.shape, storage))
+    return packed(matrix, room, storage)
+
+
+def added_up(size: int, dtype: Any, *values: Array | None) -> Array:
+    """Return the sum of the values that there are: what is only added is added once."""
+    total = np.zeros(size)
+    for value in values:
+        if value is not None:
+            total += value
+    return total.astype(dtype)
+
+
+def norm_pair(
+    norm: Norm | None, gamma: Any, beta: Any, size: int, dtype: Any, ada: tuple[float, float]
+) -> tuple[Any, Any]:
+    """Return gamma and beta as the kernels take those of this norm."""
+    if norm is None:
+        return None, None
+    if norm.parameters == 0:
+        return dtype.type(ada[0]), dtype.type(ada[1])
+    return np.ones(size, dtype) if gamma is None else gamma, beta
+
+
+def rooms_for_panels(weights: Weights, storage: Storage) -> tuple[tuple[int], tuple[int]]:
+    """Return the shapes of what `panels` needs."""
+    (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
+    return (
+        packed_shape(inputs, width if weights.panels_x is None else 0, storage),
+        packed_shape(hidden, width if weights.panels_h is None else 0, storage),
+    )
+
+
+def panels(weights: Weights, room_x: Array, room_h: Array, storage: Storage) -> tuple[Array, Array]:
+    """Return the transposed weights packed."""
+    if weights.panels_x is not None and weights.panels_h is not None:
+        return weights.panels_x, weights.panels_h
+    return packed(weights.x.T, room_x, storage), packed(weights.h.T, room_h, storage)
+
+
+def statistics(*sizes: int) -> tuple[Array, ...]:
+    """Return room for mean and rstd of rows, so many for each norm."""
+    return tuple(np.empty(size) for size in sizes for _ in range(2))
+
+
+def scaling_numbers(scaling: Scaling, width: int) -> tuple[float, float, float]:
+    """Return how the forward kernels take the scaling of rows of some width."""
+    return scaling.eps, scaling.eps_on_deviation, float(width - scaling.ddof)
+
+
+def flow_numbers(norm: Norm | None, scaling: Scaling, width: int) -> tuple[float, float, float]:
+    """Return how the backward kernels take it."""
+    centred = norm is not None and norm.formula.centred
+    return 1.0 / width if centred else 0.0, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation
+
+
+class Groups(NamedTuple):
+    """The sums for the parameters, a few rows of the batch at a time: they follow from the shape.
+
+    Attributes
+    ----------
+    sums, totals : array (groups, numbers)
+        In the working dtype and in float64.
+    size : int
+        How many rows a group has.
+    """
+
+    sums: Array
+    totals: Array
+    size: int
+
+
+def groups_of(batch: int, numbers: int, storage: Storage) -> Groups:
+    """Return the sums of a batch, all 0."""
+    size = max(LEAST_ROWS, -(-batch // _MOST_GROUPS))
+    totals = np.zeros((-(-batch // size), numbers))
+    return Groups(totals.astype(storage.working_dtype), totals, size)
+
+
+class ProductRooms(NamedTuple):
+    """The shapes of what `product_gradients` needs, in its order."""
+
+    weight_x: tuple[int]
+    x: tuple[int]
+    before: tuple[int]
+
+
+def rooms_for_gradients(weights: Weights, rows: int, storage: Storage) -> ProductRooms:
+    """Return the shapes of what `product_gradients` needs."""
+    (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
+    return ProductRooms(
+        packed_shape(width, inputs, storage),
+        packed_shape(rows, inputs, storage),
+        packed_shape(rows, hidden, storage),
+    )
+
+
+def product_gradients(
+    weights: Weights,
+    x: Array,
+    state: Array,
+    steps: Steps,
+    slopes: tuple[Array, Array],
+    rooms: tuple[Array, Array, Array],
+    storage: Storage,
+) -> tuple[Array, dict[str, Array]]:
+    """Return dx and the gradients of the weights, from those of the products with x and state."""
+    (rows, inputs), width = x.shape, state.shape[1]
+    of_x, of_h = slopes
+    (dx,) = tables(POOL, storage.working_dtype, (rows, inputs))  # the caller gets it
+    product(of_x, packed(weights.x, rooms[0], storage), dx, storage)
+    before = packed(_states_before(state, steps), rooms[2], storage)
+    return dx, {
+        "weight_x": transposed_product(of_x, packed(x, rooms[1], storage), inputs, storage),
+        "weight_h": transposed_product(of_h, before, width, storage),
+    }
+
+
+def _states_before(state: Array, steps: Steps) -> Array:
+    """Return the state that each row was handed."""
+    starts, counts = steps
+    rows = int(counts.sum())
+    if rows == 0 or counts[-1] == counts[0]:
+        return state[:rows]
+    before = np.concatenate(([0], starts[:-1] + counts[0]))
+    return np.concatenate([state[b : b + n] for b, n in zip(before, counts, strict=True)])
+
+
+def run_steps(kernel: Twins, arguments: tuple[Any, ...], rows: int, width: int, most: int) -> None:
+    """Run a kernel of all steps: no result depends on how many parts a batch is cut into."""
+    parts = min(threads(), most) if most > 1 else 1
+    if rows:  # the kernels ask for the rows of the first step
+        run(kernel, (*arguments, parts), rows * width * width // 64, parts)

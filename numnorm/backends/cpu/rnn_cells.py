@@ -1,0 +1,126 @@
+"""Plain recurrent networks on NumPy arrays: a whole pass."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.backends.contract import CellGradients, RNNForm, Scaling, Steps
+from numnorm.backends.cpu.arrays import Array
+from numnorm.backends.cpu.cell_passes import (
+    LEAST_ROWS,
+    Weights,
+    added_up,
+    flow_numbers,
+    groups_of,
+    make_weights,
+    norm_pair,
+    panels,
+    product_gradients,
+    rooms_for_gradients,
+    rooms_for_panels,
+    run_steps,
+    scaling_numbers,
+    statistics,
+)
+from numnorm.backends.cpu.memory import tables
+from numnorm.backends.cpu.products import packed, packed_shape, product
+from numnorm.backends.cpu.rnn_backward_kernel import SECTIONS, make_rnn_backward
+from numnorm.backends.cpu.rnn_forward_kernel import make_rnn_forward
+from numnorm.backends.cpu.storage import storage_of
+from numnorm.memory_pool import POOL, WORKING_MEMORY
+
+
+class Saved(NamedTuple):
+    """What the backward pass of a plain recurrent network reads, rows in the order of the steps.
+
+    Attributes
+    ----------
+    z : array (rows, H)
+        The sums of the products with x and with the state.
+    state : array (batch + rows, H)
+        The states; first those given.
+    statistics : tuple of array
+        Mean and rstd of z; of size 0 without a norm.
+    """
+
+    z: Array
+    state: Array
+    statistics: tuple[Array, ...]
+
+
+def weights(form: RNNForm, given: Any, ada: tuple[float, float], keep: bool) -> Weights:
+    """Return the parameters of a plain recurrent network; beta joins the bias."""
+    dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
+    others = (
+        added_up(width, dtype, given.bias, given.beta),
+        *norm_pair(form.norm, given.gamma, None, width, dtype, ada),
+    )
+    return make_weights(given, others, keep)
+
+
+def forward(
+    form: RNNForm,
+    scaling: Scaling,
+    x: Array,
+    steps: Steps,
+    weights: Weights,
+    states: tuple[Array, ...],
+    keeps: tuple[Array | None, ...],
+    save: bool,
+) -> tuple[tuple[Array], Saved | None]:
+    """Return all states, and what the backward pass needs."""
+    storage = storage_of(x.dtype)
+    rows, (batch, width) = x.shape[0], states[0].shape
+    z, room_x, room_h = tables(
+        WORKING_MEMORY,
+        storage.working_dtype,
+        (rows, width),
+        *rooms_for_panels(weights, storage),
+    )
+    panels_x, panels_h = panels(weights, room_x, room_h, storage)
+    (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
+    state[:batch] = states[0]
+    product(x, panels_x, z, storage)
+    saved = Saved(z, state, statistics(rows if save and form.norm else 0))
+    arguments = (
+        *steps, panels_h, z, *weights.others, *scaling_numbers(scaling, width), *keeps,
+        state, *saved.statistics,
+    )  # fmt: skip
+    run_steps(make_rnn_forward(form, storage), arguments, rows, width, batch // LEAST_ROWS)
+    return (state,), saved if save else None
+
+
+def backward(
+    form: RNNForm,
+    scaling: Scaling,
+    x: Array,
+    steps: Steps,
+    weights: Weights,
+    saved: Saved,
+    keeps: tuple[Array | None, ...],
+    dy: Array,
+    dstates: tuple[Array, ...],
+) -> CellGradients:
+    """Return all gradients; that of the last state becomes that of the first."""
+    storage = storage_of(x.dtype)
+    (dh,) = dstates
+    rows, (batch, width) = x.shape[0], dh.shape
+    dz, slopes, weight_h, *rooms = tables(
+        WORKING_MEMORY,
+        storage.working_dtype,
+        (rows, width),
+        (batch, width),
+        packed_shape(width, width, storage),
+        *rooms_for_gradients(weights, rows, storage),
+    )
+    groups = groups_of(batch, SECTIONS * width, storage)
+    arguments = (
+        *steps, packed(weights.h, weight_h, storage), dy, dh,
+        saved.z, *weights.others, *saved.statistics, *flow_numbers(form.norm, scaling, width),
+        *keeps, dz, slopes, *groups,
+    )  # fmt: skip
+    run_steps(make_rnn_backward(form, storage), arguments, rows, width, groups.sums.shape[0])
+    dx, found = product_gradients(weights, x, saved.state, steps, (dz, dz), rooms, storage)
+    offset, gamma = np.split(groups.totals.sum(axis=0), 2)
+    found |= {"bias": offset, "beta": offset, "gamma": gamma}
+    return CellGradients(dx, (dh,), found)

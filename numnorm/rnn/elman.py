@@ -1,0 +1,350 @@
+"""Plain recurrent networks, as Elman's, with normalization: whole sequences, and single steps."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.rnn.forms import rnn_form
+from numnorm.rnn.parameters import RNN, RNNParameters
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+
+
+class RNNStates(NamedTuple):
+    """What a plain recurrent network returns.
+
+    Attributes
+    ----------
+    y : array (T, B, H)
+        The state after each step; 0 beyond a sequence's length. (B, T, H) if `batch_first`.
+    h : array (B, H)
+        The state after each sequence's last step.
+    """
+
+    y: Any
+    h: Any
+
+
+class RNNForward(NamedTuple):
+    """What the forward pass returns: the states, and what the backward pass needs.
+
+    Attributes
+    ----------
+    y, h : array
+        As in `RNNStates`; y is read-only, as it belongs to `saved`.
+    saved : object
+        For `rnn_backward`. For each step of each sequence it holds 2 H numbers of the
+        working precision, the statistics of the norm, x and the parameters.
+    """
+
+    y: Any
+    h: Any
+    saved: Any
+
+
+class RNNGradients(NamedTuple):
+    """The gradients of a plain recurrent network.
+
+    Attributes
+    ----------
+    dx : array
+        Of the shape of x.
+    dh : array (B, H)
+        Of the first state.
+    parameters : RNNParameters
+        Of the parameters that there are.
+    """
+
+    dx: Any
+    dh: Any
+    parameters: RNNParameters
+
+
+class RNNCellForward(NamedTuple):
+    """What the forward pass of one step returns.
+
+    Attributes
+    ----------
+    h : array (B, H)
+        The new state.
+    saved : object
+        For `rnn_cell_backward`.
+    """
+
+    h: Any
+    saved: Any
+
+
+def rnn(
+    x: Any,
+    parameters: RNNParameters | Packed,
+    h: Any = None,
+    *,
+    norm: str | None = "layer",
+    nonlinearity: str = "tanh",
+    eps: float = 1e-5,
+    lengths: Any = None,
+    batch_first: bool = False,
+    reverse: bool = False,
+    zoneout: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> RNNStates:
+    r"""Run a normalized plain recurrent network over sequences.
+
+    .. math::
+
+        h_t = f(N(W_h h_{t-1} + W_x x_t; \gamma, \beta) + b)
+
+    with N the norm and f the nonlinearity [1]_.
+
+    Parameters
+    ----------
+    x : array_like (T, B, I)
+        T steps of B sequences; float16, bfloat16, float32 or float64. Half precision is computed
+        in float32. Integers and bool become float64.
+    parameters : RNNParameters or Packed
+        Of any float dtype; used in that of x. `rnn_pack` packs them for many calls.
+    h : array_like (B, H), optional
+        The state before the first step. Default: 0.
+    norm : {"layer", "rms", "ada", None}, default "layer"
+        Which norm N is; None leaves it out.
+    nonlinearity : {"tanh", "relu"}, default "tanh"
+    eps : float, default 1e-5
+        Added to the variance.
+    lengths : array_like of int (B,), optional
+        How many steps each sequence has, in any order. Default: T. What lies beyond influences
+        nothing.
+    batch_first : bool, default False
+        Whether x and y are (B, T, ...).
+    reverse : bool, default False
+        Whether each sequence is taken from its last step to its first.
+    zoneout : float, default 0
+        The probability, between 0 and 1, with which a step keeps an element of the state as it
+        was [2]_.
+    rng : numpy.random.Generator, optional
+        Draws what is kept, for training; without it each step takes the expected value, as
+        trained networks do.
+
+    Returns
+    -------
+    RNNStates
+        ``(y, h)``, of the dtype of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    Notes
+    -----
+    A sequence's result is the same, bit for bit, whatever is in the batch beside it, whether its
+    steps are taken in one call or many, and for any number of threads.
+
+    References
+    ----------
+    .. [1] J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization", 2016.
+    .. [2] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
+       Activations", ICLR 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.rnn_init(3, 2, rng=rng)
+    >>> y, h = rnn.rnn(rng.normal(size=(5, 4, 3)), parameters, lengths=[5, 2, 0, 3])
+    >>> y.shape, bool((y[2:, 1] == 0).all()), bool((h[1] == y[1, 1]).all())
+    ((5, 4, 2), True, True)
+    """
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    form = rnn_form(norm, nonlinearity)
+    y, (h,), _ = forward(RNN, form, x, parameters, (h,), options, save=False)
+    return RNNStates(y, h)
+
+
+def rnn_forward(
+    x: Any,
+    parameters: RNNParameters | Packed,
+    h: Any = None,
+    *,
+    norm: str | None = "layer",
+    nonlinearity: str = "tanh",
+    eps: float = 1e-5,
+    lengths: Any = None,
+    batch_first: bool = False,
+    reverse: bool = False,
+    zoneout: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> RNNForward:
+    """Return the states of `rnn` together with what its backward pass needs.
+
+    Parameters
+    ----------
+    x, parameters, h, norm, nonlinearity, eps, lengths, batch_first, reverse, zoneout, rng
+        As for `rnn`.
+
+    Returns
+    -------
+    RNNForward
+        ``(y, h, saved)``.
+    """
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    form = rnn_form(norm, nonlinearity)
+    y, (h,), saved = forward(RNN, form, x, parameters, (h,), options, save=True)
+    return RNNForward(y, h, saved)
+
+
+def rnn_backward(dy: Any, saved: Any, dh: Any = None) -> RNNGradients:
+    """Return the gradients of `rnn`, back through all steps.
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of its shape. What lies beyond a sequence's
+        length is not looked at.
+    saved : object
+        As `rnn_forward` returned it.
+    dh : array_like (B, H), optional
+        That with respect to the last state, beside that through y. Default: 0.
+
+    Returns
+    -------
+    RNNGradients
+        ``(dx, dh, parameters)``, of the dtypes of x and of the parameters.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> parameters = rnn.rnn_init(3, 2, rng=rng)
+    >>> y, h, saved = rnn.rnn_forward(rng.normal(size=(5, 4, 3)), parameters)
+    >>> rnn.rnn_backward(np.ones_like(y), saved).dx.shape
+    (5, 4, 3)
+    """
+    return RNNGradients(*backward(RNN, "rnn_forward", dy, saved, (dh,)))
+
+
+def rnn_cell(
+    x: Any,
+    parameters: RNNParameters | Packed,
+    h: Any = None,
+    *,
+    norm: str | None = "layer",
+    nonlinearity: str = "tanh",
+    eps: float = 1e-5,
+    zoneout: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> Any:
+    """Take one step of a normalized plain recurrent network: the same bytes as that step of `rnn`.
+
+    Parameters
+    ----------
+    x : array_like (B, I)
+        The input of this step.
+    parameters, h, norm, nonlinearity, eps, zoneout, rng
+        As for `rnn`; `h` as the step before returned it.
+
+    Returns
+    -------
+    array (B, H)
+        The new state, of the dtype of x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> packed = rnn.rnn_pack(rnn.rnn_init(3, 2, rng=rng))
+    >>> h = None
+    >>> for x in rng.standard_normal((10, 1, 3), np.float32):
+    ...     h = rnn.rnn_cell(x, packed, h)
+    >>> h.shape
+    (1, 2)
+    """
+    options, form = Options(eps, zoneout=zoneout, rng=rng), rnn_form(norm, nonlinearity)
+    _, (h,), _ = forward(RNN, form, x, parameters, (h,), options, save=False, single=True)
+    return h
+
+
+def rnn_cell_forward(
+    x: Any,
+    parameters: RNNParameters | Packed,
+    h: Any = None,
+    *,
+    norm: str | None = "layer",
+    nonlinearity: str = "tanh",
+    eps: float = 1e-5,
+    zoneout: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> RNNCellForward:
+    """Return the state of `rnn_cell` together with what its backward pass needs.
+
+    Parameters
+    ----------
+    x, parameters, h, norm, nonlinearity, eps, zoneout, rng
+        As for `rnn_cell`.
+
+    Returns
+    -------
+    RNNCellForward
+        ``(h, saved)``.
+    """
+    options, form = Options(eps, zoneout=zoneout, rng=rng), rnn_form(norm, nonlinearity)
+    _, (h,), saved = forward(RNN, form, x, parameters, (h,), options, save=True, single=True)
+    return RNNCellForward(h, saved)
+
+
+def rnn_cell_backward(dh: Any, saved: Any) -> RNNGradients:
+    """Return the gradients of `rnn_cell`.
+
+    Parameters
+    ----------
+    dh : array_like (B, H)
+        The gradient of the loss with respect to the new state.
+    saved : object
+        As `rnn_cell_forward` returned it.
+
+    Returns
+    -------
+    RNNGradients
+        ``(dx, dh, parameters)``; dx is (B, I).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape.
+    """
+    gradients = backward(RNN, "rnn_cell_forward", dh, saved, (None,), single=True)
+    return RNNGradients(*gradients)
+
+
+def rnn_pack(
+    parameters: RNNParameters,
+    *,
+    norm: str | None = "layer",
+    nonlinearity: str = "tanh",
+    dtype: Any = np.float32,
+) -> Packed:
+    """Return the parameters, checked and packed for many calls.
+
+    As `lstm_pack` does for an LSTM.
+
+    Parameters
+    ----------
+    parameters : RNNParameters
+        They are copied: what becomes of them afterwards changes nothing.
+    norm, nonlinearity : str
+        As in the calls that will follow.
+    dtype : dtype, default float32
+        That of the x of those calls; for half precision, float32.
+
+    Returns
+    -------
+    Packed
+    """
+    return pack(RNN, rnn_form(norm, nonlinearity), parameters, dtype)

@@ -1,0 +1,163 @@
+"""The parameters that recurrent cells begin with."""
+
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import check_integer
+from numnorm.rnn.forms import Form, gru_form, lstm_form, rnn_form
+from numnorm.rnn.parameters import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUParameters,
+    Kind,
+    LSTMParameters,
+    RNNParameters,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+def _orthogonal(generator: np.random.Generator, size: int) -> Array:
+    """Return a random orthogonal matrix, uniform among all of them (Mezzadri 2007)."""
+    q, r = np.linalg.qr(generator.standard_normal((size, size)))
+    return q * np.sign(np.diag(r))
+
+
+def _glorot(generator: np.random.Generator, units: int, inputs: int) -> Array:
+    """Return uniform weights of the variance 2 / (inputs + units) (Glorot and Bengio 2010)."""
+    bound = np.sqrt(6.0 / (inputs + units))
+    return generator.uniform(-bound, bound, (units, inputs))
+
+
+def _initial(
+    kind: Kind, form: Form, inputs: Any, hidden: Any, rng: np.random.Generator, dtype: Any
+) -> Any:
+    inputs, hidden = check_integer("inputs", inputs, 1), check_integer("hidden", hidden, 1)
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
+    values = {
+        "weight_x": np.concatenate([_glorot(rng, hidden, inputs) for _ in range(kind.gates)]),
+        "weight_h": np.concatenate([_orthogonal(rng, hidden) for _ in range(kind.gates)]),
+    }
+    for name, size in kind.sizes.items():
+        if name in form.parameters or name.startswith("bias"):
+            values[name] = np.full(size * hidden, 1.0 if name.startswith("gamma") else 0.0)
+    if kind is LSTM:
+        values["bias"][:hidden] = 1.0
+    return kind.parameters(**{name: value.astype(dtype) for name, value in values.items()})
+
+
+def lstm_init(
+    inputs: int,
+    hidden: int,
+    *,
+    rng: np.random.Generator,
+    norm: str | None = "layer",
+    variant: str = "paper",
+    dtype: Any = np.float32,
+) -> LSTMParameters:
+    """Return the parameters that an LSTM begins with.
+
+    Each gate's weights for the state are orthogonal, those for the input uniform as Glorot and
+    Bengio have them; gains are 1 and biases 0, but for the forget gate's, which is 1.
+
+    Parameters
+    ----------
+    inputs, hidden : int
+        I and H.
+    rng : numpy.random.Generator
+        Where the numbers come from.
+    norm, variant : str
+        As for `lstm`.
+    dtype : dtype, default float32
+        Of all parameters.
+
+    Returns
+    -------
+    LSTMParameters
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> parameters = rnn.lstm_init(3, 2, rng=np.random.default_rng(0))
+    >>> parameters.bias
+    array([1., 1., 0., 0., 0., 0., 0., 0.], dtype=float32)
+    """
+    return _initial(LSTM, lstm_form(norm, variant), inputs, hidden, rng, dtype)
+
+
+def gru_init(
+    inputs: int,
+    hidden: int,
+    *,
+    rng: np.random.Generator,
+    norm: str | None = "layer",
+    dtype: Any = np.float32,
+) -> GRUParameters:
+    """Return the parameters that a gated recurrent unit begins with.
+
+    As for `lstm_init`; all biases are 0.
+
+    Parameters
+    ----------
+    inputs, hidden : int
+        I and H.
+    rng : numpy.random.Generator
+        Where the numbers come from.
+    norm : str or None
+        As for `gru`.
+    dtype : dtype, default float32
+        Of all parameters.
+
+    Returns
+    -------
+    GRUParameters
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rnn.gru_init(3, 2, rng=np.random.default_rng(0)).weight_x.shape
+    (6, 3)
+    """
+    return _initial(GRU, gru_form(norm), inputs, hidden, rng, dtype)
+
+
+def rnn_init(
+    inputs: int,
+    hidden: int,
+    *,
+    rng: np.random.Generator,
+    norm: str | None = "layer",
+    dtype: Any = np.float32,
+) -> RNNParameters:
+    """Return the parameters that a plain recurrent network begins with.
+
+    As for `lstm_init`; the bias is 0.
+
+    Parameters
+    ----------
+    inputs, hidden : int
+        I and H.
+    rng : numpy.random.Generator
+        Where the numbers come from.
+    norm : str or None
+        As for `rnn`.
+    dtype : dtype, default float32
+        Of all parameters.
+
+    Returns
+    -------
+    RNNParameters
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rnn.rnn_init(3, 2, rng=np.random.default_rng(0)).weight_x.shape
+    (2, 3)
+    """
+    return _initial(RNN, rnn_form(norm, "tanh"), inputs, hidden, rng, dtype)
