@@ -19,6 +19,15 @@ from numnorm.rnn.lstm import (
     lstm_pack,
 )
 from numnorm.rnn.parameters import LSTMParameters, lstm_init
+from numnorm.rnn.stacked import (
+    Stacked,
+    StackedForward,
+    StackedGradients,
+    stacked,
+    stacked_backward,
+    stacked_forward,
+)
+from numnorm.rnn.torch_layers import layers_from_torch
 
 __all__ = [
     "LSTMForward",
@@ -27,6 +36,10 @@ __all__ = [
     "LSTMParameters",
     "LSTMState",
     "LSTMStates",
+    "Stacked",
+    "StackedForward",
+    "StackedGradients",
+    "layers_from_torch",
     "lstm",
     "lstm_backward",
     "lstm_cell",
@@ -37,4 +50,7 @@ __all__ = [
     "lstm_pack",
     "lstm_to_onnx",
     "lstm_to_torch",
+    "stacked",
+    "stacked_backward",
+    "stacked_forward",
 ]
