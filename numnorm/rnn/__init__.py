@@ -49,6 +49,15 @@ from numnorm.rnn.lstm import (
 )
 from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
 from numnorm.rnn.passes import Packed
+from numnorm.rnn.stacked import (
+    Stacked,
+    StackedForward,
+    StackedGradients,
+    stacked,
+    stacked_backward,
+    stacked_forward,
+)
+from numnorm.rnn.torch_layers import layers_from_torch
 
 __all__ = [
     "GRUCellForward",
@@ -68,6 +77,9 @@ __all__ = [
     "RNNGradients",
     "RNNParameters",
     "RNNStates",
+    "Stacked",
+    "StackedForward",
+    "StackedGradients",
     "gru",
     "gru_backward",
     "gru_cell",
@@ -76,6 +88,7 @@ __all__ = [
     "gru_forward",
     "gru_init",
     "gru_pack",
+    "layers_from_torch",
     "lstm",
     "lstm_backward",
     "lstm_cell",
@@ -96,4 +109,7 @@ __all__ = [
     "rnn_forward",
     "rnn_init",
     "rnn_pack",
+    "stacked",
+    "stacked_backward",
+    "stacked_forward",
 ]

@@ -1,0 +1,483 @@
+"""Recurrent cells in several layers and both directions, with dropout between the layers.
+
+A layer is called as it would be alone: here stand only the order of the calls, what goes from
+one to the next, and the structure of states and gradients, which is that of the layers.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.arguments import check_eps, check_flag, check_number, check_shape
+from numnorm.backends import backend_for
+from numnorm.rnn.lstm import LSTMPacked, lstm, lstm_backward, lstm_forward
+from numnorm.rnn.parameters import LSTMParameters
+from numnorm.rnn.sequences import check_lengths
+
+Array = np.ndarray[Any, Any]
+
+
+class Stacked(NamedTuple):
+    """What a stack of layers returns.
+
+    Attributes
+    ----------
+    y : array (T, B, H)
+        The last layer's states after each step, with H the sum over its directions; 0 beyond a
+        sequence's length. (B, T, H) if `batch_first`.
+    states : tuple
+        For each layer its last states as a tuple, ``(h, c)`` of an LSTM; for both directions a
+        pair of these.
+    """
+
+    y: Any
+    states: tuple[Any, ...]
+
+
+class StackedForward(NamedTuple):
+    """What the forward pass returns: the states, and what the backward pass needs.
+
+    Attributes
+    ----------
+    y : array
+    states : tuple
+        As in `Stacked`.
+    saved : object
+        For `stacked_backward`. It holds what each layer saves, and a byte for each element that
+        dropout might have zeroed.
+    """
+
+    y: Any
+    states: tuple[Any, ...]
+    saved: Any
+
+
+class StackedGradients(NamedTuple):
+    """The gradients of a stack of layers.
+
+    Attributes
+    ----------
+    dx : array
+        Of the shape of x.
+    states : tuple
+        Of the first states, in the structure of `Stacked`.
+    layers : tuple
+        Of the parameters: for each layer an `LSTMParameters`, for both directions a pair.
+    """
+
+    dx: Any
+    states: tuple[Any, ...]
+    layers: tuple[Any, ...]
+
+
+class _Kind(NamedTuple):
+    """A kind of cell: its three functions, and the names of its states."""
+
+    call: Any
+    forward: Any
+    backward: Any
+    states: tuple[str, ...]
+
+
+_LSTM = _Kind(lstm, lstm_forward, lstm_backward, ("h", "c"))
+_KINDS: dict[type, _Kind] = {LSTMParameters: _LSTM, LSTMPacked: _LSTM}
+
+
+class _Direction(NamedTuple):
+    """One direction of a layer; the name is that of its place among the layers."""
+
+    name: str
+    kind: _Kind
+    parameters: Any
+    reverse: bool
+
+
+_Plan = tuple[tuple[_Direction, ...], ...]
+
+
+class _Saved(NamedTuple):
+    plan: _Plan
+    kept: tuple[tuple[Any, ...], ...]
+    widths: tuple[tuple[int, ...], ...]
+    masks: tuple[Array, ...]
+    dropout: float
+    batch_first: bool
+    shape: tuple[int, ...]
+
+
+def stacked(
+    x: Any,
+    layers: Sequence[Any],
+    states: Sequence[Any] | None = None,
+    *,
+    dropout: float = 0.0,
+    rng: np.random.Generator | None = None,
+    lengths: Any = None,
+    batch_first: bool = False,
+    norm: str | None = "layer",
+    variant: str = "paper",
+    eps: float = 1e-5,
+) -> Stacked:
+    r"""Run layers of recurrent cells, each on the outputs of the one before.
+
+    .. math::
+
+        y^{(0)} = x, \qquad
+        y^{(l)} = [\overrightarrow{r}^{(l)}(d^{(l)}) ; \overleftarrow{r}^{(l)}(d^{(l)})], \qquad
+        d^{(1)} = x, \qquad
+        d^{(l + 1)} = \frac{m^{(l)}}{1 - p} y^{(l)}
+
+    with r the layer's cell in one direction and in the other (a layer of one direction has the
+    first alone), and m a mask whose elements are 0 with the probability p. This is what
+    ``torch.nn.LSTM`` does with ``num_layers``, ``bidirectional`` and ``dropout``; dropout
+    between the layers alone is that of [1]_.
+
+    Parameters
+    ----------
+    x : array_like (T, B, I)
+        As for `lstm`; the outputs of each layer have its dtype.
+    layers : sequence
+        For each layer its parameters: an LSTMParameters or an LSTMPacked, for both directions a
+        pair of them, whose outputs are put side by side, those of the first to last step first.
+        A layer's inputs are the outputs of the one before.
+    states : sequence, optional
+        For each layer the states before the first step, as `Stacked` has them; None stands for
+        zeros, for a layer, a direction or a single state. Default: None.
+    dropout : float, default 0.0
+        p: with this probability an element of a layer's output is zeroed before it enters the
+        next layer, and what is kept is divided by 1 - p. 0 when the network is used, and in
+        the last layer's output always.
+    rng : numpy.random.Generator, optional
+        Where the masks come from; needed if `dropout` is not 0.
+    lengths : array_like of int (B,), optional
+        How many steps each sequence has, in any order. Default: T.
+    batch_first : bool, default False
+        Whether x and y are (B, T, ...).
+    norm, variant, eps
+        As for the cells, and the same for every layer.
+
+    Returns
+    -------
+    Stacked
+        ``(y, states)``, of the dtype of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape, structure or value.
+        What a cell does not accept is told with the layer's place, such as ``layers[1][0]``.
+
+    Notes
+    -----
+    The states of layers with one direction may be passed in again for the next steps: chunk by
+    chunk gives the same bytes as the whole. A layer of both directions cannot run in this way,
+    as its second direction begins with the last step.
+
+    Without dropout, a sequence's result is the same, bit for bit, whatever is in the batch
+    beside it.
+
+    With dropout the same `rng`, in the same state, gives the same result, bit for bit, for the
+    same arguments and version of NumPy. From it ``rng.integers(2**63)`` is drawn once for each
+    layer but the last, in order, as the seed of a ``default_rng``, and what is kept of the
+    output (T, B, H), whatever `batch_first`, is where its ``random((T, B, H))`` is at least p.
+    So a sequence's mask depends on the number of sequences and on its place among them, but
+    neither on the padding T nor on `lengths`.
+
+    References
+    ----------
+    .. [1] W. Zaremba, I. Sutskever, O. Vinyals, "Recurrent Neural Network Regularization", 2014.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> both = rnn.lstm_init(3, 2, rng=rng), rnn.lstm_init(3, 2, rng=rng)
+    >>> layers = [both, rnn.lstm_init(4, 5, rng=rng)]
+    >>> x = rng.normal(size=(7, 2, 3))
+    >>> y, states = rnn.stacked(x, layers, lengths=[7, 4], dropout=0.5, rng=rng)
+    >>> y.shape, len(states)
+    ((7, 2, 5), 2)
+    >>> (h, c), (h_reverse, c_reverse) = states[0]
+    >>> h_reverse.shape
+    (2, 2)
+    """
+    options = {"norm": norm, "variant": variant, "eps": check_eps(eps)}
+    y, last, _ = _run(x, layers, states, dropout, rng, lengths, batch_first, options, False)
+    return Stacked(y, last)
+
+
+def stacked_forward(
+    x: Any,
+    layers: Sequence[Any],
+    states: Sequence[Any] | None = None,
+    *,
+    dropout: float = 0.0,
+    rng: np.random.Generator | None = None,
+    lengths: Any = None,
+    batch_first: bool = False,
+    norm: str | None = "layer",
+    variant: str = "paper",
+    eps: float = 1e-5,
+) -> StackedForward:
+    """Return what `stacked` does together with what its backward pass needs.
+
+    Parameters
+    ----------
+    x, layers, states, dropout, rng, lengths, batch_first, norm, variant, eps
+        As for `stacked`.
+
+    Returns
+    -------
+    StackedForward
+        ``(y, states, saved)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `stacked`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> layers = [rnn.lstm_init(3, 2, rng=rng), rnn.lstm_init(2, 2, rng=rng)]
+    >>> y, states, saved = rnn.stacked_forward(rng.normal(size=(5, 4, 3)), layers)
+    >>> y.shape
+    (5, 4, 2)
+    """
+    options = {"norm": norm, "variant": variant, "eps": check_eps(eps)}
+    return StackedForward(
+        *_run(x, layers, states, dropout, rng, lengths, batch_first, options, True)
+    )
+
+
+def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) -> StackedGradients:
+    """Return the gradients of `stacked`, back through all layers, with the masks of that pass.
+
+    Parameters
+    ----------
+    dy : array_like
+        The gradient of the loss with respect to y, of its shape. What lies beyond a sequence's
+        length is not looked at.
+    saved : object
+        As `stacked_forward` returned it.
+    dstates : sequence, optional
+        Those with respect to the last states, beside that through y, in the structure of the
+        states; None stands for zeros. Default: None.
+
+    Returns
+    -------
+    StackedGradients
+        ``(dx, states, layers)``, of the dtypes of x and of the parameters.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or dtype, or a wrong shape or structure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rng = np.random.default_rng(0)
+    >>> layers = [rnn.lstm_init(3, 2, rng=rng), rnn.lstm_init(2, 2, rng=rng)]
+    >>> y, states, saved = rnn.stacked_forward(
+    ...     rng.normal(size=(5, 4, 3)), layers, dropout=0.5, rng=rng
+    ... )
+    >>> gradients = rnn.stacked_backward(np.ones_like(y), saved)
+    >>> gradients.dx.shape, gradients.layers[1].weight_x.shape
+    ((5, 4, 3), (8, 2))
+    """
+    if not isinstance(saved, _Saved):
+        raise TypeError(
+            f"saved must be what stacked_forward returned, got an object of type "
+            f"{type(saved).__name__}"
+        )
+    _, slope = backend_for(dy, "dy")
+    check_shape("dy", slope.shape, saved.shape, "that of y")
+    slope = slope.swapaxes(0, 1) if saved.batch_first else slope
+    given = _by_direction("dstates", dstates, saved.plan)
+    states, layers = [], []
+    for number in reversed(range(len(saved.plan))):
+        if number < len(saved.masks):
+            slope = _dropped(slope, saved.masks[number], saved.dropout)
+        parts = np.split(slope, np.cumsum(saved.widths[number])[:-1], axis=-1)
+        found = []
+        for direction, part, kept, last in zip(
+            saved.plan[number], parts, saved.kept[number], given[number], strict=True
+        ):
+            with _naming(direction.name):
+                found.append(direction.kind.backward(part, kept, *last))
+        slope = found[0][0] if len(found) == 1 else found[0][0] + found[1][0]
+        states.append(_as_given([tuple(gradients[1:-1]) for gradients in found]))
+        layers.append(_as_given([gradients[-1] for gradients in found]))
+    dx = slope.swapaxes(0, 1) if saved.batch_first else slope
+    return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
+
+
+def _run(
+    x: Any,
+    layers: Any,
+    states: Any,
+    dropout: Any,
+    rng: Any,
+    lengths: Any,
+    batch_first: Any,
+    options: dict[str, Any],
+    save: bool,
+) -> tuple[Any, tuple[Any, ...], Any]:
+    _, y = backend_for(x, "x")
+    if len(y.shape) != 3:
+        raise ValueError(f"x must have 3 axes, of time, batch and inputs, got {len(y.shape)}")
+    y = y.swapaxes(0, 1) if check_flag("batch_first", batch_first) else y
+    lengths = None if lengths is None else check_lengths(lengths, *y.shape[:2])
+    options = options | {"lengths": lengths}
+    plan = _planned(layers)
+    given = _by_direction("states", states, plan)
+    dropout = _check_dropout(dropout, rng)
+    last, kept, widths, masks = [], [], [], []
+    for number, (directions, first) in enumerate(zip(plan, given, strict=True)):
+        found = [
+            _run_direction(direction, y, before, options, save)
+            for direction, before in zip(directions, first, strict=True)
+        ]
+        last.append(_as_given([of_direction for _, of_direction, _ in found]))
+        kept.append(tuple(saved for _, _, saved in found))
+        widths.append(tuple(part.shape[-1] for part, _, _ in found))
+        y = found[0][0] if len(found) == 1 else np.concatenate([f[0] for f in found], axis=-1)
+        if dropout and number < len(plan) - 1:
+            masks.append(_mask(rng, y.shape, dropout))
+            y = _dropped(y, masks[-1], dropout)
+    y = y.swapaxes(0, 1) if batch_first else y
+    if not save:
+        return y, tuple(last), None
+    saved = _Saved(
+        plan, tuple(kept), tuple(widths), tuple(masks), dropout, bool(batch_first), y.shape
+    )
+    return y, tuple(last), saved
+
+
+def _run_direction(
+    direction: _Direction, x: Any, states: tuple[Any, ...], options: dict[str, Any], save: bool
+) -> tuple[Any, tuple[Any, ...], Any]:
+    """Return the outputs, the last states, and what is saved, if it is."""
+    function = direction.kind.forward if save else direction.kind.call
+    with _naming(direction.name):
+        y, *rest = function(x, direction.parameters, *states, reverse=direction.reverse, **options)
+    return y, tuple(rest[:-1] if save else rest), rest[-1] if save else None
+
+
+@contextlib.contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Have a cell's errors say whose they are."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{place}: {error}") from error
+
+
+def _planned(layers: Any) -> _Plan:
+    """Return the directions of each layer."""
+    if not isinstance(layers, list | tuple) or type(layers) in _KINDS:
+        raise TypeError(
+            f"layers must be a list or tuple with the parameters of each layer, got an object of "
+            f"type {type(layers).__name__}"
+        )
+    if not layers:
+        raise ValueError("layers must have at least 1 element, got none")
+    return tuple(_directions(f"layers[{n}]", layer) for n, layer in enumerate(layers))
+
+
+def _directions(name: str, layer: Any) -> tuple[_Direction, ...]:
+    if type(layer) in _KINDS:
+        return (_Direction(name, _KINDS[type(layer)], layer, False),)
+    kinds = f"one of {', '.join(kind.__name__ for kind in _KINDS)}"
+    if not isinstance(layer, list | tuple):
+        raise TypeError(
+            f"{name} must be {kinds}, or a pair of them, got an object of type "
+            f"{type(layer).__name__}"
+        )
+    if len(layer) != 2:
+        raise ValueError(f"{name} must be {kinds}, or a pair of them, got {len(layer)} elements")
+    for n, parameters in enumerate(layer):
+        if type(parameters) not in _KINDS:
+            raise TypeError(
+                f"{name}[{n}] must be {kinds}, got an object of type {type(parameters).__name__}"
+            )
+    return tuple(
+        _Direction(f"{name}[{n}]", _KINDS[type(parameters)], parameters, n == 1)
+        for n, parameters in enumerate(layer)
+    )
+
+
+def _by_direction(name: str, states: Any, plan: _Plan) -> tuple[tuple[Any, ...], ...]:
+    """Return the states of each direction of each layer, as arguments of its call."""
+    result = []
+    of_layers = _elements(name, states, len(plan), "one for each layer")
+    for n, (directions, value) in enumerate(zip(plan, of_layers, strict=True)):
+        place = f"{name}[{n}]"
+        if len(directions) == 1:
+            found = [(place, value)]
+        else:
+            both = _elements(place, value, 2, "one for each direction")
+            found = [(f"{place}[{k}]", of_direction) for k, of_direction in enumerate(both)]
+        named = zip((d.kind.states for d in directions), found, strict=True)
+        result.append(
+            tuple(
+                _elements(where, given, len(names), " and ".join(names))
+                for names, (where, given) in named
+            )
+        )
+    return tuple(result)
+
+
+def _elements(name: str, value: Any, count: int, meaning: str) -> tuple[Any, ...]:
+    """Return the elements of a tuple or list; None stands for as many of None."""
+    if value is None:
+        return (None,) * count
+    expected = f"{name} must be None or a tuple with {count} elements, {meaning}"
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{expected}, got an object of type {type(value).__name__}")
+    if len(value) != count:
+        raise ValueError(f"{expected}, got {len(value)}")
+    return tuple(value)
+
+
+def _as_given(found: list[Any]) -> Any:
+    """Return what belongs to a layer: a pair for both directions."""
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _check_dropout(dropout: Any, rng: Any) -> float:
+    probability = check_number("dropout", dropout)
+    if not 0.0 <= probability < 1.0:
+        raise ValueError(f"dropout must be at least 0 and less than 1, got {probability:g}")
+    if rng is None and probability:
+        raise TypeError("rng must be a numpy.random.Generator if dropout is not 0, got None")
+    if rng is not None and not isinstance(rng, np.random.Generator):
+        raise TypeError(
+            f"rng must be a numpy.random.Generator, got an object of type {type(rng).__name__}"
+        )
+    return probability
+
+
+def _mask(rng: np.random.Generator, shape: tuple[int, ...], dropout: float) -> Array:
+    """Return where an output is kept."""
+    # A generator of its own for each layer, so that more steps change no other layer's mask.
+    own = np.random.default_rng(rng.integers(2**63))
+    kept: Array = own.random(shape) >= dropout
+    return kept
+
+
+def _dropped(array: Array, mask: Array, dropout: float) -> Array:
+    """Return what is kept, divided by 1 - dropout; half precision is rounded once."""
+    # Not in place: a layer's output may be what it has saved.
+    working = np.result_type(array.dtype, np.float32)
+    factors = np.multiply(mask, 1.0 / (1.0 - dropout), dtype=working)
+    result: Array = (array * factors).astype(array.dtype, copy=False)
+    return result
