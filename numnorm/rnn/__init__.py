@@ -1,5 +1,10 @@
 """Recurrent cells with normalization, forward and backward through time."""
 
+from numnorm.rnn.batch_statistics import (
+    LSTMStatistics,
+    RecurrentBatchNorm,
+    lstm_statistics_init,
+)
 from numnorm.rnn.conversions import (
     lstm_from_onnx,
     lstm_from_torch,
@@ -27,6 +32,8 @@ __all__ = [
     "LSTMParameters",
     "LSTMState",
     "LSTMStates",
+    "LSTMStatistics",
+    "RecurrentBatchNorm",
     "lstm",
     "lstm_backward",
     "lstm_cell",
@@ -35,6 +42,7 @@ __all__ = [
     "lstm_from_torch",
     "lstm_init",
     "lstm_pack",
+    "lstm_statistics_init",
     "lstm_to_onnx",
     "lstm_to_torch",
 ]

@@ -8,8 +8,10 @@ _HOMES = {
     "arrays": ("as_float_array", "as_statistic"),
     "cells": ("lstm_backward", "lstm_forward", "lstm_weights", "working"),
     "columns": ("column_backward", "column_forward", "column_moments"),
+    "matrices": ("matrix_panels", "matrix_product", "transposed_matrix_product"),
     "rows": ("row_backward", "row_forward"),
     "statistics": (
+        "check_updatable",
         "reciprocal",
         "reciprocal_deviation",
         "running_statistics",
