@@ -1,4 +1,7 @@
-"""The definitions of the recurrent cells, one sequence and one step at a time, in longdouble."""
+"""The definitions of the recurrent cells in longdouble: one step at a time, and one sequence.
+
+With batch norm the sequences are not alone: those that have a step take it together.
+"""
 
 import numpy as np
 import reference
@@ -79,10 +82,8 @@ def gru_step(norm, p, x, h):
     gates, rest = slice(0, 2 * width), slice(2 * width, 3 * width)
 
     def normalized(row, place, part):
-        return norm(
-            row[part],
-            *(None if p[k] is None else p[k][part] for k in ("gamma" + place, "beta" + place)),
-        )
+        weights = p["gamma" + place], p["beta" + place]
+        return norm(row[part], *(None if w is None else w[part] for w in weights))
 
     of_x, of_h = p["weight_x"] @ x, p["weight_h"] @ h
     bias = np.zeros(3 * width) if p["bias"] is None else p["bias"]
@@ -114,3 +115,55 @@ def sequences(step, x, states, keeps=None, lengths=None, reverse=False):
                 s[b] = (1 - keep) * n + keep * old
             y[t, b] = states[0][b]
     return y, *states
+
+
+class BatchNorm:
+    """Batch norm of every step by itself; it remembers what it has normalized.
+
+    `statistics` has a pair of running means and variances, (steps, features), for each place; if
+    there are none, those of the batch are taken.
+    """
+
+    def __init__(self, eps, statistics=None):
+        self.eps, self.statistics, self.seen = eps, statistics, {}
+
+    def __call__(self, t, place, x, gamma, beta):
+        self.seen[t, place] = x
+        if self.statistics is None:
+            return reference.batch_norm(x, gamma, beta, eps=self.eps)[0]
+        mean, variance = (
+            of_steps[min(t, len(of_steps) - 1)] for of_steps in self.statistics[place]
+        )
+        return reference.batch_norm_inference(x, mean, variance, gamma, beta, eps=self.eps)[0]
+
+
+def batch_lstm_step(norm, variant, p, t, x, h, c):
+    """One step of all sequences that have it."""
+    of_x, of_h = x @ p["weight_x"].T, h @ p["weight_h"].T
+    if variant in ("paper", "normalized_cell"):
+        z = norm(t, "h", of_h, p["gamma_h"], p["beta_h"])
+        z = z + norm(t, "x", of_x, p["gamma_x"], p["beta_x"])
+    elif variant == "per_gate":
+        z = norm(t, "h", of_h + of_x, p["gamma_h"], p["beta_h"])
+    else:
+        z = of_x + of_h
+    f, i, o, g = np.split(z + (0 if p["bias"] is None else p["bias"]), 4, axis=1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    normalized = norm(t, "c", c, p["gamma_c"], p["beta_c"])
+    return sigmoid(o) * np.tanh(normalized), normalized if variant == "normalized_cell" else c
+
+
+def batch_lstm(norm, variant, p, x, h, c, lengths=None, reverse=False):
+    """Every state, the last ones and the last cells, of x (T, B, I)."""
+    time, batch = x.shape[:2]
+    lengths = np.array([time] * batch if lengths is None else lengths)
+    y = np.zeros((time, *h.shape), np.longdouble)
+    h, c = np.array(h, np.longdouble), np.array(c, np.longdouble)
+    for t in range(lengths.max(initial=0)):
+        (alive,) = np.nonzero(lengths > t)
+        moment = lengths[alive] - 1 - t if reverse else np.full(alive.size, t)
+        h[alive], c[alive] = batch_lstm_step(
+            norm, variant, p, t, x[moment, alive], h[alive], c[alive]
+        )
+        y[moment, alive] = h[alive]
+    return y, h, c

@@ -293,6 +293,7 @@ def test_nothing_is_dropped_from_the_last_layer_or_with_0(identities):
 
 # Errors
 
+PARAMETERS = "LSTMParameters, GRUParameters, RNNParameters or Packed"
 X, LAYERS, STATES = problem()
 H, C = STATES[1]
 MESSAGES = {
@@ -300,13 +301,13 @@ MESSAGES = {
     "layers must be a list or tuple with the parameters of each layer, got an object of": {
         "layers": LAYERS[1]
     },
-    "layers[1] must be one of LSTMParameters, LSTMPacked, or a pair of them, got an object of": {
+    f"layers[1] must be one of {PARAMETERS}, or a pair of them, got an object of": {
         "layers": [LAYERS[0], None]
     },
-    "layers[0] must be one of LSTMParameters, LSTMPacked, or a pair of them, got 3 elements": {
+    f"layers[0] must be one of {PARAMETERS}, or a pair of them, got 3 elements": {
         "layers": [[LAYERS[1]] * 3]
     },
-    "layers[0][1] must be one of LSTMParameters, LSTMPacked, got an object of type int": {
+    f"layers[0][1] must be one of {PARAMETERS}, got an object of type int": {
         "layers": [(LAYERS[1], 1)]
     },
     "layers[1]: weight_x must have shape (12, 2), that of the units and inputs, got (12, 7)": {

@@ -229,6 +229,9 @@ class Backend(Protocol):
     def reciprocal_deviation(self, variance: Any, eps: float) -> Any:
         """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside float64's range."""
 
+    def check_updatable(self, name: str, array: Any) -> None:
+        """Raise unless running statistics can be updated in place."""
+
     def running_statistics(
         self, mean: Any, variance: Any, layout: ColumnLayout, update: bool
     ) -> tuple[Any, Any]:
@@ -301,6 +304,18 @@ class Backend(Protocol):
         out: Any,
     ) -> tuple[Any, Any, Any]:
         """Return dx, dgamma, dbeta."""
+
+    def matrix_panels(self, matrix: Any) -> Any:
+        """Return a matrix of a working dtype as `matrix_product` takes it on the right."""
+
+    def matrix_product(self, a: Any, panels: Any, width: int) -> Any:
+        """Return the product with a matrix of so many columns, given as panels.
+
+        No row of it depends on another.
+        """
+
+    def transposed_matrix_product(self, a: Any, b: Any) -> Any:
+        """Return ``a.T @ b``."""
 
     def working(self, x: Any) -> Any:
         """Return an array in the dtype that it is computed in, C-contiguous."""

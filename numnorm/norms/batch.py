@@ -165,7 +165,7 @@ convention, unbiased, eps, out
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     eps = check_eps(eps)
-    share = _new_share(momentum, batches, convention)
+    share = new_share(momentum, batches, convention)
     unbiased = convention == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     training = check_flag("training", training)
     running = _given(running_mean, running_var, training)
@@ -249,7 +249,7 @@ def batch_norm_backward(
     return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, out))
 
 
-def _new_share(momentum: Any, batches: Any, convention: Any) -> float:
+def new_share(momentum: Any, batches: Any, convention: Any) -> float:
     """Return the share of the new batch in the running statistics."""
     check_choice("convention", convention, tuple(_DEFAULT_MOMENTUM))
     if isinstance(momentum, str) and momentum == "cumulative":

@@ -1,5 +1,10 @@
 """Recurrent cells with normalization, forward and backward through time."""
 
+from numnorm.rnn.batch_statistics import (
+    LSTMStatistics,
+    RecurrentBatchNorm,
+    lstm_statistics_init,
+)
 from numnorm.rnn.conversions import (
     lstm_from_onnx,
     lstm_from_torch,
@@ -71,12 +76,14 @@ __all__ = [
     "LSTMParameters",
     "LSTMState",
     "LSTMStates",
+    "LSTMStatistics",
     "Packed",
     "RNNCellForward",
     "RNNForward",
     "RNNGradients",
     "RNNParameters",
     "RNNStates",
+    "RecurrentBatchNorm",
     "Stacked",
     "StackedForward",
     "StackedGradients",
@@ -99,6 +106,7 @@ __all__ = [
     "lstm_from_torch",
     "lstm_init",
     "lstm_pack",
+    "lstm_statistics_init",
     "lstm_to_onnx",
     "lstm_to_torch",
     "rnn",

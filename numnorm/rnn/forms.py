@@ -18,21 +18,32 @@ _VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
 
 
 class Form(NamedTuple):
-    """A cell's form, and the parameters that it may have: names of fields."""
+    """A cell's form.
+
+    Attributes
+    ----------
+    cell : CellForm
+    parameters : frozenset of str
+        Those of its norms: names of fields.
+    batch : "batch", RecurrentBatchNorm or None
+        The norm, if it is over the batch: where the cell's own has it then stands layer norm.
+    """
 
     cell: CellForm
     parameters: frozenset[str]
+    batch: Any = None
 
 
 def lstm_form(norm: Any, variant: Any) -> Form:
     """Return the form of an LSTM."""
-    norm = check_choice("norm", norm, tuple(_NORMS))
+    norm = check_choice("norm", norm, ("layer", "rms", "ada", "batch", None))
     return _lstm_form(norm, check_choice("variant", variant, _VARIANTS))
 
 
 @functools.cache
 def _lstm_form(name: str | None, variant: str) -> Form:
-    norm = _NORMS[name]
+    batch = "batch" if name == "batch" else None
+    norm = _NORMS["layer" if batch else name]
     gates = None if variant == "cell_only" else norm
     by_product = gates is not None and variant != "per_gate"
     form = LSTMForm(
@@ -43,7 +54,7 @@ def _lstm_form(name: str | None, variant: str) -> Form:
         carries_normalized=norm is not None and variant == "normalized_cell",
     )
     places = (["_x"] if by_product else []) + (["_h"] if gates else []) + (["_c"] if norm else [])
-    return Form(form, _parameters(norm, places))
+    return Form(form, _parameters(norm, places), batch)
 
 
 def gru_form(norm: Any) -> Form:

@@ -43,7 +43,8 @@ def _initial(
     }
     for name, size in kind.sizes.items():
         if name in form.parameters or name.startswith("bias"):
-            values[name] = np.full(size * hidden, 1.0 if name.startswith("gamma") else 0.0)
+            gain = 0.1 if form.batch else 1.0  # as Cooijmans et al. begin
+            values[name] = np.full(size * hidden, gain if name.startswith("gamma") else 0.0)
     if kind is LSTM:
         values["bias"][:hidden] = 1.0
     return kind.parameters(**{name: value.astype(dtype) for name, value in values.items()})
@@ -61,7 +62,8 @@ def lstm_init(
     """Return the parameters that an LSTM begins with.
 
     Each gate's weights for the state are orthogonal, those for the input uniform as Glorot and
-    Bengio have them; gains are 1 and biases 0, but for the forget gate's, which is 1.
+    Bengio have them; gains are 1, of batch norm 0.1, and biases 0, but for the forget gate's,
+    which is 1.
 
     Parameters
     ----------
@@ -86,7 +88,9 @@ def lstm_init(
     >>> parameters.bias
     array([1., 1., 0., 0., 0., 0., 0., 0.], dtype=float32)
     """
-    return _initial(LSTM, lstm_form(norm, variant), inputs, hidden, rng, dtype)
+    form = lstm_form(norm, variant)
+    parameters: LSTMParameters = _initial(LSTM, form, inputs, hidden, rng, dtype)
+    return parameters
 
 
 def gru_init(
@@ -123,7 +127,8 @@ def gru_init(
     >>> rnn.gru_init(3, 2, rng=np.random.default_rng(0)).weight_x.shape
     (6, 3)
     """
-    return _initial(GRU, gru_form(norm), inputs, hidden, rng, dtype)
+    parameters: GRUParameters = _initial(GRU, gru_form(norm), inputs, hidden, rng, dtype)
+    return parameters
 
 
 def rnn_init(
@@ -160,4 +165,5 @@ def rnn_init(
     >>> rnn.rnn_init(3, 2, rng=np.random.default_rng(0)).weight_x.shape
     (2, 3)
     """
-    return _initial(RNN, rnn_form(norm, "tanh"), inputs, hidden, rng, dtype)
+    parameters: RNNParameters = _initial(RNN, rnn_form(norm, "tanh"), inputs, hidden, rng, dtype)
+    return parameters

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.rnn.forms import lstm_form
+from numnorm.rnn.batch_statistics import RecurrentBatchNorm
+from numnorm.rnn.forms import Form, lstm_form
 from numnorm.rnn.parameters import LSTM, LSTMParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 
@@ -91,13 +92,19 @@ class LSTMCellForward(NamedTuple):
     saved: Any
 
 
+def _form(norm: Any, variant: Any) -> Form:
+    if isinstance(norm, RecurrentBatchNorm):
+        return lstm_form("batch", variant)._replace(batch=norm)
+    return lstm_form(norm, variant)
+
+
 def lstm(
     x: Any,
     parameters: LSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: str | RecurrentBatchNorm | None = "layer",
     variant: str = "paper",
     eps: float = 1e-5,
     lengths: Any = None,
@@ -125,8 +132,9 @@ def lstm(
         Of any float dtype; used in that of x. `lstm_pack` packs them for many calls.
     h, c : array_like (B, H), optional
         The state and the cell before the first step. Default: 0.
-    norm : {"layer", "rms", "ada", None}, default "layer"
-        None is the LSTM of Hochreiter and Schmidhuber, with forget gates.
+    norm : {"layer", "rms", "ada", "batch", None} or RecurrentBatchNorm, default "layer"
+        "batch" normalizes each feature of each step over the batch; `RecurrentBatchNorm` keeps
+        running statistics. None is the LSTM of Hochreiter and Schmidhuber, with forget gates.
     variant : {"paper", "normalized_cell", "per_gate", "cell_only"}, default "paper"
         "normalized_cell" hands the normalized cell to the next step, as PyTorch's fastrnns and
         TensorFlow Addons do. "per_gate" normalizes :math:`W_h h + W_x x`, each gate by itself.
@@ -160,7 +168,8 @@ def lstm(
     Notes
     -----
     A sequence's result is the same, bit for bit, whatever is in the batch beside it, whether its
-    steps are taken in one call or many, and for any number of threads.
+    steps are taken in one call or many, and for any number of threads: but for the statistics
+    of batch norm, when they are those of the batch.
 
     References
     ----------
@@ -179,7 +188,7 @@ def lstm(
     ((5, 4, 2), True, True)
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    form = lstm_form(norm, variant)
+    form = _form(norm, variant)
     y, (h, c), _ = forward(LSTM, form, x, parameters, (h, c), options, save=False)
     return LSTMStates(y, h, c)
 
@@ -190,7 +199,7 @@ def lstm_forward(
     h: Any = None,
     c: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: str | RecurrentBatchNorm | None = "layer",
     variant: str = "paper",
     eps: float = 1e-5,
     lengths: Any = None,
@@ -212,7 +221,7 @@ def lstm_forward(
         ``(y, h, c, saved)``.
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    form = lstm_form(norm, variant)
+    form = _form(norm, variant)
     y, (h, c), saved = forward(LSTM, form, x, parameters, (h, c), options, save=True)
     return LSTMForward(y, h, c, saved)
 
@@ -260,7 +269,7 @@ def lstm_cell(
     h: Any = None,
     c: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: str | RecurrentBatchNorm | None = "layer",
     variant: str = "paper",
     eps: float = 1e-5,
     zoneout: float | tuple[float, float] = 0.0,
@@ -292,7 +301,7 @@ def lstm_cell(
     >>> h.shape
     (1, 2)
     """
-    options, form = Options(eps, zoneout=zoneout, rng=rng), lstm_form(norm, variant)
+    options, form = Options(eps, zoneout=zoneout, rng=rng), _form(norm, variant)
     _, (h, c), _ = forward(LSTM, form, x, parameters, (h, c), options, save=False, single=True)
     return LSTMState(h, c)
 
@@ -303,7 +312,7 @@ def lstm_cell_forward(
     h: Any = None,
     c: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: str | RecurrentBatchNorm | None = "layer",
     variant: str = "paper",
     eps: float = 1e-5,
     zoneout: float | tuple[float, float] = 0.0,
@@ -321,7 +330,7 @@ def lstm_cell_forward(
     LSTMCellForward
         ``(h, c, saved)``.
     """
-    options, form = Options(eps, zoneout=zoneout, rng=rng), lstm_form(norm, variant)
+    options, form = Options(eps, zoneout=zoneout, rng=rng), _form(norm, variant)
     _, (h, c), saved = forward(LSTM, form, x, parameters, (h, c), options, save=True, single=True)
     return LSTMCellForward(h, c, saved)
 

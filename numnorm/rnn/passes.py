@@ -1,13 +1,14 @@
 """The passes of every kind of recurrent cell over sequences: their checks, and what they keep."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Scaling, scaling_by
+from numnorm.backends.contract import LSTMForm, Scaling, scaling_by
+from numnorm.rnn.batch_normalized import batch_lstm_backward, batch_lstm_forward
 from numnorm.rnn.forms import Form, with_zoneout
 from numnorm.rnn.parameters import Kind, checked, named
 from numnorm.rnn.sequences import SequenceLayout, sequence_layout
@@ -73,20 +74,27 @@ def forward(
     dtype, scaling = x.dtype, scaling_by(eps)
     layout = sequence_layout(x.shape[0], x.shape[1], options.lengths, reverse)
     x = backend.working(x)
-    given, weights = _weights(kind, form, parameters, x, backend)
+    given, ready, weights = _weights(kind, form, parameters, x, backend)
     shares = _shares(kind, options.zoneout)
+    if any(shares) and form.batch:
+        raise ValueError("zoneout must be 0 with batch norm")
     form = with_zoneout(form) if any(shares) else form
-    shape = x.shape[1], weights.h.shape[1]
+    shape = x.shape[1], np.shape(given.weight_h)[1]
     first = [_state(name, s, shape, x.dtype) for name, s in zip(kind.states, states, strict=True)]
     rows, keeps = layout.rows(x), _keeps(shares, options.rng, layout, shape[1], x.dtype)
-    history, kept = backend.cell_forward(
-        form.cell, scaling, rows, layout.steps, weights,
-        tuple(layout.ordered(s) for s in first), keeps, save,
-    )  # fmt: skip
-    batch = layout.ordered(first[0]).shape[0]
+    ordered = tuple(layout.ordered(s) for s in first)
+    if form.batch:
+        history, kept = batch_lstm_forward(
+            cast(LSTMForm, form.cell), form.batch, eps, rows, layout.steps, ready, ordered
+        )
+    else:
+        history, kept = backend.cell_forward(
+            form.cell, scaling, rows, layout.steps, weights, ordered, keeps, save
+        )
+    batch, whole = ordered[0].shape[0], save or form.batch is not None
     y = layout.padded(history[0][batch:])
     last = [
-        layout.restored(h[batch + layout.last] if i == 0 or save else h, s)
+        layout.restored(h[batch + layout.last] if i == 0 or whole else h, s)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
     y = y.swapaxes(0, 1) if batch_first else y
@@ -110,12 +118,14 @@ def _time_first(x: Any, batch_first: Any, single: bool) -> tuple[Any, bool]:
     return (x.swapaxes(0, 1) if swapped else x), swapped
 
 
-def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any]:
-    """Return the parameters as they were given, and as the backend takes them."""
+def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any, Any]:
+    """Return the parameters as they were given, checked, and as the backend takes them."""
     if not isinstance(parameters, Packed):
-        given = checked(kind, parameters, form, x.dtype, x.shape[2])
-        weights = backend.cell_weights(form.cell, given, _ADA_SCALE, _ADA_K, False)
-        return kind.parameters(*parameters), weights
+        ready = checked(kind, parameters, form, x.dtype, x.shape[2])
+        weights = None
+        if not form.batch:
+            weights = backend.cell_weights(form.cell, ready, _ADA_SCALE, _ADA_K, False)
+        return kind.parameters(*parameters), ready, weights
     if parameters.kind is not kind:
         raise TypeError(
             f"parameters must be packed for {kind.name}, got those for {parameters.kind.name}"
@@ -126,19 +136,21 @@ def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> t
         raise ValueError(
             f"parameters must be packed for {x.dtype}, got those for {parameters.dtype}"
         )
-    inputs = parameters.weights.x.shape[1]
+    inputs = parameters.given.weight_x.shape[1]
     if x.shape[2] != inputs:
         raise ValueError(f"x must have {inputs} inputs, as weight_x has, got {x.shape[2]}")
-    return parameters.given, parameters.weights
+    return parameters.given, None, parameters.weights
 
 
 def pack(kind: Kind, form: Form, parameters: Any, dtype: Any) -> Packed:
     """Return a copy of the parameters, checked and packed for many calls."""
+    if form.batch:
+        raise ValueError("norm must be that of a row to pack for it, got 'batch'")
     backend, like = backend_for(np.empty(0, dtype), "dtype")
     like = backend.working(like)
     given = named(kind, parameters)
     copied = kind.parameters(*(None if p is None else np.array(p) for p in given))
-    shape = copied.weight_x.shape if copied.weight_x is not None else ()
+    shape: tuple[int, ...] = copied.weight_x.shape if copied.weight_x is not None else ()
     inputs = shape[1] if len(shape) == 2 else 0
     ready = checked(kind, copied, form, like.dtype, inputs)
     weights = backend.cell_weights(form.cell, ready, _ADA_SCALE, _ADA_K, True)
@@ -197,10 +209,14 @@ def backward(
         _state(f"d{name}", s, shape, slope.dtype)
         for name, s in zip(kind.states, dstates, strict=True)
     ]
-    found = saved.backend.cell_backward(
-        saved.form.cell, saved.scaling, saved.x, layout.steps, saved.weights, saved.kept,
-        saved.keeps, layout.rows(slope), tuple(layout.ordered(s).copy() for s in last),
-    )  # fmt: skip
+    rows, ordered = layout.rows(slope), tuple(layout.ordered(s).copy() for s in last)
+    if saved.form.batch:
+        found = batch_lstm_backward(saved.kept, rows, ordered)
+    else:
+        found = saved.backend.cell_backward(
+            saved.form.cell, saved.scaling, saved.x, layout.steps, saved.weights, saved.kept,
+            saved.keeps, rows, ordered,
+        )  # fmt: skip
     dx = layout.padded(found.dx)
     dx = dx.swapaxes(0, 1) if saved.batch_first else dx
     first = (layout.restored(f, s) for f, s in zip(found.states, last, strict=True))
@@ -210,7 +226,7 @@ def backward(
 
 def _slope(saved: _Saved, dy: Any, name: str) -> Any:
     """Return the gradients of all states, time first."""
-    layout, width = saved.layout, saved.weights.h.shape[1]
+    layout, width = saved.layout, np.shape(saved.given.weight_h)[1]
     _, slope = backend_for(dy, name)
     expected: tuple[int, ...] = (layout.time, layout.batch, width)
     if saved.batch_first:

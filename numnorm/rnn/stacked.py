@@ -12,8 +12,11 @@ import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
 from numnorm.backends import backend_for
-from numnorm.rnn.lstm import LSTMPacked, lstm, lstm_backward, lstm_forward
-from numnorm.rnn.parameters import LSTMParameters
+from numnorm.rnn.elman import rnn, rnn_backward, rnn_forward
+from numnorm.rnn.gru import gru, gru_backward, gru_forward
+from numnorm.rnn.lstm import lstm, lstm_backward, lstm_forward
+from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
+from numnorm.rnn.passes import Packed
 from numnorm.rnn.sequences import check_lengths
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +67,7 @@ class StackedGradients(NamedTuple):
     states : tuple
         Of the first states, in the structure of `Stacked`.
     layers : tuple
-        Of the parameters: for each layer an `LSTMParameters`, for both directions a pair.
+        Of the parameters, in the structure of the layers.
     """
 
     dx: Any
@@ -81,8 +84,17 @@ class _Kind(NamedTuple):
     states: tuple[str, ...]
 
 
-_LSTM = _Kind(lstm, lstm_forward, lstm_backward, ("h", "c"))
-_KINDS: dict[type, _Kind] = {LSTMParameters: _LSTM, LSTMPacked: _LSTM}
+_KINDS: dict[type, _Kind] = {
+    LSTMParameters: _Kind(lstm, lstm_forward, lstm_backward, ("h", "c")),
+    GRUParameters: _Kind(gru, gru_forward, gru_backward, ("h",)),
+    RNNParameters: _Kind(rnn, rnn_forward, rnn_backward, ("h",)),
+}
+
+
+def _kind_of(parameters: Any) -> _Kind | None:
+    if isinstance(parameters, Packed):
+        return _KINDS[parameters.kind.parameters]
+    return _KINDS.get(type(parameters))
 
 
 class _Direction(NamedTuple):
@@ -117,8 +129,10 @@ def stacked(
     lengths: Any = None,
     batch_first: bool = False,
     norm: str | None = "layer",
-    variant: str = "paper",
+    variant: str | None = None,
+    nonlinearity: str | None = None,
     eps: float = 1e-5,
+    zoneout: float = 0.0,
 ) -> Stacked:
     r"""Run layers of recurrent cells, each on the outputs of the one before.
 
@@ -139,9 +153,9 @@ def stacked(
     x : array_like (T, B, I)
         As for `lstm`; the outputs of each layer have its dtype.
     layers : sequence
-        For each layer its parameters: an LSTMParameters or an LSTMPacked, for both directions a
-        pair of them, whose outputs are put side by side, those of the first to last step first.
-        A layer's inputs are the outputs of the one before.
+        For each layer its parameters: an LSTMParameters, GRUParameters or RNNParameters, or
+        packed ones; for both directions a pair of them, whose outputs are put side by side, those
+        of the first to last step first. A layer's inputs are the outputs of the one before.
     states : sequence, optional
         For each layer the states before the first step, as `Stacked` has them; None stands for
         zeros, for a layer, a direction or a single state. Default: None.
@@ -155,8 +169,10 @@ def stacked(
         How many steps each sequence has, in any order. Default: T.
     batch_first : bool, default False
         Whether x and y are (B, T, ...).
-    norm, variant, eps
-        As for the cells, and the same for every layer.
+    norm, variant, nonlinearity, eps, zoneout
+        As for the cells, and the same for every layer; the second is for LSTM and the third for
+        RNN alone, and None stands for their own defaults. Zoneout draws from `rng`, if there is
+        one.
 
     Returns
     -------
@@ -204,7 +220,7 @@ def stacked(
     >>> h_reverse.shape
     (2, 2)
     """
-    options = {"norm": norm, "variant": variant, "eps": check_eps(eps)}
+    options = _options(norm, variant, nonlinearity, eps, zoneout, rng)
     y, last, _ = _run(x, layers, states, dropout, rng, lengths, batch_first, options, False)
     return Stacked(y, last)
 
@@ -219,14 +235,16 @@ def stacked_forward(
     lengths: Any = None,
     batch_first: bool = False,
     norm: str | None = "layer",
-    variant: str = "paper",
+    variant: str | None = None,
+    nonlinearity: str | None = None,
     eps: float = 1e-5,
+    zoneout: float = 0.0,
 ) -> StackedForward:
     """Return what `stacked` does together with what its backward pass needs.
 
     Parameters
     ----------
-    x, layers, states, dropout, rng, lengths, batch_first, norm, variant, eps
+    x, layers, states, dropout, rng, lengths, batch_first, norm, variant, nonlinearity, eps, zoneout
         As for `stacked`.
 
     Returns
@@ -249,7 +267,7 @@ def stacked_forward(
     >>> y.shape
     (5, 4, 2)
     """
-    options = {"norm": norm, "variant": variant, "eps": check_eps(eps)}
+    options = _options(norm, variant, nonlinearity, eps, zoneout, rng)
     return StackedForward(
         *_run(x, layers, states, dropout, rng, lengths, batch_first, options, True)
     )
@@ -319,6 +337,20 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
     return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
 
 
+def _options(
+    norm: Any, variant: Any, nonlinearity: Any, eps: Any, zoneout: Any, rng: Any
+) -> dict[str, Any]:
+    """Return the options for each cell: those that only some cells have, if they are given."""
+    if norm is not None and not isinstance(norm, str):
+        raise TypeError(
+            f"norm must be the name of a norm for all layers, got an object of type "
+            f"{type(norm).__name__}"
+        )
+    options = {"norm": norm, "eps": check_eps(eps), "zoneout": zoneout, "rng": rng}
+    some = {"variant": variant, "nonlinearity": nonlinearity}
+    return options | {name: value for name, value in some.items() if value is not None}
+
+
 def _run(
     x: Any,
     layers: Any,
@@ -383,7 +415,7 @@ def _naming(place: str) -> Iterator[None]:
 
 def _planned(layers: Any) -> _Plan:
     """Return the directions of each layer."""
-    if not isinstance(layers, list | tuple) or type(layers) in _KINDS:
+    if not isinstance(layers, list | tuple) or _kind_of(layers):
         raise TypeError(
             f"layers must be a list or tuple with the parameters of each layer, got an object of "
             f"type {type(layers).__name__}"
@@ -394,25 +426,29 @@ def _planned(layers: Any) -> _Plan:
 
 
 def _directions(name: str, layer: Any) -> tuple[_Direction, ...]:
-    if type(layer) in _KINDS:
-        return (_Direction(name, _KINDS[type(layer)], layer, False),)
-    kinds = f"one of {', '.join(kind.__name__ for kind in _KINDS)}"
+    kind = _kind_of(layer)
+    if kind:
+        return (_Direction(name, kind, layer, False),)
+    expected = f"{', '.join(kind.__name__ for kind in _KINDS)} or Packed"
     if not isinstance(layer, list | tuple):
         raise TypeError(
-            f"{name} must be {kinds}, or a pair of them, got an object of type "
+            f"{name} must be one of {expected}, or a pair of them, got an object of type "
             f"{type(layer).__name__}"
         )
     if len(layer) != 2:
-        raise ValueError(f"{name} must be {kinds}, or a pair of them, got {len(layer)} elements")
+        raise ValueError(
+            f"{name} must be one of {expected}, or a pair of them, got {len(layer)} elements"
+        )
+    directions = []
     for n, parameters in enumerate(layer):
-        if type(parameters) not in _KINDS:
+        kind = _kind_of(parameters)
+        if not kind:
             raise TypeError(
-                f"{name}[{n}] must be {kinds}, got an object of type {type(parameters).__name__}"
+                f"{name}[{n}] must be one of {expected}, got an object of type "
+                f"{type(parameters).__name__}"
             )
-    return tuple(
-        _Direction(f"{name}[{n}]", _KINDS[type(parameters)], parameters, n == 1)
-        for n, parameters in enumerate(layer)
-    )
+        directions.append(_Direction(f"{name}[{n}]", kind, parameters, n == 1))
+    return tuple(directions)
 
 
 def _by_direction(name: str, states: Any, plan: _Plan) -> tuple[tuple[Any, ...], ...]:

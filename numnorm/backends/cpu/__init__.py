@@ -8,8 +8,10 @@ _HOMES = {
     "arrays": ("as_float_array", "as_statistic"),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
     "columns": ("column_backward", "column_forward", "column_moments"),
+    "matrices": ("matrix_panels", "matrix_product", "transposed_matrix_product"),
     "rows": ("row_backward", "row_forward"),
     "statistics": (
+        "check_updatable",
         "reciprocal",
         "reciprocal_deviation",
         "running_statistics",

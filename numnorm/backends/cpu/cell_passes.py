@@ -7,10 +7,11 @@ import numpy as np
 from numnorm.backends.contract import Norm, Scaling, Steps
 from numnorm.backends.cpu.arrays import Array
 from numnorm.backends.cpu.jit import Twins
+from numnorm.backends.cpu.matrices import matrix_panels
 from numnorm.backends.cpu.memory import tables
 from numnorm.backends.cpu.parallel import run, threads
 from numnorm.backends.cpu.products import packed, packed_shape, product, transposed_product
-from numnorm.backends.cpu.storage import Storage, storage_of
+from numnorm.backends.cpu.storage import Storage
 from numnorm.memory_pool import POOL
 
 # A thread takes so many rows of a batch at least: its products are faster with more.
@@ -41,13 +42,9 @@ class Weights(NamedTuple):
 def make_weights(given: Any, others: tuple[Any, ...], keep: bool) -> Weights:
     """Return the weights of a cell, packed if they are to be kept."""
     x, h = given.weight_x, given.weight_h
-    return Weights(x, h, _panels(x.T) if keep else None, _panels(h.T) if keep else None, others)
-
-
-def _panels(matrix: Array) -> Array:
-    storage = storage_of(matrix.dtype)
-    (room,) = tables(POOL, matrix.dtype, packed_shape(*matrix.shape, storage))
-    return packed(matrix, room, storage)
+    if not keep:
+        return Weights(x, h, None, None, others)
+    return Weights(x, h, matrix_panels(x.T), matrix_panels(h.T), others)
 
 
 def added_up(size: int, dtype: Any, *values: Array | None) -> Array:
@@ -149,7 +146,7 @@ def product_gradients(
     state: Array,
     steps: Steps,
     slopes: tuple[Array, Array],
-    rooms: tuple[Array, Array, Array],
+    rooms: list[Array],
     storage: Storage,
 ) -> tuple[Array, dict[str, Array]]:
     """Return dx and the gradients of the weights, from those of the products with x and state."""

@@ -162,8 +162,7 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
 
     It takes
 
-    - ``starts, counts`` as the forward pass;
-    - ``weights``, the packed W_h;
+    - ``starts, counts`` as the forward pass; ``weights``, the packed W_h;
     - ``dy (rows, H)``, the gradients of all states;
     - ``dh, dc (batch, H)``, those of the last state and cell, which become those of the first;
     - ``z, xp (rows, 4H)``, ``cell (rows, H)`` and ``carried (batch + rows, H)`` as the forward
@@ -174,8 +173,7 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
     - ``dz, dxp (rows, 4H)``, the results, the second None where xp is;
     - ``gates (batch, 4H)``, ``dn, dcell (batch, H)`` to work in;
     - ``sums, totals (groups, 14 H)`` of 0, the second float64, for the sums of each group of
-      rows, and ``group``, how many that is;
-    - ``parts`` of the groups.
+      rows, and ``group``, how many that is; ``parts`` of the groups.
     """
     lanes = storage.lanes
     # With zoneout, the state's gradient has a share of the step after it already.

@@ -44,7 +44,7 @@ def running_statistics(
     given = {"running_mean": mean, "running_var": variance}
     if update:
         for name, array in given.items():
-            _check_updatable(name, array)
+            check_updatable(name, array)
     for name, value in given.items():
         array = given[name] = as_plain_array(name, value)
         check_shape(name, array.shape, (layout.channels,), "the channels of x")
@@ -54,7 +54,8 @@ def running_statistics(
     return given["running_mean"], given["running_var"]
 
 
-def _check_updatable(name: str, array: Any) -> None:
+def check_updatable(name: str, array: Any) -> None:
+    """Raise unless running statistics can be updated in place."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} must be an array to be updated, got {type(array).__name__}")
     if array.dtype.kind in "biu":

@@ -1,0 +1,252 @@
+"""The statistics of recurrent batch norm: what is kept of each step, and how it moves."""
+
+import dataclasses
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.arguments import (
+    as_plain_array,
+    brief,
+    check_flag,
+    check_float,
+    check_integer,
+    check_shape,
+)
+from numnorm.backends.contract import Backend, LSTMForm
+from numnorm.norms.batch import new_share
+from numnorm.rnn.forms import lstm_form
+
+Array = np.ndarray[Any, Any]
+
+
+class LSTMStatistics(NamedTuple):
+    """The running statistics of an LSTM with H units, for each of its first S steps.
+
+    Attributes
+    ----------
+    mean_x, var_x : array (S, 4H), optional
+        Mean and variance of W_x x; gates in the order f, i, o, g.
+    mean_h, var_h : array (S, 4H), optional
+        Those of W_h h; with ``variant="per_gate"``, those of W_h h + W_x x.
+    mean_c, var_c : array (S, H)
+        Those of the cell. What a variant does not normalize is None.
+    """
+
+    mean_x: Any = None
+    var_x: Any = None
+    mean_h: Any = None
+    var_h: Any = None
+    mean_c: Any = None
+    var_c: Any = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecurrentBatchNorm:
+    r"""Batch norm in a recurrent cell, with running statistics of its own for each step.
+
+    .. math::
+
+        (f, i, o, g) &= BN_t(W_h h_{t-1}; \gamma_h, \beta_h)
+                        + BN_t(W_x x_t; \gamma_x, \beta_x) + b \\
+        c_t &= \sigma(f) \, c_{t-1} + \sigma(i) \tanh(g) \\
+        h_t &= \sigma(o) \tanh(BN_t(c_t; \gamma_c, \beta_c))
+
+    Every feature is normalized over the sequences that have a step t. In training its mean and
+    biased variance there are taken, and the running statistics of step t are moved towards
+    them; else the running statistics are used, and beyond their last step those of the last
+    [1]_.
+
+    Parameters
+    ----------
+    statistics : LSTMStatistics
+        Of any float dtype. In training they are updated in place.
+    training : bool, default True
+        Whether to take the statistics of the batch.
+    momentum : float, optional
+        As for `numnorm.batch_norm`: in the convention "torch" the share that the new batch gets,
+        by default 0.1; in the convention "keras" the share that is kept, by default 0.99.
+    convention : {"torch", "keras"}
+        The meaning of `momentum`, and whether the running variances are unbiased (torch) or
+        biased (keras).
+    unbiased : bool, optional
+        Whether the running variances have Bessel's correction, whatever the convention.
+    first_step : int, default 0
+        How many steps these sequences have taken in calls before.
+
+    Notes
+    -----
+    In training, statistics are kept up to their last step: later steps change nothing. So does
+    one step of one sequence that is longer than all others: it has no variance, is normalized
+    to 0, and its running statistics stay as they are. A batch of one sequence is refused.
+
+    As the states of all sequences are 0 before the first step by default, so is the variance of
+    W_h h there. The authors begin with gains of 0.1, and add noise to the first states where
+    features are constant.
+
+    References
+    ----------
+    .. [1] T. Cooijmans, N. Ballas, C. Laurent, C. Gulcehre, A. Courville, "Recurrent Batch
+       Normalization", ICLR 2017.
+
+    Examples
+    --------
+    >>> from numnorm import rnn
+    >>> statistics = rnn.lstm_statistics_init(50, 8)
+    >>> norm = rnn.RecurrentBatchNorm(statistics, momentum=0.05)
+    >>> norm.training, norm.statistics.var_c.shape
+    (True, (50, 8))
+    """
+
+    statistics: LSTMStatistics
+    _: dataclasses.KW_ONLY
+    training: bool = True
+    momentum: float | None = None
+    convention: str = "torch"
+    unbiased: bool | None = None
+    first_step: int = 0
+
+
+def lstm_statistics_init(
+    steps: int, hidden: int, *, variant: str = "paper", dtype: Any = np.float32
+) -> LSTMStatistics:
+    """Return the running statistics that an LSTM with batch norm begins with: means 0, variances 1.
+
+    Parameters
+    ----------
+    steps, hidden : int
+        S and H. The authors of recurrent batch norm have S be the length of the longest sequence
+        that is trained on.
+    variant : str, default "paper"
+        As for `lstm`.
+    dtype : dtype, default float32
+        Of all statistics.
+
+    Returns
+    -------
+    LSTMStatistics
+        New arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or value.
+
+    Examples
+    --------
+    >>> from numnorm import rnn
+    >>> statistics = rnn.lstm_statistics_init(3, 1, variant="cell_only")
+    >>> statistics.mean_h, statistics.var_c
+    (None, array([[1.],
+           [1.],
+           [1.]], dtype=float32))
+    """
+    steps, hidden = check_integer("steps", steps, 1), check_integer("hidden", hidden, 1)
+    arrays = {}
+    form: Any = lstm_form("batch", variant).cell
+    for place, size in places(form, hidden).items():
+        arrays[f"mean_{place}"] = np.zeros((steps, size), dtype)
+        arrays[f"var_{place}"] = np.ones((steps, size), dtype)
+    return LSTMStatistics(**arrays)
+
+
+def places(form: LSTMForm, hidden: int) -> dict[str, int]:
+    """Return where a form has a norm, as the parameters are named, and of how many features."""
+    found = {"x": 4 * hidden} if form.by_product else {}
+    if form.gates is not None:
+        found["h"] = 4 * hidden
+    return found | {"c": hidden}
+
+
+class Running(NamedTuple):
+    """The running statistics of one place, and what a call does with them.
+
+    Attributes
+    ----------
+    mean, variance : array (S, features)
+    training : bool
+        Whether they are updated; else they are read.
+    share : float
+        What a new batch gets.
+    ddof : int
+        1 where the variance is unbiased.
+    first : int
+        The step that the first one of the call is.
+    """
+
+    mean: Array
+    variance: Array
+    training: bool
+    share: float
+    ddof: int
+    first: int
+
+    def read(self, t: int) -> tuple[Array, Array]:
+        """Return mean and variance for a step of the call."""
+        row = min(self.first + t, self.mean.shape[0] - 1)
+        return self.mean[row], self.variance[row]
+
+    def update(self, t: int, count: int, mean: Array, m2: Array, backend: Backend) -> None:
+        """Move the statistics of a step of the call, if it has some and there is a variance."""
+        row = self.first + t
+        if row < self.mean.shape[0] and count > 1:
+            backend.update_running(self.mean[row], mean, self.share)
+            backend.update_running(self.variance[row], m2 / (count - self.ddof), self.share)
+
+
+def running_statistics(
+    norm: RecurrentBatchNorm, form: LSTMForm, hidden: int, backend: Backend
+) -> dict[str, Running]:
+    """Return the running statistics of each place, checked, as the call will use them."""
+    training = check_flag("norm.training", norm.training)
+    if isinstance(norm.momentum, str):
+        raise ValueError(f"norm.momentum must be a number or None, got {brief(norm.momentum)}")
+    share = new_share(norm.momentum, None, norm.convention)
+    unbiased = norm.convention == "torch"
+    if norm.unbiased is not None:
+        unbiased = check_flag("norm.unbiased", norm.unbiased)
+    first = check_integer("norm.first_step", norm.first_step, 0)
+    sizes = places(form, hidden)
+    arrays = _checked(norm.statistics, sizes, backend if training else None)
+    return {
+        place: Running(
+            arrays[f"mean_{place}"], arrays[f"var_{place}"], training, share, int(unbiased), first
+        )
+        for place in sizes
+    }
+
+
+def _checked(statistics: Any, sizes: dict[str, int], updating: Backend | None) -> dict[str, Array]:
+    """Return the statistics as arrays: the caller's own if a backend will update them."""
+    if not isinstance(statistics, LSTMStatistics):
+        raise TypeError(
+            f"norm.statistics must be an LSTMStatistics, got an object of type "
+            f"{type(statistics).__name__}"
+        )
+    arrays: dict[str, Array] = {}
+    steps = None
+    for field, value in statistics._asdict().items():
+        name, size = f"norm.statistics.{field}", sizes.get(field[-1])
+        if size is None:
+            if value is not None:
+                raise ValueError(f"{name} must be None, as this variant does not use it")
+            continue
+        if updating is not None:
+            updating.check_updatable(name, value)
+        array = arrays[field] = as_plain_array(name, value)
+        if steps is None:
+            if array.ndim != 2 or array.shape[0] == 0:
+                raise ValueError(
+                    f"{name} must have shape (S, {size}) with S at least 1, got {array.shape}"
+                )
+            steps = array.shape[0]
+        check_shape(name, array.shape, (steps, size), "that of the steps and units")
+        check_float(name, array.dtype)
+    if updating is not None:
+        for (one, first), (other, second) in itertools.combinations(arrays.items(), 2):
+            if np.shares_memory(first, second):
+                raise ValueError(
+                    f"norm.statistics.{other} must not share memory with {one}, got such an array"
+                )
+    return arrays
