@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from numnorm.commands.demo import curves
-from numnorm.commands.demo.classifier import Classifier, train
+from numnorm.commands.demo.classifier import Classifier
 from numnorm.commands.demo.layers import AdaNorm, Array, BatchNorm, LayerNorm, NoNorm, Norm, RmsNorm
+from numnorm.commands.demo.training import one_thread, train, watched
 from numnorm.commands.errors import CommandError, CommandParser, require
-from numnorm.commands.progress import progress_bar
 from numnorm.commands.wholefile import appearing, check_writable
 
 NORMS: dict[str, type[Norm]] = {
@@ -127,25 +125,11 @@ def compare(
     dict
         For each batch size and each norm the validation error in percent after each epoch.
     """
-    with _one_thread():
+    with one_thread():
         return {
             batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
             for batch_size in batch_sizes
         }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let BLAS and Numba use one thread: these arrays are small, and their threads would wait."""
-    import numba
-
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        with require("threadpoolctl").threadpool_limits(1, "blas"):
-            yield
-    finally:
-        numba.set_num_threads(before)
 
 
 def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> list[float]:
@@ -153,11 +137,5 @@ def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> l
     widths = (training[0].shape[1], *HIDDEN, 10)
     network = Classifier(widths, NORMS[name], np.random.default_rng(seed))
     order = np.random.default_rng([seed, batch_size])
-    with progress_bar(f"batch size {batch_size:>3}, {name:<5}", epochs) as done:
-        return list(_counted(train(network, training, validation, batch_size, order), epochs, done))
-
-
-def _counted(errors: Iterable[float], epochs: int, done: Callable[[int], None]) -> Iterable[float]:
-    for error in itertools.islice(errors, epochs):
-        done(1)
-        yield error
+    errors = train(network, training, validation, batch_size, order)
+    return watched(f"batch size {batch_size:>3}, {name:<5}", errors, epochs)
