@@ -39,9 +39,11 @@ def of_the_reader(reader: Reader, images: Array) -> dict[str, Pair]:
     # The first step has no state before it.
     products_h = np.matmul(np.array(states[:-1]), own.weight_h.T)
     return {
-        "W_x x": _normalized(np.matmul(x, own.weight_x.T), own.gamma_x, own.beta_x),
-        "W_h h": _normalized(products_h, own.gamma_h, own.beta_h),
-        "c": _normalized(np.array(cells), own.gamma_c, own.beta_c),
+        f"W_x x, steps 1 to {ROWS}": _normalized(
+            np.matmul(x, own.weight_x.T), own.gamma_x, own.beta_x
+        ),
+        f"W_h h, steps 2 to {ROWS}": _normalized(products_h, own.gamma_h, own.beta_h),
+        f"c, steps 1 to {ROWS}": _normalized(np.array(cells), own.gamma_c, own.beta_c),
     }
 
 

@@ -52,7 +52,7 @@ def _values(results: Results) -> dict[str, Pair]:
         network = found["layer"].network
         if task.data == "digits":
             pairs = of_the_reader(network, task.validation[0])
-            panels |= {f"digits: {place}, all steps": pair for place, pair in pairs.items()}
+            panels |= {f"digits: {place}": pair for place, pair in pairs.items()}
         else:
             pair = of_the_walker(network, task.validation[0])
             panels["corners: projected points and positions"] = pair
