@@ -35,7 +35,7 @@ def walks(count: int, seed: int) -> Array:
     ndarray (count, 4, 2)
         The points of each.
     """
-    # The generator, and the order of what is drawn, of those who know these sequences.
+    # The sequences known by their seeds come from this old generator, drawn in this order.
     random = np.random.RandomState(seed)
     starts, forwards = random.randint(4, size=count), random.randint(2, size=count)
     corners = _SQUARE[(starts[:, None] + np.arange(POINTS)) % 4]
