@@ -12,7 +12,7 @@ from numnorm import __version__
 from numnorm.commands.errors import CommandError, CommandParser, one_line
 
 COMMANDS = {
-    "demo": "train a small classifier of handwritten digits with each norm and compare them",
+    "demo": "train small networks with each norm, or LSTMs, and compare them",
     "apply": "normalize an .npy file of any size, block by block",
     "doctor": "show what numnorm runs on here, and test every norm",
 }

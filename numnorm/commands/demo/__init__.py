@@ -1,1 +1,1 @@
-"""``numnorm demo``: how fast a small classifier learns with each norm."""
+"""``numnorm demo``: how fast small networks learn with each norm."""

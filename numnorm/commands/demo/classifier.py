@@ -1,6 +1,6 @@
 """The permutation-invariant digits classifier of the layer-normalization paper, small.
 
-Linear layers with ReLU between them, softmax cross-entropy and Adam. A norm is applied to the
+Linear layers with ReLU between them and softmax cross-entropy. A norm is applied to the
 summed inputs of every hidden layer, not to the logits. There is no automatic differentiation:
 the gradient of the linear layers is written out, and that of the norms is numnorm's.
 """
@@ -8,12 +8,12 @@ the gradient of the linear layers is written out, and that of the norms is numno
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from numnorm.commands.demo.layers import Array, NoNorm, Norm, Parameters
+from numnorm.commands.demo.losses import cross_entropy
 
 
 class Classifier:
@@ -76,14 +76,9 @@ class Classifier:
         float
             The mean cross-entropy.
         """
-        scores = self.logits(x, training=True)
-        scores = scores - scores.max(axis=1, keepdims=True)
-        logarithms = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-        rows = np.arange(len(labels))
-        dy = np.exp(logarithms)
-        dy[rows, labels] -= 1
-        self._backward(dy / dy.dtype.type(len(labels)))
-        return float(-logarithms[rows, labels].mean())
+        loss, dy = cross_entropy(self.logits(x, training=True), labels)
+        self._backward(dy)
+        return loss
 
     def error(self, x: Array, labels: Array) -> float:
         """Return the share of the images, in percent, that are classified wrongly."""
@@ -96,68 +91,3 @@ class Classifier:
             np.matmul(x.T, dy, out=dweight)
             if index:
                 dy = np.matmul(dy, weight.T) * (x > 0)
-
-
-class Adam:
-    """The Adam optimizer with its usual settings.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        What it updates.
-    rate : float
-        The learning rate.
-    """
-
-    def __init__(self, parameters: Parameters, rate: float = 1e-3) -> None:
-        self.parameters = parameters
-        self.rate = rate
-        self.first = np.zeros_like(parameters.values)
-        self.second = np.zeros_like(parameters.values)
-        self.count = 0
-
-    def step(self) -> None:
-        """Move the parameters by their gradients."""
-        self.count += 1
-        gradient = self.parameters.gradients
-        self.first += 0.1 * (gradient - self.first)
-        self.second += 0.001 * (gradient * gradient - self.second)
-        size = self.rate * np.sqrt(1 - 0.999**self.count) / (1 - 0.9**self.count)
-        self.parameters.values -= float(size) * self.first / (np.sqrt(self.second) + 1e-8)
-
-
-def train(
-    network: Classifier,
-    training: tuple[Array, Array],
-    validation: tuple[Array, Array],
-    batch_size: int,
-    rng: np.random.Generator,
-) -> Iterator[float]:
-    """Train a network, epoch after epoch without end.
-
-    Parameters
-    ----------
-    network : Classifier
-        The network; it is changed.
-    training, validation : tuple of ndarray
-        Images, one a row, and their classes.
-    batch_size : int
-        The images in a batch. What is left over at the end of an epoch is not used in it: batch
-        norm has no variance to estimate from a single image.
-    rng : numpy.random.Generator
-        The source of the order of the images.
-
-    Yields
-    ------
-    float
-        The validation error in percent after another epoch.
-    """
-    images, labels = training
-    adam = Adam(network.parameters)
-    while True:
-        order = rng.permutation(len(images))
-        for start in range(0, len(order) - batch_size + 1, batch_size):
-            batch = order[start : start + batch_size]
-            network.gradients(images[batch], labels[batch])
-            adam.step()
-        yield network.error(*validation)

@@ -1,19 +1,20 @@
-"""``numnorm demo``: how fast a small classifier learns with each norm."""
+"""``numnorm demo``: how fast small networks learn with each norm."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from numnorm.commands.demo import curves
-from numnorm.commands.demo.classifier import Classifier, train
+from numnorm.commands.demo.classifier import Classifier
 from numnorm.commands.demo.layers import AdaNorm, Array, BatchNorm, LayerNorm, NoNorm, Norm, RmsNorm
+from numnorm.commands.demo.recurrent import comparison, pictures, report
+from numnorm.commands.demo.training import one_thread, train, watched
 from numnorm.commands.errors import CommandError, CommandParser, require
-from numnorm.commands.progress import progress_bar
 from numnorm.commands.wholefile import appearing, check_writable
 
 NORMS: dict[str, type[Norm]] = {
@@ -33,8 +34,13 @@ Train the digits classifier of the layer-normalization paper (here 64-256-256-10
 handwritten digits that come with scikit-learn) at batch sizes 128 and 4 with no norm, batch, layer
 and RMS norm and AdaNorm, and compare the validation errors in a table and a picture.
 
-Every norm gets the same initial weights, the same batches and the same settings."""
+Every norm gets the same initial weights, the same batches and the same settings.
 
+`numnorm demo lstm` does so with LSTMs without normalization, with batch norm and with layer norm:
+on the digits, read row by row, 32, 4 and 1 at a time and cut short, and on walks around a square,
+of which the last two points are to be told from the first two."""
+
+Draw = Callable[[BinaryIO], None]
 Data = tuple[tuple[Array, Array], tuple[Array, Array]]
 
 
@@ -56,32 +62,53 @@ def main(argv: Sequence[str]) -> int:
         raise CommandError(f"--epochs must be at least 1, got {arguments.epochs}")
     if arguments.seed < 0:
         raise CommandError(f"--seed must not be negative, got {arguments.seed}")
+    recurrent = arguments.network == "lstm"
+    output = arguments.output or Path("numnorm-demo-lstm.png" if recurrent else "numnorm-demo.png")
     # All that can be missing is looked for before the work, not after it.
-    check_writable(arguments.output)
+    check_writable(output)
     for name in ("rich", "matplotlib", "threadpoolctl"):
         require(name)
     data = digits(arguments.seed)
-    results = compare(data, arguments.epochs, arguments.seed)
-    curves.print_tables(results)
-    curves.print_conclusions(results, len(data[1][1]))
-    with appearing(arguments.output) as file:
-        curves.draw(results, file)
-    print(f"The picture is {arguments.output}.")
+    show = _lstms if recurrent else _classifiers
+    draw = show(data, arguments.epochs, arguments.seed)
+    with appearing(output) as file:
+        draw(file)
+    print(f"The picture is {output}.")
     return 0
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(prog="numnorm demo", description=_DESCRIPTION)
-    parser.add_argument("--epochs", type=int, default=12, help="default: %(default)s")
+    parser.add_argument("network", nargs="?", choices=("lstm",), help="compare LSTMs instead")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        default=12,
+        help="default: %(default)s; of lstm, for digits 32 at a time, from which the others follow",
+    )
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument(
         "--output",
         type=Path,
-        default=Path("numnorm-demo.png"),
         metavar="FILE",
-        help="the picture (default: %(default)s)",
+        help="the picture (default: numnorm-demo.png; of lstm, numnorm-demo-lstm.png)",
     )
     return parser
+
+
+def _classifiers(data: Data, epochs: int, seed: int) -> Draw:
+    """Compare the norms in the classifier, print what came out, and return how it is drawn."""
+    results = compare(data, epochs, seed)
+    curves.print_tables(results)
+    curves.print_conclusions(results, len(data[1][1]))
+    return functools.partial(curves.draw, results)
+
+
+def _lstms(data: Data, epochs: int, seed: int) -> Draw:
+    """Do the same with LSTMs."""
+    results = comparison.compare(comparison.tasks(data, epochs, seed), seed)
+    report.print_report(results)
+    return functools.partial(pictures.draw, results)
 
 
 def digits(seed: int) -> Data:
@@ -127,25 +154,11 @@ def compare(
     dict
         For each batch size and each norm the validation error in percent after each epoch.
     """
-    with _one_thread():
+    with one_thread():
         return {
             batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
             for batch_size in batch_sizes
         }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let BLAS and Numba use one thread: these arrays are small, and their threads would wait."""
-    import numba
-
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        with require("threadpoolctl").threadpool_limits(1, "blas"):
-            yield
-    finally:
-        numba.set_num_threads(before)
 
 
 def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> list[float]:
@@ -153,11 +166,5 @@ def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> l
     widths = (training[0].shape[1], *HIDDEN, 10)
     network = Classifier(widths, NORMS[name], np.random.default_rng(seed))
     order = np.random.default_rng([seed, batch_size])
-    with progress_bar(f"batch size {batch_size:>3}, {name:<5}", epochs) as done:
-        return list(_counted(train(network, training, validation, batch_size, order), epochs, done))
-
-
-def _counted(errors: Iterable[float], epochs: int, done: Callable[[int], None]) -> Iterable[float]:
-    for error in itertools.islice(errors, epochs):
-        done(1)
-        yield error
+    errors = train(network, training, validation, batch_size, order)
+    return watched(f"batch size {batch_size:>3}, {name:<5}", errors, epochs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,7 +20,7 @@ TITLES = {
 }
 
 # Okabe and Ito's colours, told apart with any colour vision; the markers serve where there is none.
-_STYLES = {
+STYLES = {
     "none": {"color": "#000000", "marker": "o", "linestyle": ":"},
     "batch": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
     "layer": {"color": "#0072B2", "marker": "D", "linestyle": "-"},
@@ -65,26 +65,37 @@ def draw(results: Results, file: BinaryIO) -> None:
     file : BinaryIO
         Where the picture goes.
     """
-    ticker = require("matplotlib.ticker")
     # Without pyplot nothing global is touched and no window system is needed.
     figure = require("matplotlib.figure").Figure(figsize=(10, 4.6), layout="constrained")
     panels = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
     for panel, (batch_size, errors) in zip(panels, results.items(), strict=True):
         for name, values in errors.items():
             epochs = np.arange(1, len(values) + 1)
-            panel.plot(epochs, values, label=TITLES[name], markersize=5, **_STYLES[name])
+            panel.plot(epochs, values, label=TITLES[name], markersize=5, **STYLES[name])
         panel.set(title=f"batch size {batch_size}", xlabel="epoch")
-        # Like a logarithmic axis, but with a place for no error at all.
-        panel.set_yscale("symlog", linthresh=1, linscale=0.5)
-        panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-        panel.yaxis.set_major_locator(ticker.FixedLocator([0, 1, 2, 5, 10, 20, 50, 100]))
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_minor_locator(ticker.NullLocator())
+        percent_over_epochs(panel)
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("validation error (%), logarithmic above 1 %")
     panels[-1].legend(frameon=False)
     figure.suptitle("Handwritten digits, 64-256-256-10 network: what each norm does for learning")
     figure.savefig(file, format="png", dpi=150)
+
+
+def percent_over_epochs(panel: Any) -> None:
+    """Set the axes of a panel for errors in percent.
+
+    Parameters
+    ----------
+    panel : matplotlib.axes.Axes
+        The panel.
+    """
+    ticker = require("matplotlib.ticker")
+    # Like a logarithmic axis, but with a place for no error at all.
+    panel.set_yscale("symlog", linthresh=1, linscale=0.5)
+    panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    panel.yaxis.set_major_locator(ticker.FixedLocator([0, 1, 2, 5, 10, 20, 50, 100]))
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def print_conclusions(results: Results, images: int) -> None:

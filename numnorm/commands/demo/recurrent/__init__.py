@@ -1,0 +1,1 @@
+"""``numnorm demo lstm``: how fast recurrent networks learn with normalization and without."""

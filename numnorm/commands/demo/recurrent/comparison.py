@@ -1,0 +1,134 @@
+"""What is compared: each cell on each task, from the same weights and in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.commands.demo.layers import Array
+from numnorm.commands.demo.recurrent import corners
+from numnorm.commands.demo.recurrent.cells import CELLS, PlainLstm
+from numnorm.commands.demo.recurrent.corners import Walker
+from numnorm.commands.demo.recurrent.digits import ROWS, Reader, shortened
+from numnorm.commands.demo.training import Network, Samples, one_thread, train, watched
+
+DIGITS_HIDDEN = 64
+CORNERS_WIDTH = CORNERS_HIDDEN = 32
+
+
+class Task(NamedTuple):
+    """Something to learn.
+
+    Attributes
+    ----------
+    data : {"digits", "corners"}
+        Of what.
+    samples : str
+        How they come, for tables and pictures.
+    training, validation : tuple of ndarray
+        The samples.
+    batch_size, epochs : int
+        The samples in a batch, and how often all are seen.
+    network : callable
+        Makes a network of a class of cells and a random generator.
+    """
+
+    data: str
+    samples: str
+    training: Samples
+    validation: Samples
+    batch_size: int
+    epochs: int
+    network: Callable[[type[PlainLstm], np.random.Generator], Any]
+
+
+class Result(NamedTuple):
+    """What came out for one cell on one task.
+
+    Attributes
+    ----------
+    errors : ndarray (epochs, samples)
+        The validation error of each sample after each epoch.
+    own : float
+        The mean error in the end, had the cell taken its statistics, if it has any of batches,
+        from the validation samples themselves.
+    network : object
+        As it was in the end, but for these statistics.
+    """
+
+    errors: Array
+    own: float
+    network: Any
+
+
+Results = list[tuple[Task, dict[str, Result]]]
+
+
+def tasks(digits: tuple[Samples, Samples], epochs: int, seed: int) -> list[Task]:
+    """Return all there is to learn.
+
+    Parameters
+    ----------
+    digits : tuple
+        Images and labels for training; images and labels for validation.
+    epochs : int
+        How often the digits are seen in batches of 32. In batches of 4 they are seen a quarter as
+        often and one by one a sixth, because that takes longer; the walks, of which there are
+        a fifth as many, five times as often.
+    seed : int
+        The seed of what is missing of the shortened images.
+
+    Returns
+    -------
+    list of Task
+        The tasks.
+    """
+    rng = np.random.default_rng([seed, 0])
+    whole: list[Samples] = [(*samples, np.full(len(samples[0]), ROWS)) for samples in digits]
+    short: list[Samples] = [(*samples, shortened(len(samples[0]), rng)) for samples in digits]
+
+    def reader(cell: type[PlainLstm], rng: np.random.Generator) -> Network:
+        return Reader(cell, DIGITS_HIDDEN, rng)
+
+    def walker(cell: type[PlainLstm], rng: np.random.Generator) -> Network:
+        return Walker(cell, CORNERS_WIDTH, CORNERS_HIDDEN, rng)
+
+    walks = [(corners.walks(*made),) for made in (corners.TRAINING, corners.VALIDATION)]
+    quarter, sixth = -(-epochs // 4), -(-epochs // 6)
+    return [
+        Task("digits", "32 at a time", whole[0], whole[1], 32, epochs, reader),
+        Task("digits", "4 at a time", whole[0], whole[1], 4, quarter, reader),
+        Task("digits", "4 at a time, cut short", short[0], short[1], 4, quarter, reader),
+        Task("digits", "1 at a time", whole[0], whole[1], 1, sixth, reader),
+        Task("corners", "16 at a time", walks[0], walks[1], 16, 5 * epochs, walker),
+    ]
+
+
+def compare(tasks: list[Task], seed: int) -> Results:
+    """Train each cell on each task.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        The tasks.
+    seed : int
+        The seed of the weights and of the order of the samples, for all cells alike.
+
+    Returns
+    -------
+    list of tuple
+        Each task with the result of each cell.
+    """
+    with one_thread():
+        return [(task, {name: _learned(task, name, seed) for name in CELLS}) for task in tasks]
+
+
+def _learned(task: Task, name: str, seed: int) -> Result:
+    network = task.network(CELLS[name], np.random.default_rng(seed))
+    order = np.random.default_rng([seed, task.batch_size])
+    errors = train(network, task.training, task.validation, task.batch_size, order)
+    found = watched(f"{task.data}, {task.samples:<22}, {name:<5}", errors, task.epochs)
+    own = network.error(*task.validation, training=True).mean()
+    return Result(np.array(found), float(own), network)

@@ -1,0 +1,135 @@
+"""Square corners: two points of a walk around a square are given, the next two are asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numnorm
+from numnorm.commands.demo.layers import Array, LayerNorm, Parameters
+from numnorm.commands.demo.losses import squared_error
+from numnorm.commands.demo.recurrent.cells import PlainLstm
+from numnorm.commands.demo.recurrent.linear import Linear
+
+NOISE = 0.1
+TRAINING, VALIDATION = (256, 13), (128, 17)
+"""The number of sequences, and the seed that they are made from."""
+POINTS, GIVEN = 4, 2
+
+_SQUARE = np.array([[-1, -1], [-1, 1], [1, 1], [1, -1]])
+
+
+def walks(count: int, seed: int) -> Array:
+    """Return walks around the square, begun at any corner, in either direction, with noise.
+
+    Parameters
+    ----------
+    count : int
+        Their number.
+    seed : int
+        What all that is random follows from.
+
+    Returns
+    -------
+    ndarray (count, 4, 2)
+        The points of each.
+    """
+    # The sequences known by their seeds come from this old generator, drawn in this order.
+    random = np.random.RandomState(seed)
+    starts, forwards = random.randint(4, size=count), random.randint(2, size=count)
+    corners = _SQUARE[(starts[:, None] + np.arange(POINTS)) % 4]
+    corners = np.where(forwards[:, None, None] == 1, corners, corners[:, ::-1])
+    points: Array = corners + NOISE * random.standard_normal((count, POINTS, 2))
+    return points.astype(np.float32)
+
+
+class Walker:
+    """An encoder and a decoder, both LSTMs.
+
+    The points are projected to `width` numbers (a layer norm of the two coordinates themselves
+    would leave only which is larger), times the root of the width; the positional encoding is
+    added, and then they are layer-normalized, for every cell alike. The encoder reads the points
+    that are given. The decoder begins with its last state and cell and with the last given point,
+    and then reads the point before the one it is to tell: the true one in training, in
+    validation the one that it told itself.
+
+    Parameters
+    ----------
+    cell : type
+        The class of the LSTMs.
+    width, hidden : int
+        The numbers that a point is projected to, and the units of each LSTM.
+    rng : numpy.random.Generator
+        The source of the initial weights.
+    dtype : dtype
+        That of weights and states.
+    """
+
+    def __init__(
+        self,
+        cell: type[PlainLstm],
+        width: int,
+        hidden: int,
+        rng: np.random.Generator,
+        dtype: Any = np.float32,
+    ) -> None:
+        size = Linear.room(2, width) + 2 * width + 2 * cell.room(width, hidden)
+        self.parameters = Parameters(size + Linear.room(hidden, 2), dtype)
+        self.projection = Linear(2, width, self.parameters, rng)
+        self.norm = LayerNorm(width, self.parameters)
+        self.encoder = cell(width, hidden, self.parameters, rng)
+        self.decoder = cell(width, hidden, self.parameters, rng)
+        self.readout = Linear(hidden, 2, self.parameters, rng)
+        self._scale = self.parameters.values.dtype.type(np.sqrt(width))
+        self._positions = numnorm.positional_encoding(POINTS, width, dtype=dtype)[:, None]
+
+    def encoded(self, points: Array) -> Array:
+        """Return the projected points (T, B, 2) with their positions, not yet normalized."""
+        encoded: Array = self.projection.forward(points) * self._scale
+        encoded += self._positions[: len(points)]
+        return encoded
+
+    def told(self, points: Array, training: bool = False) -> Array:
+        """Return the points after the given ones, one for each that the decoder reads.
+
+        Parameters
+        ----------
+        points : ndarray (T, B, 2)
+            Those that the encoder reads, and those that only the decoder does.
+        training : bool
+            As for the cells.
+
+        Returns
+        -------
+        ndarray (T - 1, B, 2)
+            The points.
+        """
+        x = self.norm.forward(self.encoded(points), training)
+        _, h, c = self.encoder.forward(x[:GIVEN], training=training)
+        y, _, _ = self.decoder.forward(x[GIVEN - 1 :], h, c, training=training)
+        return self.readout.forward(y)
+
+    def gradients(self, walks: Array) -> float:
+        """Store the gradients of the mean squared error over a batch, and return it."""
+        points = walks.swapaxes(0, 1)
+        told = self.told(points[:-1], training=True)
+        loss, dtold = squared_error(told, points[GIVEN:])
+        dread, dh, dc = self.decoder.backward(self.readout.backward(dtold))
+        # The states of the encoder's steps go nowhere but into its last one.
+        nothing = np.zeros((GIVEN, *dh.shape), dh.dtype)
+        dgiven, _, _ = self.encoder.backward(nothing, dh, dc)
+        dx = np.zeros((len(points) - 1, *dread.shape[1:]), dread.dtype)
+        dx[:GIVEN] += dgiven
+        dx[GIVEN - 1 :] += dread
+        self.projection.backward(self.norm.backward(dx) * self._scale)
+        return loss
+
+    def error(self, walks: Array, **options: Any) -> Array:
+        """Return the mean squared error of each walk, told without the true points."""
+        points = walks.swapaxes(0, 1)
+        known = points[:GIVEN]
+        while len(known) < POINTS:
+            known = np.concatenate([points[:GIVEN], self.told(known, **options)])
+        error: Array = ((known[GIVEN:] - points[GIVEN:]) ** 2).mean(axis=(0, 2))
+        return error

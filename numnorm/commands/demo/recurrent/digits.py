@@ -1,0 +1,65 @@
+"""Handwritten digits, read row by row: 8 steps of 8 pixels, then a guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numnorm.commands.demo.layers import Array, Parameters
+from numnorm.commands.demo.losses import cross_entropy
+from numnorm.commands.demo.recurrent.cells import PlainLstm
+from numnorm.commands.demo.recurrent.linear import Linear
+
+ROWS = 8
+SHORTEST = 3
+"""The fewest rows that are left of an image."""
+
+
+def shortened(count: int, rng: np.random.Generator) -> Array:
+    """Return how many rows are left of each of `count` images, from `SHORTEST` to all."""
+    return rng.integers(SHORTEST, ROWS + 1, count)
+
+
+class Reader:
+    """An LSTM over the rows of an image, and a linear classifier of its last state.
+
+    Parameters
+    ----------
+    cell : type
+        The class of the LSTM.
+    hidden : int
+        Its units.
+    rng : numpy.random.Generator
+        The source of the initial weights.
+    dtype : dtype
+        That of weights and states.
+    """
+
+    def __init__(
+        self,
+        cell: type[PlainLstm],
+        hidden: int,
+        rng: np.random.Generator,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.parameters = Parameters(cell.room(ROWS, hidden) + Linear.room(hidden, 10), dtype)
+        self.cell = cell(ROWS, hidden, self.parameters, rng)
+        self.classifier = Linear(hidden, 10, self.parameters, rng)
+
+    def scores(self, images: Array, lengths: Array, training: bool = False) -> Array:
+        """Return the scores of every class for every image, of which `lengths` rows are read."""
+        x = images.reshape(-1, ROWS, ROWS).swapaxes(0, 1)
+        self._y, h, _ = self.cell.forward(x, lengths=lengths, training=training)
+        return self.classifier.forward(h)
+
+    def gradients(self, images: Array, labels: Array, lengths: Array) -> float:
+        """Store the gradients of the mean cross-entropy over a batch, and return it."""
+        loss, dscores = cross_entropy(self.scores(images, lengths, training=True), labels)
+        self.cell.backward(np.zeros_like(self._y), self.classifier.backward(dscores))
+        return loss
+
+    def error(self, images: Array, labels: Array, lengths: Array, **options: Any) -> Array:
+        """Return 100 for each image that is classified wrongly: their mean is in percent."""
+        wrong = self.scores(images, lengths, **options).argmax(axis=1) != labels
+        return np.where(wrong, 100.0, 0.0)

@@ -1,0 +1,254 @@
+"""``numnorm demo lstm``: its gradients and data are right, and the report says what it saw."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numnorm.__main__ import main
+from numnorm.commands.demo import command as demo
+from numnorm.commands.demo.layers import Parameters
+from numnorm.commands.demo.recurrent import comparison, corners, digits, pictures, report
+from numnorm.commands.demo.recurrent.before_after import of_the_reader
+from numnorm.commands.demo.recurrent.cells import CELLS, BatchLstm, LayerLstm
+from numnorm.commands.demo.recurrent.corners import Walker, walks
+from numnorm.commands.demo.recurrent.digits import ROWS, Reader
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """Run the demo on a few images and walks with small networks, in an empty directory."""
+    training, validation = demo.digits(0)
+    subset = tuple(array[:40] for array in training), tuple(array[:20] for array in validation)
+    monkeypatch.setattr(demo, "digits", lambda seed: subset)
+    monkeypatch.setattr(comparison, "DIGITS_HIDDEN", 6)
+    monkeypatch.setattr(comparison, "CORNERS_HIDDEN", 6)
+    monkeypatch.setattr(comparison, "CORNERS_WIDTH", 5)
+    monkeypatch.setattr(corners, "TRAINING", (16, 13))
+    monkeypatch.setattr(corners, "VALIDATION", (8, 17))
+    monkeypatch.chdir(tmp_path)
+    return subset
+
+
+@pytest.mark.usefixtures("small")
+def test_demo(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["demo", "lstm", "--epochs", "1"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == ""
+    assert max(map(len, lines)) <= 80
+    # Two tables: a name of two words, and an error for each task, the corners' with four digits.
+    rows = [line.split() for line in lines if line.startswith(("no norm ", "batch norm ", "layer"))]
+    rows = [row for row in rows if len(row) == 2 + 5]
+    assert [row[0] for row in rows] == ["no", "batch", "layer"] * 2
+    assert all(len(row[-1].partition(".")[2]) == 4 for row in rows)
+    assert lines[-1] == "The picture is numnorm-demo-lstm.png."
+    assert Path("numnorm-demo-lstm.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in Path().iterdir()] == ["numnorm-demo-lstm.png"]
+
+
+def test_same_seed_same_results(small):
+    def errors(seed):
+        *_, cut_short, _, walks = comparison.tasks(small, 1, seed)
+        results = comparison.compare([cut_short, walks], seed)
+        return np.concatenate([r.errors.ravel() for _, found in results for r in found.values()])
+
+    first, again, other = (errors(seed) for seed in (3, 3, 4))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_every_cell_begins_with_the_same_weights():
+    networks = [Reader(cell, 5, np.random.default_rng(7)) for cell in CELLS.values()]
+    for network in networks:
+        for name in ("weight_x", "weight_h", "bias"):
+            found, expected = (getattr(n.cell.parameters, name) for n in (network, networks[0]))
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(network.classifier.weight, networks[0].classifier.weight)
+
+
+def by_differences(network, *batch):
+    """Compare all gradients of a network with differences, in float64."""
+    values = network.parameters.values
+    network.gradients(*batch)
+    gradients = network.parameters.gradients.copy()
+    differences = np.zeros_like(gradients)
+    step = 1e-5
+    for index, value in enumerate(values.copy()):
+        values[index] = value + step
+        above = network.gradients(*batch)
+        values[index] = value - step
+        differences[index] = (above - network.gradients(*batch)) / (2 * step)
+        values[index] = value
+    # The error of a central difference is of the order of step² = 1e-10, times third derivatives.
+    np.testing.assert_allclose(gradients, differences, rtol=0, atol=1e-7)
+    return gradients
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_gradients_of_the_reader(name):
+    rng = np.random.default_rng(0)
+    network = Reader(CELLS[name], 2, rng, np.float64)
+    network.parameters.values += 0.1 * rng.normal(size=network.parameters.values.shape)
+    images, lengths = rng.normal(size=(6, ROWS * ROWS)), np.array([8, 3, 5, 8, 3, 7])
+    gradients = by_differences(network, images, rng.integers(0, 10, 6), lengths)
+    assert np.count_nonzero(gradients) > 8 * (8 + 2 + 1) + 20
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_gradients_of_the_walker(name):
+    rng = np.random.default_rng(0)
+    network = Walker(CELLS[name], 3, 2, rng, np.float64)
+    network.parameters.values += 0.1 * rng.normal(size=network.parameters.values.shape)
+    gradients = by_differences(network, walks(7, 1).astype(np.float64))
+    assert np.count_nonzero(gradients) > 2 * 8 * (3 + 2 + 1) + 6
+
+
+def test_walks():
+    made = walks(500, 13)
+    nearest = np.sign(made)
+    assert np.abs(made - nearest).max() < 6 * corners.NOISE
+    assert abs((made - nearest).std() / corners.NOISE - 1) < 0.1
+    steps = np.diff(nearest, axis=1)
+    assert set(np.abs(steps).sum(axis=2).ravel()) == {2}  # along one side
+    assert (nearest[:, 2] == -nearest[:, 0]).all()  # and on, not back
+    assert {tuple(corner) for corner in nearest[:, 0]} == {(-1, -1), (-1, 1), (1, 1), (1, -1)}
+    turns = steps[:, 0, 0] * steps[:, 1, 1] - steps[:, 0, 1] * steps[:, 1, 0]
+    assert 0.4 < (turns > 0).mean() < 0.6
+
+
+def test_a_forecast_does_not_look_at_what_it_tells():
+    network = Walker(LayerLstm, 4, 3, np.random.default_rng(0))
+    points = walks(9, 2)
+    changed = points.copy()
+    changed[:, corners.GIVEN :] += 5
+    told = [network.told(p.swapaxes(0, 1)[: corners.GIVEN]) for p in (points, changed)]
+    np.testing.assert_array_equal(*told)
+    # The second point told follows from the first one told, not from the true one.
+    known = np.concatenate([points.swapaxes(0, 1)[: corners.GIVEN], told[0]])
+    second = network.told(known)[1]
+    expected = ((np.stack([told[0][0], second]) - points.swapaxes(0, 1)[2:]) ** 2).mean((0, 2))
+    np.testing.assert_allclose(network.error(points), expected, rtol=1e-6)
+
+
+def test_validation_uses_the_running_statistics_and_leaves_them():
+    parameters = Parameters(BatchLstm.room(3, 4), np.float32)
+    cell = BatchLstm(3, 4, parameters, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    x = rng.normal(2, 1, (4, 20, 3)).astype(np.float32)
+    lengths = rng.integers(1, 5, 20)
+    cell.forward(x, lengths=lengths, training=True)
+    running = [statistics["running_mean"].copy() for statistics in cell._running]
+    assert all(mean.any() for mean in running)
+    together, _, _ = cell.forward(x, lengths=lengths)
+    alone = [cell.forward(x[:, i : i + 1], lengths=lengths[i : i + 1])[0] for i in range(20)]
+    np.testing.assert_allclose(together, np.concatenate(alone, axis=1), rtol=1e-5, atol=1e-6)
+    for statistics, mean in zip(cell._running, running, strict=True):
+        np.testing.assert_array_equal(statistics["running_mean"], mean)
+
+
+def test_batch_norm_of_a_single_sequence_sees_nothing():
+    cell = BatchLstm(3, 4, Parameters(BatchLstm.room(3, 4), np.float32), np.random.default_rng(0))
+    x = np.random.default_rng(1).normal(size=(5, 2, 3)).astype(np.float32)
+    first, second = (cell.forward(x[:, i : i + 1], training=True)[0] for i in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_values_before_and_after():
+    network = Reader(LayerLstm, 6, np.random.default_rng(0))
+    images = np.random.default_rng(1).uniform(0, 1, (7, ROWS * ROWS)).astype(np.float32)
+    pairs = of_the_reader(network, images)
+    assert [before.shape for before, _ in pairs.values()] == [(8, 7, 24), (7, 7, 24), (8, 7, 6)]
+    for before, after in pairs.values():
+        np.testing.assert_allclose(after.mean(axis=-1), 0, atol=1e-6)
+        # The epsilon of 1e-5 is not small beside every variance.
+        expected = np.sqrt(before.var(axis=-1) / (before.var(axis=-1) + 1e-5))
+        np.testing.assert_allclose(after.std(axis=-1), expected, rtol=1e-4)
+
+
+def test_images_are_cut_short_to_every_length():
+    lengths = digits.shortened(500, np.random.default_rng(0))
+    assert set(lengths) == set(range(digits.SHORTEST, ROWS + 1))
+
+
+TASK = comparison.Task("digits", "4 at a time", (), (), 4, 4, None)
+
+
+def test_conclusions_follow_the_numbers():
+    layer = np.repeat([[30.0], [20.0], [2.0], [2.0]], 50, axis=1)
+    batch = layer + np.tile([1.0, -1.0], 25)
+    assert report.conclusion(TASK, {"none": layer + 10, "batch": batch, "layer": layer}) == (
+        "Digits, 4 at a time: after the first epoch layer norm (30.0 %) is ahead of no norm "
+        "(40.0 %) and level with batch norm (30.0 %). Over the last epoch layer norm (2.0 %) is "
+        "ahead of no norm (12.0 %) and level with batch norm (2.0 %)."
+    )
+
+
+def test_conclusions_that_do_not_favour_layer_norm():
+    layer = np.full((5, 50), 0.5)
+    told = report.conclusion(
+        TASK._replace(data="corners"), {"none": layer - 0.1, "batch": layer / 2, "layer": layer}
+    )
+    assert told == (
+        "Corners, 4 at a time: after the first 2 epochs layer norm (0.5000) is behind no norm "
+        "(0.4000) and batch norm (0.2500). Over the last 2 epochs layer norm (0.5000) is behind "
+        "no norm (0.4000) and batch norm (0.2500)."
+    )
+
+
+def test_errors_of_zero_can_be_drawn(small, tmp_path):
+    ((task, found),) = comparison.compare(comparison.tasks(small, 1, 0)[:1], 0)
+    found = {name: r._replace(errors=np.zeros_like(r.errors)) for name, r in found.items()}
+    with open(tmp_path / "zero.png", "wb") as file:
+        pictures.draw([(task, found)], file)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("package", ["rich", "matplotlib", "sklearn", "threadpoolctl"])
+def test_missing_extras(capsys, monkeypatch, package):
+    monkeypatch.undo()  # the digits come from scikit-learn
+    for name in list(sys.modules):
+        if name.partition(".")[0] == package:
+            monkeypatch.setitem(sys.modules, name, None)
+    assert main(["demo", "lstm", "--epochs", "1"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"numnorm demo: error: {package} cannot be imported (")
+    assert err.endswith('): pip install "numnorm[demo]"\n')
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lstm", "--epochs", "0"], "--epochs must be at least 1, got 0"),
+        (["--seed", "-1", "lstm"], "--seed must not be negative, got -1"),
+        (["lstm", "--output", "none/curves.png"], "does not exist"),
+    ],
+)
+def test_errors_come_before_the_work(capsys, monkeypatch, arguments, message):
+    monkeypatch.setattr(comparison, "compare", None)
+    assert main(["demo", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, message in err, err.count("\n")) == ("", True, 1)
+
+
+def test_a_demo_that_does_not_exist(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["demo", "gru"])
+    err = capsys.readouterr().err
+    assert err.startswith("numnorm demo: error: argument network: invalid choice: 'gru'")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_interrupted(capsys, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reader, "error", interrupt)
+    assert main(["demo", "lstm"]) == 130
+    assert capsys.readouterr() == ("", "numnorm demo: interrupted\n")
+    assert list(Path().iterdir()) == []
