@@ -1,6 +1,7 @@
 """The comparison with peers, run as a command on libraries that are always there."""
 
 import importlib
+import io
 import json
 import os
 import subprocess
@@ -92,8 +93,8 @@ def test_library_that_is_not_installed_is_named(compared):
 def test_tables_and_picture(compared):
     folder, result = compared
     report = (folder / "peers.md").read_text("utf-8")
-    for kind in ("Forward", "Forward out=", "Backward"):
-        assert f"## {kind}, 1 thread\n" in report
+    for kind in ("forward", "forward out=", "backward"):
+        assert f"## Norms, {kind}, 1 thread\n" in report
     assert report.count("| layer_norm float32 1×256 |") == 3
     assert f"numpy {result['libraries']['numpy']['versions']['numpy']}" in report
     assert (folder / "peers.png").read_bytes().startswith(b"\x89PNG")
@@ -113,7 +114,7 @@ def test_the_geometric_mean_of_the_ratios_comes_first(monkeypatch):
     row = next(line for line in text.splitlines() if "rms_norm float32 forward, 1 thread" in line)
     # 2 and 8 times as long; nothing is said of how long numnorm takes beside itself.
     assert [cell.strip() for cell in row.split("|")[2:-1]] == ["4.00× (2.00 to 8.00)"]
-    assert text.index(row) < text.index("## Forward, 1 thread")
+    assert text.index(row) < text.index("## Norms, forward, 1 thread")
 
 
 ROW_NORMS = ["layer_norm", "standardize", "rms_norm", "ada_norm"]
@@ -135,6 +136,92 @@ def test_libraries_do_what_the_definition_says(library, norm, direction, monkeyp
     call = libraries.load(library).call_of(case, arrays.arrays_of(case))
     for error, allowed in definition.errors_of(case, call.arrays(call.run())):
         assert error <= allowed
+
+
+CELL_LIBRARIES = [
+    ("numnorm", "lstm"),
+    ("numnorm", "ln_lstm"),
+    pytest.param("torch", "ln_lstm", marks=pytest.mark.torch),
+    pytest.param("torch_nn", "lstm", marks=pytest.mark.torch),
+]
+
+
+@pytest.mark.parametrize("direction", ["forward", "forward and backward"])
+@pytest.mark.parametrize(("library", "cell"), CELL_LIBRARIES)
+def test_cells_do_what_the_definition_says(library, cell, direction, monkeypatch):
+    if library.startswith("torch"):
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(cell, direction, (6, 3, 5, 8))
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    results = call.arrays(call.run())
+    norms = 0 if cell == "lstm" else 6
+    assert len(results) == (1 if direction == "forward" else 4 + norms)
+    for error, allowed in definition.errors_of(case, results):
+        assert error <= allowed
+    # Off by a thousandth is wrong, in any of them.
+    for n, result in enumerate(results):
+        wrong = [*results[:n], result * 1.001, *results[n + 1 :]]
+        assert any(error > allowed for error, allowed in definition.errors_of(case, wrong))
+
+
+@pytest.mark.parametrize("library", ["numpy", "scipy", "sklearn", "copyto"])
+def test_libraries_without_cells_say_so(library, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, libraries = (
+        importlib.import_module(f"peers.{name}") for name in ("arrays", "cases", "libraries")
+    )
+    for cell in cases.CELLS:
+        case = cases.Case(cell, "forward", (6, 3, 5, 8))
+        assert libraries.load(library).call_of(case, arrays.arrays_of(case)) is None
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cases = importlib.import_module("peers.cases")
+    every = cases.all_cases(quick)
+    families = [{case for case in every if only in case.name} for only in ("norms", "cells")]
+    assert all(families)
+    assert families[0].isdisjoint(families[1])
+    assert families[0] | families[1] == set(every)
+    assert families[1] == {case for case in every if case.norm in cases.CELLS}
+
+
+def test_cells_stand_beside_the_module_of_torch(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cases, report, picture = (
+        importlib.import_module(f"peers.{name}") for name in ("cases", "report", "picture")
+    )
+    seconds = {
+        ("numnorm", "lstm"): 3.0,
+        ("torch_nn", "lstm"): 2.0,
+        ("numnorm", "ln_lstm"): 5.0,
+        ("torch", "ln_lstm"): 20.0,
+        ("torch_nn", "ln_lstm"): 4.0,
+    }
+    records = [
+        {**vars(cases.Case(cell, "forward", (6, 3, 5, 8))), "threads": 1, "library": library}
+        | {"status": "ready", "seconds": time, "quartiles": [time, time]}
+        for (library, cell), time in seconds.items()
+    ]
+    libraries = {name: {"status": "ready"} for name in ("numnorm", "torch", "torch_nn", "copyto")}
+    text = report.markdown({"records": records, "libraries": libraries, "machine": {}, "rounds": 1})
+    table = text[text.index("## Cells, forward, 1 thread") :].splitlines()[2:]
+    header, _, plain, normed = (
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in table[:4]
+    )
+    assert header == ["case", "numnorm", "torch", "torch_nn", "numnorm / torch_nn"]
+    assert [plain[0], plain[-1]] == ["lstm float32 6×3×5×8", "1.50×"]
+    assert [normed[0], normed[-1]] == ["ln_lstm float32 6×3×5×8", "1.25×"]
+    assert normed[2].endswith("(4.00×)")
+    image = io.BytesIO()
+    picture.draw(records, image)
+    assert image.getvalue().startswith(b"\x89PNG")
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_timed(tmp_path):
@@ -161,6 +248,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_timed(tmp_
         (["--rounds", "3"], ""),
         (["--quick"], "quick"),
         (["--only", "rms"], "partial"),
+        (["--only", "cells"], "partial"),
         (["--threads", "1"], "partial"),
         (["--libraries", "numpy"], "partial"),
     ],

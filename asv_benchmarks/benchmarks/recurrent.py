@@ -1,34 +1,78 @@
-"""Recurrent cells over whole sequences, normalized and not."""
+"""Recurrent cells, normalized and not: whole sequences, and one step at a time."""
+
+from functools import lru_cache
 
 import numpy as np
 
 from numnorm import rnn
+
+from .arrays import Array
+from .calls import MANY_SAMPLES
+
+Shape = tuple[int, int, int, int]
+
+
+# As in `arrays`: asv runs `setup` again before each sample, and orthogonal weights take long.
+@lru_cache(maxsize=1)
+def _drawn(shape: Shape, norm: str | None) -> tuple[Array, Array, rnn.LSTMParameters]:
+    """Return an input, the gradient of the states, and parameters."""
+    time, batch, inputs, units = shape
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((time, batch, inputs), np.float32)
+    dy = rng.standard_normal((time, batch, units), np.float32)
+    return x, dy, rnn.lstm_init(inputs, units, rng=rng, norm=norm)
 
 
 class Lstm:
     """Sequences of float32, steps x batch x inputs x units."""
 
     params = (
-        [(100, 1, 128, 128), (100, 12, 128, 128), (100, 32, 256, 256), (500, 8, 400, 400)],
+        [
+            (100, 1, 128, 128),
+            (100, 12, 128, 128),
+            (100, 32, 256, 256),
+            (60, 64, 512, 512),
+            (500, 8, 400, 400),
+        ],
         ["layer", None],
     )
     param_names = ("shape", "norm")
 
-    def setup(self, shape: tuple[int, int, int, int], norm: str | None) -> None:
+    def setup(self, shape: Shape, norm: str | None) -> None:
         """Draw the input, and run both passes once."""
-        time, batch, inputs, units = shape
-        rng = np.random.default_rng(0)
-        self.x = rng.standard_normal((time, batch, inputs), np.float32)
-        self.dy = rng.standard_normal((time, batch, units), np.float32)
-        self.parameters = rnn.lstm_init(inputs, units, rng=rng, norm=norm)
+        self.x, self.dy, self.parameters = _drawn(shape, norm)
         self.time_forward(shape, norm)
         self.time_forward_and_backward(shape, norm)
 
-    def time_forward(self, shape: tuple[int, int, int, int], norm: str | None) -> None:
+    def time_forward(self, shape: Shape, norm: str | None) -> None:
         """Nothing is saved for a backward pass."""
         rnn.lstm(self.x, self.parameters, norm=norm)
 
-    def time_forward_and_backward(self, shape: tuple[int, int, int, int], norm: str | None) -> None:
+    def time_forward_and_backward(self, shape: Shape, norm: str | None) -> None:
         """A step of training, but for the update."""
         saved = rnn.lstm_forward(self.x, self.parameters, norm=norm).saved
         rnn.lstm_backward(self.dy, saved)
+
+
+class LstmCell:
+    """One step of float32, batch x inputs x units."""
+
+    params = ([(1, 128, 128), (1, 512, 512), (32, 256, 256)], ["layer", None])
+    param_names = ("shape", "norm")
+    repeat = MANY_SAMPLES
+
+    def setup(self, shape: tuple[int, int, int], norm: str | None) -> None:
+        """Draw the input, pack the weights, and take both steps once."""
+        x, _, self.parameters = _drawn((1, *shape), norm)
+        self.x, self.packed = x[0], rnn.lstm_pack(self.parameters, norm=norm)
+        self.h, self.c = rnn.lstm_cell(self.x, self.packed, norm=norm)
+        self.time_packed(shape, norm)
+        self.time_plain(shape, norm)
+
+    def time_packed(self, shape: tuple[int, int, int], norm: str | None) -> None:
+        """The weights stay as they are from step to step."""
+        rnn.lstm_cell(self.x, self.packed, self.h, self.c, norm=norm)
+
+    def time_plain(self, shape: tuple[int, int, int], norm: str | None) -> None:
+        """The weights are packed in the call."""
+        rnn.lstm_cell(self.x, self.parameters, self.h, self.c, norm=norm)

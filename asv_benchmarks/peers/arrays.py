@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .cases import Case
+from numnorm import rnn
+
+from .cases import CELLS, Case
 
 Array = np.ndarray[Any, Any]
 
@@ -21,6 +23,14 @@ class Arrays(NamedTuple):
     beta: Any
     mean: Any
     variance: Any
+
+
+class Sequences(NamedTuple):
+    """The input of a cell, the gradient of its states, and its parameters as numnorm has them."""
+
+    x: Array
+    dy: Array
+    parameters: rnn.LSTMParameters
 
 
 # Shared by the cases of one array, which follow each other; two of the largest would be too many.
@@ -40,8 +50,29 @@ def _drawn(shape: tuple[int, ...], dtype: str) -> Arrays:
     return Arrays(*(array.astype(_numpy_dtype(dtype), copy=False) for array in (x, dy, *small)))
 
 
-def arrays_of(case: Case) -> Arrays:
-    """Return NumPy arrays in the dtype of `case`; the axis 1 is that of rows and of channels."""
+@lru_cache(maxsize=1)
+def _drawn_sequences(cell: str, shape: tuple[int, ...], dtype: str) -> Sequences:
+    steps, batch, inputs, hidden = shape
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((steps, batch, inputs), dtype)
+    dy = generator.standard_normal((steps, batch, hidden), dtype)
+    begin = rnn.lstm_init(inputs, hidden, rng=generator, norm=CELLS[cell], dtype=dtype)
+    # A gain of 1 or a bias of 0 that a library leaves out would not be missed. And with gains of 1
+    # the states are chaotic: after 500 steps, float32 and float64 have nothing in common.
+    parameters = (
+        0.5 * p + generator.normal(0, 0.1, p.shape).astype(dtype) if np.ndim(p) == 1 else p
+        for p in begin
+    )
+    return Sequences(x, dy, rnn.LSTMParameters(*parameters))
+
+
+def arrays_of(case: Case) -> Any:
+    """Return the `Sequences` of a cell, or the `Arrays` of a norm, in the dtype of `case`.
+
+    The axis 1 of a norm's array is that of rows and of channels.
+    """
+    if case.family == "cells":
+        return _drawn_sequences(case.norm, case.shape, case.dtype)
     return _drawn(case.shape, case.dtype)
 
 

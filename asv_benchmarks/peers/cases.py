@@ -1,8 +1,7 @@
-"""What is timed: which norm, in which direction, on which array."""
+"""What is timed: which norm or recurrent cell, in which direction, on which array."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,11 +24,22 @@ CHANNELS = [(8192, 256)]
 # Beyond every cache: there a type of half the size should take half the time.
 LARGE = (16384, 1024)
 IMAGES = [(32, 64, 56, 56)]
+# Steps, sequences, inputs and units.
+SEQUENCES = [
+    (100, 1, 128, 128),
+    (100, 12, 128, 128),
+    (100, 32, 256, 256),
+    (60, 64, 512, 512),
+    (500, 8, 400, 400),
+]
+QUICK_SEQUENCES = SEQUENCES[:2]
 
 # Those of Wu and He (2018), who divide the channels of every layer into as many.
 GROUPS = 32
-
-_ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+# Added to a variance.
+EPS = 1e-5
+# The recurrent cells, with the norm that each has.
+CELLS = {"lstm": None, "ln_lstm": "layer"}
 
 
 @dataclass(frozen=True)
@@ -40,11 +50,13 @@ class Case:
     ----------
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
-        gain, bias and epsilon, which is all that `zscore` and `scale` know.
-    direction : {"forward", "backward"}
-        The output alone, or every gradient from what the forward pass saved.
+        gain, bias and epsilon, which is all that `zscore` and `scale` know. Or one of `CELLS`.
+    direction : {"forward", "backward", "forward and backward"}
+        The output alone; every gradient from what the forward pass saved; or, of cells, every
+        gradient from the beginning.
     shape : tuple of int
-        The shape of the array: rows, or samples and channels and what follows.
+        The shape of the array: rows, or samples and channels and what follows. Of cells: steps,
+        sequences, inputs and units.
     dtype : str
         The type of its elements.
     out : bool
@@ -56,6 +68,11 @@ class Case:
     shape: tuple[int, ...]
     dtype: str = "float32"
     out: bool = False
+
+    @property
+    def family(self) -> str:
+        """What is compared with each other: norms, or recurrent cells."""
+        return "cells" if self.norm in CELLS else "norms"
 
     @property
     def kind(self) -> str:
@@ -70,22 +87,18 @@ class Case:
     @property
     def name(self) -> str:
         """All of it, in words."""
-        return f"{self.kind}: {self.label}"
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the array."""
-        return math.prod(self.shape) * _ITEM_SIZES[self.dtype]
+        return f"{self.family}, {self.kind}: {self.label}"
 
 
 def all_cases(quick: bool = False) -> list[Case]:
-    """Return the cases of the comparison, or those of three shapes and the images.
+    """Return the cases of the comparison, or those of a few shapes and the images.
 
     Cases of the same array follow each other, so that the workers can keep it.
     """
     rows, matrices = (QUICK_ROWS, QUICK_MATRICES) if quick else (ROWS, MATRICES)
     channels = matrices if quick else [*matrices, *CHANNELS]
-    return [*_layer_norms(rows, matrices), *_other_norms(matrices, channels)]
+    norms = [*_layer_norms(rows, matrices), *_other_norms(matrices, channels)]
+    return [*norms, *_cells(QUICK_SEQUENCES if quick else SEQUENCES)]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -116,3 +129,10 @@ def _other_norms(
         for shape in arrays:
             for direction in ("forward", "backward"):
                 yield Case(norm, direction, shape)
+
+
+def _cells(sequences: list[tuple[int, ...]]) -> Iterator[Case]:
+    for shape in sequences:
+        for cell in CELLS:
+            for direction in ("forward", "forward and backward"):
+                yield Case(cell, direction, shape)

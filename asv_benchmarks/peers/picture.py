@@ -1,10 +1,12 @@
-"""The comparison as a picture: layer norm of float32 rows, as multiples of a copy."""
+"""The comparison as a picture: a layer norm beside a copy, and an LSTM beside PyTorch's."""
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO
+import math
+from typing import Any, BinaryIO, NamedTuple
 
-from .libraries import FLOOR
+from .cases import Case
+from .libraries import YARDSTICKS
 from .report import case_of, ratio
 from .rounds import Record
 
@@ -16,60 +18,113 @@ _STYLES = {
     "jax": {"color": "#CC79A7", "marker": "v"},
     "numpy": {"color": "#000000", "marker": "o", "linestyle": ":"},
 }
-_TITLES = {
-    "forward": "forward into a new array",
-    "forward out=": "forward with out=",
-    "backward": "backward",
-}
+
+
+class _Part(NamedTuple):
+    """What is drawn of a family of cases: a row of panels for each number of threads."""
+
+    family: str
+    title: str
+    yardstick: str
+    drawn: dict[str, str]  # what a line is called, by the norm of its cases
+    panels: dict[str, str]  # a panel's title, by the kind of its cases
+
+
+_PARTS = (
+    _Part(
+        "norms",
+        "Layer norm of float32 rows, as multiples of the time of a copy",
+        "a copy, one thread",
+        {"layer_norm": "{}"},
+        {
+            "forward": "forward into a new array",
+            "forward out=": "forward with out=",
+            "backward": "backward",
+        },
+    ),
+    _Part(
+        "cells",
+        "LSTM of float32 sequences, steps × sequences × inputs × units, "
+        "as multiples of the time of torch.nn.LSTM",
+        "torch.nn.LSTM, without norm",
+        {"ln_lstm": "{}, with layer norm", "lstm": "{}, without norm"},
+        {"forward": "forward", "forward and backward": "forward and backward"},
+    ),
+)
 
 
 def draw(records: list[Record], file: BinaryIO) -> None:
-    """Draw a PNG, a row of panels for each number of threads and a column for each kind of call."""
+    """Draw a PNG of the families of which something was timed."""
     from matplotlib.figure import Figure
 
-    chosen = [r for r in records if r["norm"] == "layer_norm" and r["dtype"] == "float32"]
-    threads = sorted({record["threads"] for record in chosen}) or [1]
+    chosen = [(part, [r for r in records if _is_of(part, case_of(r))]) for part in _PARTS]
+    chosen = [(part, of_part) for part, of_part in chosen if of_part] or [(_PARTS[0], [])]
+    heights = [1.6 + 4 * len(_threads(of_part)) for _, of_part in chosen]
     # Without pyplot nothing global is touched and no window system is needed.
-    figure = Figure(figsize=(15, 1.6 + 4 * len(threads)), layout="constrained")
-    panels = figure.subplots(len(threads), len(_TITLES), sharex=True, sharey=True, squeeze=False)
-    for row, count in zip(panels, threads, strict=True):
-        for panel, kind in zip(row, _TITLES, strict=True):
-            panel.set_title(f"{_TITLES[kind]}, {count} thread{'' if count == 1 else 's'}")
-            same = [r for r in chosen if r["threads"] == count and case_of(r).kind == kind]
-            _draw_panel(panel, same, _sizes(chosen))
-        row[0].set_ylabel(f"time / time of {FLOOR} (less is better)")
-    handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
-    figure.suptitle("Layer norm of float32 rows, as multiples of the time of a copy")
+    figure = Figure(figsize=(15, sum(heights)), layout="constrained")
+    places = figure.subfigures(len(chosen), 1, height_ratios=heights, squeeze=False)
+    for (part, of_part), [place] in zip(chosen, places, strict=True):
+        _draw_part(place, part, of_part)
     figure.savefig(file, format="png", dpi=120)
 
 
-def _sizes(records: list[Record]) -> dict[tuple[int, ...], int]:
-    """Return the place of each shape on the axis: by size, and narrow rows before wide ones."""
-    shapes = {tuple(record["shape"]): case_of(record).nbytes for record in records}
-    return {s: n for n, s in enumerate(sorted(shapes, key=lambda shape: (shapes[shape], shape[1])))}
+def _is_of(part: _Part, case: Case) -> bool:
+    return case.family == part.family and case.norm in part.drawn and case.dtype == "float32"
 
 
-def _draw_panel(panel: Any, records: list[Record], places: dict[tuple[int, ...], int]) -> None:
-    panel.axhline(1, color="#777777", linewidth=1, label=f"{FLOOR}: a copy, one thread")
-    floor = {tuple(r["shape"]): r for r in records if r["library"] == FLOOR}
-    for library in dict.fromkeys(r["library"] for r in records if r["library"] != FLOOR):
-        points = []
-        for record in (r for r in records if r["library"] == library):
-            shape = tuple(record["shape"])
-            value = ratio(record, floor.get(shape))
-            if value is not None:
-                points.append((places[shape], value))
-        if points:
-            style = _STYLES.get(library, {})
-            panel.plot(*zip(*sorted(points), strict=True), label=library, **style)
-    labels = [f"{s[0]:,}×{s[1]:,}\n{_bytes(4 * s[0] * s[1])}".replace(",", " ") for s in places]
-    panel.set_xticks(list(places.values()), labels, fontsize="small")
+def _threads(records: list[Record]) -> list[int]:
+    return sorted({record["threads"] for record in records}) or [1]
+
+
+def _draw_part(figure: Any, part: _Part, records: list[Record]) -> None:
+    threads = _threads(records)
+    panels = figure.subplots(
+        len(threads), len(part.panels), sharex=True, sharey=True, squeeze=False
+    )
+    # By size, and narrow rows before wide ones.
+    shapes = sorted({case_of(r).shape for r in records}, key=lambda s: (math.prod(s), s[1]))
+    places = {shape: n for n, shape in enumerate(shapes)}
+    for row, count in zip(panels, threads, strict=True):
+        for panel, (kind, title) in zip(row, part.panels.items(), strict=True):
+            panel.set_title(f"{title}, {count} thread{'' if count == 1 else 's'}")
+            same = [r for r in records if r["threads"] == count and case_of(r).kind == kind]
+            _draw_panel(panel, part, same, places)
+        row[0].set_ylabel(f"time / time of {YARDSTICKS[part.family]} (less is better)")
+    handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
+    figure.suptitle(part.title)
+
+
+def _draw_panel(
+    panel: Any, part: _Part, records: list[Record], places: dict[tuple[int, ...], int]
+) -> None:
+    yardstick = YARDSTICKS[part.family]
+    panel.axhline(1, color="#777777", linewidth=1, label=f"{yardstick}: {part.yardstick}")
+    by = {case_of(r): r for r in records if r["library"] == yardstick}
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for record in (r for r in records if r["library"] != yardstick):
+        case = case_of(record)
+        value = ratio(record, by.get(case))
+        if value is not None:
+            line = record["library"], case.norm
+            lines.setdefault(line, []).append((places[case.shape], value))
+    for (library, norm), points in lines.items():
+        style = _STYLES.get(library, {})
+        if norm != next(iter(part.drawn)):
+            style = style | {"linestyle": "--", "fillstyle": "none"}
+        label = part.drawn[norm].format(library)
+        panel.plot(*zip(*sorted(points), strict=True), label=label, **style)
+    panel.set_xticks(list(places.values()), [*map(_tick, places)], fontsize="small")
     for label in panel.get_xticklabels():
         label.set(rotation=45, ha="right", rotation_mode="anchor")
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter("{x:g}")
     panel.grid(alpha=0.3)
+
+
+def _tick(shape: tuple[int, ...]) -> str:
+    extent = "×".join(f"{n:,}" for n in shape).replace(",", " ")
+    return f"{extent}\n{_bytes(4 * math.prod(shape))}" if len(shape) == 2 else extent
 
 
 def _bytes(count: float) -> str:

@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 from .cases import Case
-from .libraries import FLOOR
+from .libraries import FLOOR, YARDSTICKS
 from .rounds import Record
 
 OWN = "numnorm"
@@ -26,6 +26,11 @@ the definition, so that its time says nothing.
 `standardize` is a layer norm without gain, bias and epsilon. AdaNorm in PyTorch is a few lines of
 its functions; JAX and NumPy run the definitions as they are written. Every library has a process
 of its own, and the processes take turns.
+
+Of recurrent cells there are whole sequences: steps × sequences × inputs × units. `forward` saves
+nothing for a gradient, and `forward and backward` has all gradients, that of the input included.
+`torch_nn` is `torch.nn.LSTM`, which has no norms; the last column is {OWN}'s time as a multiple of
+its time. `ln_lstm` is that of Ba, Kiros and Hinton (2016), in `torch` a loop over the steps.
 """
 
 
@@ -34,16 +39,15 @@ def markdown(result: dict[str, Any]) -> str:
     records = result["records"]
     parts = ["# numnorm and its peers on the CPU", _HOW_TO_READ, _facts(result), _summary(result)]
     for threads in sorted({record["threads"] for record in records}):
-        for kind in dict.fromkeys(case_of(record).kind for record in records):
-            chosen = [
-                record
-                for record in records
-                if record["threads"] == threads and case_of(record).kind == kind
-            ]
-            if chosen:
-                plural = "" if threads == 1 else "s"
-                parts.append(f"## {kind.capitalize()}, {threads} thread{plural}\n")
-                parts.append(_table(chosen, result["libraries"]))
+        chosen: dict[tuple[str, str], list[Record]] = {}
+        for record in records:
+            if record["threads"] == threads:
+                case = case_of(record)
+                chosen.setdefault((case.family, case.kind), []).append(record)
+        for (family, kind), same in chosen.items():
+            plural = "" if threads == 1 else "s"
+            parts.append(f"## {family.capitalize()}, {kind}, {threads} thread{plural}\n")
+            parts.append(_table(same, result["libraries"], YARDSTICKS[family]))
     notes = _notes(result)
     if notes:
         parts.append("## What was not timed\n\n" + "\n".join(f"- {note}" for note in notes) + "\n")
@@ -119,15 +123,15 @@ def _spread(ratios: list[float] | None) -> str:
     return mean if len(ratios) == 1 else f"{mean} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def _table(records: list[Record], libraries: dict[str, Any]) -> str:
+def _table(records: list[Record], libraries: dict[str, Any], yardstick: str) -> str:
     present = [name for name in libraries if any(_cell(r) for r in records if r["library"] == name)]
     rows = []
     for label in dict.fromkeys(case_of(record).label for record in records):
         row = {r["library"]: r for r in records if case_of(r).label == label}
         own = row.get(OWN)
         cells = [_cell(row[name], own) if name in row else "" for name in present]
-        rows.append([label, *cells, _times(ratio(own, row.get(FLOOR)))])
-    return _as_markdown(["case", *present, f"{OWN} / {FLOOR}"], rows)
+        rows.append([label, *cells, _times(ratio(own, row.get(yardstick)))])
+    return _as_markdown(["case", *present, f"{OWN} / {yardstick}"], rows)
 
 
 def _as_markdown(header: list[str], rows: list[list[str]]) -> str:

@@ -14,14 +14,20 @@ from typing import Any, NamedTuple
 from ..arrays import Array
 
 FLOOR = "copyto"
-LIBRARIES = ("numnorm", "torch", "onnxruntime", "jax", "scipy", "sklearn", "numpy", FLOOR)
+LIBRARIES = (
+    *("numnorm", "torch", "torch_nn", "onnxruntime", "jax", "scipy", "sklearn", "numpy"),
+    FLOOR,
+)
+# What numnorm's times are multiples of; for cells there is no floor but that of their products.
+YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn"}
 
 
 class Call(NamedTuple):
     """A call without arguments, and how to read what it returns.
 
     `arrays` makes NumPy arrays of the result: the output, or the gradients in the order dx,
-    dgamma, dbeta. None means that there is nothing to check.
+    dgamma, dbeta; of a cell dx, then those of numnorm's parameters in their order. None means that
+    there is nothing to check.
     """
 
     run: Callable[[], Any]

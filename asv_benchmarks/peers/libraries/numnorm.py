@@ -8,9 +8,10 @@ from typing import Any
 import numba
 
 import numnorm
+from numnorm import rnn
 
-from ..arrays import Arrays
-from ..cases import GROUPS, Case
+from ..arrays import Arrays, Sequences
+from ..cases import CELLS, GROUPS, Case
 from . import Call
 
 PACKAGES = ("numnorm", "numba", "llvmlite", "numpy")
@@ -18,8 +19,10 @@ PACKAGES = ("numnorm", "numba", "llvmlite", "numpy")
 start = numba.set_num_threads
 
 
-def call_of(case: Case, arrays: Arrays) -> Call:
-    """Return the call of one of numnorm's functions."""
+def call_of(case: Case, arrays: Any) -> Call:
+    """Return the call of one of numnorm's functions; that of a cell packs its weights itself."""
+    if case.family == "cells":
+        return _cell(case, arrays)
     call = _backward(case, arrays) if case.direction == "backward" else _forward(case, arrays)
     if case.out:
         # Where numnorm itself would place a result.
@@ -45,6 +48,18 @@ def _backward(case: Case, arrays: Arrays) -> Any:
     parameters = [] if norm == "ada_norm" else [arrays.gamma]
     function = getattr(numnorm, f"{norm}_backward")
     return partial(function, arrays.dy, arrays.x, *saved, *parameters, **_options(case))
+
+
+def _cell(case: Case, arrays: Sequences) -> Call:
+    name = case.norm.removeprefix("ln_")
+    run, forward, backward = (getattr(rnn, name + part) for part in ("", "_forward", "_backward"))
+    given = {"x": arrays.x, "parameters": arrays.parameters, "norm": CELLS[case.norm]}
+    if case.direction == "forward":
+        return Call(partial(run, **given), lambda states: [states.y])
+    return Call(
+        lambda: backward(arrays.dy, forward(**given).saved),
+        lambda gs: [gs.dx, *(gradient for gradient in gs.parameters if gradient is not None)],
+    )
 
 
 def _options(case: Case) -> dict[str, Any]:

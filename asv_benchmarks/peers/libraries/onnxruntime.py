@@ -8,8 +8,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from ..arrays import Arrays
-from ..cases import Case
-from ..definition import EPS
+from ..cases import EPS, Case
 from . import Call
 
 PACKAGES = ("onnxruntime", "onnx", "numpy")

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..arrays import Array, Arrays
-from ..cases import GROUPS, Case
-from ..definition import EPS, K
+from numnorm import rnn
+
+from ..arrays import Array, Arrays, Sequences
+from ..cases import EPS, GROUPS, Case
+from ..definition import K
 from . import Call
 
 PACKAGES = ("torch", "numpy")
@@ -21,8 +23,10 @@ start = torch.set_num_threads
 _aten = torch.ops.aten
 
 
-def call_of(case: Case, arrays: Arrays) -> Call | None:
+def call_of(case: Case, arrays: Any) -> Call | None:
     """Return the call of PyTorch's nearest function, on tensors in PyTorch's own memory."""
+    if case.family == "cells":
+        return _ln_lstm_call(case, arrays) if case.norm == "ln_lstm" else None
     tensors = Arrays(*map(_tensor, arrays))
     if case.out:
         return _layer_norm_out(tensors) if case.norm == "layer_norm" else None
@@ -136,3 +140,34 @@ _BACKWARD = {
     "batch_norm": _batch_norm_backward,
     "batch_norm_inference": _batch_norm_backward,
 }
+
+
+# Recurrent cells; that without a norm is `torch_nn`
+
+
+def _ln_lstm_call(case: Case, arrays: Sequences) -> Call:
+    x, dy = map(_tensor, arrays[:2])
+    parameters = rnn.LSTMParameters(*map(_tensor, arrays.parameters))
+    if case.direction == "forward":
+        run = torch.no_grad()(partial(_ln_lstm, x, parameters))
+        return Call(run, lambda y: [_array(y)])
+    inputs = [tensor.requires_grad_() for tensor in (x, *parameters)]
+    return Call(
+        lambda: torch.autograd.grad(_ln_lstm(x, parameters), inputs, dy),
+        lambda gs: [*map(_array, gs)],
+    )
+
+
+def _ln_lstm(x: torch.Tensor, p: rnn.LSTMParameters) -> torch.Tensor:
+    """The equations of the paper; what does not wait for a state is done for all steps at once."""
+    gates, hidden = p.weight_h.shape
+    of_x = F.layer_norm(F.linear(x, p.weight_x), (gates,), p.gamma_x, p.beta_x, EPS) + p.bias
+    h = c = x.new_zeros(x.shape[1], hidden)
+    states = []
+    for z in of_x.unbind():
+        z = z + F.layer_norm(F.linear(h, p.weight_h), (gates,), p.gamma_h, p.beta_h, EPS)
+        f, i, o, g = z.chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * F.layer_norm(c, (hidden,), p.gamma_c, p.beta_c, EPS).tanh()
+        states.append(h)
+    return torch.stack(states)
