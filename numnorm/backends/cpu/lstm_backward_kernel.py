@@ -163,8 +163,7 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
     It takes
 
     - ``starts, counts`` as the forward pass; ``weights``, the packed W_h;
-    - ``dy (rows, H)``, the gradients of all states;
-    - ``dh, dc (batch, H)``, those of the last state and cell, which become those of the first;
+    - ``dy (rows, H)``, and ``dh, dc (batch, H)`` of the last step, which become the first's;
     - ``z, xp (rows, 4H)``, ``cell (rows, H)`` and ``carried (batch + rows, H)`` as the forward
       pass left them, the offset, gammas and betas, and its statistics;
     - for both norms: 1 over the number of elements, the same for the scale, and epsilon on the
