@@ -9,14 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.contract import GRUForm
-from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.column_reading import Access, first_lanes, whole_lanes
 from numnorm.backends.cpu.gru_gates import make_gates, make_product_norm
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
-from numnorm.backends.cpu.steps import before_step, rows_of_step
+from numnorm.backends.cpu.steps import (
+    before_step,
+    flush_groups,
+    rows_of_groups,
+    rows_of_step,
+)
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.cpu.zoneout import make_zoneout
 
@@ -124,8 +129,7 @@ def make_gru_backward(form: GRUForm, storage: Storage) -> Twins:
     ):  # fmt: skip
         stand_alone()
         (batch, width), groups = dh.shape, sums.shape[0]
-        left = first * groups // parts * group
-        right = min(last * groups // parts * group, batch)
+        left, right = rows_of_groups(first, last, groups, parts, group, batch)
         products, states = borrowed(dhp.reshape(-1)), borrowed(dh.reshape(-1))
         dy, dh, weights, keep = borrowed(dy), borrowed(dh), borrowed(weights), borrowed(keep)
         hp, xp, state = borrowed(hp), borrowed(xp), borrowed(state)
@@ -159,7 +163,6 @@ def make_gru_backward(form: GRUForm, storage: Storage) -> Twins:
                     3 * width, states, left * width, width, width,
                 )  # fmt: skip
             if s % between == 0:
-                for g in range(left // group, -(-right // group)):
-                    flush(sums[g], totals[g])
+                flush_groups(sums, totals, left, right, group)
 
     return twins(f"gru_backward.{form.name}.{storage.name}", kernel)

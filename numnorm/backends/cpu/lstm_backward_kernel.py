@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.contract import LSTMForm
-from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES
 from numnorm.backends.cpu.activations import make_tanh
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.cell_norms import make_cell_norm
@@ -19,7 +19,12 @@ from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
-from numnorm.backends.cpu.steps import before_step, rows_of_step
+from numnorm.backends.cpu.steps import (
+    before_step,
+    flush_groups,
+    rows_of_groups,
+    rows_of_step,
+)
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.cpu.zoneout import make_zoneout
 
@@ -190,8 +195,7 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
     ):  # fmt: skip
         stand_alone()
         (batch, width), groups = dh.shape, sums.shape[0]
-        left = first * groups // parts * group
-        right = min(last * groups // parts * group, batch)
+        left, right = rows_of_groups(first, last, groups, parts, group, batch)
         slopes, states = borrowed(dz.reshape(-1)), borrowed(dh.reshape(-1))
         dy, dh, dc, weights = borrowed(dy), borrowed(dh), borrowed(dc), borrowed(weights)
         z, xp, cell, carried = borrowed(z), borrowed(xp), borrowed(cell), borrowed(carried)
@@ -231,7 +235,6 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
                     4 * width, states, left * width, width, width,
                 )  # fmt: skip
             if s % between == 0:
-                for g in range(left // group, -(-right // group)):
-                    flush(sums[g], totals[g])
+                flush_groups(sums, totals, left, right, group)
 
     return twins(f"lstm_backward.{form.name}.{storage.name}", kernel)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.contract import RNNForm
-from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES
 from numnorm.backends.cpu.activations import make_activation
 from numnorm.backends.cpu.borrowed import borrowed
 from numnorm.backends.cpu.cell_norms import make_cell_norm
@@ -18,7 +18,7 @@ from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.rnn_forward_kernel import make_new
-from numnorm.backends.cpu.steps import rows_of_step
+from numnorm.backends.cpu.steps import flush_groups, rows_of_groups, rows_of_step
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.cpu.zoneout import make_zoneout
 
@@ -99,8 +99,7 @@ def make_rnn_backward(form: RNNForm, storage: Storage) -> Twins:
     ):  # fmt: skip
         stand_alone()
         (batch, width), groups = dh.shape, sums.shape[0]
-        left = first * groups // parts * group
-        right = min(last * groups // parts * group, batch)
+        left, right = rows_of_groups(first, last, groups, parts, group, batch)
         products, states = borrowed(dz.reshape(-1)), borrowed(dh.reshape(-1))
         dy, dh, weights, keep = borrowed(dy), borrowed(dh), borrowed(weights), borrowed(keep)
         z, dz, slopes = borrowed(z), borrowed(dz), borrowed(slopes)
@@ -124,7 +123,6 @@ def make_rnn_backward(form: RNNForm, storage: Storage) -> Twins:
                     states, left * width, width, width,
                 )  # fmt: skip
             if s % between == 0:
-                for g in range(left // group, -(-right // group)):
-                    flush(sums[g], totals[g])
+                flush_groups(sums, totals, left, right, group)
 
     return twins(f"rnn_backward.{form.name}.{storage.name}", kernel)

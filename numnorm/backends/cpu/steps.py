@@ -1,5 +1,9 @@
-"""Which rows a kernel of recurrent steps takes: those of a step are the first of the one before."""
+"""Which rows a kernel of recurrent steps takes: those of a step are the first of the one before.
 
+In the backward passes, what the parameters get is summed up for groups of rows of the batch.
+"""
+
+from numnorm.backends.cpu.accumulators import flush
 from numnorm.backends.cpu.jit import inlined
 
 
@@ -13,3 +17,16 @@ def rows_of_step(counts, s, left, right):
 def before_step(starts, s, batch):
     """Return where the states before a step begin: those given come first."""
     return batch + starts[s - 1] if s > 0 else 0
+
+
+@inlined
+def rows_of_groups(first, last, groups, parts, group, batch):
+    """Return between which rows of the batch the groups of some of all parts lie."""
+    return first * groups // parts * group, min(last * groups // parts * group, batch)
+
+
+@inlined
+def flush_groups(sums, totals, left, right, group):
+    """Add the sums of these rows to their totals, and begin again."""
+    for g in range(left // group, -(-right // group)):
+        flush(sums[g], totals[g])
