@@ -96,6 +96,27 @@ def add(typing_context, target, index, lanes):
     return types.void(target, types.intp, lanes), generate
 
 
+def _plain_add_in_turn(target: Any, index: int, a: Any, b: Any, c: Any, d: Any) -> None:
+    for lanes in (a, b, c, d):
+        _plain_add(target, index, lanes)
+
+
+@compiled_as(_plain_add_in_turn)
+def add_in_turn(typing_context, target, index, a, b, c, d):
+    """Add four lanes to an array, one after the other, if there is one."""
+
+    def generate(context, builder, signature, arguments):
+        if isinstance(target, types.Array):
+            place = place_of(context, builder, target, arguments, a.count)
+            total = load_from(builder, place)
+            for lanes in arguments[2:]:
+                total = builder.fadd(total, lanes)
+            store_at(builder, place, total)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, a, b, c, d), generate
+
+
 def _plain_add_first(target: Any, index: int, lanes: Any, number: int) -> None:
     if target is not None:
         count = min(number, lanes.size)

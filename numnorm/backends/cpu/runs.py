@@ -25,6 +25,7 @@ from numnorm.backends.cpu.optional import make_centre
 from numnorm.backends.cpu.optional_lanes import (
     add,
     add_first,
+    add_in_turn,
     make_elements,
     make_first_elements,
 )
@@ -127,6 +128,47 @@ def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Calla
         return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
 
     return gradient_lanes
+
+
+def make_gradient_lanes_of_four(
+    formula: Formula, storage: Storage, count: int
+) -> Callable[..., Any]:
+    """Return that loop for four whole rows at once, from the i-th on, of a width in whole lanes.
+
+    It reads and writes what is added up for gamma and beta once for the four.
+    """
+    backward, centred = inlined(formula.backward), make_centre(formula.centred)
+    real, widen = storage.working, storage.widen
+    load, elements, zeros = make_load(count), make_elements(count), make_zeros(real, count)
+
+    @inlined
+    def entering(slope, x, statistics, gamma, beta):
+        scale, high, low, rstd = statistics
+        xhat = centred(widen(x) * scale, high, low) * rstd
+        return backward(slope, xhat, gamma, beta), xhat
+
+    @inlined
+    def gradient_lanes_of_four(dy, x, i, found, weights, targets):
+        gamma, beta = weights
+        a_g, b_g, c_g, d_g = zeros(), zeros(), zeros(), zeros()
+        a_x, b_x, c_x, d_x = zeros(), zeros(), zeros(), zeros()
+        for j in range(0, x.shape[1], count):
+            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+            a, b = widen(load(dy[i], j)), widen(load(dy[i + 1], j))
+            c, d = widen(load(dy[i + 2], j)), widen(load(dy[i + 3], j))
+            g, a_xhat = entering(a, load(x[i], j), found[0], weight, bias)
+            a_g, a_x = a_g + g, a_x + g * a_xhat
+            g, b_xhat = entering(b, load(x[i + 1], j), found[1], weight, bias)
+            b_g, b_x = b_g + g, b_x + g * b_xhat
+            g, c_xhat = entering(c, load(x[i + 2], j), found[2], weight, bias)
+            c_g, c_x = c_g + g, c_x + g * c_xhat
+            g, d_xhat = entering(d, load(x[i + 3], j), found[3], weight, bias)
+            d_g, d_x = d_g + g, d_x + g * d_xhat
+            add_in_turn(targets[0], j, a * a_xhat, b * b_xhat, c * c_xhat, d * d_xhat)
+            add_in_turn(targets[1], j, a, b, c, d)
+        return (a_g, a_x), (b_g, b_x), (c_g, c_x), (d_g, d_x)
+
+    return gradient_lanes_of_four
 
 
 def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
