@@ -66,7 +66,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def tests(session: nox.Session) -> None:
-    """Every test that is not `slow` or `torch`, compiled."""
+    """Every test that is not `slow`, `torch` or `onnxruntime`, compiled."""
     run_in_environment(session, "pytest", *WORKERS, *session.posargs)
 
 
@@ -134,6 +134,13 @@ def torch(session: nox.Session) -> None:
     # On Linux without a GPU, install a CPU build first: pip's default brings gigabytes of CUDA.
     session.install("torch==2.13.0", ".[test]")
     session.run("pytest", "-m", "torch", *session.posargs)
+
+
+@nox.session
+def onnxruntime(session: nox.Session) -> None:
+    """Side by side with ONNX Runtime."""
+    session.install("onnx==1.23.2", "onnxruntime==1.31.1", ".[test]")
+    session.run("pytest", "-m", "onnxruntime", *session.posargs)
 
 
 @nox.session(default=False)
