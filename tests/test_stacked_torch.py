@@ -1,42 +1,19 @@
-"""Stacks of layers beside PyTorch's LSTM: two layers, both directions, packed or not."""
+"""Stacks of layers beside PyTorch's modules: two layers, both directions, packed or not."""
 
 import numpy as np
 import pytest
+from torch_cells import LENGTHS, SIZES, assert_close, draw, module_of, module_passes
 
 from numnorm import rnn
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
 
-# Both sides add up a few dozen terms, through 7 steps and two layers; relative to the largest.
-TOLERANCE = 1e-13
-TIME, BATCH, INPUTS, HIDDEN = 7, 5, 11, 19
+CONVERTERS = {"LSTM": rnn.lstm_from_torch, "GRU": rnn.gru_from_torch, "RNN": rnn.rnn_from_torch}
 
 
-def assert_close(mine, theirs):
-    theirs = theirs.detach().numpy() if isinstance(theirs, torch.Tensor) else theirs
-    assert mine.shape == theirs.shape
-    limit = TOLERANCE * max(1.0, np.abs(theirs).max(initial=0))
-    assert np.abs(mine - theirs).max(initial=0) <= limit
-
-
-def on_their_side(module, x, states, slopes, lengths):
-    """Outputs, and gradients of x and the first states, after a backward pass."""
-    tensors = [torch.from_numpy(a.copy()).requires_grad_() for a in (x, *states)]
-    given = tensors[0]
-    if lengths is not None:
-        pack = torch.nn.utils.rnn.pack_padded_sequence
-        given = pack(given, torch.tensor(lengths), enforce_sorted=False)
-    y, last = module(given, tuple(tensors[1:]))
-    if lengths is not None:
-        y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, total_length=TIME)
-    torch.autograd.backward([y, *last], [torch.from_numpy(a) for a in slopes])
-    return (y, *last), [tensor.grad for tensor in tensors]
-
-
-def as_layers(h, c, directions):
+def as_layers(states, directions):
     """PyTorch's states (layers * directions, B, H), in the structure of the layers."""
-    each = list(zip(h, c, strict=True))
+    each = list(zip(*states, strict=True))
     if directions == 1:
         return each
     return [each[n : n + 2] for n in range(0, len(each), 2)]
@@ -48,34 +25,35 @@ def of_torch(states, directions, n):
     return np.stack([s[n] for s in each])
 
 
-@pytest.mark.parametrize("lengths", [None, [7, 3, 1, 5, 7]], ids=["even", "ragged"])
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["even", "ragged"])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_two_layers(directions, lengths):
-    torch.manual_seed(0)
-    module = torch.nn.LSTM(INPUTS, HIDDEN, num_layers=2, bidirectional=directions == 2).double()
-    layers = rnn.layers_from_torch(module.state_dict(), rnn.lstm_from_torch)
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(TIME, BATCH, INPUTS))
-    first, dlast = rng.normal(size=(2, 2, 2 * directions, BATCH, HIDDEN))
-    dy = rng.normal(size=(TIME, BATCH, directions * HIDDEN))
+@pytest.mark.parametrize("kind", CONVERTERS)
+def test_two_layers(kind, directions, lengths):
+    time, batch, inputs, hidden = SIZES.values()
+    module = module_of(kind, np.float64, num_layers=2, bidirectional=directions == 2)
+    from_torch = CONVERTERS[kind]
+    layers = rnn.layers_from_torch(module.state_dict(), from_torch)
+    kinds = 2 if kind == "LSTM" else 1
+    state = (2 * directions, batch, hidden)
+    x, dy, *rest = draw(
+        1, (time, batch, inputs), (time, batch, directions * hidden), *[state] * (2 * kinds)
+    )
+    first, dlast = rest[:kinds], rest[kinds:]
     y, last, saved = rnn.stacked_forward(
-        x, layers, as_layers(*first, directions), norm=None, lengths=lengths
+        x, layers, as_layers(first, directions), norm=None, lengths=lengths
     )
-    gradients = rnn.stacked_backward(dy, saved, as_layers(*dlast, directions))
+    gradients = rnn.stacked_backward(dy, saved, as_layers(dlast, directions))
 
-    outputs, slopes = on_their_side(module, x, first, (dy, *dlast), lengths)
-    assert_close(y, outputs[0])
-    assert_close(gradients.dx, slopes[0])
-    for n in range(2):
-        assert_close(of_torch(last, directions, n), outputs[1 + n])
-        assert_close(of_torch(gradients.states, directions, n), slopes[1 + n])
-    # Of the two biases one, as both have the gradient of their sum.
-    theirs = rnn.layers_from_torch(
-        {n: p.grad for n, p in module.named_parameters() if not n.startswith("bias_hh")},
-        rnn.lstm_from_torch,
-    )
-    for mine, expected in zip(gradients.layers, theirs, strict=True):
+    theirs = module_passes(module, from_torch, x, first, (dy, *dlast), lengths)
+    assert_close(y, theirs.outputs[0])
+    assert_close(gradients.dx, theirs.gradients[0])
+    for n in range(kinds):
+        assert_close(of_torch(last, directions, n), theirs.outputs[1 + n])
+        assert_close(of_torch(gradients.states, directions, n), theirs.gradients[1 + n])
+    for mine, expected in zip(gradients.layers, theirs.parameters, strict=True):
         pairs = zip(mine, expected, strict=True) if directions == 2 else [(mine, expected)]
         for of_direction, of_theirs in pairs:
-            for name in ("weight_x", "weight_h", "bias"):
-                assert_close(getattr(of_direction, name), getattr(of_theirs, name))
+            for name, value in of_theirs._asdict().items():
+                assert (getattr(of_direction, name) is None) == (value is None)
+                if value is not None:
+                    assert_close(getattr(of_direction, name), value)

@@ -1,52 +1,24 @@
 """Weights to and from other libraries' layouts.
 
-========  ===========  =======================================================
-numnorm   f, i, o, g
-PyTorch   i, f, g, o   ``weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0``
-ONNX      i, o, f, g   ``W, R, B`` with one direction, B two biases in a row
-========  ===========  =======================================================
+=======  ==========  ==========  ==============================================================
+..       LSTM        GRU         arrays
+=======  ==========  ==========  ==============================================================
+numnorm  f, i, o, g  z, r, new   ``weight_x, weight_h, bias``, and of the GRU ``bias_h``
+PyTorch  i, f, g, o  r, -z, new  ``weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0``
+ONNX     i, o, f, g  -z, r, new  ``W, R, B`` with one direction, B two biases in a row
+=======  ==========  ==========  ==============================================================
+
+-z is z with the other sign, as PyTorch and ONNX call z what is 1 - σ(z) here.
 """
 
 from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import as_plain_array, check_shape
-from numnorm.rnn.parameters import LSTMParameters
+from numnorm.rnn.layouts import from_onnx, from_torch, to_onnx, to_torch
+from numnorm.rnn.parameters import GRU, LSTM, RNN, GRUParameters, LSTMParameters, RNNParameters
 
 Array = np.ndarray[Any, Any]
-
-# The blocks of the other layout in the order of numnorm.
-_OF_TORCH = (1, 0, 3, 2)
-_OF_ONNX = (2, 0, 1, 3)
-
-
-def _reordered(array: Array, blocks: tuple[int, ...]) -> Array:
-    parts = np.split(array, 4)
-    return np.concatenate([parts[b] for b in blocks])
-
-
-def _back(blocks: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(blocks.index(b) for b in range(4))
-
-
-def _weights(names: tuple[str, str], w: Any, r: Any) -> tuple[Array, Array]:
-    w, r = as_plain_array(names[0], w), as_plain_array(names[1], r)
-    if r.ndim != 2 or r.shape[0] != 4 * r.shape[1]:
-        raise ValueError(f"{names[1]} must have shape (4H, H), got {r.shape}")
-    if w.ndim != 2 or w.shape[0] != r.shape[0]:
-        raise ValueError(f"{names[0]} must have shape ({r.shape[0]}, I), got {w.shape}")
-    return w, r
-
-
-def _sum_of_biases(names: tuple[str, str], first: Any, second: Any, size: int) -> Array | None:
-    total = None
-    for name, value in zip(names, (first, second), strict=True):
-        if value is not None:
-            array = as_plain_array(name, value)
-            check_shape(name, array.shape, (size,), "that of the gates")
-            total = array if total is None else total + array
-    return total
 
 
 def lstm_from_torch(
@@ -68,8 +40,8 @@ def lstm_from_torch(
 
     Raises
     ------
-    ValueError
-        If an array has a wrong shape.
+    TypeError, ValueError
+        If an array has an unsupported dtype or a wrong shape.
 
     Examples
     --------
@@ -78,10 +50,8 @@ def lstm_from_torch(
     >>> rnn.lstm_from_torch(np.ones((4, 1)), np.ones((4, 1)), [1.0, 2.0, 3.0, 4.0]).bias
     array([2., 1., 4., 3.])
     """
-    w, r = _weights(("weight_ih", "weight_hh"), weight_ih, weight_hh)
-    bias = _sum_of_biases(("bias_ih", "bias_hh"), bias_ih, bias_hh, r.shape[0])
-    arrays = (None if a is None else _reordered(a, _OF_TORCH) for a in (w, r, bias))
-    return LSTMParameters(*arrays)
+    parameters: LSTMParameters = from_torch(LSTM, weight_ih, weight_hh, bias_ih, bias_hh)
+    return parameters
 
 
 def lstm_to_torch(parameters: LSTMParameters) -> tuple[Array, Array, Array, Array]:
@@ -99,6 +69,11 @@ def lstm_to_torch(parameters: LSTMParameters) -> tuple[Array, Array, Array, Arra
     tuple of array
         New arrays.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If these are parameters of another cell, or one has a wrong dtype or shape.
+
     Examples
     --------
     >>> import numpy as np
@@ -108,10 +83,7 @@ def lstm_to_torch(parameters: LSTMParameters) -> tuple[Array, Array, Array, Arra
     >>> bias_ih, bias_hh
     (array([0., 1., 0., 0.], dtype=float32), array([0., 0., 0., 0.], dtype=float32))
     """
-    w, r, bias = _plain(parameters)
-    blocks = _back(_OF_TORCH)
-    w, r, bias = (_reordered(array, blocks) for array in (w, r, bias))
-    return w, r, bias, np.zeros_like(bias)
+    return to_torch(LSTM, parameters)
 
 
 def lstm_from_onnx(w: Any, r: Any, b: Any = None) -> LSTMParameters:
@@ -131,8 +103,8 @@ def lstm_from_onnx(w: Any, r: Any, b: Any = None) -> LSTMParameters:
 
     Raises
     ------
-    ValueError
-        If an array has a wrong shape.
+    TypeError, ValueError
+        If an array has an unsupported dtype or a wrong shape.
 
     Examples
     --------
@@ -142,15 +114,8 @@ def lstm_from_onnx(w: Any, r: Any, b: Any = None) -> LSTMParameters:
     >>> rnn.lstm_from_onnx(np.ones((1, 4, 1)), np.ones((1, 4, 1)), b).bias
     array([ 8.,  4.,  6., 10.])
     """
-    w, r = _one_direction("w", w, 3), _one_direction("r", r, 3)
-    w, r = _weights(("w", "r"), w, r)
-    bias = None
-    if b is not None:
-        both = _one_direction("b", b, 2)
-        check_shape("b", both.shape, (2 * r.shape[0],), "two biases of the gates")
-        bias = both[: r.shape[0]] + both[r.shape[0] :]
-    arrays = (None if a is None else _reordered(a, _OF_ONNX) for a in (w, r, bias))
-    return LSTMParameters(*arrays)
+    parameters: LSTMParameters = from_onnx(LSTM, w, r, b)
+    return parameters
 
 
 def lstm_to_onnx(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
@@ -167,6 +132,11 @@ def lstm_to_onnx(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
     tuple of array
         New arrays.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If these are parameters of another cell, or one has a wrong dtype or shape.
+
     Examples
     --------
     >>> import numpy as np
@@ -175,21 +145,273 @@ def lstm_to_onnx(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
     >>> rnn.lstm_to_onnx(parameters)[2]
     array([[0., 0., 1., 0., 0., 0., 0., 0.]], dtype=float32)
     """
-    w, r, bias = _plain(parameters)
-    w, r, bias = (_reordered(array, _back(_OF_ONNX)) for array in (w, r, bias))
-    return w[None], r[None], np.concatenate([bias, np.zeros_like(bias)])[None]
+    return to_onnx(LSTM, parameters)
 
 
-def _one_direction(name: str, value: Any, axes: int) -> Array:
-    array: Array = as_plain_array(name, value)
-    if array.ndim != axes or array.shape[0] != 1:
-        raise ValueError(f"{name} must have {axes} axes, the first of size 1, got {array.shape}")
-    result: Array = array[0]
-    return result
+def gru_from_torch(
+    weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: Any = None
+) -> GRUParameters:
+    r"""Return the parameters of a layer of ``torch.nn.GRU``, to be used with ``norm=None``.
+
+    PyTorch's update gate is what is kept of the state, :math:`h_t = z h_{t-1} + (1 - z) n`, where
+    numnorm's is what is new: z changes its sign.
+
+    Parameters
+    ----------
+    weight_ih : array_like (3H, I)
+    weight_hh : array_like (3H, H)
+    bias_ih, bias_hh : array_like (3H,), optional
+        As the layer's parameters of these names, as arrays.
+
+    Returns
+    -------
+    GRUParameters
+        New arrays. The last third of `bias_hh`, which the reset gate multiplies, is `bias_h`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an array has an unsupported dtype or a wrong shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> ones = np.ones((3, 1))
+    >>> parameters = rnn.gru_from_torch(ones, ones, [1.0, 2.0, 3.0], [10.0, 20.0, 30.0])
+    >>> parameters.bias, parameters.bias_h
+    (array([-22.,  11.,   3.]), array([30.]))
+    """
+    parameters: GRUParameters = from_torch(GRU, weight_ih, weight_hh, bias_ih, bias_hh)
+    return parameters
 
 
-def _plain(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
-    w, r = _weights(("weight_x", "weight_h"), parameters.weight_x, parameters.weight_h)
-    if parameters.bias is None:
-        return w, r, np.zeros(r.shape[0], r.dtype)
-    return w, r, as_plain_array("bias", parameters.bias)
+def gru_to_torch(parameters: GRUParameters) -> tuple[Array, Array, Array, Array]:
+    """Return ``(weight_ih, weight_hh, bias_ih, bias_hh)`` of ``torch.nn.GRU``.
+
+    The second bias is 0 but for `bias_h`. Gains and biases of norms, which PyTorch does not have,
+    are left out.
+
+    Parameters
+    ----------
+    parameters : GRUParameters
+
+    Returns
+    -------
+    tuple of array
+        New arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are parameters of another cell, or one has a wrong dtype or shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> ones = np.ones((3, 1))
+    >>> parameters = rnn.GRUParameters(ones, ones, bias=[1.0, 2.0, 3.0], bias_h=[4.0])
+    >>> weight_ih, weight_hh, bias_ih, bias_hh = rnn.gru_to_torch(parameters)
+    >>> weight_ih.ravel(), bias_ih, bias_hh[2]
+    (array([ 1., -1.,  1.]), array([ 2., -1.,  3.]), np.float64(4.0))
+    """
+    return to_torch(GRU, parameters)
+
+
+def gru_from_onnx(w: Any, r: Any, b: Any = None) -> GRUParameters:
+    """Return the parameters of the ONNX operator GRU, to be used with ``norm=None``.
+
+    The operator must have ``linear_before_reset=1``: there, as here and in PyTorch, the reset gate
+    multiplies what the weights make of the state. With 0, which is the operator's default, it
+    multiplies the state itself: that is another cell, which numnorm does not have.
+
+    Parameters
+    ----------
+    w : array_like (1, 3H, I)
+    r : array_like (1, 3H, H)
+    b : array_like (1, 6H), optional
+        The operator's inputs W, R and B, of one direction.
+
+    Returns
+    -------
+    GRUParameters
+        New arrays; z changes its sign, and the last sixth of `b` is `bias_h`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an array has an unsupported dtype or a wrong shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> ones = np.ones((1, 3, 1))
+    >>> parameters = rnn.gru_from_onnx(ones, ones, [[1.0, 2.0, 3.0, 10.0, 20.0, 30.0]])
+    >>> parameters.bias, parameters.bias_h
+    (array([-11.,  22.,   3.]), array([30.]))
+    """
+    parameters: GRUParameters = from_onnx(GRU, w, r, b)
+    return parameters
+
+
+def gru_to_onnx(parameters: GRUParameters) -> tuple[Array, Array, Array]:
+    """Return ``(W, R, B)`` of the ONNX operator GRU, with one direction.
+
+    The operator must have ``linear_before_reset=1``, which is not its default. Gains and biases
+    of norms, which it does not have, are left out.
+
+    Parameters
+    ----------
+    parameters : GRUParameters
+
+    Returns
+    -------
+    tuple of array
+        New arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are parameters of another cell, or one has a wrong dtype or shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> ones = np.ones((3, 1))
+    >>> parameters = rnn.GRUParameters(ones, ones, bias=[1.0, 2.0, 3.0], bias_h=[4.0])
+    >>> rnn.gru_to_onnx(parameters)[2][0, [0, 1, 2, 5]]
+    array([-1.,  2.,  3.,  4.])
+    """
+    return to_onnx(GRU, parameters)
+
+
+def rnn_from_torch(
+    weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: Any = None
+) -> RNNParameters:
+    """Return the parameters of a layer of ``torch.nn.RNN``, to be used with ``norm=None``.
+
+    `rnn` must be called with the `nonlinearity` of the layer.
+
+    Parameters
+    ----------
+    weight_ih : array_like (H, I)
+    weight_hh : array_like (H, H)
+    bias_ih, bias_hh : array_like (H,), optional
+        As the layer's parameters of these names, as arrays.
+
+    Returns
+    -------
+    RNNParameters
+        New arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an array has an unsupported dtype or a wrong shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> rnn.rnn_from_torch(np.ones((2, 1)), np.ones((2, 2)), [1.0, 2.0], [3.0, 5.0]).bias
+    array([4., 7.])
+    """
+    parameters: RNNParameters = from_torch(RNN, weight_ih, weight_hh, bias_ih, bias_hh)
+    return parameters
+
+
+def rnn_to_torch(parameters: RNNParameters) -> tuple[Array, Array, Array, Array]:
+    """Return ``(weight_ih, weight_hh, bias_ih, bias_hh)`` of ``torch.nn.RNN``.
+
+    The second bias is 0. Gain and bias of a norm, which PyTorch does not have, are left out.
+
+    Parameters
+    ----------
+    parameters : RNNParameters
+
+    Returns
+    -------
+    tuple of array
+        New arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are parameters of another cell, or one has a wrong dtype or shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> parameters = rnn.RNNParameters(np.ones((2, 1)), np.ones((2, 2)), bias=[1.0, 2.0])
+    >>> rnn.rnn_to_torch(parameters)[2:]
+    (array([1., 2.]), array([0., 0.]))
+    """
+    return to_torch(RNN, parameters)
+
+
+def rnn_from_onnx(w: Any, r: Any, b: Any = None) -> RNNParameters:
+    """Return the parameters of the ONNX operator RNN, to be used with ``norm=None``.
+
+    Of its activations `rnn` has Tanh, the default, and Relu.
+
+    Parameters
+    ----------
+    w : array_like (1, H, I)
+    r : array_like (1, H, H)
+    b : array_like (1, 2H), optional
+        The operator's inputs W, R and B, of one direction.
+
+    Returns
+    -------
+    RNNParameters
+        New arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an array has an unsupported dtype or a wrong shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> b = [[1.0, 2.0, 3.0, 5.0]]
+    >>> rnn.rnn_from_onnx(np.ones((1, 2, 1)), np.ones((1, 2, 2)), b).bias
+    array([4., 7.])
+    """
+    parameters: RNNParameters = from_onnx(RNN, w, r, b)
+    return parameters
+
+
+def rnn_to_onnx(parameters: RNNParameters) -> tuple[Array, Array, Array]:
+    """Return ``(W, R, B)`` of the ONNX operator RNN, with one direction.
+
+    Gain and bias of a norm, which the operator does not have, are left out.
+
+    Parameters
+    ----------
+    parameters : RNNParameters
+
+    Returns
+    -------
+    tuple of array
+        New arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are parameters of another cell, or one has a wrong dtype or shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> parameters = rnn.RNNParameters(np.ones((2, 1)), np.ones((2, 2)), bias=[1.0, 2.0])
+    >>> rnn.rnn_to_onnx(parameters)[2]
+    array([[1., 2., 0., 0.]])
+    """
+    return to_onnx(RNN, parameters)

@@ -1,0 +1,128 @@
+"""How other libraries lay out weights: the order of the gates, their signs, the two biases."""
+
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import as_plain_array, check_shape, result_dtype
+from numnorm.rnn.parameters import Kind, named
+
+Array = np.ndarray[Any, Any]
+
+# The blocks of the weights of each kind; "-z" is z with the other sign, as 1 - σ(z) = σ(-z).
+_OWN = {"lstm": ("f", "i", "o", "g"), "gru": ("z", "r", "new"), "rnn": ("new",)}
+_TORCH = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "-z", "new"), "rnn": ("new",)}
+_ONNX = {"lstm": ("i", "o", "f", "g"), "gru": ("-z", "r", "new"), "rnn": ("new",)}
+
+
+def from_torch(kind: Kind, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any) -> Any:
+    """Return the parameters of a kind."""
+    w, r = _weights(kind, ("weight_ih", "weight_hh"), weight_ih, weight_hh)
+    size = r.shape[0]
+    first, second = (
+        None if value is None else _vector(name, value, size, "that of the gates")
+        for name, value in (("bias_ih", bias_ih), ("bias_hh", bias_hh))
+    )
+    return _taken_over(kind, _TORCH, w, r, first, second)
+
+
+def to_torch(kind: Kind, parameters: Any) -> tuple[Array, Array, Array, Array]:
+    """Return both weights and both biases."""
+    return _handed_back(kind, _TORCH, parameters)
+
+
+def from_onnx(kind: Kind, w: Any, r: Any, b: Any) -> Any:
+    """Return the parameters of a kind."""
+    w, r = _weights(kind, ("w", "r"), _one_direction("w", w, 3), _one_direction("r", r, 3))
+    size = r.shape[0]
+    if b is None:
+        return _taken_over(kind, _ONNX, w, r, None, None)
+    both = _vector("b", _one_direction("b", b, 2), 2 * size, "two biases of the gates")
+    return _taken_over(kind, _ONNX, w, r, both[:size], both[size:])
+
+
+def to_onnx(kind: Kind, parameters: Any) -> tuple[Array, Array, Array]:
+    """Return W, R and B."""
+    w, r, first, second = _handed_back(kind, _ONNX, parameters)
+    return w[None], r[None], np.concatenate([first, second])[None]
+
+
+def _taken_over(
+    kind: Kind, library: Any, w: Array, r: Array, first: Array | None, second: Array | None
+) -> Any:
+    """Return the parameters of a kind, of arrays whose shapes are right."""
+    moves = library[kind.name], _OWN[kind.name]
+    values = {"weight_x": _reordered(w, *moves), "weight_h": _reordered(r, *moves)}
+    biases = [_reordered(bias, *moves) for bias in (first, second) if bias is not None]
+    if "bias_h" in kind.sizes and second is not None:
+        # The reset gate stands between the two biases of the new state: they are no sum.
+        new = slice(r.shape[0] - r.shape[1], None)
+        values["bias_h"] = biases[-1][new].copy()
+        biases[-1][new] = 0
+    if biases:
+        values["bias"] = biases[0] if len(biases) == 1 else biases[0] + biases[1]
+    return kind.parameters(**values)
+
+
+def _handed_back(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array, Array, Array]:
+    """Return both weights and both biases of the library."""
+    given = named(kind, parameters)
+    w, r = _weights(kind, ("weight_x", "weight_h"), given.weight_x, given.weight_h)
+    first = _bias(kind, "bias", given, r)
+    second = np.zeros_like(first)
+    if "bias_h" in kind.sizes:
+        bias_h = _bias(kind, "bias_h", given, r)
+        second = np.concatenate([second[: r.shape[0] - r.shape[1]], bias_h])
+    moves = _OWN[kind.name], library[kind.name]
+    w, r, first, second = (_reordered(array, *moves) for array in (w, r, first, second))
+    return w, r, first, second
+
+
+def _bias(kind: Kind, name: str, given: Any, weight_h: Array) -> Array:
+    size, value = kind.sizes[name] * weight_h.shape[1], getattr(given, name)
+    if value is None:
+        return np.zeros(size, weight_h.dtype)
+    return _vector(name, value, size, "that of the units")
+
+
+def _reordered(array: Array, source: tuple[str, ...], target: tuple[str, ...]) -> Array:
+    """Return the blocks of rows in another order, some with the other sign, as a new array."""
+    blocks = dict(zip(source, np.split(array, len(source)), strict=True))
+    return np.concatenate(
+        [blocks[name] if name in blocks else -blocks[_negative(name)] for name in target]
+    )
+
+
+def _negative(name: str) -> str:
+    return name[1:] if name.startswith("-") else f"-{name}"
+
+
+def _weights(kind: Kind, names: tuple[str, str], w: Any, r: Any) -> tuple[Array, Array]:
+    w, r = _real(names[0], w), _real(names[1], r)
+    if r.ndim != 2 or r.shape[0] != kind.gates * r.shape[1]:
+        rows = f"{kind.gates}H" if kind.gates > 1 else "H"
+        raise ValueError(f"{names[1]} must have shape ({rows}, H), got {r.shape}")
+    if w.ndim != 2 or w.shape[0] != r.shape[0]:
+        raise ValueError(f"{names[0]} must have shape ({r.shape[0]}, I), got {w.shape}")
+    return w, r
+
+
+def _vector(name: str, value: Any, size: int, meaning: str) -> Array:
+    array = _real(name, value)
+    check_shape(name, array.shape, (size,), meaning)
+    return array
+
+
+def _real(name: str, value: Any) -> Array:
+    array = as_plain_array(name, value)
+    # As everywhere integers become float64: those without a sign have no negative.
+    result: Array = array.astype(result_dtype(name, array.dtype), copy=False)
+    return result
+
+
+def _one_direction(name: str, value: Any, axes: int) -> Array:
+    array: Array = as_plain_array(name, value)
+    if array.ndim != axes or array.shape[0] != 1:
+        raise ValueError(f"{name} must have {axes} axes, the first of size 1, got {array.shape}")
+    result: Array = array[0]
+    return result
