@@ -260,7 +260,7 @@ MESSAGES = {
     "lengths must be between 0 and 4, the length of x, got -1": {"lengths": [-1, 1, 1]},
     "lengths must be integers, got dtype float64": {"lengths": [1.0, 1.0, 1.0]},
     "lengths must have shape (3,), one for each sequence, got (2,)": {"lengths": [1, 1]},
-    "norm must be 'layer', 'rms', 'ada' or None, got 'group'": {"norm": "group"},
+    "norm must be 'layer', 'rms', 'ada', 'batch' or None, got 'group'": {"norm": "group"},
     "variant must be 'paper', 'normalized_cell', 'per_gate' or 'cell_only', got 'new'": {
         "variant": "new"
     },
