@@ -74,8 +74,8 @@ def tasks(digits: tuple[Samples, Samples], epochs: int, seed: int) -> list[Task]
     digits : tuple
         Images and labels for training; images and labels for validation.
     epochs : int
-        How often the digits are seen in batches of 32. Small batches take longer: in batches of
-        4 a third of the digits is seen half as often, and one by one a quarter as often. The
+        How often the digits are seen in batches of 32. As small batches take longer, a sixth of
+        the digits is seen half as often in batches of 4, and a quarter as often one by one. The
         walks, which are few, are seen three times as often.
     seed : int
         The seed of what is missing of the shortened images.
@@ -87,7 +87,7 @@ def tasks(digits: tuple[Samples, Samples], epochs: int, seed: int) -> list[Task]
     """
     rng = np.random.default_rng([seed, 0])
     training, validation = digits
-    few = tuple(array[: -(-len(array) // 3)] for array in training)
+    few = tuple(array[: len(array) // 6] for array in training)
 
     def whole(samples: Samples) -> Samples:
         return *samples, np.full(len(samples[0]), ROWS)
