@@ -21,9 +21,9 @@ ones in validation. It refuses to train with a single sequence, which has no var
 time, norm="batch" stands in for it, which makes all that it normalizes 0, whatever the image, \
 and the running statistics stay as they began. Weights begin alike (but for gains: 0.1 of batch \
 norm, as its authors have them, and 1 of layer norm) and batches come alike; the points of the \
-corners are layer-normalized for all. Less than 32 at a time, it is a sixth of the digits. Cut \
-short: {SHORTEST} to {ROWS} rows are left of each image, in training and validation; a step that \
-only one image of a batch has is normalized to 0, too."""
+corners are layer-normalized for all. The digits that come 4 or 1 at a time are a sixth of all. \
+Cut short: {SHORTEST} to {ROWS} rows are left of each image, in training and validation; in \
+training, batch norm has 0 where one image of a batch is longer than all others, too."""
 
 Errors = dict[str, Array]
 """For each cell the validation error of each sample after each epoch."""
