@@ -25,7 +25,8 @@ def positional_encoding(length: int, width: int, *, dtype: Any = np.float32) -> 
     width : int
         W, that of the embeddings. The last sine of an odd width has no cosine.
     dtype : dtype, default float32
-        float16, bfloat16, float32 or float64. The angles are float64, and rounded once.
+        Of the result: float16, bfloat16, float32 or float64. The angles are float64, and rounded
+        once.
 
     Returns
     -------

@@ -63,7 +63,7 @@ def of_the_walker(walker: Walker, walks: Array) -> Pair:
         The values before and after.
     """
     encoded = walker.encoded(walks.swapaxes(0, 1)[:-1])
-    return _normalized(encoded, walker.norm.gain, walker.norm.bias)
+    return _normalized(encoded, walker.layer_norm.gain, walker.layer_norm.bias)
 
 
 def _normalized(values: Array, gain: Array, bias: Array) -> Pair:

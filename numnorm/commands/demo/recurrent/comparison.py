@@ -9,7 +9,7 @@ import numpy as np
 
 from numnorm.commands.demo.layers import Array
 from numnorm.commands.demo.recurrent import corners
-from numnorm.commands.demo.recurrent.cells import CELLS, PlainLstm
+from numnorm.commands.demo.recurrent.cells import NORMS
 from numnorm.commands.demo.recurrent.corners import Walker
 from numnorm.commands.demo.recurrent.digits import ROWS, Reader, shortened
 from numnorm.commands.demo.training import Network, Samples, one_thread, train, watched
@@ -32,7 +32,7 @@ class Task(NamedTuple):
     batch_size, epochs : int
         The samples in a batch, and how often all are seen.
     network : callable
-        Makes a network of a class of cells and a random generator.
+        Makes a network of a norm's name and a random generator.
     """
 
     data: str
@@ -41,7 +41,7 @@ class Task(NamedTuple):
     validation: Samples
     batch_size: int
     epochs: int
-    network: Callable[[type[PlainLstm], np.random.Generator], Any]
+    network: Callable[[str, np.random.Generator], Any]
 
 
 class Result(NamedTuple):
@@ -74,9 +74,9 @@ def tasks(digits: tuple[Samples, Samples], epochs: int, seed: int) -> list[Task]
     digits : tuple
         Images and labels for training; images and labels for validation.
     epochs : int
-        How often the digits are seen in batches of 32. In batches of 4 they are seen a quarter as
-        often and one by one a sixth, because that takes longer; the walks, of which there are
-        a fifth as many, five times as often.
+        How often the digits are seen in batches of 32. As small batches take longer, a sixth of
+        the digits is seen half as often in batches of 4, and a quarter as often one by one. The
+        walks, which are few, are seen three times as often.
     seed : int
         The seed of what is missing of the shortened images.
 
@@ -86,23 +86,30 @@ def tasks(digits: tuple[Samples, Samples], epochs: int, seed: int) -> list[Task]
         The tasks.
     """
     rng = np.random.default_rng([seed, 0])
-    whole: list[Samples] = [(*samples, np.full(len(samples[0]), ROWS)) for samples in digits]
-    short: list[Samples] = [(*samples, shortened(len(samples[0]), rng)) for samples in digits]
+    training, validation = digits
+    few = tuple(array[: len(array) // 6] for array in training)
 
-    def reader(cell: type[PlainLstm], rng: np.random.Generator) -> Network:
-        return Reader(cell, DIGITS_HIDDEN, rng)
+    def whole(samples: Samples) -> Samples:
+        return *samples, np.full(len(samples[0]), ROWS)
 
-    def walker(cell: type[PlainLstm], rng: np.random.Generator) -> Network:
-        return Walker(cell, CORNERS_WIDTH, CORNERS_HIDDEN, rng)
+    def short(samples: Samples) -> Samples:
+        return *samples, shortened(len(samples[0]), rng)
+
+    def reader(norm: str, rng: np.random.Generator) -> Network:
+        return Reader(norm, DIGITS_HIDDEN, rng)
+
+    def walker(norm: str, rng: np.random.Generator) -> Network:
+        return Walker(norm, CORNERS_WIDTH, CORNERS_HIDDEN, rng)
 
     walks = [(corners.walks(*made),) for made in (corners.TRAINING, corners.VALIDATION)]
-    quarter, sixth = -(-epochs // 4), -(-epochs // 6)
+    half, quarter = -(-epochs // 2), -(-epochs // 4)
+    images = whole(validation)
     return [
-        Task("digits", "32 at a time", whole[0], whole[1], 32, epochs, reader),
-        Task("digits", "4 at a time", whole[0], whole[1], 4, quarter, reader),
-        Task("digits", "4 at a time, cut short", short[0], short[1], 4, quarter, reader),
-        Task("digits", "1 at a time", whole[0], whole[1], 1, sixth, reader),
-        Task("corners", "16 at a time", walks[0], walks[1], 16, 5 * epochs, walker),
+        Task("digits", "32 at a time", whole(training), images, 32, epochs, reader),
+        Task("digits", "4 at a time", whole(few), images, 4, half, reader),
+        Task("digits", "4 at a time, cut short", short(few), short(validation), 4, half, reader),
+        Task("digits", "1 at a time", whole(few), images, 1, quarter, reader),
+        Task("corners", "16 at a time", walks[0], walks[1], 16, 3 * epochs, walker),
     ]
 
 
@@ -122,11 +129,11 @@ def compare(tasks: list[Task], seed: int) -> Results:
         Each task with the result of each cell.
     """
     with one_thread():
-        return [(task, {name: _learned(task, name, seed) for name in CELLS}) for task in tasks]
+        return [(task, {name: _learned(task, name, seed) for name in NORMS}) for task in tasks]
 
 
 def _learned(task: Task, name: str, seed: int) -> Result:
-    network = task.network(CELLS[name], np.random.default_rng(seed))
+    network = task.network(name, np.random.default_rng(seed))
     order = np.random.default_rng([seed, task.batch_size])
     errors = train(network, task.training, task.validation, task.batch_size, order)
     found = watched(f"{task.data}, {task.samples:<22}, {name:<5}", errors, task.epochs)

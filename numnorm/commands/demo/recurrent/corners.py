@@ -9,7 +9,7 @@ import numpy as np
 import numnorm
 from numnorm.commands.demo.layers import Array, LayerNorm, Parameters
 from numnorm.commands.demo.losses import squared_error
-from numnorm.commands.demo.recurrent.cells import PlainLstm
+from numnorm.commands.demo.recurrent.cells import Lstm
 from numnorm.commands.demo.recurrent.linear import Linear
 
 NOISE = 0.1
@@ -56,8 +56,8 @@ class Walker:
 
     Parameters
     ----------
-    cell : type
-        The class of the LSTMs.
+    norm : str
+        That of the LSTMs, a row of the tables.
     width, hidden : int
         The numbers that a point is projected to, and the units of each LSTM.
     rng : numpy.random.Generator
@@ -68,18 +68,18 @@ class Walker:
 
     def __init__(
         self,
-        cell: type[PlainLstm],
+        norm: str,
         width: int,
         hidden: int,
         rng: np.random.Generator,
         dtype: Any = np.float32,
     ) -> None:
-        size = Linear.room(2, width) + 2 * width + 2 * cell.room(width, hidden)
+        size = Linear.room(2, width) + 2 * width + 2 * Lstm.room(width, hidden)
         self.parameters = Parameters(size + Linear.room(hidden, 2), dtype)
         self.projection = Linear(2, width, self.parameters, rng)
-        self.norm = LayerNorm(width, self.parameters)
-        self.encoder = cell(width, hidden, self.parameters, rng)
-        self.decoder = cell(width, hidden, self.parameters, rng)
+        self.layer_norm = LayerNorm(width, self.parameters)
+        self.encoder = Lstm(norm, width, hidden, GIVEN, self.parameters, rng)
+        self.decoder = Lstm(norm, width, hidden, POINTS - GIVEN, self.parameters, rng)
         self.readout = Linear(hidden, 2, self.parameters, rng)
         self._scale = self.parameters.values.dtype.type(np.sqrt(width))
         self._positions = numnorm.positional_encoding(POINTS, width, dtype=dtype)[:, None]
@@ -105,7 +105,7 @@ class Walker:
         ndarray (T - 1, B, 2)
             The points.
         """
-        x = self.norm.forward(self.encoded(points), training)
+        x = self.layer_norm.forward(self.encoded(points), training)
         _, h, c = self.encoder.forward(x[:GIVEN], training=training)
         y, _, _ = self.decoder.forward(x[GIVEN - 1 :], h, c, training=training)
         return self.readout.forward(y)
@@ -122,7 +122,7 @@ class Walker:
         dx = np.zeros((len(points) - 1, *dread.shape[1:]), dread.dtype)
         dx[:GIVEN] += dgiven
         dx[GIVEN - 1 :] += dread
-        self.projection.backward(self.norm.backward(dx) * self._scale)
+        self.projection.backward(self.layer_norm.backward(dx) * self._scale)
         return loss
 
     def error(self, walks: Array, **options: Any) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from numnorm.commands.demo.layers import Array, Parameters
 from numnorm.commands.demo.losses import cross_entropy
-from numnorm.commands.demo.recurrent.cells import PlainLstm
+from numnorm.commands.demo.recurrent.cells import Lstm
 from numnorm.commands.demo.recurrent.linear import Linear
 
 ROWS = 8
@@ -26,8 +26,8 @@ class Reader:
 
     Parameters
     ----------
-    cell : type
-        The class of the LSTM.
+    norm : str
+        That of the LSTM, a row of the tables.
     hidden : int
         Its units.
     rng : numpy.random.Generator
@@ -38,13 +38,13 @@ class Reader:
 
     def __init__(
         self,
-        cell: type[PlainLstm],
+        norm: str,
         hidden: int,
         rng: np.random.Generator,
         dtype: Any = np.float32,
     ) -> None:
-        self.parameters = Parameters(cell.room(ROWS, hidden) + Linear.room(hidden, 10), dtype)
-        self.cell = cell(ROWS, hidden, self.parameters, rng)
+        self.parameters = Parameters(Lstm.room(ROWS, hidden) + Linear.room(hidden, 10), dtype)
+        self.cell = Lstm(norm, ROWS, hidden, ROWS, self.parameters, rng)
         self.classifier = Linear(hidden, 10, self.parameters, rng)
 
     def scores(self, images: Array, lengths: Array, training: bool = False) -> Array:

@@ -10,6 +10,7 @@ from numnorm.commands.demo.curves import STYLES, TITLES, percent_over_epochs
 from numnorm.commands.demo.recurrent.before_after import Pair, of_the_reader, of_the_walker
 from numnorm.commands.demo.recurrent.comparison import Results, Task
 from numnorm.commands.demo.recurrent.corners import NOISE
+from numnorm.commands.demo.training import one_thread
 from numnorm.commands.errors import require
 
 MOST_MARKERS = 15
@@ -32,7 +33,8 @@ def draw(results: Results, file: BinaryIO) -> None:
     for panel, (task, found) in zip(panels, results, strict=True):
         _curves(panel, task, {name: result.errors.mean(axis=1) for name, result in found.items()})
     above.axes[0].legend(frameon=False, loc="lower left")
-    values = _values(results)
+    with one_thread():  # for which the kernels are compiled already
+        values = _values(results)
     below.suptitle("What the trained layer norms of the LSTM take and give, and that of its input")
     panels = below.subplots(1, len(values), squeeze=False)[0]
     for panel, (title, pair) in zip(panels, values.items(), strict=True):
