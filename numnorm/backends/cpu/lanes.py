@@ -49,7 +49,8 @@ def constant(kind: Any, value: Any) -> Any:
     return ir.Constant(kind, value)
 
 
-def _numbered(numbers: Any) -> Any:
+def numbered(numbers: Any) -> Any:
+    """Return lanes of these constants."""
     numbers = list(numbers)
     return ir.Constant(ir.VectorType(_INDEX, len(numbers)), numbers)
 
@@ -62,7 +63,7 @@ def spread(builder: Any, value: Any, count: int) -> Any:
     """Return lanes that are all the same value."""
     nothing = _nothing(ir.VectorType(value.type, count))
     first = builder.insert_element(nothing, value, _INDEX(0))
-    return builder.shuffle_vector(first, nothing, _numbered([0] * count))
+    return builder.shuffle_vector(first, nothing, numbered([0] * count))
 
 
 def compiled_as(plain: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -116,8 +117,8 @@ def total(typing_context, lanes):
         (value,) = arguments
         while value.type.count > 1:
             half, nothing = value.type.count // 2, _nothing(value.type)
-            lower = builder.shuffle_vector(value, nothing, _numbered(range(half)))
-            upper = builder.shuffle_vector(value, nothing, _numbered(range(half, 2 * half)))
+            lower = builder.shuffle_vector(value, nothing, numbered(range(half)))
+            upper = builder.shuffle_vector(value, nothing, numbered(range(half, 2 * half)))
             value = builder.fadd(lower, upper)
         return builder.extract_element(value, _INDEX(0))
 
@@ -144,7 +145,7 @@ def first_of(typing_context, lanes, count):
 def _chosen(builder: Any, count: Any, lanes: int) -> Any:
     """Return which lanes are among the first `count`."""
     limit = spread(builder, builder.trunc(count, _INDEX), lanes)
-    return builder.icmp_signed("<", _numbered(range(lanes)), limit)
+    return builder.icmp_signed("<", numbered(range(lanes)), limit)
 
 
 # Memory
@@ -358,8 +359,8 @@ def _sums_across(builder: Any, rows: list[Any]) -> Any:
             other.append((lane ^ half) + from_second)
         rows = [
             builder.fadd(
-                builder.shuffle_vector(a, b, _numbered(same)),
-                builder.shuffle_vector(a, b, _numbered(other)),
+                builder.shuffle_vector(a, b, numbered(same)),
+                builder.shuffle_vector(a, b, numbered(other)),
             )
             for a, b in zip(rows[:half], rows[half:], strict=True)
         ]

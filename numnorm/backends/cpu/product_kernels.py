@@ -2,7 +2,8 @@
 
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.lanes import make_load_first, store
+from numnorm.backends.cpu.lane_blocks import make_transpose
+from numnorm.backends.cpu.lanes import make_load, make_load_first, store
 from numnorm.backends.cpu.product_tiles import make_product, tiling
 from numnorm.backends.cpu.storage import Storage
 
@@ -14,7 +15,8 @@ _ROWS = 480
 
 def make_pack(storage: Storage) -> Twins:
     """Return a kernel of ``a (depth, width), panels (flat), parts``: a, packed."""
-    lanes, real = storage.lanes, storage.working
+    lanes = storage.lanes
+    load, load_first = make_load(lanes), make_load_first(lanes)
 
     def kernel(a, panels, parts, first, last):
         stand_alone()
@@ -25,11 +27,8 @@ def make_pack(storage: Storage) -> Twins:
             left = p * lanes
             here = min(lanes, width - left)
             for k in range(start, stop):
-                place = (p * depth + k) * lanes
-                for j in range(here):
-                    panels[place + j] = a[k, left + j]
-                for j in range(here, lanes):
-                    panels[place + j] = real(0)
+                row = load(a[k], left) if here == lanes else load_first(a[k], left, here)
+                store(panels, (p * depth + k) * lanes, row)
 
     return twins(f"product.pack.{storage.name}", kernel)
 
@@ -37,16 +36,20 @@ def make_pack(storage: Storage) -> Twins:
 def make_pack_transposed(storage: Storage) -> Twins:
     """Return a kernel of ``a (width, depth), panels (flat), parts``: a's transpose, packed."""
     lanes, real = storage.lanes, storage.working
+    transpose = make_transpose(lanes)
 
     def kernel(a, panels, parts, first, last):
         stand_alone()
-        a, panels = borrowed(a), borrowed(panels)
         width, depth = a.shape
+        a, panels, flat = borrowed(a), borrowed(panels), borrowed(a.reshape(-1))
         count = -(-width // lanes)
         for p in range(first * count // parts, last * count // parts):
             left = p * lanes
             here = min(lanes, width - left)
-            for k in range(depth):
+            whole = depth - depth % lanes if here == lanes else 0
+            for k in range(0, whole, lanes):
+                transpose(flat, left * depth + k, depth, panels, (p * depth + k) * lanes)
+            for k in range(whole, depth):
                 place = (p * depth + k) * lanes
                 for j in range(here):
                     panels[place + j] = a[left + j, k]
