@@ -1,5 +1,7 @@
 """The kernels of products with packed matrices, and of packing."""
 
+import math
+
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lane_blocks import make_transpose
@@ -81,27 +83,33 @@ def make_rows_product(storage: Storage) -> Twins:
 def make_columns_product(storage: Storage) -> Twins:
     """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
     lanes, most = storage.lanes, tiling().rows[0]
-    product, load_first = make_product(lanes, onto=True), make_load_first(lanes)
-    step = -(-most // lanes) * lanes
+    product = make_product(lanes, onto=True)
+    load, load_first = make_load(lanes), make_load_first(lanes)
+    step = math.lcm(most, lanes)
     scratch = make_scratch(storage.working, _DEPTH * step)
 
     @inlined
     def copy(a, start, deep, left, rows, block):
+        whole = rows - rows % lanes
         for k in range(deep):
-            for r in range(0, rows, lanes):
-                store(block, k * step + r, load_first(a[start + k], left + r, rows - r))
+            row, place = a[start + k], k * step
+            for r in range(0, whole, lanes):
+                store(block, place + r, load(row, left + r))
+            if whole < rows:
+                last = load_first(row, left + whole, rows - whole)
+                store(block, place + whole, last)
 
     def kernel(a, b, c, parts, first, last):
         stand_alone()
         a, b, width = borrowed(a), borrowed(b), c.shape[1]
         flat, block = borrowed(c.reshape(-1)), scratch()
-        depth, tiles = a.shape[0], -(-a.shape[1] // most)
-        left, right = first * tiles // parts * most, last * tiles // parts * most
+        depth, blocks = a.shape[0], -(-a.shape[1] // step)
+        left, right = first * blocks // parts * step, last * blocks // parts * step
         right = min(right, a.shape[1])
         for start in range(0, depth, _DEPTH):
             deep = min(_DEPTH, depth - start)
-            for m in range(left, right, most):
-                rows = min(most, right - m)
+            for m in range(left, right, step):
+                rows = min(step, right - m)
                 copy(a, start, deep, m, rows, block)
                 product(
                     block, 0, 1, step, rows, b, start * lanes, depth * lanes, deep,
