@@ -14,6 +14,9 @@ from numnorm.backends.cpu.row_forward_kernel import make_spread
 from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
 from numnorm.backends.cpu.storage import Storage
 
+# How many numbers of the working type the statistics of a row are.
+NUMBERS = 4
+
 
 class CellNorm(NamedTuple):
     """Compiled functions of one row.
@@ -26,6 +29,9 @@ class CellNorm(NamedTuple):
         ``save(statistics, mean, rstd, i)`` stores them as the backward pass reads them.
     saved : callable
         ``saved(mean, rstd, i)``: the statistics again.
+    put, got : callable
+        ``put(statistics, place, at)`` and ``got(place, at)``: the statistics as `NUMBERS` of the
+        working type, for a while.
     apply : callable
         ``apply(x, statistics, gamma, beta)`` of elements.
     gradient : callable
@@ -36,6 +42,8 @@ class CellNorm(NamedTuple):
     statistics: Callable[..., Any]
     save: Callable[..., Any]
     saved: Callable[..., Any]
+    put: Callable[..., Any]
+    got: Callable[..., Any]
     apply: Callable[..., Any]
     gradient: Callable[..., Any]
 
@@ -66,6 +74,22 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
         mean[i] = location(high, low, inverse) / scale
         rstd[i] = inverse * scale
 
+    def put_centred(found, place, at):
+        scale, high, low, rstd = found
+        place[at], place[at + 1], place[at + 2], place[at + 3] = scale, high, low, rstd
+
+    def put_uncentred(found, place, at):
+        place[at], place[at + 3] = found[0], found[3]
+
+    def got_centred(place, at):
+        return place[at], place[at + 1], place[at + 2], place[at + 3]
+
+    def got_uncentred(place, at):
+        return place[at], None, None, place[at + 3]
+
+    put = inlined(put_centred if formula.centred else put_uncentred)
+    got = inlined(got_centred if formula.centred else got_uncentred)
+
     @inlined
     def apply(x, found, gamma, beta):
         scale, high, low, rstd = found
@@ -91,7 +115,7 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
         sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, found, weights, targets_of(sums))
         input_gradients(dy, x, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
 
-    return CellNorm(statistics, save, saved, apply, gradient)
+    return CellNorm(statistics, save, saved, put, got, apply, gradient)
 
 
 def _identity() -> CellNorm:
@@ -108,6 +132,14 @@ def _identity() -> CellNorm:
         return None
 
     @inlined
+    def put(found, place, at):
+        pass
+
+    @inlined
+    def got(place, at):
+        return None
+
+    @inlined
     def apply(x, found, gamma, beta):
         return x
 
@@ -116,4 +148,4 @@ def _identity() -> CellNorm:
         for j in range(dy.size):
             dx[j] = dy[j]
 
-    return CellNorm(statistics, save, saved, apply, gradient)
+    return CellNorm(statistics, save, saved, put, got, apply, gradient)

@@ -6,6 +6,7 @@ import numpy as np
 
 from numnorm.backends.contract import CellGradients, LSTMForm, Scaling, Steps
 from numnorm.backends.cpu.arrays import Array
+from numnorm.backends.cpu.cell_norms import NUMBERS
 from numnorm.backends.cpu.cell_passes import (
     LEAST_ROWS,
     Weights,
@@ -24,6 +25,7 @@ from numnorm.backends.cpu.cell_passes import (
 )
 from numnorm.backends.cpu.lstm_backward_kernel import SECTIONS, make_lstm_backward
 from numnorm.backends.cpu.lstm_forward_kernel import make_lstm_forward
+from numnorm.backends.cpu.lstm_gates import NORMS
 from numnorm.backends.cpu.memory import tables
 from numnorm.backends.cpu.products import packed, packed_shape, product
 from numnorm.backends.cpu.storage import storage_of
@@ -84,7 +86,7 @@ def forward(
     h, c = states
     rows, (batch, width) = x.shape[0], h.shape
     kept, apart = rows if save else batch, form.carries_normalized or form.zoneout
-    xp, products, carried, other_cell, out, room_x, room_h = tables(
+    xp, products, carried, other_cell, out, found, room_x, room_h = tables(
         WORKING_MEMORY,
         storage.working_dtype,
         (rows, 4 * width),
@@ -92,6 +94,7 @@ def forward(
         (batch + rows if save else batch, width),
         (kept if apart else 0, width),
         (batch, width),
+        (batch, NORMS * NUMBERS),
         *rooms_for_panels(weights, storage),
     )
     panels_x, panels_h = panels(weights, room_x, room_h, storage)
@@ -111,7 +114,7 @@ def forward(
         *steps, panels_h, saved.z, saved.xp, *weights.others,
         *scaling_numbers(scaling, 4 * width // _norms_of_gates(form)),
         *scaling_numbers(scaling, width), *keeps,
-        saved.cell, carried, state, out, *saved.statistics,
+        saved.cell, carried, state, out, found, *saved.statistics,
     )  # fmt: skip
     run_steps(make_lstm_forward(form, storage), arguments, rows, width, batch // LEAST_ROWS)
     return (state, carried), saved if save else None

@@ -59,34 +59,57 @@ def _make_new_state(form: LSTMForm, storage: Storage, access: Access) -> Callabl
     return new_state
 
 
-def _make_row(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that takes one row through one step."""
-    count = storage.lanes
-    gates, norm = make_gate_norm(form, storage), make_cell_norm(form.cell, storage)
-    new_cell = _make_new_cell(form, storage, whole_lanes(count))
-    last_of_cell = _make_new_cell(form, storage, first_lanes(count))
-    new_state = _make_new_state(form, storage, whole_lanes(count))
-    last_of_state = _make_new_state(form, storage, first_lanes(count))
+def _make_gates(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of one row: the cell before its norm, and the gate o."""
+    count, norm = storage.lanes, make_gate_norm(form, storage)
+    some = _make_new_cell(form, storage, whole_lanes(count))
+    last = _make_new_cell(form, storage, first_lanes(count))
 
     @inlined
-    def row(z, xp, before, cell, carried, states, out, weights, scalings, saved, keeps, i):
-        of_gates, of_cell = weights
+    def gates(z, xp, before, cell, out, weights, place):
         whole = cell.size - cell.size % count
         rest = cell.size - whole
-        found = gates.find(z, xp, scalings[0], saved[0], i)
+        found = norm.found(place)
         for j in range(0, whole, count):
-            new_cell(z, xp, of_gates, found, before, cell, out, j, count)
+            some(z, xp, weights, found, before, cell, out, j, count)
         if rest > 0:
-            last_of_cell(z, xp, of_gates, found, before, cell, out, whole, rest)
-        of_row = norm.statistics(cell, scalings[1])
-        if saved[1][0].size > 0:
-            norm.save(of_row, saved[1][0], saved[1][1], i)
-        for j in range(0, whole, count):
-            new_state(out, cell, of_cell, of_row, before, carried, states, keeps, j, count)
-        if rest > 0:
-            last_of_state(out, cell, of_cell, of_row, before, carried, states, keeps, whole, rest)
+            last(z, xp, weights, found, before, cell, out, whole, rest)
 
-    return row
+    return gates
+
+
+def _make_find(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of one row: the statistics of the cell."""
+    norm = make_cell_norm(form.cell, storage)
+
+    @inlined
+    def find(cell, scaling, saved, i, place):
+        found = norm.statistics(cell, scaling)
+        if saved[0].size > 0:
+            norm.save(found, saved[0], saved[1], i)
+        norm.put(found, place, 0)
+
+    return find
+
+
+def _make_states(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of one row: the state, and the cell that is carried on."""
+    count, norm = storage.lanes, make_cell_norm(form.cell, storage)
+    some = _make_new_state(form, storage, whole_lanes(count))
+    last = _make_new_state(form, storage, first_lanes(count))
+
+    @inlined
+    def new_states(out, cell, before, carried, states, weights, shares, i, place):
+        keeps = part(shares[0], i), part(shares[1], i)
+        whole = cell.size - cell.size % count
+        rest = cell.size - whole
+        found = norm.got(place, 0)
+        for j in range(0, whole, count):
+            some(out, cell, weights, found, before, carried, states, keeps, j, count)
+        if rest > 0:
+            last(out, cell, weights, found, before, carried, states, keeps, whole, rest)
+
+    return new_states
 
 
 @functools.cache
@@ -106,24 +129,26 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
     - ``cell (rows, H)``: the cell before its norm; ``carried (batch + rows, H)`` and
       ``state (batch + rows, H)``, whose first rows are given. `cell` and `carried` may have the
       batch's rows alone, each step's in place of the last;
-    - ``out (batch, H)`` to work in;
+    - ``out (batch, H)`` and ``found (batch, NORMS * NUMBERS)`` to work in;
     - mean and rstd of z, of xp and of the cell, all of size 0 to save nothing;
     - ``parts`` of the batch.
     """
     lanes, onto = storage.lanes, not form.by_product
-    product, row = make_product(lanes, onto=onto), _make_row(form, storage)
+    product = make_product(lanes, onto=onto)
+    gate_norm, find = make_gate_norm(form, storage), _make_find(form, storage)
+    gates, new_states = _make_gates(form, storage), _make_states(form, storage)
 
     def kernel(
         starts, counts, weights, z, xp, offset, gamma_h, beta_h, gamma_x, beta_x, gamma_c, beta_c,
         gate_eps, gate_eps_on_deviation, gate_count, cell_eps, cell_eps_on_deviation, cell_count,
-        keep_h, keep_c, cell, carried, state, out,
+        keep_h, keep_c, cell, carried, state, out, found,
         mean_h, rstd_h, mean_x, rstd_x, mean_c, rstd_c, parts, first, last,
     ):  # fmt: skip
         stand_alone()
         batch, width = counts[0], state.shape[1]
         left, right = first * batch // parts, last * batch // parts
         products, states = borrowed(z.reshape(-1)), borrowed(state.reshape(-1))
-        z, xp, out, cell = borrowed(z), borrowed(xp), borrowed(out), borrowed(cell)
+        z, xp, cell, out = borrowed(z), borrowed(xp), borrowed(cell), borrowed(out)
         carried, state, weights = borrowed(carried), borrowed(state), borrowed(weights)
         of_gates = (
             borrowed(offset), borrowed(gamma_h), borrowed(beta_h),
@@ -138,7 +163,7 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
             (borrowed(mean_h), borrowed(rstd_h), borrowed(mean_x), borrowed(rstd_x)),
             (borrowed(mean_c), borrowed(rstd_c)),
         )
-        keep_h, keep_c = borrowed(keep_h), borrowed(keep_c)
+        keep_h, keep_c, found = borrowed(keep_h), borrowed(keep_c), borrowed(found)
         z_kept, cell_kept = z.shape[0] > batch, cell.shape[0] > batch
         carried_kept = carried.shape[0] > batch
         for s in range(starts.size):
@@ -146,26 +171,24 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
             if rows <= 0:
                 break
             start, before = starts[s] + left, before_step(starts, s, batch) + left
-            at = start if z_kept else left
+            at, to = start if z_kept else left, start if cell_kept else left
+            c_from, c_to = (before, batch + start) if carried_kept else (left, left)
             product(
                 states, before * width, width, 1, rows, weights, 0, width * lanes, width,
                 products, at * 4 * width, 4 * width, 4 * width,
             )  # fmt: skip
+            # To find the statistics of a row takes longer than to begin with those of the next.
             for r in range(rows):
-                i = start + r
-                row(
-                    z[at + r],
-                    part(xp, i),
-                    carried[before + r if carried_kept else left + r],
-                    cell[i if cell_kept else left + r],
-                    carried[batch + i if carried_kept else left + r],
-                    (state[before + r], state[batch + i]),
-                    out[left],
-                    (of_gates, of_cell),
-                    scalings,
-                    saved,
-                    (part(keep_h, i), part(keep_c, i)),
-                    i,
-                )
+                i, x_row = start + r, part(xp, start + r)
+                gate_norm.find(z[at + r], x_row, scalings[0], saved[0], i, found[left + r])
+            for r in range(rows):
+                row, x_row, b = z[at + r], part(xp, start + r), left + r
+                gates(row, x_row, carried[c_from + r], cell[to + r], out[b], of_gates, found[b])
+            for r in range(rows):
+                find(cell[to + r], scalings[1], saved[1], start + r, found[left + r])
+            for r in range(rows):
+                i, b, both = start + r, left + r, (state[before + r], state[batch + start + r])
+                old, new, keeps = carried[c_from + r], carried[c_to + r], (keep_h, keep_c)
+                new_states(out[b], cell[to + r], old, new, both, of_cell, keeps, i, found[b])
 
     return twins(f"lstm_forward.{form.name}.{storage.name}", kernel)

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cpu.activations import make_sigmoid, make_tanh
-from numnorm.backends.cpu.cell_norms import CellNorm, make_cell_norm
+from numnorm.backends.cpu.cell_norms import NUMBERS, CellNorm, make_cell_norm
 from numnorm.backends.cpu.column_reading import Access
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.optional import stretch
 from numnorm.backends.cpu.storage import Storage
+
+# How many norms the gates have at most.
+NORMS = 4
 
 
 class GateNorm(NamedTuple):
@@ -25,8 +28,10 @@ class GateNorm(NamedTuple):
     Attributes
     ----------
     find : callable
-        ``find(z, xp, scaling, saved, i)``: the statistics for each gate, which are also saved if
-        there is room for them: mean and rstd of z, mean and rstd of xp.
+        ``find(z, xp, scaling, saved, i, place)`` puts the statistics into a place.
+        They are also saved if there is room for them: mean and rstd of z, mean and rstd of xp.
+    found : callable
+        ``found(place)``: those for each gate.
     again : callable
         ``again(saved, i)``: the same, as they were saved.
     gradient : callable
@@ -35,6 +40,7 @@ class GateNorm(NamedTuple):
     """
 
     find: Callable[..., Any]
+    found: Callable[..., Any]
     again: Callable[..., Any]
     gradient: Callable[..., Any]
 
@@ -50,12 +56,17 @@ def make_gate_norm(form: LSTMForm, storage: Storage) -> GateNorm:
 
 def _by_product(norm: CellNorm) -> GateNorm:
     @inlined
-    def find(z, xp, scaling, saved, i):
+    def find(z, xp, scaling, saved, i, place):
         of_z, of_x = norm.statistics(z, scaling), norm.statistics(xp, scaling)
         if saved[0].size > 0:
             norm.save(of_z, saved[0], saved[1], i)
             norm.save(of_x, saved[2], saved[3], i)
-        both = of_z, of_x
+        norm.put(of_z, place, 0)
+        norm.put(of_x, place, NUMBERS)
+
+    @inlined
+    def found(place):
+        both = norm.got(place, 0), norm.got(place, NUMBERS)
         return both, both, both, both
 
     @inlined
@@ -70,22 +81,27 @@ def _by_product(norm: CellNorm) -> GateNorm:
         norm.gradient(dz, z, saved[0], saved[1], i, gamma_h, beta_h, flows, of_z, results[0])
         norm.gradient(dz, xp, saved[2], saved[3], i, gamma_x, beta_x, flows, of_x, results[1])
 
-    return GateNorm(find, again, gradient)
+    return GateNorm(find, found, again, gradient)
 
 
 def _separate(norm: CellNorm) -> GateNorm:
     @inlined
-    def find_one(z, scaling, saved, i, k):
+    def find(z, xp, scaling, saved, i, place):
         width = z.size // 4
-        found = norm.statistics(z[k * width : (k + 1) * width], scaling)
-        if saved[0].size > 0:
-            norm.save(found, saved[0], saved[1], 4 * i + k)
-        return found, None
+        for k in range(4):
+            of_gate = norm.statistics(z[k * width : (k + 1) * width], scaling)
+            if saved[0].size > 0:
+                norm.save(of_gate, saved[0], saved[1], 4 * i + k)
+            norm.put(of_gate, place, k * NUMBERS)
 
     @inlined
-    def find(z, xp, scaling, saved, i):
-        f, i_ = find_one(z, scaling, saved, i, 0), find_one(z, scaling, saved, i, 1)
-        return f, i_, find_one(z, scaling, saved, i, 2), find_one(z, scaling, saved, i, 3)
+    def found_one(place, k):
+        return norm.got(place, k * NUMBERS), None
+
+    @inlined
+    def found(place):
+        f, i = found_one(place, 0), found_one(place, 1)
+        return f, i, found_one(place, 2), found_one(place, 3)
 
     @inlined
     def again_one(saved, i, k):
@@ -109,12 +125,16 @@ def _separate(norm: CellNorm) -> GateNorm:
                 results[0][left:right],
             )  # fmt: skip
 
-    return GateNorm(find, again, gradient)
+    return GateNorm(find, found, again, gradient)
 
 
 def _none() -> GateNorm:
     @inlined
-    def find(z, xp, scaling, saved, i):
+    def find(z, xp, scaling, saved, i, place):
+        pass
+
+    @inlined
+    def found(place):
         none = None, None
         return none, none, none, none
 
@@ -127,7 +147,7 @@ def _none() -> GateNorm:
     def gradient(dz, z, xp, saved, i, weights, flows, sums, results):
         pass
 
-    return GateNorm(find, again, gradient)
+    return GateNorm(find, found, again, gradient)
 
 
 def make_gates(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
