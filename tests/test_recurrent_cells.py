@@ -323,3 +323,29 @@ def test_saved_of_another_function():
         rnn.gru(x, parameters, nonlinearity="relu")
     with pytest.raises(ValueError, match="nonlinearity must be 'tanh' or 'relu', got 'elu'"):
         rnn.rnn(x, problem(RNNS[0])[0], nonlinearity="elu")
+
+
+def held_by(array):
+    """How many bytes stay while an array does."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    owner = array.base
+    return array.nbytes if owner is None else owner.__array_interface__["shape"][0]
+
+
+@pytest.mark.parametrize("case", [LSTMS[0], *SOME], ids=ids)
+def test_results_hold_no_more_than_they_need(case):
+    parameters, x, states = problem(case, time=30, hidden=40)
+    found = case.call()(x, parameters, *states, **case.options)
+    for state in found[1:]:
+        assert held_by(state) <= 2 * state.nbytes
+
+
+def test_a_large_old_state_leaves_the_new_one_its_digits():
+    # z = 1 but for 1e-9: what remains of the old state is 0.1, and the new one 0.76.
+    weights = np.zeros((3, 1)), np.zeros((3, 1))
+    parameters = rnn.GRUParameters(*weights, np.array([np.log(1e9), 0.0, 1.0]))
+    x = np.zeros((1, 1, 1), np.float32)
+    y, _ = rnn.gru(x, parameters, [[1e8]], norm=None)
+    # The bias, rounded to float32, is 20.7 * 3e-8 off, and so is the share of the old state.
+    np.testing.assert_allclose(y[0, 0, 0], 0.1 + np.tanh(1.0), rtol=1e-6)

@@ -94,7 +94,7 @@ def forward(
     batch, whole = ordered[0].shape[0], save or form.batch is not None
     y = layout.padded(history[0][batch:])
     last = [
-        layout.restored(h[batch + layout.last] if i == 0 or whole else h, s)
+        layout.restored(h[batch + layout.last] if i == 0 or whole else h.copy(), s)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
     y = y.swapaxes(0, 1) if batch_first else y

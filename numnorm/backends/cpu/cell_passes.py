@@ -12,7 +12,7 @@ from numnorm.backends.cpu.memory import tables
 from numnorm.backends.cpu.parallel import run, threads
 from numnorm.backends.cpu.products import packed, packed_shape, product, transposed_product
 from numnorm.backends.cpu.storage import Storage
-from numnorm.memory_pool import POOL
+from numnorm.memory_pool import POOL, WORKING_MEMORY
 
 # A thread takes so many rows of a batch at least: its products are faster with more.
 LEAST_ROWS = 4
@@ -67,19 +67,13 @@ def norm_pair(
     return np.ones(size, dtype) if gamma is None else gamma, beta
 
 
-def rooms_for_panels(weights: Weights, storage: Storage) -> tuple[tuple[int], tuple[int]]:
-    """Return the shapes of what `panels` needs."""
-    (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
-    return (
-        packed_shape(inputs, width if weights.panels_x is None else 0, storage),
-        packed_shape(hidden, width if weights.panels_h is None else 0, storage),
-    )
-
-
-def panels(weights: Weights, room_x: Array, room_h: Array, storage: Storage) -> tuple[Array, Array]:
+def panels(weights: Weights, storage: Storage) -> tuple[Array, Array]:
     """Return the transposed weights packed."""
     if weights.panels_x is not None and weights.panels_h is not None:
         return weights.panels_x, weights.panels_h
+    (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
+    sizes = packed_shape(inputs, width, storage), packed_shape(hidden, width, storage)
+    room_x, room_h = tables(WORKING_MEMORY, storage.working_dtype, *sizes)
     return packed(weights.x.T, room_x, storage), packed(weights.h.T, room_h, storage)
 
 

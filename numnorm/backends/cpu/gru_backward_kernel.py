@@ -40,14 +40,15 @@ def _make_gradient(form: GRUForm, storage: Storage, access: Access) -> Callable[
     @inlined
     def gradient(hp, xp, weights, found, before, dy, dh, keep, slopes, sums, j, rest):
         width = dy.size
-        z, r, suggested, passed = gates(hp, xp, weights, found, width, j, rest)
+        old, r, suggested, passed = gates(hp, xp, weights, found, width, j, rest)
+        z = real(1) - old
         slope = read(dy, j, rest) + read(dh, j, rest)
         new = zoneout.passed(slope, keep, j, rest)
-        past = new - new * z
+        past = new * old
         if zoned:
             past = past + zoneout.kept(slope, keep, j, rest)
         write(dh, j, past, rest)
-        of_z = new * (suggested - read(before, j, rest)) * z * (real(1) - z)
+        of_z = new * (suggested - read(before, j, rest)) * z * old
         of_new = new * z * (real(1) - suggested * suggested)
         put(slopes[0], sums[0], j, of_z, rest)
         put(slopes[0], sums[0], j + width, of_new * passed * r * (real(1) - r), rest)

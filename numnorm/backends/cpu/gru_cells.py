@@ -17,7 +17,6 @@ from numnorm.backends.cpu.cell_passes import (
     panels,
     product_gradients,
     rooms_for_gradients,
-    rooms_for_panels,
     run_steps,
     scaling_numbers,
     statistics,
@@ -78,14 +77,13 @@ def forward(
     """Return all states, and what the backward pass needs."""
     storage = storage_of(x.dtype)
     rows, (batch, width) = x.shape[0], states[0].shape
-    xp, hp, room_x, room_h = tables(
+    xp, hp = tables(
         WORKING_MEMORY,
         storage.working_dtype,
         (rows, 3 * width),
         (rows if save else batch, 3 * width),
-        *rooms_for_panels(weights, storage),
     )
-    panels_x, panels_h = panels(weights, room_x, room_h, storage)
+    panels_x, panels_h = panels(weights, storage)
     (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
     state[:batch] = states[0]
     product(x, panels_x, xp, storage)

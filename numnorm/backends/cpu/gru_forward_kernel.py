@@ -23,12 +23,13 @@ def _make_new_state(form: GRUForm, storage: Storage, access: Access) -> Callable
     """Return a compiled function of some elements: the new state."""
     read, _, write = access
     gates, mixed = make_gates(form, storage, access), make_zoneout(form.zoneout, access).mixed
+    real = storage.working
 
     @inlined
     def new_state(hp, xp, weights, found, before, state, keep, j, rest):
-        z, _, suggested, _ = gates(hp, xp, weights, found, state.size, j, rest)
-        old = read(before, j, rest)
-        write(state, j, mixed(old + z * (suggested - old), before, keep, j, rest), rest)
+        old, _, suggested, _ = gates(hp, xp, weights, found, state.size, j, rest)
+        new = old * read(before, j, rest) + (real(1) - old) * suggested
+        write(state, j, mixed(new, before, keep, j, rest), rest)
 
     return new_state
 

@@ -76,9 +76,10 @@ def make_product_norm(form: GRUForm, storage: Storage) -> ProductNorm:
 def make_gates(form: GRUForm, storage: Storage, access: Access) -> Callable[..., Any]:
     """Return a compiled ``gates(hp, xp, weights, found, width, j, rest)`` of some units.
 
-    It returns z, r, the new state that they suggest, and what r lets pass of the old one. The
-    weights are ``offset, offset_h``, gamma and beta of the product with the state, and of that
-    with x; `found` has the statistics of both.
+    It returns 1 - z, r, the new state that they suggest, and what r lets pass of the old one: a
+    state may be large, a new one not, so 1 - z has to have all its digits. The weights are
+    ``offset, offset_h``, gamma and beta of the product with the state, and of that with x;
+    `found` has the statistics of both.
     """
     read, term, _ = access
     apply, real = make_cell_norm(form.norm, storage).apply, storage.working
@@ -95,7 +96,7 @@ def make_gates(form: GRUForm, storage: Storage, access: Access) -> Callable[...,
         of_h, of_x = found
         both = value(hp, of_h[0], gamma_h, beta_h, j, rest)
         both = both + value(xp, of_x[0], gamma_x, beta_x, j, rest)
-        z = sigmoid(both + read(offset, j, rest))
+        keep = sigmoid((both + read(offset, j, rest)) * -1.0)
         at = j + width
         both = value(hp, of_h[0], gamma_h, beta_h, at, rest)
         both = both + value(xp, of_x[0], gamma_x, beta_x, at, rest)
@@ -103,6 +104,6 @@ def make_gates(form: GRUForm, storage: Storage, access: Access) -> Callable[...,
         at = at + width
         old = value(hp, of_h[1], gamma_h, beta_h, at, rest) + read(offset_h, j, rest)
         new = value(xp, of_x[1], gamma_x, beta_x, at, rest) + read(offset, at, rest)
-        return z, r, tanh(new + r * old), old
+        return keep, r, tanh(new + r * old), old
 
     return gates

@@ -18,7 +18,6 @@ from numnorm.backends.cpu.cell_passes import (
     panels,
     product_gradients,
     rooms_for_gradients,
-    rooms_for_panels,
     run_steps,
     scaling_numbers,
     statistics,
@@ -86,18 +85,18 @@ def forward(
     h, c = states
     rows, (batch, width) = x.shape[0], h.shape
     kept, apart = rows if save else batch, form.carries_normalized or form.zoneout
-    xp, products, carried, other_cell, out, found, room_x, room_h = tables(
+    xp, products, carried, other_cell = tables(
         WORKING_MEMORY,
         storage.working_dtype,
         (rows, 4 * width),
         (kept if form.by_product else 0, 4 * width),
         (batch + rows if save else batch, width),
         (kept if apart else 0, width),
-        (batch, width),
-        (batch, NORMS * NUMBERS),
-        *rooms_for_panels(weights, storage),
     )
-    panels_x, panels_h = panels(weights, room_x, room_h, storage)
+    # Not with the others, which may be kept for long.
+    rooms = (batch, width), (batch, NORMS * NUMBERS)
+    out, found = tables(WORKING_MEMORY, storage.working_dtype, *rooms)
+    panels_x, panels_h = panels(weights, storage)
     (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
     state[:batch], carried[:batch] = h, c
     cell = carried[batch:] if save else carried

@@ -17,7 +17,6 @@ from numnorm.backends.cpu.cell_passes import (
     panels,
     product_gradients,
     rooms_for_gradients,
-    rooms_for_panels,
     run_steps,
     scaling_numbers,
     statistics,
@@ -71,13 +70,8 @@ def forward(
     """Return all states, and what the backward pass needs."""
     storage = storage_of(x.dtype)
     rows, (batch, width) = x.shape[0], states[0].shape
-    z, room_x, room_h = tables(
-        WORKING_MEMORY,
-        storage.working_dtype,
-        (rows, width),
-        *rooms_for_panels(weights, storage),
-    )
-    panels_x, panels_h = panels(weights, room_x, room_h, storage)
+    (z,) = tables(WORKING_MEMORY, storage.working_dtype, (rows, width))
+    panels_x, panels_h = panels(weights, storage)
     (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
     state[:batch] = states[0]
     product(x, panels_x, z, storage)
