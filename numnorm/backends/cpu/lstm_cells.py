@@ -30,6 +30,9 @@ from numnorm.backends.cpu.products import packed, packed_shape, product
 from numnorm.backends.cpu.storage import storage_of
 from numnorm.memory_pool import POOL, WORKING_MEMORY
 
+# From so many rows on, x is multiplied in the steps: its products are still in cache then.
+_LEAST_FUSED = 8
+
 
 class Saved(NamedTuple):
     """What the backward pass of an LSTM reads, rows in the order of the steps.
@@ -84,11 +87,12 @@ def forward(
     storage = storage_of(x.dtype)
     h, c = states
     rows, (batch, width) = x.shape[0], h.shape
+    fused = batch >= _LEAST_FUSED
     kept, apart = rows if save else batch, form.carries_normalized or form.zoneout
     xp, products, carried, other_cell = tables(
         WORKING_MEMORY,
         storage.working_dtype,
-        (rows, 4 * width),
+        (rows if save or not fused else batch, 4 * width),
         (kept if form.by_product else 0, 4 * width),
         (batch + rows if save else batch, width),
         (kept if apart else 0, width),
@@ -100,7 +104,8 @@ def forward(
     (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
     state[:batch], carried[:batch] = h, c
     cell = carried[batch:] if save else carried
-    product(x, panels_x, xp, storage)
+    if not fused:
+        product(x, panels_x, xp, storage)
     saved = Saved(
         products if form.by_product else xp,
         xp if form.by_product else None,
@@ -110,7 +115,7 @@ def forward(
         _statistics(form, rows if save else 0),
     )
     arguments = (
-        *steps, panels_h, saved.z, saved.xp, *weights.others,
+        *steps, panels_h, panels_x, x if fused else x[:0], saved.z, saved.xp, *weights.others,
         *scaling_numbers(scaling, 4 * width // _norms_of_gates(form)),
         *scaling_numbers(scaling, width), *keeps,
         saved.cell, carried, state, out, found, *saved.statistics,

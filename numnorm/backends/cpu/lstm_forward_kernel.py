@@ -112,6 +112,32 @@ def _make_states(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
     return new_states
 
 
+def _make_multiply(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of one step's rows: their products with x and with the state.
+
+    Those with x are left out if x has no elements.
+    """
+    lanes, onto = storage.lanes, not form.by_product
+    product = make_product(lanes, onto=onto)
+
+    @inlined
+    def multiply(left, sizes, places, right, results, at, rows):
+        wide = 4 * sizes[1]
+        if onto and left[0].size > 0:
+            results[0][at[0] * wide : (at[0] + rows) * wide] = 0
+        for k in range(0 if left[0].size > 0 else 1, 2):
+            # One product for both: to compile another takes a second.
+            a, size, place = (
+                (left[0], sizes[0], places[0]) if k == 0 else (left[1], sizes[1], places[1])
+            )
+            b, c, to = (right[0], results[0], at[0]) if k == 0 else (right[1], results[1], at[1])
+            product(
+                a, place * size, size, 1, rows, b, 0, size * lanes, size, c, to * wide, wide, wide
+            )
+
+    return multiply
+
+
 @functools.cache
 def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
     """Return the forward kernel of an LSTM.
@@ -119,10 +145,11 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
     It takes
 
     - ``starts, counts (steps,)``: where each step's rows begin, and how many they are;
-    - ``weights``, the packed transpose of W_h;
+    - ``weights, weights_x``, the packed transposes of W_h and W_x;
+    - ``x (rows, I)``, to be multiplied step by step; of no rows if those products are given;
     - ``z (rows, 4H)`` where the products go: rows of all steps, or of one; where a norm is not
-      taken of each product, it holds the products with x, and they are added up;
-    - ``xp (rows, 4H)``: else the products with x, or None;
+      taken of each product, those with x are there, and those with the state are added;
+    - ``xp (rows, 4H)``: else those with x, of all steps or of one, or None;
     - ``offset (4H,)``, and gamma and beta of z, of xp and of the cell;
     - for the gates' norm and the cell's: epsilon, epsilon on the deviation, the divisor;
     - ``keep_h, keep_c (rows, H)``: the shares of zoneout, or None;
@@ -133,13 +160,15 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
     - mean and rstd of z, of xp and of the cell, all of size 0 to save nothing;
     - ``parts`` of the batch.
     """
-    lanes, onto = storage.lanes, not form.by_product
-    product = make_product(lanes, onto=onto)
+    multiply = _make_multiply(form, storage)
+    # Where the products with x go.
+    of_x = inlined((lambda z, xp: xp) if form.by_product else (lambda z, xp: z))
     gate_norm, find = make_gate_norm(form, storage), _make_find(form, storage)
     gates, new_states = _make_gates(form, storage), _make_states(form, storage)
 
     def kernel(
-        starts, counts, weights, z, xp, offset, gamma_h, beta_h, gamma_x, beta_x, gamma_c, beta_c,
+        starts, counts, weights, weights_x, x, z, xp,
+        offset, gamma_h, beta_h, gamma_x, beta_x, gamma_c, beta_c,
         gate_eps, gate_eps_on_deviation, gate_count, cell_eps, cell_eps_on_deviation, cell_count,
         keep_h, keep_c, cell, carried, state, out, found,
         mean_h, rstd_h, mean_x, rstd_x, mean_c, rstd_c, parts, first, last,
@@ -147,23 +176,22 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
         stand_alone()
         batch, width = counts[0], state.shape[1]
         left, right = first * batch // parts, last * batch // parts
-        products, states = borrowed(z.reshape(-1)), borrowed(state.reshape(-1))
+        left_hand = borrowed(x.reshape(-1)), borrowed(state.reshape(-1))
+        right_hand = borrowed(weights_x), borrowed(weights)
+        results = borrowed(of_x(z, xp).reshape(-1)), borrowed(z.reshape(-1))
         z, xp, cell, out = borrowed(z), borrowed(xp), borrowed(cell), borrowed(out)
-        carried, state, weights = borrowed(carried), borrowed(state), borrowed(weights)
+        carried, state = borrowed(carried), borrowed(state)
         of_gates = (
             borrowed(offset), borrowed(gamma_h), borrowed(beta_h),
             borrowed(gamma_x), borrowed(beta_x),
         )  # fmt: skip
         of_cell = borrowed(gamma_c), borrowed(beta_c)
-        scalings = (
-            (gate_eps, gate_eps_on_deviation, gate_count),
-            (cell_eps, cell_eps_on_deviation, cell_count),
-        )
-        saved = (
-            (borrowed(mean_h), borrowed(rstd_h), borrowed(mean_x), borrowed(rstd_x)),
-            (borrowed(mean_c), borrowed(rstd_c)),
-        )
+        gate_scaling = gate_eps, gate_eps_on_deviation, gate_count
+        cell_scaling = cell_eps, cell_eps_on_deviation, cell_count
+        gate_saved = borrowed(mean_h), borrowed(rstd_h), borrowed(mean_x), borrowed(rstd_x)
+        cell_saved = borrowed(mean_c), borrowed(rstd_c)
         keep_h, keep_c, found = borrowed(keep_h), borrowed(keep_c), borrowed(found)
+        sizes, x_kept = (x.shape[1], width), of_x(z, xp).shape[0] > batch
         z_kept, cell_kept = z.shape[0] > batch, cell.shape[0] > batch
         carried_kept = carried.shape[0] > batch
         for s in range(starts.size):
@@ -171,21 +199,19 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
             if rows <= 0:
                 break
             start, before = starts[s] + left, before_step(starts, s, batch) + left
-            at, to = start if z_kept else left, start if cell_kept else left
+            at, x_at = start if z_kept else left, start if x_kept else left
+            to = start if cell_kept else left
             c_from, c_to = (before, batch + start) if carried_kept else (left, left)
-            product(
-                states, before * width, width, 1, rows, weights, 0, width * lanes, width,
-                products, at * 4 * width, 4 * width, 4 * width,
-            )  # fmt: skip
+            multiply(left_hand, sizes, (start, before), right_hand, results, (x_at, at), rows)
             # To find the statistics of a row takes longer than to begin with those of the next.
             for r in range(rows):
-                i, x_row = start + r, part(xp, start + r)
-                gate_norm.find(z[at + r], x_row, scalings[0], saved[0], i, found[left + r])
+                row, x_row, i = z[at + r], part(xp, x_at + r), start + r
+                gate_norm.find(row, x_row, gate_scaling, gate_saved, i, found[left + r])
             for r in range(rows):
-                row, x_row, b = z[at + r], part(xp, start + r), left + r
+                row, x_row, b = z[at + r], part(xp, x_at + r), left + r
                 gates(row, x_row, carried[c_from + r], cell[to + r], out[b], of_gates, found[b])
             for r in range(rows):
-                find(cell[to + r], scalings[1], saved[1], start + r, found[left + r])
+                find(cell[to + r], cell_scaling, cell_saved, start + r, found[left + r])
             for r in range(rows):
                 i, b, both = start + r, left + r, (state[before + r], state[batch + start + r])
                 old, new, keeps = carried[c_from + r], carried[c_to + r], (keep_h, keep_c)
