@@ -135,8 +135,9 @@ def check_gradients(case, time, zoneout=0.0, **options):
     found = case.call("_backward")(slopes[0], saved, *slopes[1:])
     keeps = None
     if zoneout:
-        again, shape = np.random.default_rng(seed), (*x.shape[:2], 3)
-        keeps = [again.random(shape, np.float32) < zoneout for _ in states]
+        shape = x.shape[0], len(states), x.shape[1], 3
+        drawn = np.random.default_rng(seed).random(shape, np.float32)
+        keeps = [drawn[:, i] < zoneout for i in range(len(states))]
 
     exact, definition = as_exact(parameters), recurrent.Norm(case.options["norm"], 1e-5)
     arrays = [np.array(a, np.longdouble) for a in (x, *states)]
@@ -181,6 +182,35 @@ def test_zoneout_of_the_state_alone():
     shares = [np.full((*x.shape[:2], 6), share) for share in (0.25, 0.0)]
     expected = by_definition(case, parameters, x, states, keeps=shares)
     assert largest_difference(found, expected) < 4e-14  # as in `test_definition`
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("case", [LSTMS[1], GRUS[0]], ids=ids)
+def test_drawn_zoneout_does_not_depend_on_padding(case, reverse):
+    parameters, x, states = problem(case)
+    options = {**case.options, "zoneout": 0.4, "lengths": [2, 0, 3], "reverse": reverse}
+    found, expected = (
+        case.call()(part, parameters, *states, **options, rng=np.random.default_rng(3))
+        for part in (x, x[:3])
+    )
+    assert not found[0][3:].any()
+    for a, b in zip((found[0][:3], *found[1:]), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("case", [LSTMS[1], GRUS[0]], ids=ids)
+def test_drawn_zoneout_gives_the_same_bytes_step_by_step_and_in_chunks(case):
+    parameters, x, states = problem(case)
+    options = {**case.options, "zoneout": (0.4, 0.0) if case.states > 1 else 0.4}
+    y, *last = case.call()(x, parameters, *states, **options, rng=np.random.default_rng(3))
+    rng, now = np.random.default_rng(3), states
+    for t in range(2):
+        now = case.call("_cell")(x[t], parameters, *now, **options, rng=rng)
+        now = now if case.states > 1 else (now,)
+        np.testing.assert_array_equal(now[0], y[t])
+    rest, *now = case.call()(x[2:], parameters, *now, **options, rng=rng)
+    np.testing.assert_array_equal(rest, y[2:])
+    assert all(np.array_equal(a, b) for a, b in zip(now, last, strict=True))
 
 
 def test_zoneout_keeps_its_share_and_all():
@@ -267,6 +297,25 @@ def test_missing_parameters_are_1_and_0(case):
     found = case.call()(x, type(parameters)(*parameters[:2]), *states, **case.options)
     expected = case.call()(x, full, *states, **case.options)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int16])
+@pytest.mark.parametrize("case", [LSTMS[0], *SOME], ids=ids)
+def test_gradients_of_whole_numbers_are_float64(case, dtype):
+    parameters, x, states = problem(case)
+    whole = type(parameters)(*(None if p is None else (p > 0).astype(dtype) for p in parameters))
+    exact = type(parameters)(*(None if p is None else p.astype(np.float64) for p in whole))
+    found, expected = (
+        case.call("_backward")(
+            np.ones((*x.shape[:2], 6)), case.call("_forward")(x, p, *states, **case.options).saved
+        ).parameters
+        for p in (whole, exact)
+    )
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert a.dtype == np.float64
+            np.testing.assert_array_equal(a, b)
 
 
 def test_saved_states_cannot_be_changed():

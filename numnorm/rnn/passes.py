@@ -184,12 +184,13 @@ def _keeps(
         raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
     if not any(shares):
         return (None,) * len(shares)
-    shape = layout.time, layout.batch, width
-    keeps = []
-    for share in shares:
-        drawn = np.full(shape, share) if rng is None else rng.random(shape, np.float32) < share
-        keeps.append(np.ascontiguousarray(layout.rows(drawn), dtype))
-    return tuple(keeps)
+    if rng is None:
+        keeps = [np.full((layout.time, layout.batch, width), share) for share in shares]
+    else:
+        # A step's numbers before the next one's, so that padding and chunks change none.
+        drawn = rng.random((layout.time, len(shares), layout.batch, width), np.float32)
+        keeps = [drawn[:, i] < share for i, share in enumerate(shares)]
+    return tuple(np.ascontiguousarray(layout.rows(keep), dtype) for keep in keeps)
 
 
 def backward(
@@ -247,6 +248,7 @@ def _parameter_gradients(kind: Kind, found: dict[str, Any], given: Any) -> Any:
     for name, value in given._asdict().items():
         if value is not None:
             parameter = np.asarray(value)
-            dtype = parameter.dtype if parameter.dtype.kind != "i" else np.dtype(np.float64)
+            whole = parameter.dtype.kind in "biu"
+            dtype = np.dtype(np.float64) if whole else parameter.dtype
             values[name] = np.asarray(found[name]).reshape(parameter.shape).astype(dtype)
     return kind.parameters(**{name: values.get(name) for name in given._fields})
