@@ -362,6 +362,64 @@ def test_errors(message):
     assert "\n" not in str(caught.value)
 
 
+PACK_MESSAGES = {
+    "weight_x must have shape (6, I), got (6,)": {"weight_x": np.zeros(6)},
+    "weight_x must have shape (6, I), got (5, 3)": {"weight_x": np.zeros((5, 3))},
+    "weight_x must not be a masked array": {"weight_x": np.ma.zeros((6, 3))},
+    "bias must not be a masked array": {"bias": np.ma.zeros(6)},
+    "bias must be an array or turn into one, got an object of type list": {"bias": [1.0, [2.0]]},
+    "dtype must be float16, bfloat16, float32 or float64, got int64": {"dtype": np.int64},
+    "dtype must be float16, bfloat16, float32 or float64, got None": {"dtype": None},
+}
+
+
+@pytest.mark.parametrize("message", PACK_MESSAGES)
+def test_errors_of_packing(message):
+    options = dict(PACK_MESSAGES[message])
+    dtype = options.pop("dtype", np.float64)
+    parameters = rnn.GRUParameters(np.zeros((6, 3)), np.zeros((6, 2)))._replace(**options)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        rnn.gru_pack(parameters, dtype=dtype)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("case", "other", "differs"),
+    [
+        (LSTMS[0], {"variant": "normalized_cell"}, "norm and variant"),
+        (GRUS[0], {"norm": "rms"}, "norm"),
+        (RNNS[0], {"nonlinearity": "relu"}, "norm and nonlinearity"),
+    ],
+    ids=["lstm", "gru", "rnn"],
+)
+def test_packed_for_another_form(case, other, differs):
+    parameters, x, _ = problem(case)
+    packed = case.call("_pack")(parameters, dtype=x.dtype)
+    with pytest.raises(ValueError) as caught:
+        case.call()(x, packed, **other)
+    assert str(caught.value) == f"parameters must be packed for the same {differs}"
+
+
+@pytest.mark.parametrize("dtype", [int, None, np.longdouble, "nothing"], ids=str)
+def test_dtypes_of_first_parameters(dtype):
+    rng = np.random.default_rng(0)
+    before = rng.bit_generator.state
+    calls = [case.call("_init") for case in (LSTMS[0], *SOME)]
+    for call in [*(functools.partial(call, rng=rng) for call in calls), rnn.lstm_statistics_init]:
+        with pytest.raises(TypeError, match="dtype must be float16, bfloat16, float32 or float64"):
+            call(3, 2, dtype=dtype)
+    assert rng.bit_generator.state == before
+    for name in ("float16", ">f4", "float64"):
+        expected = np.dtype(name).newbyteorder("=")
+        assert {p.dtype for p in calls[1](3, 2, rng=rng, dtype=name) if p is not None} == {expected}
+
+
+def test_no_lengths_of_no_sequences():
+    parameters, x, _ = problem(GRUS[0], batch=0)
+    assert rnn.gru(x, parameters, lengths=[]).y.shape == (4, 0, 6)
+
+
 def test_saved_of_another_function():
     parameters, x, _ = problem(GRUS[0])
     *_, saved = rnn.gru_forward(x, parameters)
