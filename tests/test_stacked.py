@@ -388,6 +388,10 @@ MESSAGES = {
     "lengths must be between 0 and 3": {"lengths": [5, 1, 1]},
     "batch_first must be True or False": {"batch_first": 1},
     "eps must be at least 0, got -1": {"eps": -1.0},
+    "zoneout must be between 0 and 1, got 2": {"zoneout": 2},
+    "layers[0][0]: zoneout must be a number, or one for each of h, c, got 3": {
+        "zoneout": [0.1] * 3
+    },
     "dropout must be at least 0 and less than 1, got 1": {"dropout": 1},
     "dropout must be at least 0 and less than 1, got -0.5": {"dropout": -0.5},
     "dropout must be a number, got 'half'": {"dropout": "half"},

@@ -371,24 +371,23 @@ def _run(
     plan = _planned(layers)
     given = _by_direction("states", states, plan)
     dropout = _check_dropout(dropout, rng)
-    if rng is not None:
-        _check_calls(y, plan, given, options)
-    zoned = rng is not None and np.any(options["zoneout"])
+    zoned = _any_zoneout(options["zoneout"]) and rng is not None
     last, kept, widths, masks = [], [], [], []
-    for number, (directions, first) in enumerate(zip(plan, given, strict=True)):
-        found = [
-            _run_direction(
-                direction, y, before, options | {"rng": _own(rng) if zoned else None}, save
-            )
-            for direction, before in zip(directions, first, strict=True)
-        ]
-        last.append(_as_given([of_direction for _, of_direction, _ in found]))
-        kept.append(tuple(saved for _, _, saved in found))
-        widths.append(tuple(part.shape[-1] for part, _, _ in found))
-        y = found[0][0] if len(found) == 1 else np.concatenate([f[0] for f in found], axis=-1)
-        if dropout and number < len(plan) - 1:
-            masks.append(_mask(rng, y.shape, dropout))
-            y = _dropped(y, masks[-1], dropout)
+    with _given_back(rng):
+        for number, (directions, first) in enumerate(zip(plan, given, strict=True)):
+            found = [
+                _run_direction(
+                    direction, y, before, options | {"rng": _own(rng) if zoned else None}, save
+                )
+                for direction, before in zip(directions, first, strict=True)
+            ]
+            last.append(_as_given([of_direction for _, of_direction, _ in found]))
+            kept.append(tuple(saved for _, _, saved in found))
+            widths.append(tuple(part.shape[-1] for part, _, _ in found))
+            y = found[0][0] if len(found) == 1 else np.concatenate([f[0] for f in found], axis=-1)
+            if dropout and number < len(plan) - 1:
+                masks.append(_mask(rng, y.shape, dropout))
+                y = _dropped(y, masks[-1], dropout)
     y = y.swapaxes(0, 1) if batch_first else y
     if not save:
         return y, tuple(last), None
@@ -408,17 +407,19 @@ def _run_direction(
     return y, tuple(rest[:-1] if save else rest), rest[-1] if save else None
 
 
-def _check_calls(
-    x: Any, plan: _Plan, states: tuple[tuple[Any, ...], ...], options: dict[str, Any]
-) -> None:
-    """Raise what any layer would, before something is drawn: by the same calls of no steps."""
-    y, options = x[:0], options | {"lengths": None}
-    for directions, first in zip(plan, states, strict=True):
-        found = [
-            _run_direction(direction, y, before, options, False)[0]
-            for direction, before in zip(directions, first, strict=True)
-        ]
-        y = np.concatenate(found, axis=-1)
+@contextlib.contextmanager
+def _given_back(rng: np.random.Generator | None) -> Iterator[None]:
+    """Have a call that is refused leave the generator as it was."""
+    # A layer checks its arguments when it runs: those below it have drawn by then.
+    if rng is None:
+        yield
+        return
+    before = rng.bit_generator.state
+    try:
+        yield
+    except (TypeError, ValueError):
+        rng.bit_generator.state = before
+        raise
 
 
 @contextlib.contextmanager
@@ -518,6 +519,13 @@ def _check_dropout(dropout: Any, rng: Any) -> float:
             f"rng must be a numpy.random.Generator, got an object of type {type(rng).__name__}"
         )
     return probability
+
+
+def _any_zoneout(zoneout: Any) -> bool:
+    """Return whether anything is kept; the cells check for how many states there are numbers."""
+    given = zoneout if isinstance(zoneout, tuple | list) else (zoneout,)
+    shares = [check_number("zoneout", share, least=0.0, most=1.0) for share in given]
+    return any(shares)
 
 
 def _mask(rng: np.random.Generator, shape: tuple[int, ...], dropout: float) -> Array:
