@@ -4,6 +4,7 @@ Nothing here reads the elements of an array: shapes, dtypes and numbers only, so
 backend uses the same checks.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -318,6 +319,20 @@ def check_float(name: str, dtype: np.dtype[Any]) -> None:
         result_dtype(name, dtype)
     elif _result_dtype(dtype) is None:
         raise TypeError(f"{name} must hold real numbers, got dtype {_dtype_text(dtype)}")
+
+
+def check_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return a float dtype, in the native byte order."""
+    found: Any = None
+    got = brief(dtype)
+    if dtype is not None:  # which is float64 for NumPy
+        with contextlib.suppress(TypeError, ValueError):
+            found = np.dtype(dtype)
+            got = found.name
+    if found is None or found.name not in FLOATS:
+        raise TypeError(f"dtype must be {', '.join(FLOATS[:-1])} or {FLOATS[-1]}, got {got}")
+    checked: np.dtype[Any] = found.newbyteorder("=")
+    return checked
 
 
 def check_number(

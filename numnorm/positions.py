@@ -1,11 +1,10 @@
 """The sinusoidal positional encoding of Vaswani et al. 2017."""
 
-import contextlib
 from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import FLOATS, brief, check_integer
+from numnorm.arguments import check_dtype, check_integer
 
 
 def positional_encoding(length: int, width: int, *, dtype: Any = np.float32) -> Any:
@@ -25,8 +24,8 @@ def positional_encoding(length: int, width: int, *, dtype: Any = np.float32) -> 
     width : int
         W, that of the embeddings. The last sine of an odd width has no cosine.
     dtype : dtype, default float32
-        Of the result: float16, bfloat16, float32 or float64. The angles are float64, and rounded
-        once.
+        Of the result: float16, bfloat16, float32 or float64. The sines and
+        cosines are float64, and rounded once; for bfloat16 by way of float32.
 
     Returns
     -------
@@ -55,22 +54,9 @@ def positional_encoding(length: int, width: int, *, dtype: Any = np.float32) -> 
            [ 0.909, -0.416,  0.02 ,  1.   ]], dtype=float32)
     """
     length, width = check_integer("length", length, 0), check_integer("width", width, 1)
-    result = np.empty((length, width), _checked(dtype))
+    result = np.empty((length, width), check_dtype(dtype))
     sines = np.arange(0, width, 2)
     angles = np.arange(length)[:, None] / 10000.0 ** (sines / width)
     result[:, 0::2] = np.sin(angles)
     result[:, 1::2] = np.cos(angles[:, : width // 2])
     return result
-
-
-def _checked(dtype: Any) -> np.dtype[Any]:
-    found: Any = None
-    got = brief(dtype)
-    if dtype is not None:  # which is float64 for NumPy
-        with contextlib.suppress(TypeError, ValueError):
-            found = np.dtype(dtype)
-            got = found.name
-    if found is None or found.name not in FLOATS:
-        raise TypeError(f"dtype must be {', '.join(FLOATS[:-1])} or {FLOATS[-1]}, got {got}")
-    checked: np.dtype[Any] = found.newbyteorder("=")
-    return checked

@@ -161,11 +161,13 @@ def test_zoneout(case, drawn, reverse):
         zoneout=shares if case.states > 1 else shares[0],
         rng=np.random.default_rng(6) if drawn else None,
     )  # fmt: skip
-    # For one state after the other, as numbers of float32 below the share.
-    rng, shape = np.random.default_rng(6), (*x.shape[:2], SIZES["hidden"])
+    # Step by step, for one state after the other, as numbers of float32 below the share.
+    time, batch = x.shape[:2]
+    shape = time, case.states, batch, SIZES["hidden"]
+    numbers = np.random.default_rng(6).random(shape, np.float32)
     keeps = [
-        rng.random(shape, np.float32) < share if drawn else np.full(shape, share)
-        for share in shares
+        numbers[:, i] < share if drawn else np.full((time, batch, SIZES["hidden"]), share)
+        for i, share in enumerate(shares)
     ]
     keeps = [torch.from_numpy(keep.astype(np.float64)) for keep in keeps]
     theirs = step_passes(case.step, x, parameters, states, slopes, keeps=keeps, **options)

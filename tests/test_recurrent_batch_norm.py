@@ -327,13 +327,13 @@ STATISTICS = {
     },
 }
 OPTIONS = {
-    "momentum must be between 0 and 1, got 2": {"momentum": 2.0},
-    "momentum must be a number, got (1,)": {"momentum": (1,)},
+    "norm.momentum must be between 0 and 1, got 2": {"momentum": 2.0},
+    "norm.momentum must be a number, got (1,)": {"momentum": (1,)},
     "norm.momentum must be a number or None, got 'cumulative'": {"momentum": "cumulative"},
     "norm.training must be True or False, got 1": {"training": 1},
     "norm.unbiased must be True or False, got 'no'": {"unbiased": "no"},
     "norm.first_step must be at least 0, got -1": {"first_step": -1},
-    "convention must be 'torch' or 'keras', got 'jax'": {"convention": "jax"},
+    "norm.convention must be 'torch' or 'keras', got 'jax'": {"convention": "jax"},
     "norm.statistics must be an LSTMStatistics, got an object of type tuple": {"statistics": ()},
     "x must have at least 2 sequences that have a step to update norm.statistics, got 1": {
         "lengths": [0, 4, 0, 0, 0]

@@ -135,8 +135,9 @@ def check_gradients(case, time, zoneout=0.0, **options):
     found = case.call("_backward")(slopes[0], saved, *slopes[1:])
     keeps = None
     if zoneout:
-        again, shape = np.random.default_rng(seed), (*x.shape[:2], 3)
-        keeps = [again.random(shape, np.float32) < zoneout for _ in states]
+        shape = x.shape[0], len(states), x.shape[1], 3
+        drawn = np.random.default_rng(seed).random(shape, np.float32)
+        keeps = [drawn[:, i] < zoneout for i in range(len(states))]
 
     exact, definition = as_exact(parameters), recurrent.Norm(case.options["norm"], 1e-5)
     arrays = [np.array(a, np.longdouble) for a in (x, *states)]
@@ -181,6 +182,35 @@ def test_zoneout_of_the_state_alone():
     shares = [np.full((*x.shape[:2], 6), share) for share in (0.25, 0.0)]
     expected = by_definition(case, parameters, x, states, keeps=shares)
     assert largest_difference(found, expected) < 4e-14  # as in `test_definition`
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("case", [LSTMS[1], GRUS[0]], ids=ids)
+def test_drawn_zoneout_does_not_depend_on_padding(case, reverse):
+    parameters, x, states = problem(case)
+    options = {**case.options, "zoneout": 0.4, "lengths": [2, 0, 3], "reverse": reverse}
+    found, expected = (
+        case.call()(part, parameters, *states, **options, rng=np.random.default_rng(3))
+        for part in (x, x[:3])
+    )
+    assert not found[0][3:].any()
+    for a, b in zip((found[0][:3], *found[1:]), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("case", [LSTMS[1], GRUS[0]], ids=ids)
+def test_drawn_zoneout_gives_the_same_bytes_step_by_step_and_in_chunks(case):
+    parameters, x, states = problem(case)
+    options = {**case.options, "zoneout": (0.4, 0.0) if case.states > 1 else 0.4}
+    y, *last = case.call()(x, parameters, *states, **options, rng=np.random.default_rng(3))
+    rng, now = np.random.default_rng(3), states
+    for t in range(2):
+        now = case.call("_cell")(x[t], parameters, *now, **options, rng=rng)
+        now = now if case.states > 1 else (now,)
+        np.testing.assert_array_equal(now[0], y[t])
+    rest, *now = case.call()(x[2:], parameters, *now, **options, rng=rng)
+    np.testing.assert_array_equal(rest, y[2:])
+    assert all(np.array_equal(a, b) for a, b in zip(now, last, strict=True))
 
 
 def test_zoneout_keeps_its_share_and_all():
@@ -269,6 +299,25 @@ def test_missing_parameters_are_1_and_0(case):
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int16])
+@pytest.mark.parametrize("case", [LSTMS[0], *SOME], ids=ids)
+def test_gradients_of_whole_numbers_are_float64(case, dtype):
+    parameters, x, states = problem(case)
+    whole = type(parameters)(*(None if p is None else (p > 0).astype(dtype) for p in parameters))
+    exact = type(parameters)(*(None if p is None else p.astype(np.float64) for p in whole))
+    found, expected = (
+        case.call("_backward")(
+            np.ones((*x.shape[:2], 6)), case.call("_forward")(x, p, *states, **case.options).saved
+        ).parameters
+        for p in (whole, exact)
+    )
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert a.dtype == np.float64
+            np.testing.assert_array_equal(a, b)
+
+
 def test_saved_states_cannot_be_changed():
     parameters, x, _ = problem(RNNS[0])
     y, h, _ = rnn.rnn_forward(x, parameters)
@@ -311,6 +360,64 @@ def test_errors(message):
         rnn.gru(**arguments)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+PACK_MESSAGES = {
+    "weight_x must have shape (6, I), got (6,)": {"weight_x": np.zeros(6)},
+    "weight_x must have shape (6, I), got (5, 3)": {"weight_x": np.zeros((5, 3))},
+    "weight_x must not be a masked array": {"weight_x": np.ma.zeros((6, 3))},
+    "bias must not be a masked array": {"bias": np.ma.zeros(6)},
+    "bias must be an array or turn into one, got an object of type list": {"bias": [1.0, [2.0]]},
+    "dtype must be float16, bfloat16, float32 or float64, got int64": {"dtype": np.int64},
+    "dtype must be float16, bfloat16, float32 or float64, got None": {"dtype": None},
+}
+
+
+@pytest.mark.parametrize("message", PACK_MESSAGES)
+def test_errors_of_packing(message):
+    options = dict(PACK_MESSAGES[message])
+    dtype = options.pop("dtype", np.float64)
+    parameters = rnn.GRUParameters(np.zeros((6, 3)), np.zeros((6, 2)))._replace(**options)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        rnn.gru_pack(parameters, dtype=dtype)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("case", "other", "differs"),
+    [
+        (LSTMS[0], {"variant": "normalized_cell"}, "norm and variant"),
+        (GRUS[0], {"norm": "rms"}, "norm"),
+        (RNNS[0], {"nonlinearity": "relu"}, "norm and nonlinearity"),
+    ],
+    ids=["lstm", "gru", "rnn"],
+)
+def test_packed_for_another_form(case, other, differs):
+    parameters, x, _ = problem(case)
+    packed = case.call("_pack")(parameters, dtype=x.dtype)
+    with pytest.raises(ValueError) as caught:
+        case.call()(x, packed, **other)
+    assert str(caught.value) == f"parameters must be packed for the same {differs}"
+
+
+@pytest.mark.parametrize("dtype", [int, None, np.longdouble, "nothing"], ids=str)
+def test_dtypes_of_first_parameters(dtype):
+    rng = np.random.default_rng(0)
+    before = rng.bit_generator.state
+    calls = [case.call("_init") for case in (LSTMS[0], *SOME)]
+    for call in [*(functools.partial(call, rng=rng) for call in calls), rnn.lstm_statistics_init]:
+        with pytest.raises(TypeError, match="dtype must be float16, bfloat16, float32 or float64"):
+            call(3, 2, dtype=dtype)
+    assert rng.bit_generator.state == before
+    for name in ("float16", ">f4", "float64"):
+        expected = np.dtype(name).newbyteorder("=")
+        assert {p.dtype for p in calls[1](3, 2, rng=rng, dtype=name) if p is not None} == {expected}
+
+
+def test_no_lengths_of_no_sequences():
+    parameters, x, _ = problem(GRUS[0], batch=0)
+    assert rnn.gru(x, parameters, lengths=[]).y.shape == (4, 0, 6)
 
 
 def test_saved_of_another_function():

@@ -291,6 +291,57 @@ def test_nothing_is_dropped_from_the_last_layer_or_with_0(identities):
     assert rng.bit_generator.state == before
 
 
+def gated_layers():
+    rng = np.random.default_rng(4)
+    sizes = [[(2, 3), (2, 4)], [(7, 3)]]
+    first, (second,) = (
+        [rnn.gru_init(*size, rng=rng, dtype=np.float64) for size in layer] for layer in sizes
+    )
+    return rng.normal(size=(5, 3, 2)), [first, second]
+
+
+def test_zoneout_draws_from_a_generator_for_each_direction():
+    x, layers = gated_layers()
+    y, states, _ = rnn.stacked_forward(
+        x, layers, zoneout=0.4, dropout=0.3, lengths=LENGTHS, rng=np.random.default_rng(6)
+    )
+    rng = np.random.default_rng(6)
+
+    def call(x, parameters, **options):
+        own = np.random.default_rng(rng.integers(2**63))
+        return rnn.gru(x, parameters, zoneout=0.4, lengths=LENGTHS, rng=own, **options)
+
+    below, beside = call(x, layers[0][0]), call(x, layers[0][1], reverse=True)
+    (factors,) = masks_as_documented(rng, 5, 3, [7], 0.3)
+    # The factor, its product and the gates of the layer above round.
+    above = call(np.concatenate([below.y, beside.y], axis=2) * factors.astype(float), layers[1])
+    assert_same(states[0], [below.h, beside.h])
+    np.testing.assert_allclose(y, above.y, rtol=0, atol=1e-14)
+
+
+def test_zoneout_does_not_depend_on_padding():
+    x, layers = gated_layers()
+    options = {"zoneout": 0.4, "dropout": 0.3, "lengths": LENGTHS}
+    longer = rnn.stacked(x, layers, **options, rng=np.random.default_rng(6))
+    found = rnn.stacked(x[:3], layers, **options, rng=np.random.default_rng(6))
+    assert_same(longer.y[:3], found.y)
+    assert_same(longer.states, found.states)
+
+
+@pytest.mark.parametrize("options", [{"zoneout": 0.4}, {"dropout": 0.3}], ids=str)
+def test_what_is_refused_draws_nothing(options):
+    x, (first, second) = gated_layers()
+    rng = np.random.default_rng(6)
+    before = rng.bit_generator.state
+    for layers, given in [
+        ([first, second._replace(bias=np.zeros(2))], None),
+        ([first, second], [None, (np.zeros((3, 2)),)]),
+    ]:
+        with pytest.raises(ValueError, match=r"layers\[1\]: (bias|h) must have shape"):
+            rnn.stacked(x, layers, given, **options, rng=rng)
+        assert rng.bit_generator.state == before
+
+
 # Errors
 
 PARAMETERS = "LSTMParameters, GRUParameters, RNNParameters or Packed"
@@ -337,6 +388,10 @@ MESSAGES = {
     "lengths must be between 0 and 3": {"lengths": [5, 1, 1]},
     "batch_first must be True or False": {"batch_first": 1},
     "eps must be at least 0, got -1": {"eps": -1.0},
+    "zoneout must be between 0 and 1, got 2": {"zoneout": 2},
+    "layers[0][0]: zoneout must be a number, or one for each of h, c, got 3": {
+        "zoneout": [0.1] * 3
+    },
     "dropout must be at least 0 and less than 1, got 1": {"dropout": 1},
     "dropout must be at least 0 and less than 1, got -0.5": {"dropout": -0.5},
     "dropout must be a number, got 'half'": {"dropout": "half"},
@@ -393,6 +448,20 @@ def test_layers_by_the_names_of_pytorch():
     layers = rnn.layers_from_torch(torch_state(bias_hh_l1=np.ones(12)), rnn.lstm_from_torch)
     assert [[p.weight_x.shape for p in pair] for pair in layers] == [[(12, 2)] * 2, [(12, 6)] * 2]
     assert [[p.bias is None for p in pair] for pair in layers] == [[True, True], [False, True]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, rnn.lstm_from_torch), "state must be a mapping, such as a state_dict(), got None"),
+        ((torch_state(), None), "from_torch must be a function, such as lstm_from_torch, got None"),
+    ],
+    ids=["state", "from_torch"],
+)
+def test_layers_by_the_names_of_pytorch_of_something_else(arguments, message):
+    with pytest.raises(TypeError) as caught:
+        rnn.layers_from_torch(*arguments)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,12 @@ import numpy as np
 from numnorm.arguments import (
     as_plain_array,
     brief,
+    check_choice,
+    check_dtype,
     check_flag,
     check_float,
     check_integer,
+    check_number,
     check_shape,
 )
 from numnorm.backends.contract import Backend, LSTMForm
@@ -121,7 +124,7 @@ def lstm_statistics_init(
     variant : str, default "paper"
         As for `lstm`.
     dtype : dtype, default float32
-        Of all statistics.
+        Of all statistics: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -143,7 +146,7 @@ def lstm_statistics_init(
            [1.]], dtype=float32))
     """
     steps, hidden = check_integer("steps", steps, 1), check_integer("hidden", hidden, 1)
-    arrays = {}
+    arrays, dtype = {}, check_dtype(dtype)
     form: Any = lstm_form("batch", variant).cell
     for place, size in places(form, hidden).items():
         arrays[f"mean_{place}"] = np.zeros((steps, size), dtype)
@@ -202,6 +205,9 @@ def running_statistics(
     training = check_flag("norm.training", norm.training)
     if isinstance(norm.momentum, str):
         raise ValueError(f"norm.momentum must be a number or None, got {brief(norm.momentum)}")
+    if norm.momentum is not None:
+        check_number("norm.momentum", norm.momentum, least=0.0, most=1.0)
+    check_choice("norm.convention", norm.convention, ("torch", "keras"))
     share = new_share(norm.momentum, None, norm.convention)
     unbiased = norm.convention == "torch"
     if norm.unbiased is not None:

@@ -33,7 +33,8 @@ class RNNForward(NamedTuple):
         As in `RNNStates`; y is read-only, as it belongs to `saved`.
     saved : object
         For `rnn_backward`. For each step of each sequence it holds 2 H numbers of the
-        working precision, the statistics of the norm, x and the parameters.
+        working precision, H more with zoneout, and the statistics of the norm. It refers to x
+        and the parameters, which must not be changed before the backward pass.
     """
 
     y: Any
@@ -67,7 +68,8 @@ class RNNCellForward(NamedTuple):
     h : array (B, H)
         The new state.
     saved : object
-        For `rnn_cell_backward`.
+        For `rnn_cell_backward`. It refers to x and the parameters, which must not be changed
+        before the backward pass.
     """
 
     h: Any
@@ -122,7 +124,8 @@ def rnn(
         was [2]_.
     rng : numpy.random.Generator, optional
         Draws what is kept, for training; without it each step takes the expected value, as
-        trained networks do.
+        trained networks do. Kept is what ``rng.random((T, B, H), np.float32)``, for the steps
+        of x in turn, has below the probability.
 
     Returns
     -------
@@ -137,7 +140,12 @@ def rnn(
     Notes
     -----
     A sequence's result is the same, bit for bit, whatever is in the batch beside it, whether its
-    steps are taken in one call or many, and for any number of threads.
+    steps are taken in one call or many, and for any number of threads. In half precision a call
+    rounds the states that it returns: there many calls differ from one.
+
+    With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
+    or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
+    depend on the number of sequences and on its place among them.
 
     References
     ----------
@@ -241,6 +249,8 @@ def rnn_cell(
     rng: np.random.Generator | None = None,
 ) -> Any:
     """Take one step of a normalized plain recurrent network: the same bytes as that step of `rnn`.
+
+    In half precision the states are rounded from step to step, those within `rnn` are not.
 
     Parameters
     ----------

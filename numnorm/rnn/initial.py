@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import check_integer
+from numnorm.arguments import check_dtype, check_integer
 from numnorm.rnn.forms import Form, gru_form, lstm_form, rnn_form
 from numnorm.rnn.parameters import (
     GRU,
@@ -35,6 +35,7 @@ def _initial(
     kind: Kind, form: Form, inputs: Any, hidden: Any, rng: np.random.Generator, dtype: Any
 ) -> Any:
     inputs, hidden = check_integer("inputs", inputs, 1), check_integer("hidden", hidden, 1)
+    dtype = check_dtype(dtype)
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
     values = {
@@ -74,7 +75,7 @@ def lstm_init(
     norm, variant : str
         As for `lstm`.
     dtype : dtype, default float32
-        Of all parameters.
+        Of all parameters: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -114,7 +115,7 @@ def gru_init(
     norm : str or None
         As for `gru`.
     dtype : dtype, default float32
-        Of all parameters.
+        Of all parameters: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -152,7 +153,7 @@ def rnn_init(
     norm : str or None
         As for `rnn`.
     dtype : dtype, default float32
-        Of all parameters.
+        Of all parameters: float16, bfloat16, float32 or float64.
 
     Returns
     -------

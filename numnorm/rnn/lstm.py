@@ -35,8 +35,10 @@ class LSTMForward(NamedTuple):
         As in `LSTMStates`; y is read-only, as it belongs to `saved`.
     saved : object
         For `lstm_backward`. For each step of each sequence it holds 10 H numbers of the working
-        precision (6 H where no norm is taken of each product, H more if the normalized cell is
-        carried), the statistics of each norm, x and the parameters.
+        precision (6 H where no norm is taken of each product; H more if the normalized cell is
+        carried or with zoneout, and then 2 H more of what is kept), and the statistics of each
+        norm. It refers to x and the parameters, which must not be changed before the backward
+        pass.
     """
 
     y: Any
@@ -84,7 +86,8 @@ class LSTMCellForward(NamedTuple):
     h, c : array (B, H)
         As in `LSTMState`.
     saved : object
-        For `lstm_cell_backward`.
+        For `lstm_cell_backward`. It refers to x and the parameters, which must not be changed
+        before the backward pass.
     """
 
     h: Any
@@ -153,7 +156,8 @@ def lstm(
         the cell, as it was [2]_.
     rng : numpy.random.Generator, optional
         Draws what is kept, for training; without it each step takes the expected value, as
-        trained networks do.
+        trained networks do. Kept is what ``rng.random((T, 2, B, H), np.float32)``, for h and
+        then for c of each step of x, has below the probability.
 
     Returns
     -------
@@ -169,7 +173,12 @@ def lstm(
     -----
     A sequence's result is the same, bit for bit, whatever is in the batch beside it, whether its
     steps are taken in one call or many, and for any number of threads: but for the statistics
-    of batch norm, when they are those of the batch.
+    of batch norm, when they are those of the batch. In half precision a call rounds the states
+    that it returns: there many calls differ from one.
+
+    With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
+    or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
+    depend on the number of sequences and on its place among them.
 
     References
     ----------
@@ -276,6 +285,8 @@ def lstm_cell(
     rng: np.random.Generator | None = None,
 ) -> LSTMState:
     """Take one step of a normalized LSTM: the same bytes as that step of `lstm`.
+
+    In half precision the states are rounded from step to step, those within `lstm` are not.
 
     Parameters
     ----------

@@ -107,6 +107,8 @@ class Kind(NamedTuple):
         How many numbers for each unit the other parameters have.
     states : tuple of str
         What is handed from step to step.
+    options : tuple of str
+        The arguments that its form follows from.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Kind(NamedTuple):
     gates: int
     sizes: Mapping[str, int]
     states: tuple[str, ...]
+    options: tuple[str, ...]
 
 
 LSTM = Kind(
@@ -123,6 +126,7 @@ LSTM = Kind(
     dict.fromkeys(("bias", "gamma_x", "beta_x", "gamma_h", "beta_h"), 4)
     | dict.fromkeys(("gamma_c", "beta_c"), 1),
     ("h", "c"),
+    ("norm", "variant"),
 )
 GRU = Kind(
     "gru",
@@ -130,8 +134,16 @@ GRU = Kind(
     3,
     dict.fromkeys(("bias", "gamma_x", "beta_x", "gamma_h", "beta_h"), 3) | {"bias_h": 1},
     ("h",),
+    ("norm",),
 )
-RNN = Kind("rnn", RNNParameters, 1, dict.fromkeys(("bias", "gamma", "beta"), 1), ("h",))
+RNN = Kind(
+    "rnn",
+    RNNParameters,
+    1,
+    dict.fromkeys(("bias", "gamma", "beta"), 1),
+    ("h",),
+    ("norm", "nonlinearity"),
+)
 
 
 def named(kind: Kind, parameters: Any) -> Any:
@@ -146,11 +158,18 @@ def named(kind: Kind, parameters: Any) -> Any:
     return kind.parameters(*parameters)
 
 
-def checked(kind: Kind, parameters: Any, form: Form, working: Any, inputs: int) -> Any:
-    """Return the parameters of a kind in the working dtype, C-contiguous."""
+def checked(
+    kind: Kind, parameters: Any, form: Form, working: Any, inputs: int | None = None
+) -> Any:
+    """Return the parameters of a kind in the working dtype, C-contiguous.
+
+    Without a number of inputs, it is that of weight_x.
+    """
     given = named(kind, parameters)
     hidden = _hidden(kind, given.weight_h)
     rows = kind.gates * hidden
+    if inputs is None:
+        inputs = _inputs(given.weight_x, rows)
     values: dict[str, Any] = {
         "weight_x": _as_parameter("weight_x", given.weight_x, (rows, inputs), working),
         "weight_h": _as_parameter("weight_h", given.weight_h, (rows, hidden), working),
@@ -171,6 +190,13 @@ def _hidden(kind: Kind, weight_h: Any) -> int:
     if len(shape) != 2 or shape[0] != kind.gates * shape[1] or shape[1] == 0:
         rows = f"{kind.gates}H" if kind.gates > 1 else "H"
         raise ValueError(f"weight_h must have shape ({rows}, H) with H at least 1, got {shape}")
+    return int(shape[1])
+
+
+def _inputs(weight_x: Any, rows: int) -> int:
+    shape = as_plain_array("weight_x", weight_x).shape
+    if len(shape) != 2 or shape[0] != rows:
+        raise ValueError(f"weight_x must have shape ({rows}, I), got {shape}")
     return int(shape[1])
 
 

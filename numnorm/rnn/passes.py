@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from numnorm.arguments import check_eps, check_flag, check_number, check_shape
+from numnorm.arguments import check_dtype, check_eps, check_flag, check_number, check_shape
 from numnorm.backends import backend_for
 from numnorm.backends.contract import LSTMForm, Scaling, scaling_by
 from numnorm.rnn.batch_normalized import batch_lstm_backward, batch_lstm_forward
@@ -131,7 +131,7 @@ def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> t
             f"parameters must be packed for {kind.name}, got those for {parameters.kind.name}"
         )
     if parameters.form is not form:
-        raise ValueError("parameters must be packed for the same norm and variant")
+        raise ValueError(f"parameters must be packed for the same {' and '.join(kind.options)}")
     if parameters.dtype != x.dtype:
         raise ValueError(
             f"parameters must be packed for {x.dtype}, got those for {parameters.dtype}"
@@ -146,13 +146,12 @@ def pack(kind: Kind, form: Form, parameters: Any, dtype: Any) -> Packed:
     """Return a copy of the parameters, checked and packed for many calls."""
     if form.batch:
         raise ValueError("norm must be that of a row to pack for it, got 'batch'")
-    backend, like = backend_for(np.empty(0, dtype), "dtype")
+    backend, like = backend_for(np.empty(0, check_dtype(dtype)), "dtype")
     like = backend.working(like)
     given = named(kind, parameters)
+    checked(kind, given, form, like.dtype)  # before a copy loses masks
     copied = kind.parameters(*(None if p is None else np.array(p) for p in given))
-    shape: tuple[int, ...] = copied.weight_x.shape if copied.weight_x is not None else ()
-    inputs = shape[1] if len(shape) == 2 else 0
-    ready = checked(kind, copied, form, like.dtype, inputs)
+    ready = checked(kind, copied, form, like.dtype)
     weights = backend.cell_weights(form.cell, ready, _ADA_SCALE, _ADA_K, True)
     return Packed(kind, form, copied, backend, like.dtype, weights)
 
@@ -184,12 +183,13 @@ def _keeps(
         raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
     if not any(shares):
         return (None,) * len(shares)
-    shape = layout.time, layout.batch, width
-    keeps = []
-    for share in shares:
-        drawn = np.full(shape, share) if rng is None else rng.random(shape, np.float32) < share
-        keeps.append(np.ascontiguousarray(layout.rows(drawn), dtype))
-    return tuple(keeps)
+    if rng is None:
+        keeps = [np.full((layout.time, layout.batch, width), share) for share in shares]
+    else:
+        # A step's numbers before the next one's, so that padding and chunks change none.
+        drawn = rng.random((layout.time, len(shares), layout.batch, width), np.float32)
+        keeps = [drawn[:, i] < share for i, share in enumerate(shares)]
+    return tuple(np.ascontiguousarray(layout.rows(keep), dtype) for keep in keeps)
 
 
 def backward(
@@ -247,6 +247,7 @@ def _parameter_gradients(kind: Kind, found: dict[str, Any], given: Any) -> Any:
     for name, value in given._asdict().items():
         if value is not None:
             parameter = np.asarray(value)
-            dtype = parameter.dtype if parameter.dtype.kind != "i" else np.dtype(np.float64)
+            whole = parameter.dtype.kind in "biu"
+            dtype = np.dtype(np.float64) if whole else parameter.dtype
             values[name] = np.asarray(found[name]).reshape(parameter.shape).astype(dtype)
     return kind.parameters(**{name: values.get(name) for name in given._fields})

@@ -94,7 +94,7 @@ def check_lengths(lengths: Any, time: int, batch: int) -> Array:
     """Return the lengths as an array of integers."""
     array = as_plain_array("lengths", lengths)
     check_shape("lengths", array.shape, (batch,), "one for each sequence")
-    if array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iu":  # an empty list has no integers
         raise TypeError(f"lengths must be integers, got dtype {array.dtype}")
     for bad in array[(array < 0) | (array > time)]:
         raise ValueError(f"lengths must be between 0 and {time}, the length of x, got {bad}")

@@ -49,7 +49,8 @@ class StackedForward(NamedTuple):
         As in `Stacked`.
     saved : object
         For `stacked_backward`. It holds what each layer saves, and a byte for each element that
-        dropout might have zeroed.
+        dropout might have zeroed. It refers to x and the layers' parameters, which must not be
+        changed before the backward pass.
     """
 
     y: Any
@@ -164,15 +165,15 @@ def stacked(
         next layer, and what is kept is divided by 1 - p. 0 when the network is used, and in
         the last layer's output always.
     rng : numpy.random.Generator, optional
-        Where the masks come from; needed if `dropout` is not 0.
+        Where the masks come from, and what zoneout keeps; needed if `dropout` is not 0.
     lengths : array_like of int (B,), optional
         How many steps each sequence has, in any order. Default: T.
     batch_first : bool, default False
         Whether x and y are (B, T, ...).
     norm, variant, nonlinearity, eps, zoneout
         As for the cells, and the same for every layer; the second is for LSTM and the third for
-        RNN alone, and None stands for their own defaults. Zoneout draws from `rng`, if there is
-        one.
+        RNN alone, and None stands for their own defaults. What zoneout keeps is drawn if there
+        is an `rng`.
 
     Returns
     -------
@@ -187,19 +188,20 @@ def stacked(
 
     Notes
     -----
-    The states of layers with one direction may be passed in again for the next steps: chunk by
-    chunk gives the same bytes as the whole. A layer of both directions cannot run in this way,
-    as its second direction begins with the last step.
+    Where nothing is drawn, a sequence's result is the same, bit for bit, whatever is in the batch
+    beside it. And the states of layers with one direction may be passed in again for the next
+    steps: chunk by chunk gives the same bytes as the whole (in half precision, whose states are
+    rounded between calls, others). A layer of both directions cannot run in this way, as its
+    second direction begins with the last step.
 
-    Without dropout, a sequence's result is the same, bit for bit, whatever is in the batch
-    beside it.
-
-    With dropout the same `rng`, in the same state, gives the same result, bit for bit, for the
-    same arguments and version of NumPy. From it ``rng.integers(2**63)`` is drawn once for each
-    layer but the last, in order, as the seed of a ``default_rng``, and what is kept of the
-    output (T, B, H), whatever `batch_first`, is where its ``random((T, B, H))`` is at least p.
-    So a sequence's mask depends on the number of sequences and on its place among them, but
-    neither on the padding T nor on `lengths`.
+    Where something is drawn, the same `rng`, in the same state, gives the same result, bit for
+    bit, for the same arguments and version of NumPy. From it ``rng.integers(2**63)`` is drawn as
+    the seed of a ``default_rng``, for each layer in order: with zoneout once for each direction,
+    whose cell gets that generator, and then with dropout once, but for the last layer. What
+    dropout keeps of the output (T, B, H), whatever `batch_first`, is where ``random((T, B, H))``
+    is at least p. So what is drawn for a sequence depends on the number of sequences and on its
+    place among them, but neither on the padding T nor on `lengths`; and in chunks it is other
+    than in the whole. A call that is refused draws nothing.
 
     References
     ----------
@@ -220,7 +222,7 @@ def stacked(
     >>> h_reverse.shape
     (2, 2)
     """
-    options = _options(norm, variant, nonlinearity, eps, zoneout, rng)
+    options = _options(norm, variant, nonlinearity, eps, zoneout)
     y, last, _ = _run(x, layers, states, dropout, rng, lengths, batch_first, options, False)
     return Stacked(y, last)
 
@@ -267,7 +269,7 @@ def stacked_forward(
     >>> y.shape
     (5, 4, 2)
     """
-    options = _options(norm, variant, nonlinearity, eps, zoneout, rng)
+    options = _options(norm, variant, nonlinearity, eps, zoneout)
     return StackedForward(
         *_run(x, layers, states, dropout, rng, lengths, batch_first, options, True)
     )
@@ -337,16 +339,14 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
     return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
 
 
-def _options(
-    norm: Any, variant: Any, nonlinearity: Any, eps: Any, zoneout: Any, rng: Any
-) -> dict[str, Any]:
+def _options(norm: Any, variant: Any, nonlinearity: Any, eps: Any, zoneout: Any) -> dict[str, Any]:
     """Return the options for each cell: those that only some cells have, if they are given."""
     if norm is not None and not isinstance(norm, str):
         raise TypeError(
             f"norm must be the name of a norm for all layers, got an object of type "
             f"{type(norm).__name__}"
         )
-    options = {"norm": norm, "eps": check_eps(eps), "zoneout": zoneout, "rng": rng}
+    options = {"norm": norm, "eps": check_eps(eps), "zoneout": zoneout}
     some = {"variant": variant, "nonlinearity": nonlinearity}
     return options | {name: value for name, value in some.items() if value is not None}
 
@@ -371,19 +371,23 @@ def _run(
     plan = _planned(layers)
     given = _by_direction("states", states, plan)
     dropout = _check_dropout(dropout, rng)
+    zoned = _any_zoneout(options["zoneout"]) and rng is not None
     last, kept, widths, masks = [], [], [], []
-    for number, (directions, first) in enumerate(zip(plan, given, strict=True)):
-        found = [
-            _run_direction(direction, y, before, options, save)
-            for direction, before in zip(directions, first, strict=True)
-        ]
-        last.append(_as_given([of_direction for _, of_direction, _ in found]))
-        kept.append(tuple(saved for _, _, saved in found))
-        widths.append(tuple(part.shape[-1] for part, _, _ in found))
-        y = found[0][0] if len(found) == 1 else np.concatenate([f[0] for f in found], axis=-1)
-        if dropout and number < len(plan) - 1:
-            masks.append(_mask(rng, y.shape, dropout))
-            y = _dropped(y, masks[-1], dropout)
+    with _given_back(rng):
+        for number, (directions, first) in enumerate(zip(plan, given, strict=True)):
+            found = [
+                _run_direction(
+                    direction, y, before, options | {"rng": _own(rng) if zoned else None}, save
+                )
+                for direction, before in zip(directions, first, strict=True)
+            ]
+            last.append(_as_given([of_direction for _, of_direction, _ in found]))
+            kept.append(tuple(saved for _, _, saved in found))
+            widths.append(tuple(part.shape[-1] for part, _, _ in found))
+            y = found[0][0] if len(found) == 1 else np.concatenate([f[0] for f in found], axis=-1)
+            if dropout and number < len(plan) - 1:
+                masks.append(_mask(rng, y.shape, dropout))
+                y = _dropped(y, masks[-1], dropout)
     y = y.swapaxes(0, 1) if batch_first else y
     if not save:
         return y, tuple(last), None
@@ -401,6 +405,21 @@ def _run_direction(
     with _naming(direction.name):
         y, *rest = function(x, direction.parameters, *states, reverse=direction.reverse, **options)
     return y, tuple(rest[:-1] if save else rest), rest[-1] if save else None
+
+
+@contextlib.contextmanager
+def _given_back(rng: np.random.Generator | None) -> Iterator[None]:
+    """Have a call that is refused leave the generator as it was."""
+    # A layer checks its arguments when it runs: those below it have drawn by then.
+    if rng is None:
+        yield
+        return
+    before = rng.bit_generator.state
+    try:
+        yield
+    except (TypeError, ValueError):
+        rng.bit_generator.state = before
+        raise
 
 
 @contextlib.contextmanager
@@ -502,12 +521,22 @@ def _check_dropout(dropout: Any, rng: Any) -> float:
     return probability
 
 
+def _any_zoneout(zoneout: Any) -> bool:
+    """Return whether anything is kept; the cells check for how many states there are numbers."""
+    given = zoneout if isinstance(zoneout, tuple | list) else (zoneout,)
+    shares = [check_number("zoneout", share, least=0.0, most=1.0) for share in given]
+    return any(shares)
+
+
 def _mask(rng: np.random.Generator, shape: tuple[int, ...], dropout: float) -> Array:
     """Return where an output is kept."""
-    # A generator of its own for each layer, so that more steps change no other layer's mask.
-    own = np.random.default_rng(rng.integers(2**63))
-    kept: Array = own.random(shape) >= dropout
+    kept: Array = _own(rng).random(shape) >= dropout
     return kept
+
+
+def _own(rng: np.random.Generator) -> np.random.Generator:
+    """Return a generator for one use, so that more steps change nothing that others draw."""
+    return np.random.default_rng(rng.integers(2**63))
 
 
 def _dropped(array: Array, mask: Array, dropout: float) -> Array:

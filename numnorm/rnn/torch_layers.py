@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from numnorm.arguments import brief
+
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
@@ -26,6 +28,8 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
 
     Raises
     ------
+    TypeError
+        If `state` is no mapping, or `from_torch` cannot be called.
     ValueError
         If a name is missing, or is there that `stacked` has no use for, such as those of
         projections (``proj_size``), or if an array has a wrong shape.
@@ -42,6 +46,12 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
     >>> rnn.stacked(np.ones((5, 1, 3)), layers, norm=None).y.shape
     (5, 1, 2)
     """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state must be a mapping, such as a state_dict(), got {brief(state)}")
+    if not callable(from_torch):
+        raise TypeError(
+            f"from_torch must be a function, such as lstm_from_torch, got {brief(from_torch)}"
+        )
     count = next(n for n in itertools.count() if n and f"weight_ih_l{n}" not in state)
     suffixes = ("", "_reverse") if "weight_ih_l0_reverse" in state else ("",)
     places = [[f"_l{n}{suffix}" for suffix in suffixes] for n in range(count)]
