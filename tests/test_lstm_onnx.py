@@ -10,8 +10,7 @@ import pytest
 
 from numnorm import rnn
 
-onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+onnx_operator = pytest.importorskip("onnx_operator", reason="ONNX Runtime is not installed")
 pytestmark = pytest.mark.onnxruntime
 
 TIME, BATCH, INPUTS, HIDDEN = 7, 5, 11, 19
@@ -24,34 +23,9 @@ REVERSE = {"forward": [False], "reverse": [True], "bidirectional": [False, True]
 def onnx_lstm(direction, weights, inputs):
     """Run the operator; the names of weights and inputs are those of its arguments."""
     arguments = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c"]
-    present = [name if name in weights or name in inputs else "" for name in arguments]
     outputs = ["Y", "Y_h", "Y_c"]
-    node = onnx.helper.make_node("LSTM", present, outputs, direction=direction, hidden_size=HIDDEN)
-    kinds = {
-        np.dtype(np.float32): onnx.TensorProto.FLOAT,
-        np.dtype(np.int32): onnx.TensorProto.INT32,
-    }
-    graph = onnx.helper.make_graph(
-        [node],
-        "lstm",
-        [
-            onnx.helper.make_tensor_value_info(name, kinds[array.dtype], array.shape)
-            for name, array in inputs.items()
-        ],
-        [
-            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-            for name in outputs
-        ],
-        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    opset = onnx.helper.make_opsetid("", 14)
-    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, inputs)
+    options = {"direction": direction, "hidden_size": HIDDEN}
+    return onnx_operator.run("LSTM", arguments, outputs, weights, inputs, **options)
 
 
 def own_lstm(direction, parameters, x, h=None, c=None, lengths=None):
