@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import check_dtype, check_integer
+from numnorm.arguments import check_dtype, check_generator, check_integer
 from numnorm.rnn.forms import Form, gru_form, lstm_form, rnn_form
 from numnorm.rnn.parameters import (
     GRU,
@@ -36,8 +36,7 @@ def _initial(
 ) -> Any:
     inputs, hidden = check_integer("inputs", inputs, 1), check_integer("hidden", hidden, 1)
     dtype = check_dtype(dtype)
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
+    check_generator(rng)
     values = {
         "weight_x": np.concatenate([_glorot(rng, hidden, inputs) for _ in range(kind.gates)]),
         "weight_h": np.concatenate([_orthogonal(rng, hidden) for _ in range(kind.gates)]),

@@ -100,8 +100,7 @@ def _negative(name: str) -> str:
 def _weights(kind: Kind, names: tuple[str, str], w: Any, r: Any) -> tuple[Array, Array]:
     w, r = _real(names[0], w), _real(names[1], r)
     if r.ndim != 2 or r.shape[0] != kind.gates * r.shape[1]:
-        rows = f"{kind.gates}H" if kind.gates > 1 else "H"
-        raise ValueError(f"{names[1]} must have shape ({rows}, H), got {r.shape}")
+        raise ValueError(f"{names[1]} must have shape ({kind.rows}, H), got {r.shape}")
     if w.ndim != 2 or w.shape[0] != r.shape[0]:
         raise ValueError(f"{names[0]} must have shape ({r.shape[0]}, I), got {w.shape}")
     return w, r

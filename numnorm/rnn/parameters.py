@@ -118,6 +118,11 @@ class Kind(NamedTuple):
     states: tuple[str, ...]
     options: tuple[str, ...]
 
+    @property
+    def rows(self) -> str:
+        """How many rows the weights have, for messages."""
+        return f"{self.gates}H" if self.gates > 1 else "H"
+
 
 LSTM = Kind(
     "lstm",
@@ -188,8 +193,9 @@ def checked(
 def _hidden(kind: Kind, weight_h: Any) -> int:
     shape = as_plain_array("weight_h", weight_h).shape
     if len(shape) != 2 or shape[0] != kind.gates * shape[1] or shape[1] == 0:
-        rows = f"{kind.gates}H" if kind.gates > 1 else "H"
-        raise ValueError(f"weight_h must have shape ({rows}, H) with H at least 1, got {shape}")
+        raise ValueError(
+            f"weight_h must have shape ({kind.rows}, H) with H at least 1, got {shape}"
+        )
     return int(shape[1])
 
 

@@ -5,7 +5,14 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from numnorm.arguments import check_dtype, check_eps, check_flag, check_number, check_shape
+from numnorm.arguments import (
+    check_dtype,
+    check_eps,
+    check_flag,
+    check_generator,
+    check_number,
+    check_shape,
+)
 from numnorm.backends import backend_for
 from numnorm.backends.contract import LSTMForm, Scaling, scaling_by
 from numnorm.rnn.batch_normalized import batch_lstm_backward, batch_lstm_forward
@@ -179,8 +186,8 @@ def _keeps(
     shares: tuple[float, ...], rng: Any, layout: SequenceLayout, width: int, dtype: Any
 ) -> tuple[Any, ...]:
     """Return what a step keeps of each element: drawn, or expected if there is no generator."""
-    if rng is not None and not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
+    if rng is not None:
+        check_generator(rng)
     if not any(shares):
         return (None,) * len(shares)
     if rng is None:
