@@ -90,7 +90,7 @@ class MemoryPool:
 POOL = MemoryPool()
 # What a recurrent cell works in, which no caller sees: small beside what a training loop holds,
 # and without it a short sequence's page faults would take longer than its products.
-WORKING_MEMORY = MemoryPool(1 << 25)
+WORKING_MEMORY = MemoryPool(1 << 27)
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=POOL.forget_threads)

@@ -4,15 +4,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.backends.contract import Norm, Scaling, Steps
+from numnorm.backends.contract import Norm, Scaling
 from numnorm.backends.cpu.arrays import Array
 from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.matrices import matrix_panels
 from numnorm.backends.cpu.memory import tables
 from numnorm.backends.cpu.parallel import run, threads
-from numnorm.backends.cpu.products import packed, packed_shape, product, transposed_product
+from numnorm.backends.cpu.product_gradients import ProductGradients
+from numnorm.backends.cpu.products import packed, packed_shape
 from numnorm.backends.cpu.storage import Storage
-from numnorm.memory_pool import POOL, WORKING_MEMORY
+from numnorm.memory_pool import WORKING_MEMORY
 
 # A thread takes so many rows of a batch at least: its products are faster with more.
 LEAST_ROWS = 4
@@ -116,57 +117,26 @@ def groups_of(batch: int, numbers: int, storage: Storage) -> Groups:
     return Groups(totals.astype(storage.working_dtype), totals, size)
 
 
-class ProductRooms(NamedTuple):
-    """The shapes of what `product_gradients` needs, in its order."""
-
-    weight_x: tuple[int]
-    x: tuple[int]
-    before: tuple[int]
-
-
-def rooms_for_gradients(weights: Weights, rows: int, storage: Storage) -> ProductRooms:
-    """Return the shapes of what `product_gradients` needs."""
-    (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
-    return ProductRooms(
-        packed_shape(width, inputs, storage),
-        packed_shape(rows, inputs, storage),
-        packed_shape(rows, hidden, storage),
-    )
-
-
-def product_gradients(
-    weights: Weights,
-    x: Array,
-    state: Array,
-    steps: Steps,
-    slopes: tuple[Array, Array],
-    rooms: list[Array],
-    storage: Storage,
-) -> tuple[Array, dict[str, Array]]:
-    """Return dx and the gradients of the weights, from those of the products with x and state."""
-    (rows, inputs), width = x.shape, state.shape[1]
-    of_x, of_h = slopes
-    (dx,) = tables(POOL, storage.working_dtype, (rows, inputs))  # the caller gets it
-    product(of_x, packed(weights.x, rooms[0], storage), dx, storage)
-    before = packed(_states_before(state, steps), rooms[2], storage)
-    return dx, {
-        "weight_x": transposed_product(of_x, packed(x, rooms[1], storage), inputs, storage),
-        "weight_h": transposed_product(of_h, before, width, storage),
-    }
-
-
-def _states_before(state: Array, steps: Steps) -> Array:
-    """Return the state that each row was handed."""
-    starts, counts = steps
-    rows = int(counts.sum())
-    if rows == 0 or counts[-1] == counts[0]:
-        return state[:rows]
-    before = np.concatenate(([0], starts[:-1] + counts[0]))
-    return np.concatenate([state[b : b + n] for b, n in zip(before, counts, strict=True)])
-
-
 def run_steps(kernel: Twins, arguments: tuple[Any, ...], rows: int, width: int, most: int) -> None:
     """Run a kernel of all steps: no result depends on how many parts a batch is cut into."""
     parts = min(threads(), most) if most > 1 else 1
     if rows:  # the kernels ask for the rows of the first step
         run(kernel, (*arguments, parts), rows * width * width // 64, parts)
+
+
+def run_back(
+    kernel: Twins,
+    arguments: tuple[Any, ...],
+    slopes: tuple[Array, Array],
+    groups: Groups,
+    gradients: ProductGradients,
+) -> None:
+    """Run a backward kernel of all steps, stretch by stretch.
+
+    It leaves the gradients of a stretch's products with x and with the state in the `slopes`.
+    """
+    most = groups.sums.shape[0]
+    for stretch in gradients.stretches:
+        here = *gradients.steps, stretch.begin, stretch.end, *arguments
+        run_steps(kernel, here, stretch.rows, gradients.weight_h.shape[1], most)
+        gradients.add(stretch, slopes)

@@ -103,7 +103,7 @@ def make_gru_backward(form: GRUForm, storage: Storage) -> Twins:
 
     It takes
 
-    - ``starts, counts`` as the forward pass;
+    - ``starts, counts`` as the forward pass, and ``begin, end``, between which steps it goes;
     - ``weights``, the packed W_h;
     - ``dy (rows, H)``, the gradients of all states;
     - ``dh (batch, H)``, that of the last state, which becomes that of the first;
@@ -112,7 +112,7 @@ def make_gru_backward(form: GRUForm, storage: Storage) -> Twins:
     - for the gates' norm and that of the rest: 1 over the number of elements, the same for the
       scale, and epsilon on the deviation;
     - ``keep (rows, H)`` as the forward pass;
-    - ``dhp, dxp (rows, 3H)``, the results;
+    - ``dhp, dxp (rows of these steps, 3H)``, the results;
     - ``slopes (batch, 3H)``, ``slopes_h (batch, H)`` to work in;
     - ``sums, totals (groups, 10 H)`` of 0, the second float64, for the sums of each group of
       rows, and ``group``, how many that is;
@@ -122,7 +122,7 @@ def make_gru_backward(form: GRUForm, storage: Storage) -> Twins:
     product, row = make_product(lanes, onto=True), _make_row(form, storage)
 
     def kernel(
-        starts, counts, weights, dy, dh, hp, xp, state,
+        starts, counts, begin, end, weights, dy, dh, hp, xp, state,
         offset, offset_h, gamma_h, beta_h, gamma_x, beta_x, mean_h, rstd_h, mean_x, rstd_x,
         gate_mean_share, gate_scale_share, gate_eps_on_deviation,
         rest_mean_share, rest_scale_share, rest_eps_on_deviation, keep,
@@ -148,19 +148,20 @@ def make_gru_backward(form: GRUForm, storage: Storage) -> Twins:
         )  # fmt: skip
         sums, totals = borrowed(sums), borrowed(totals)
         between = max(1, ROWS_BETWEEN_FLUSHES // group)
-        for s in range(starts.size - 1, -1, -1):
+        for s in range(end - 1, begin - 1, -1):
             rows = rows_of_step(counts, s, left, right)
             start, before = starts[s] + left, before_step(starts, s, batch) + left
+            to = start - starts[begin]
             for r in range(rows):
-                i, b = start + r, left + r
+                i, b, k = start + r, left + r, to + r
                 row(
                     hp[i], xp[i], others, saved, state[before + r], dy[i], dh[b], part(keep, i),
                     (slopes[left], slopes_h[left]), _sections(sums[b // group], width), flows,
-                    (dhp[i], dxp[i]), i,
+                    (dhp[k], dxp[k]), i,
                 )  # fmt: skip
             if rows > 0:
                 product(
-                    products, start * 3 * width, 3 * width, 1, rows, weights, 0, 3 * width * lanes,
+                    products, to * 3 * width, 3 * width, 1, rows, weights, 0, 3 * width * lanes,
                     3 * width, states, left * width, width, width,
                 )  # fmt: skip
             if s % between == 0:

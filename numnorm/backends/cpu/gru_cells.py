@@ -15,8 +15,7 @@ from numnorm.backends.cpu.cell_passes import (
     make_weights,
     norm_pair,
     panels,
-    product_gradients,
-    rooms_for_gradients,
+    run_back,
     run_steps,
     scaling_numbers,
     statistics,
@@ -24,6 +23,7 @@ from numnorm.backends.cpu.cell_passes import (
 from numnorm.backends.cpu.gru_backward_kernel import SECTIONS, make_gru_backward
 from numnorm.backends.cpu.gru_forward_kernel import make_gru_forward
 from numnorm.backends.cpu.memory import tables
+from numnorm.backends.cpu.product_gradients import ProductGradients
 from numnorm.backends.cpu.products import packed, packed_shape, product
 from numnorm.backends.cpu.storage import storage_of
 from numnorm.memory_pool import POOL, WORKING_MEMORY
@@ -112,28 +112,27 @@ def backward(
     """Return all gradients; that of the last state becomes that of the first."""
     storage = storage_of(x.dtype)
     (dh,) = dstates
-    rows, (batch, width) = x.shape[0], dh.shape
-    dhp, dxp, slopes, slopes_h, weight_h, *rooms = tables(
+    batch, width = dh.shape
+    gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, storage)
+    dhp, dxp, slopes, slopes_h, weight_h = tables(
         WORKING_MEMORY,
         storage.working_dtype,
-        (rows, 3 * width),
-        (rows, 3 * width),
+        (gradients.most_rows, 3 * width),
+        (gradients.most_rows, 3 * width),
         (batch, 3 * width),
         (batch, width),
         packed_shape(3 * width, width, storage),
-        *rooms_for_gradients(weights, rows, storage),
     )
     groups = groups_of(batch, SECTIONS * width, storage)
     arguments = (
-        *steps, packed(weights.h, weight_h, storage), dy, dh,
+        packed(weights.h, weight_h, storage), dy, dh,
         saved.hp, saved.xp, saved.state, *weights.others, *saved.statistics,
         *flow_numbers(form.norm, scaling, 2 * width), *flow_numbers(form.norm, scaling, width),
         *keeps, dhp, dxp, slopes, slopes_h, *groups,
     )  # fmt: skip
-    run_steps(make_gru_backward(form, storage), arguments, rows, width, groups.sums.shape[0])
-    dx, found = product_gradients(weights, x, saved.state, steps, (dxp, dhp), rooms, storage)
+    run_back(make_gru_backward(form, storage), arguments, (dxp, dhp), groups, gradients)
     total = groups.totals.sum(axis=0)
     offset, offset_h, gamma_h, gamma_x = np.split(total, np.cumsum([3, 1, 3]) * width)
-    found |= {"bias": offset, "bias_h": offset_h, "gamma_h": gamma_h, "gamma_x": gamma_x}
-    found |= {"beta_x": offset, "beta_h": np.concatenate([offset[: 2 * width], offset_h])}
-    return CellGradients(dx, (dh,), found)
+    others = {"bias": offset, "bias_h": offset_h, "gamma_h": gamma_h, "gamma_x": gamma_x}
+    others |= {"beta_x": offset, "beta_h": np.concatenate([offset[: 2 * width], offset_h])}
+    return CellGradients(gradients.x, (dh,), gradients.of_weights() | others)

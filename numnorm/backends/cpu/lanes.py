@@ -272,6 +272,17 @@ def store_first(typing_context, array, index, lanes, number):
     return types.void(array, types.intp, lanes, types.intp), generate
 
 
+def ask_for(builder: Any, place: Any, level: int = 3) -> None:
+    """Ask for what lies at a place, in the first-level cache (3) or the second (2)."""
+    address = builder.bitcast(place, ir.IntType(8).as_pointer())
+    flags = [_INDEX(0), _INDEX(level), _INDEX(1)]  # to read, and data
+    kinds = [argument.type for argument in (address, *flags)]
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), kinds), "llvm.prefetch.p0"
+    )
+    builder.call(function, [address, *flags])
+
+
 def _plain_prefetch(array: Any, index: int) -> None:
     """Ask for what lies at an index, inside the array or beyond, in the second-level cache."""
 
@@ -282,13 +293,7 @@ def prefetch(typing_context, array, index):
 
     def generate(context, builder, signature, arguments):
         place = place_of(context, builder, signature.args[0], arguments, 1)
-        address = builder.bitcast(place, ir.IntType(8).as_pointer())
-        flags = [_INDEX(0), _INDEX(2), _INDEX(1)]  # to read, into the second level, data
-        kinds = [argument.type for argument in (address, *flags)]
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), kinds), "llvm.prefetch.p0"
-        )
-        builder.call(function, [address, *flags])
+        ask_for(builder, place, 2)
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate

@@ -167,26 +167,25 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
 
     It takes
 
-    - ``starts, counts`` as the forward pass; ``weights``, the packed W_h;
+    - ``starts, counts`` as the forward pass; ``begin, end``, between which steps; packed W_h;
     - ``dy (rows, H)``, and ``dh, dc (batch, H)`` of the last step, which become the first's;
     - ``z, xp (rows, 4H)``, ``cell (rows, H)`` and ``carried (batch + rows, H)`` as the forward
       pass left them, the offset, gammas and betas, and its statistics;
     - for both norms: 1 over the number of elements, the same for the scale, and epsilon on the
       deviation;
     - ``keep_h, keep_c (rows, H)`` as the forward pass;
-    - ``dz, dxp (rows, 4H)``, the results, the second None where xp is;
+    - ``dz, dxp (rows of these steps, 4H)``, the results, the second None where xp is;
     - ``gates (batch, 4H)``, ``dn, dcell (batch, H)`` to work in;
     - ``sums, totals (groups, 14 H)`` of 0, the second float64, for the sums of each group of
       rows, and ``group``, how many that is; ``parts`` of the groups.
     """
-    lanes = storage.lanes
+    lanes, direct = storage.lanes, form.gates is None
     # With zoneout, the state's gradient has a share of the step after it already.
     product, row = make_product(lanes, onto=form.zoneout), _make_row(form, storage)
     fill, gate_norm = _make_through_gates(form, storage), make_gate_norm(form, storage)
-    direct = form.gates is None
 
     def kernel(
-        starts, counts, weights, dy, dh, dc, z, xp, cell, carried,
+        starts, counts, begin, end, weights, dy, dh, dc, z, xp, cell, carried,
         offset, gamma_h, beta_h, gamma_x, beta_x, gamma_c, beta_c,
         mean_h, rstd_h, mean_x, rstd_x, mean_c, rstd_c,
         gate_mean_share, gate_scale_share, gate_eps_on_deviation,
@@ -212,13 +211,14 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
         dn, dcell, keeps = borrowed(dn), borrowed(dcell), (borrowed(keep_h), borrowed(keep_c))
         sums, totals = borrowed(sums), borrowed(totals)
         between = max(1, ROWS_BETWEEN_FLUSHES // group)
-        for s in range(starts.size - 1, -1, -1):
+        for s in range(end - 1, begin - 1, -1):
             rows = rows_of_step(counts, s, left, right)
             start, before = starts[s] + left, before_step(starts, s, batch) + left
+            to = start - starts[begin]
             for r in range(rows):
-                i, b = start + r, left + r
+                i, b, k = start + r, left + r, to + r
                 added, of_norms, of_cells = _sections(sums[b // group], width)
-                here = dz[i] if direct else gates[left]
+                here = dz[k] if direct else gates[left]
                 fill(z[i], part(xp, i), of_gates, gate_saved, i, here)
                 row(
                     (dy[i], dh[b]), dc[b], here, carried[before + r], cell[i],
@@ -227,11 +227,11 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
                 )  # fmt: skip
                 gate_norm.gradient(
                     here, z[i], part(xp, i), gate_saved, i, of_gates, gate_flows, of_norms,
-                    (dz[i], part(dxp, i)),
+                    (dz[k], part(dxp, k)),
                 )  # fmt: skip
             if rows > 0:
                 product(
-                    slopes, start * 4 * width, 4 * width, 1, rows, weights, 0, 4 * width * lanes,
+                    slopes, to * 4 * width, 4 * width, 1, rows, weights, 0, 4 * width * lanes,
                     4 * width, states, left * width, width, width,
                 )  # fmt: skip
             if s % between == 0:

@@ -16,8 +16,7 @@ from numnorm.backends.cpu.cell_passes import (
     make_weights,
     norm_pair,
     panels,
-    product_gradients,
-    rooms_for_gradients,
+    run_back,
     run_steps,
     scaling_numbers,
     statistics,
@@ -26,6 +25,7 @@ from numnorm.backends.cpu.lstm_backward_kernel import SECTIONS, make_lstm_backwa
 from numnorm.backends.cpu.lstm_forward_kernel import make_lstm_forward
 from numnorm.backends.cpu.lstm_gates import NORMS
 from numnorm.backends.cpu.memory import tables
+from numnorm.backends.cpu.product_gradients import ProductGradients
 from numnorm.backends.cpu.products import packed, packed_shape, product
 from numnorm.backends.cpu.storage import storage_of
 from numnorm.memory_pool import POOL, WORKING_MEMORY
@@ -151,31 +151,31 @@ def backward(
     """Return all gradients; those of the last states become those of the first."""
     storage = storage_of(x.dtype)
     dh, dc = dstates
-    rows, (batch, width) = x.shape[0], dh.shape
-    dz, dxp, gates, dn, dcell, weight_h, *rooms = tables(
+    batch, width = dh.shape
+    gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, storage)
+    dz, dxp, gates, dn, dcell, weight_h = tables(
         WORKING_MEMORY,
         storage.working_dtype,
-        (rows, 4 * width),
-        (rows if form.by_product else 0, 4 * width),
+        (gradients.most_rows, 4 * width),
+        (gradients.most_rows if form.by_product else 0, 4 * width),
         (batch, 4 * width),
         (batch, width),
         (batch, width),
         packed_shape(4 * width, width, storage),
-        *rooms_for_gradients(weights, rows, storage),
     )
     groups = groups_of(batch, SECTIONS * width, storage)
     arguments = (
-        *steps, packed(weights.h, weight_h, storage), dy, dh, dc,
+        packed(weights.h, weight_h, storage), dy, dh, dc,
         saved.z, saved.xp, saved.cell, saved.carried, *weights.others, *saved.statistics,
         *flow_numbers(form.gates, scaling, 4 * width // _norms_of_gates(form)),
         *flow_numbers(form.cell, scaling, width), *keeps,
         dz, dxp if form.by_product else None, gates, dn, dcell, *groups,
     )  # fmt: skip
-    run_steps(make_lstm_backward(form, storage), arguments, rows, width, groups.sums.shape[0])
     slopes = dxp if form.by_product else dz, dz
-    dx, of_weights = product_gradients(weights, x, saved.state, steps, slopes, rooms, storage)
+    run_back(make_lstm_backward(form, storage), arguments, slopes, groups, gradients)
     sections = np.cumsum([4 * width, 4 * width, 4 * width, width])
     offset, gamma_h, gamma_x, gamma_c, beta_c = np.split(groups.totals.sum(axis=0), sections)
     of_norms = {"gamma_x": gamma_x, "gamma_h": gamma_h, "gamma_c": gamma_c, "beta_c": beta_c}
     added = {"bias": offset, "beta_x": offset, "beta_h": offset}
-    return CellGradients(dx, (dh, dc), of_weights | of_norms | added)
+    of_weights = gradients.of_weights()
+    return CellGradients(gradients.x, (dh, dc), of_weights | of_norms | added)

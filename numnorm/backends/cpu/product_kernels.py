@@ -5,7 +5,7 @@ import math
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lane_blocks import make_transpose
-from numnorm.backends.cpu.lanes import make_load, make_load_first, store
+from numnorm.backends.cpu.lanes import make_load, make_load_first, prefetch, store
 from numnorm.backends.cpu.product_tiles import make_product, tiling
 from numnorm.backends.cpu.storage import Storage
 
@@ -94,6 +94,7 @@ def make_columns_product(storage: Storage) -> Twins:
         for k in range(deep):
             row, place = a[start + k], k * step
             for r in range(0, whole, lanes):
+                prefetch(row, left + r + step)
                 store(block, place + r, load(row, left + r))
             if whole < rows:
                 last = load_first(row, left + whole, rows - whole)

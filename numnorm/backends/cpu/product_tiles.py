@@ -16,6 +16,7 @@ from numba.core import cgutils, config, types
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import (
     FLAGS,
+    ask_for,
     compiled_as,
     constant,
     load_first_from,
@@ -125,11 +126,11 @@ def _make_tile(
             for p in range(panels):
                 start = c_at + r * c_row + p * lanes
                 place = slice(start, start + width)
-                total = c[place].copy() if onto else np.zeros(width, c.dtype)
+                total = np.zeros(width, c.dtype)
                 for k in range(depth):
                     left = b_at + p * panel + k * lanes
                     total += a[at + r * row + k * step] * b[left : left + width]
-                c[place] = total
+                c[place] = c[place] + total if onto else total
 
     @compiled_as(plain)
     def tile(typing_context, a, at, row, step, b, b_at, panel, depth, c, c_at, c_row, rest):
@@ -143,10 +144,10 @@ def _make_tile(
             )
             _, _, row, step, _, _, panel, depth, _, _, c_row, rest = arguments
             block = _Block(builder, rows, panels, ir.VectorType(left.type.pointee, lanes))
-            block.begin(target, c_row, rest if partial else None, onto=onto)
+            block.begin(target, c_row, onto=onto)
             with cgutils.for_range(builder, depth) as loop:
                 block.add(left, loop.index, row, step, right, panel)
-            block.end(rest if partial else None)
+            block.end(rest if partial else None, onto=onto)
             return context.get_dummy_value()
 
         return types.void(*kinds), generate
@@ -163,17 +164,14 @@ class _Block:
         self.sums = {key: cgutils.alloca_once(builder, kind) for key in self.keys}
         self.places: dict[tuple[int, int], Any] = {}
 
-    def begin(self, target: Any, row: Any, rest: Any, *, onto: bool) -> None:
-        """Begin with what is there, or with 0."""
+    def begin(self, target: Any, row: Any, *, onto: bool) -> None:
+        """Begin with 0, and ask for what the sums will be added to."""
         for r, p in self.keys:
             line = self.builder.gep(target, [self.builder.mul(row, _size(r))])
             place = self._lanes_at(line, _size(p * self.kind.count))
-            first = constant(self.kind, 0.0)
-            if onto and rest is not None:
-                first = load_first_from(self.builder, place, rest)
-            elif onto:
-                first = load_from(self.builder, place)
-            self.builder.store(first, self.sums[r, p])
+            if onto:
+                ask_for(self.builder, place)
+            self.builder.store(constant(self.kind, 0.0), self.sums[r, p])
             self.places[r, p] = place
 
     def add(self, left: Any, k: Any, row: Any, step: Any, right: Any, panel: Any) -> None:
@@ -193,14 +191,19 @@ class _Block:
                 builder.store(total, self.sums[r, p])
             place = builder.gep(place, [row])
 
-    def end(self, rest: Any) -> None:
-        """Store the sums."""
-        for key in self.keys:
-            total = self.builder.load(self.sums[key])
+    def end(self, rest: Any, *, onto: bool) -> None:
+        """Store the sums, or add them to what is there."""
+        builder = self.builder
+        for key, place in self.places.items():
+            total = builder.load(self.sums[key])
+            if onto and rest is not None:
+                total = builder.fadd(load_first_from(builder, place, rest), total, flags=FLAGS)
+            elif onto:
+                total = builder.fadd(load_from(builder, place), total, flags=FLAGS)
             if rest is None:
-                store_at(self.builder, self.places[key], total)
+                store_at(builder, place, total)
             else:
-                store_first_at(self.builder, self.places[key], total, rest)
+                store_first_at(builder, place, total, rest)
 
     def _lanes_at(self, start: Any, offset: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(start, [offset]), self.kind.as_pointer())

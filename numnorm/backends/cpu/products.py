@@ -55,6 +55,12 @@ def product(a: Array, b: Array, result: Array, storage: Storage) -> Array:
 def transposed_product(a: Array, b: Array, width: int, storage: Storage) -> Array:
     """Return ``a.T @ b`` for a packed b of so many columns."""
     result = np.zeros((a.shape[1], width), storage.working_dtype)
+    return add_transposed_product(a, b, result, storage)
+
+
+def add_transposed_product(a: Array, b: Array, result: Array, storage: Storage) -> Array:
+    """Return `result` with ``a.T @ b`` added to it, for a packed b."""
     parts = max(1, min(64, a.shape[1] // _LEAST_ROWS))
-    run(_kernel(make_columns_product, storage), (a, b, result, parts), a.size * width // 64, parts)
+    work = a.size * result.shape[1] // 64
+    run(_kernel(make_columns_product, storage), (a, b, result, parts), work, parts)
     return result

@@ -76,14 +76,14 @@ def make_rnn_backward(form: RNNForm, storage: Storage) -> Twins:
 
     It takes
 
-    - ``starts, counts`` as the forward pass;
+    - ``starts, counts`` as the forward pass, and ``begin, end``, between which steps it goes;
     - ``weights``, the packed W_h;
     - ``dy (rows, H)``, the gradients of all states;
     - ``dh (batch, H)``, that of the last state, which becomes that of the first;
     - ``z (rows, H)`` as the forward pass left it, the offset, gamma and beta, mean and rstd;
     - 1 over the number of elements, the same for the scale, and epsilon on the deviation;
     - ``keep (rows, H)`` as the forward pass;
-    - ``dz (rows, H)``, the result, and ``slopes (batch, H)`` to work in;
+    - ``dz (rows of these steps, H)``, the result, and ``slopes (batch, H)`` to work in;
     - ``sums, totals (groups, 2 H)`` of 0, the second float64, for the sums of each group of rows,
       and ``group``, how many that is;
     - ``parts`` of the groups.
@@ -93,7 +93,7 @@ def make_rnn_backward(form: RNNForm, storage: Storage) -> Twins:
     product, row = make_product(lanes, onto=form.zoneout), _make_row(form, storage)
 
     def kernel(
-        starts, counts, weights, dy, dh, z, offset, gamma, beta, mean, rstd,
+        starts, counts, begin, end, weights, dy, dh, z, offset, gamma, beta, mean, rstd,
         mean_share, scale_share, eps_on_deviation, keep, dz, slopes, sums, totals, group,
         parts, first, last,
     ):  # fmt: skip
@@ -107,19 +107,20 @@ def make_rnn_backward(form: RNNForm, storage: Storage) -> Twins:
         saved, flows = (borrowed(mean), borrowed(rstd)), (mean_share, scale_share, eps_on_deviation)
         sums, totals = borrowed(sums), borrowed(totals)
         between = max(1, ROWS_BETWEEN_FLUSHES // group)
-        for s in range(starts.size - 1, -1, -1):
+        for s in range(end - 1, begin - 1, -1):
             rows = rows_of_step(counts, s, left, right)
             start = starts[s] + left
+            to = start - starts[begin]
             for r in range(rows):
                 i, b = start + r, left + r
                 here = sums[b // group]
                 row(
                     z[i], others, saved, dy[i], dh[b], part(keep, i), slopes[left],
-                    (here[:width], here[width:]), flows, dz[i], i,
+                    (here[:width], here[width:]), flows, dz[to + r], i,
                 )  # fmt: skip
             if rows > 0:
                 product(
-                    products, start * width, width, 1, rows, weights, 0, width * lanes, width,
+                    products, to * width, width, 1, rows, weights, 0, width * lanes, width,
                     states, left * width, width, width,
                 )  # fmt: skip
             if s % between == 0:

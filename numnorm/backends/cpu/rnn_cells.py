@@ -15,13 +15,13 @@ from numnorm.backends.cpu.cell_passes import (
     make_weights,
     norm_pair,
     panels,
-    product_gradients,
-    rooms_for_gradients,
+    run_back,
     run_steps,
     scaling_numbers,
     statistics,
 )
 from numnorm.backends.cpu.memory import tables
+from numnorm.backends.cpu.product_gradients import ProductGradients
 from numnorm.backends.cpu.products import packed, packed_shape, product
 from numnorm.backends.cpu.rnn_backward_kernel import SECTIONS, make_rnn_backward
 from numnorm.backends.cpu.rnn_forward_kernel import make_rnn_forward
@@ -98,23 +98,22 @@ def backward(
     """Return all gradients; that of the last state becomes that of the first."""
     storage = storage_of(x.dtype)
     (dh,) = dstates
-    rows, (batch, width) = x.shape[0], dh.shape
-    dz, slopes, weight_h, *rooms = tables(
+    batch, width = dh.shape
+    gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, storage)
+    dz, slopes, weight_h = tables(
         WORKING_MEMORY,
         storage.working_dtype,
-        (rows, width),
+        (gradients.most_rows, width),
         (batch, width),
         packed_shape(width, width, storage),
-        *rooms_for_gradients(weights, rows, storage),
     )
     groups = groups_of(batch, SECTIONS * width, storage)
     arguments = (
-        *steps, packed(weights.h, weight_h, storage), dy, dh,
+        packed(weights.h, weight_h, storage), dy, dh,
         saved.z, *weights.others, *saved.statistics, *flow_numbers(form.norm, scaling, width),
         *keeps, dz, slopes, *groups,
     )  # fmt: skip
-    run_steps(make_rnn_backward(form, storage), arguments, rows, width, groups.sums.shape[0])
-    dx, found = product_gradients(weights, x, saved.state, steps, (dz, dz), rooms, storage)
+    run_back(make_rnn_backward(form, storage), arguments, (dz, dz), groups, gradients)
     offset, gamma = np.split(groups.totals.sum(axis=0), 2)
-    found |= {"bias": offset, "beta": offset, "gamma": gamma}
-    return CellGradients(dx, (dh,), found)
+    others = {"bias": offset, "beta": offset, "gamma": gamma}
+    return CellGradients(gradients.x, (dh,), gradients.of_weights() | others)
