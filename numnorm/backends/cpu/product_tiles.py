@@ -169,8 +169,7 @@ class _Block:
         for r, p in self.keys:
             line = self.builder.gep(target, [self.builder.mul(row, _size(r))])
             place = self._lanes_at(line, _size(p * self.kind.count))
-            if onto:
-                ask_for(self.builder, place)
+            ask_for(self.builder, place)
             self.builder.store(constant(self.kind, 0.0), self.sums[r, p])
             self.places[r, p] = place
 
