@@ -19,23 +19,25 @@ def _is_matrix(kind):
     return isinstance(kind, types.Array) and kind.ndim == 2
 
 
-def working_sums(total, like):
-    """Return zeros of the type of `like` for a 2-D total, None for the other forms."""
+def working_sums(total, like, head):
+    """Return zeros of the type of `like` for a 2-D total, None for the other forms.
+
+    Its first `head` elements lie before a cache line.
+    """
     if total is None or total.ndim == 1:
         return None
     return np.zeros(total.shape, type(like))
 
 
 @overload(working_sums)
-def _working_sums(total, like):
+def _working_sums(total, like, head):
     if not _is_matrix(total):
-        return lambda total, like: None
+        return lambda total, like, head: None
     kind, itemsize = (np.float32, 4) if like == types.float32 else (np.float64, 8)
 
-    def implementation(total, like):
-        # From a cache line on, so that no vector of them lies in two.
+    def implementation(total, like, head):
         memory = np.zeros(total.size + _LINE // itemsize, kind)
-        offset = -memory.ctypes.data % _LINE // itemsize
+        offset = -(memory.ctypes.data + head * itemsize) % _LINE // itemsize
         return memory[offset : offset + total.size].reshape(total.shape)
 
     return implementation

@@ -112,8 +112,8 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     @inlined
     def gradient(dy, x, mean, rstd, i, gamma, beta, flows, sums, dx):
         found, weights = saved(mean, rstd, i), (gamma, beta)
-        sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, found, weights, targets_of(sums))
-        input_gradients(dy, x, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
+        sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, found, weights, targets_of(sums))
+        input_gradients(dy, x, 0, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
 
     return CellNorm(statistics, save, saved, put, got, apply, gradient)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_load_first, prefetch, store, store_first
-from numnorm.backends.cpu.optional_lanes import make_elements, make_first_elements
+from numnorm.backends.cpu.lanes import make_load, make_load_some, prefetch, store, store_some
+from numnorm.backends.cpu.optional_lanes import make_elements, make_some_elements
 from numnorm.backends.cpu.storage import Storage
 
 # How many rows are taken at once.
@@ -63,11 +63,11 @@ def whole_lanes(count: int, ahead: int = 0) -> Access:
 @functools.cache
 def first_lanes(count: int) -> Access:
     """Return the access to the first of `count` lanes; the others are read as 0."""
-    load_first, elements = make_load_first(count), make_first_elements(count)
+    load_some, elements = make_load_some(count), make_some_elements(count)
     return Access(
-        inlined(lambda array, j, rest: load_first(array, j, rest)),
-        inlined(lambda values, j, rest, default: elements(values, j, rest, default)),
-        inlined(lambda array, j, lanes, rest: store_first(array, j, lanes, rest)),
+        inlined(lambda array, j, rest: load_some(array, j, 0, rest)),
+        inlined(lambda values, j, rest, default: elements(values, j, 0, rest, default)),
+        inlined(lambda array, j, lanes, rest: store_some(array, j, lanes, 0, rest)),
     )
 
 

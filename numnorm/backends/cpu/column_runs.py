@@ -12,7 +12,7 @@ import numpy as np
 
 from numnorm.backends.cpu.column_reading import GROUP, Access, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import first_of, make_load, make_load_first, make_zeros, total
+from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, some_of, total
 from numnorm.backends.cpu.row_statistics import STRETCH
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import channel_gradient, channel_output
@@ -163,7 +163,7 @@ def make_gradient_sums(storage: Storage) -> Callable[..., Any]:
     They are the sums of ``dy * (x * scale - high) * rstd`` and of dy, in float64.
     """
     real, widen, count = storage.working, storage.widen, 2 * storage.lanes
-    load, load_first, zeros = make_load(count), make_load_first(count), make_zeros(real, count)
+    load, load_some, zeros = make_load(count), make_load_some(count), make_zeros(real, count)
 
     @inlined
     def stretch_sums(dy, x, start, stop, scale, high, rstd):
@@ -175,9 +175,9 @@ def make_gradient_sums(storage: Storage) -> Callable[..., Any]:
             two = two + slope
         rest = stop - whole
         if rest > 0:
-            slope = widen(load_first(dy, whole, rest))
-            xhat = (widen(load_first(x, whole, rest)) * scale - high) * rstd
-            one = one + slope * first_of(xhat, rest)
+            slope = widen(load_some(dy, whole, 0, rest))
+            xhat = (widen(load_some(x, whole, 0, rest)) * scale - high) * rstd
+            one = one + slope * some_of(xhat, 0, rest)
             two = two + slope
         return total(one), total(two)
 

@@ -12,7 +12,7 @@ from typing import Any
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.column_reading import GROUP, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_load_first, make_zeros, store
+from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, store
 from numnorm.backends.cpu.storage import Storage
 
 # The most channels of a tile: a multiple of every number of lanes.
@@ -23,12 +23,12 @@ TILE = 512
 def make_fill(storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``fill(target, source, start, width)``, converted, with zeros behind."""
     widen, count = storage.widen, storage.lanes
-    load_first = make_load_first(count)
+    load_some = make_load_some(count)
 
     @inlined
     def fill(target, source, start, width):
         for t in range(0, width, count):
-            store(target, t, widen(load_first(source, start + t, width - t)))
+            store(target, t, widen(load_some(source, start + t, 0, width - t)))
 
     return fill
 

@@ -125,27 +125,29 @@ def total(typing_context, lanes):
     return lanes.element(lanes), generate
 
 
-def _plain_first_of(lanes: Any, count: int) -> Any:
-    """Return the first `count` lanes, and 0 in the others."""
-    return np.where(np.arange(lanes.size) < count, lanes, lanes.dtype.type(0))
+def _plain_some_of(lanes: Any, low: int, high: int) -> Any:
+    """Return the lanes from `low` to `high`, and 0 in the others."""
+    lane = np.arange(lanes.size)
+    return np.where((low <= lane) & (lane < high), lanes, lanes.dtype.type(0))
 
 
-@compiled_as(_plain_first_of)
-def first_of(typing_context, lanes, count):
-    """Return the first `count` lanes, and 0 in the others."""
+@compiled_as(_plain_some_of)
+def some_of(typing_context, lanes, low, high):
+    """Return the lanes from `low` to `high`, and 0 in the others."""
 
     def generate(context, builder, signature, arguments):
-        value, number = arguments
-        chosen = _chosen(builder, number, lanes.count)
+        value = arguments[0]
+        chosen = _chosen(builder, arguments[1:], lanes.count)
         return builder.select(chosen, value, ir.Constant(value.type, None))
 
-    return lanes(lanes, types.intp), generate
+    return lanes(lanes, types.intp, types.intp), generate
 
 
-def _chosen(builder: Any, count: Any, lanes: int) -> Any:
-    """Return which lanes are among the first `count`."""
-    limit = spread(builder, builder.trunc(count, _INDEX), lanes)
-    return builder.icmp_signed("<", numbered(range(lanes)), limit)
+def _chosen(builder: Any, bounds: Any, lanes: int) -> Any:
+    """Return which lanes lie between two bounds."""
+    low, high = (spread(builder, builder.trunc(bound, _INDEX), lanes) for bound in bounds)
+    lane = numbered(range(lanes))
+    return builder.and_(builder.icmp_signed("<=", low, lane), builder.icmp_signed("<", lane, high))
 
 
 # Memory
@@ -163,10 +165,10 @@ def load_from(builder: Any, place: Any) -> Any:
     return builder.load(place, align=_alignment(place.type.pointee))
 
 
-def load_first_from(builder: Any, place: Any, number: Any) -> Any:
-    """Return the first lanes at a place, and 0 in the others."""
+def load_some_from(builder: Any, place: Any, bounds: Any) -> Any:
+    """Return the lanes at a place that lie between two bounds, and 0 in the others."""
     kind = place.type.pointee
-    chosen, rest = _chosen(builder, number, kind.count), ir.Constant(kind, None)
+    chosen, rest = _chosen(builder, bounds, kind.count), ir.Constant(kind, None)
     return _masked(builder, "load", kind, [place, _INDEX(_alignment(kind)), chosen, rest])
 
 
@@ -175,10 +177,10 @@ def store_at(builder: Any, place: Any, lanes: Any) -> None:
     builder.store(lanes, place, align=_alignment(place.type.pointee))
 
 
-def store_first_at(builder: Any, place: Any, lanes: Any, number: Any) -> None:
-    """Store the first lanes at a place."""
+def store_some_at(builder: Any, place: Any, lanes: Any, bounds: Any) -> None:
+    """Store the lanes between two bounds at a place."""
     kind = place.type.pointee
-    arguments = [lanes, place, _INDEX(_alignment(kind)), _chosen(builder, number, kind.count)]
+    arguments = [lanes, place, _INDEX(_alignment(kind)), _chosen(builder, bounds, kind.count)]
     _masked(builder, "store", ir.VoidType(), arguments)
 
 
@@ -217,22 +219,22 @@ def make_load(count: int) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_load_first(count: int) -> Callable[..., Any]:
-    """Return a compiled ``load_first(array, index, number)``: the other lanes are 0."""
+def make_load_some(count: int) -> Callable[..., Any]:
+    """Return a compiled ``load_some(array, index, low, high)``: the other lanes are 0."""
 
-    def plain(array, index, number):
+    def plain(array, index, low, high):
         lanes = np.zeros(count, array.dtype)
-        part = array[index : index + min(number, count)]
-        lanes[: part.size] = part
+        here = slice(index + low, index + min(high, count))
+        lanes[low : low + array[here].size] = array[here]
         return lanes
 
     @compiled_as(plain)
-    def operation(typing_context, array, index, number):
+    def operation(typing_context, array, index, low, high):
         def generate(context, builder, signature, arguments):
             place = place_of(context, builder, signature.args[0], arguments, count)
-            return load_first_from(builder, place, arguments[2])
+            return load_some_from(builder, place, arguments[2:])
 
-        return Lanes(array.dtype, count)(array, types.intp, types.intp), generate
+        return Lanes(array.dtype, count)(array, *[types.intp] * 3), generate
 
     return operation
 
@@ -254,22 +256,21 @@ def store(typing_context, array, index, lanes):
     return types.void(array, types.intp, lanes), generate
 
 
-def _plain_store_first(array: Any, index: int, lanes: Any, number: int) -> None:
-    """Store the first `number` lanes."""
-    count = min(number, lanes.size)
-    array[index : index + count] = lanes[:count]
+def _plain_store_some(array: Any, index: int, lanes: Any, low: int, high: int) -> None:
+    """Store the lanes from `low` to `high`."""
+    array[index + low : index + min(high, lanes.size)] = lanes[low:high]
 
 
-@compiled_as(_plain_store_first)
-def store_first(typing_context, array, index, lanes, number):
-    """Store the first `number` lanes."""
+@compiled_as(_plain_store_some)
+def store_some(typing_context, array, index, lanes, low, high):
+    """Store the lanes from `low` to `high`."""
 
     def generate(context, builder, signature, arguments):
         place = place_of(context, builder, signature.args[0], arguments, lanes.count)
-        store_first_at(builder, place, *arguments[2:])
+        store_some_at(builder, place, arguments[2], arguments[3:])
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, lanes, types.intp), generate
+    return types.void(array, types.intp, lanes, types.intp, types.intp), generate
 
 
 def ask_for(builder: Any, place: Any, level: int = 3) -> None:

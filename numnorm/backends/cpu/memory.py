@@ -27,10 +27,11 @@ def address_of(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def empty_like(source: Array, inputs: tuple[Any, ...]) -> Array:
+def empty_like(source: Array, inputs: tuple[Any, ...], *, in_line: bool = False) -> Array:
     """Return an uninitialized array like a C-contiguous one, placed well for a kernel's output.
 
-    The kernel reads `source` and those of the `inputs` that are arrays.
+    The kernel reads `source` and those of the `inputs` that are arrays. The output begins on a
+    cache line or, if it is to be `in_line`, as far into one as `source`.
     """
     if source.nbytes < _SMALL:
         return np.empty_like(source)
@@ -39,6 +40,8 @@ def empty_like(source: Array, inputs: tuple[Any, ...]) -> Array:
     large = [a for a in inputs if isinstance(a, np.ndarray) and a.nbytes == source.nbytes]
     addresses = [address_of(array) for array in (source, *large)]
     offset = -address_of(memory) % _PAGE + _best_residue(addresses)
+    if in_line:
+        offset += addresses[0] % _LINE
     return np.ndarray(source.shape, source.dtype, buffer=memory, offset=offset)
 
 

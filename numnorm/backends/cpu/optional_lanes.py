@@ -10,13 +10,13 @@ from numba.core import types
 from numnorm.backends.cpu.lanes import (
     Lanes,
     compiled_as,
-    load_first_from,
     load_from,
+    load_some_from,
     make_load,
-    make_load_first,
+    make_load_some,
     place_of,
     store_at,
-    store_first_at,
+    store_some_at,
 )
 
 
@@ -54,28 +54,28 @@ def make_elements(count: int) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_first_elements(count: int) -> Callable[..., Any]:
-    """Return a compiled ``first_elements(values, index, number, default)``, 0 in other lanes."""
-    load_first = make_load_first(count)
+def make_some_elements(count: int) -> Callable[..., Any]:
+    """Return a compiled ``some_elements(values, index, low, high, default)``, 0 in other lanes."""
+    load_some = make_load_some(count)
 
-    def plain(values, index, number, default):
+    def plain(values, index, low, high, default):
         if isinstance(values, np.ndarray):
-            return load_first(values, index, number)
+            return load_some(values, index, low, high)
         return default if values is None else values
 
     @compiled_as(plain)
-    def first_elements(typing_context, values, index, number, default):
+    def some_elements(typing_context, values, index, low, high, default):
         result = _result_of(values, default, count)
 
         def generate(context, builder, signature, arguments):
             if not isinstance(values, types.Array):
-                return arguments[3 if values == types.none else 0]
+                return arguments[4 if values == types.none else 0]
             place = place_of(context, builder, values, arguments, count)
-            return load_first_from(builder, place, arguments[2])
+            return load_some_from(builder, place, arguments[2:4])
 
-        return result(values, types.intp, types.intp, default), generate
+        return result(values, *[types.intp] * 3, default), generate
 
-    return first_elements
+    return some_elements
 
 
 def _plain_add(target: Any, index: int, lanes: Any) -> None:
@@ -117,21 +117,23 @@ def add_in_turn(typing_context, target, index, a, b, c, d):
     return types.void(target, types.intp, a, b, c, d), generate
 
 
-def _plain_add_first(target: Any, index: int, lanes: Any, number: int) -> None:
+def _plain_add_some(target: Any, index: int, lanes: Any, low: int, high: int) -> None:
     if target is not None:
-        count = min(number, lanes.size)
-        target[index : index + count] += lanes[:count]
+        target[index + low : index + min(high, lanes.size)] += lanes[low:high]
 
 
-@compiled_as(_plain_add_first)
-def add_first(typing_context, target, index, lanes, number):
-    """Add the first lanes to an array, if there is one."""
+@compiled_as(_plain_add_some)
+def add_some(typing_context, target, index, lanes, low, high):
+    """Add the lanes from `low` to `high` to an array, if there is one."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
-            place = place_of(context, builder, target, arguments, lanes.count)
-            before = load_first_from(builder, place, arguments[3])
-            store_first_at(builder, place, builder.fadd(before, arguments[2]), arguments[3])
+            place, bounds = (
+                place_of(context, builder, target, arguments, lanes.count),
+                arguments[3:],
+            )
+            before = load_some_from(builder, place, bounds)
+            store_some_at(builder, place, builder.fadd(before, arguments[2]), bounds)
         return context.get_dummy_value()
 
-    return types.void(target, types.intp, lanes, types.intp), generate
+    return types.void(target, types.intp, lanes, types.intp, types.intp), generate

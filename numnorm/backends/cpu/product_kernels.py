@@ -5,7 +5,7 @@ import math
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lane_blocks import make_transpose
-from numnorm.backends.cpu.lanes import make_load, make_load_first, prefetch, store
+from numnorm.backends.cpu.lanes import make_load, make_load_some, prefetch, store
 from numnorm.backends.cpu.product_tiles import make_product, tiling
 from numnorm.backends.cpu.storage import Storage
 
@@ -18,7 +18,7 @@ _ROWS = 480
 def make_pack(storage: Storage) -> Twins:
     """Return a kernel of ``a (depth, width), panels (flat), parts``: a, packed."""
     lanes = storage.lanes
-    load, load_first = make_load(lanes), make_load_first(lanes)
+    load, load_some = make_load(lanes), make_load_some(lanes)
 
     def kernel(a, panels, parts, first, last):
         stand_alone()
@@ -29,7 +29,7 @@ def make_pack(storage: Storage) -> Twins:
             left = p * lanes
             here = min(lanes, width - left)
             for k in range(start, stop):
-                row = load(a[k], left) if here == lanes else load_first(a[k], left, here)
+                row = load(a[k], left) if here == lanes else load_some(a[k], left, 0, here)
                 store(panels, (p * depth + k) * lanes, row)
 
     return twins(f"product.pack.{storage.name}", kernel)
@@ -84,7 +84,7 @@ def make_columns_product(storage: Storage) -> Twins:
     """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
     lanes, most = storage.lanes, tiling().rows[0]
     product = make_product(lanes, onto=True)
-    load, load_first = make_load(lanes), make_load_first(lanes)
+    load, load_some = make_load(lanes), make_load_some(lanes)
     step = math.lcm(most, lanes)
     scratch = make_scratch(storage.working, _DEPTH * step)
 
@@ -97,7 +97,7 @@ def make_columns_product(storage: Storage) -> Twins:
                 prefetch(row, left + r + step)
                 store(block, place + r, load(row, left + r))
             if whole < rows:
-                last = load_first(row, left + whole, rows - whole)
+                last = load_some(row, left + whole, 0, rows - whole)
                 store(block, place + whole, last)
 
     def kernel(a, b, c, parts, first, last):

@@ -19,11 +19,11 @@ from numnorm.backends.cpu.lanes import (
     ask_for,
     compiled_as,
     constant,
-    load_first_from,
     load_from,
+    load_some_from,
     spread,
     store_at,
-    store_first_at,
+    store_some_at,
 )
 
 
@@ -196,13 +196,15 @@ class _Block:
         for key, place in self.places.items():
             total = builder.load(self.sums[key])
             if onto and rest is not None:
-                total = builder.fadd(load_first_from(builder, place, rest), total, flags=FLAGS)
+                total = builder.fadd(
+                    load_some_from(builder, place, (_size(0), rest)), total, flags=FLAGS
+                )
             elif onto:
                 total = builder.fadd(load_from(builder, place), total, flags=FLAGS)
             if rest is None:
                 store_at(builder, place, total)
             else:
-                store_first_at(builder, place, total, rest)
+                store_some_at(builder, place, total, (_size(0), rest))
 
     def _lanes_at(self, start: Any, offset: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(start, [offset]), self.kind.as_pointer())

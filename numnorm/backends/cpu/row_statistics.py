@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import first_of, make_load, make_load_first, make_zeros, total
+from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, some_of, total
 from numnorm.backends.cpu.storage import Storage
 
 # Sums of this many elements are taken in the working type, and added up in float64: long enough
@@ -28,7 +28,7 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
     The two sums, of ``row * scale - high`` and of its squares, are taken `count` lanes at a time.
     """
     widen = storage.widen
-    load, load_first = make_load(count), make_load_first(count)
+    load, load_some = make_load(count), make_load_some(count)
     zeros = make_zeros(storage.working, count)
 
     @inlined
@@ -41,7 +41,7 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
             second = second + deviation * deviation
         rest = stop - whole
         if rest > 0:
-            deviation = first_of(widen(load_first(row, whole, rest)) * scale - high, rest)
+            deviation = some_of(widen(load_some(row, whole, 0, rest)) * scale - high, 0, rest)
             first = first + deviation
             second = second + deviation * deviation
         return first, second
@@ -57,7 +57,7 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     without centring high and low are None and `m2` is the sum of squares.
     """
     real, widen, lanes = storage.working, storage.widen, storage.lanes
-    load_first = make_load_first(lanes)
+    load_some = make_load_some(lanes)
     deviation_sums = make_deviation_sums(storage, 2 * lanes)
 
     @inlined
@@ -75,7 +75,7 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         # Around the first element, so that a constant row gives exactly that constant.
         origin = widen(row[0]) * scale
         n = min(row.size, lanes)
-        near = first_of(widen(load_first(row, 0, n)) * scale - origin, n)
+        near = some_of(widen(load_some(row, 0, 0, n)) * scale - origin, 0, n)
         return real(origin + total(near) / real(n))
 
     @inlined

@@ -12,18 +12,15 @@ from typing import Any
 
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import (
-    first_of,
     make_load,
-    make_load_first,
+    make_load_some,
     make_totals,
     make_zeros,
+    some_of,
     store,
 )
 from numnorm.backends.cpu.row_statistics import make_deviation_sums
 from numnorm.backends.cpu.storage import Storage
-
-# The widest narrow row, in bytes of the working type.
-NARROW = 1 << 10
 
 
 def room_for_sums(storage: Storage) -> int:
@@ -40,7 +37,7 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     """
     real, widen, lanes = storage.working, storage.widen, storage.lanes
     half = lanes * lanes
-    load, load_first, totals = make_load(lanes), make_load_first(lanes), make_totals(lanes)
+    load, load_some, totals = make_load(lanes), make_load_some(lanes), make_totals(lanes)
     deviation_sums, zeros = make_deviation_sums(storage, lanes), make_zeros(real, lanes)
 
     @inlined
@@ -50,7 +47,7 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         for t in range(number):
             origin = widen(x[t][0])
             highs[t] = origin
-            store(room, t * lanes, first_of(widen(load_first(x[t], 0, n)) - origin, n))
+            store(room, t * lanes, some_of(widen(load_some(x[t], 0, 0, n)) - origin, 0, n))
         store(highs, 0, load(highs, 0) + totals(room) * (real(1) / real(n)))
 
     @inlined

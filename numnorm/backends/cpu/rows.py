@@ -188,8 +188,10 @@ def row_backward(
     if beta is not None:
         beta = _weight(norm, "beta", beta, layout, storage)
     dtype = gradient_dtype(names.gamma, given, x.dtype) if norm.parameters else x.dtype
-    if out is None:
-        target = np.empty_like(source) if plan.small else empty_like(source, (slope,))
+    if out is None and plan.small:
+        target = np.empty_like(source)
+    elif out is None:
+        target = empty_like(source, (slope,), in_line=True)
     else:
         inputs = slope, rstd, mean, gamma, beta
         target = output_like(source, x, names.x, out, storage, order, inputs)

@@ -12,22 +12,23 @@ import numpy as np
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import (
-    first_of,
     make_load,
-    make_load_first,
+    make_load_some,
     make_zeros,
     prefetch,
+    some_of,
     store,
-    store_first,
+    store_some,
     total,
 )
+from numnorm.backends.cpu.line_heads import LINE
 from numnorm.backends.cpu.optional import make_centre
 from numnorm.backends.cpu.optional_lanes import (
     add,
-    add_first,
     add_in_turn,
+    add_some,
     make_elements,
-    make_first_elements,
+    make_some_elements,
 )
 from numnorm.backends.cpu.row_statistics import STRETCH
 from numnorm.backends.cpu.storage import Storage
@@ -57,8 +58,8 @@ def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., 
     """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time."""
     forward, centred = inlined(formula.forward), make_centre(formula.centred)
     real, widen, narrow = storage.working, storage.widen, storage.narrow
-    load, load_first = make_load(count), make_load_first(count)
-    elements, first_elements = make_elements(count), make_first_elements(count)
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
 
     @inlined
     def mapped(x, statistics, gamma, beta):
@@ -74,58 +75,96 @@ def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., 
             store(y, j, mapped(load(x, j), statistics, weight, bias))
         rest = x.size - whole
         if rest > 0:
-            weight = first_elements(gamma, whole, rest, real(1))
-            bias = first_elements(beta, whole, rest, real(0))
-            last = load_first(x, whole, rest)
-            store_first(y, whole, mapped(last, statistics, weight, bias), rest)
+            weight = some_elements(gamma, whole, 0, rest, real(1))
+            bias = some_elements(beta, whole, 0, rest, real(0))
+            last = load_some(x, whole, 0, rest)
+            store_some(y, whole, mapped(last, statistics, weight, bias), 0, rest)
 
     return apply_run
+
+
+def _make_entering(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of elements: what enters the gradients of their row, and xhat."""
+    backward, centred = inlined(formula.backward), make_centre(formula.centred)
+    widen = storage.widen
+
+    @inlined
+    def entering(slope, x, statistics, gamma, beta):
+        scale, high, low, rstd = statistics
+        xhat = centred(widen(x) * scale, high, low) * rstd
+        return backward(slope, xhat, gamma, beta), xhat
+
+    return entering
+
+
+def _make_summing(formula: Formula, storage: Storage, count: int) -> tuple[Any, Any]:
+    """Return compiled functions that add `count` elements, or some of them, to a run's sums.
+
+    The sums are those of g, g * xhat, dy * xhat and dy; the last two are also added, element by
+    element, to the accumulators of this run where there are any.
+    """
+    entering, backward = _make_entering(formula, storage), inlined(formula.backward)
+    real, widen, centred = storage.working, storage.widen, make_centre(formula.centred)
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
+
+    @inlined
+    def added(sums, g, slope, xhat):
+        return sums[0] + g, sums[1] + g * xhat, sums[2] + slope * xhat, sums[3] + slope
+
+    @inlined
+    def sum_all(sums, dy, x, statistics, weights, targets, j):
+        weight, bias = elements(weights[0], j, real(1)), elements(weights[1], j, real(0))
+        slope = widen(load(dy, j))
+        g, xhat = entering(slope, load(x, j), statistics, weight, bias)
+        add(targets[0], j, slope * xhat)
+        add(targets[1], j, slope)
+        return added(sums, g, slope, xhat)
+
+    @inlined
+    def sum_some(sums, dy, x, statistics, weights, targets, j, low, high):
+        scale, mean_high, mean_low, rstd = statistics
+        weight = some_elements(weights[0], j, low, high, real(1))
+        bias = some_elements(weights[1], j, low, high, real(0))
+        slope = widen(load_some(dy, j, low, high))
+        xhat = centred(widen(load_some(x, j, low, high)) * scale, mean_high, mean_low) * rstd
+        xhat = some_of(xhat, low, high)
+        add_some(targets[0], j, slope * xhat, low, high)
+        add_some(targets[1], j, slope, low, high)
+        return added(sums, backward(slope, xhat, weight, bias), slope, xhat)
+
+    return sum_all, sum_some
 
 
 def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
     """Return a compiled loop that takes every sum which the gradients need, in `count` lanes.
 
-    These are the sums of g, g * xhat, dy * xhat and dy; the last two are also added, element by
-    element, to the accumulators of this run where there are any. What lies `ahead` elements
-    further is asked for, unless that is 0.
+    It begins with the `head` elements that lie before the first cache line, in the last lanes:
+    what one lane adds up, in which order, is then the same without a head, but for the number of
+    the lane. The `total` of all lanes is the same too, as it adds those that are half of them
+    apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0.
     """
-    backward, centred = inlined(formula.backward), make_centre(formula.centred)
-    real, widen, in_line = storage.working, storage.widen, 64 // storage.container.itemsize
-    load, load_first = make_load(count), make_load_first(count)
-    elements, first_elements = make_elements(count), make_first_elements(count)
-    zeros = make_zeros(real, count)
+    sum_all, sum_some = _make_summing(formula, storage, count)
+    zeros, in_line = make_zeros(storage.working, count), LINE // storage.container.itemsize
 
     @inlined
-    def gradient_lanes(dy, x, start, stop, ahead, statistics, weights, targets):
-        scale, high, low, rstd = statistics
-        gamma, beta = weights
-        dgamma, dbeta = targets
-        sum_g, sum_g_xhat, sum_dy_xhat, sum_dy = zeros(), zeros(), zeros(), zeros()
-        whole = stop - (stop - start) % count
-        for j in range(start, whole, count):
+    def gradient_lanes(dy, x, start, stop, head, ahead, statistics, weights, targets):
+        sums = zeros(), zeros(), zeros(), zeros()
+        head = min(head, stop - start)
+        line = start + head
+        if head > 0:
+            j = line - count
+            sums = sum_some(sums, dy, x, statistics, weights, targets, j, count - head, count)
+        whole = stop - (stop - line) % count
+        for j in range(line, whole, count):
             if ahead > 0:
-                for line in range(j, j + count, in_line):
-                    prefetch(dy, line + ahead)
-                    prefetch(x, line + ahead)
-            slope = widen(load(dy, j))
-            xhat = centred(widen(load(x, j)) * scale, high, low) * rstd
-            g = backward(slope, xhat, elements(gamma, j, real(1)), elements(beta, j, real(0)))
-            sum_g, sum_g_xhat = sum_g + g, sum_g_xhat + g * xhat
-            sum_dy_xhat, sum_dy = sum_dy_xhat + slope * xhat, sum_dy + slope
-            add(dgamma, j, slope * xhat)
-            add(dbeta, j, slope)
-        rest = stop - whole
-        if rest > 0:
-            slope = widen(load_first(dy, whole, rest))
-            xhat = centred(widen(load_first(x, whole, rest)) * scale, high, low) * rstd
-            xhat = first_of(xhat, rest)
-            weight = first_elements(gamma, whole, rest, real(1))
-            g = backward(slope, xhat, weight, first_elements(beta, whole, rest, real(0)))
-            sum_g, sum_g_xhat = sum_g + g, sum_g_xhat + g * xhat
-            sum_dy_xhat, sum_dy = sum_dy_xhat + slope * xhat, sum_dy + slope
-            add_first(dgamma, whole, slope * xhat, rest)
-            add_first(dbeta, whole, slope, rest)
-        return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
+                for near in range(j, j + count, in_line):
+                    prefetch(dy, near + ahead)
+                    prefetch(x, near + ahead)
+            sums = sum_all(sums, dy, x, statistics, weights, targets, j)
+        if whole < stop:
+            sums = sum_some(sums, dy, x, statistics, weights, targets, whole, 0, stop - whole)
+        return sums
 
     return gradient_lanes
 
@@ -137,15 +176,8 @@ def make_gradient_lanes_of_four(
 
     It reads and writes what is added up for gamma and beta once for the four.
     """
-    backward, centred = inlined(formula.backward), make_centre(formula.centred)
-    real, widen = storage.working, storage.widen
+    real, widen, entering = storage.working, storage.widen, _make_entering(formula, storage)
     load, elements, zeros = make_load(count), make_elements(count), make_zeros(real, count)
-
-    @inlined
-    def entering(slope, x, statistics, gamma, beta):
-        scale, high, low, rstd = statistics
-        xhat = centred(widen(x) * scale, high, low) * rstd
-        return backward(slope, xhat, gamma, beta), xhat
 
     @inlined
     def gradient_lanes_of_four(dy, x, i, found, weights, targets):
@@ -171,18 +203,29 @@ def make_gradient_lanes_of_four(
     return gradient_lanes_of_four
 
 
+@inlined
+def _more(sums, lanes):
+    g, g_xhat, dy_xhat, dy = sums
+    return (
+        g + total(lanes[0]),
+        g_xhat + total(lanes[1]),
+        dy_xhat + total(lanes[2]),
+        dy + total(lanes[3]),
+    )
+
+
 def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return the same loop over a run of any length, with sums in float64."""
     gradient_lanes = make_gradient_lanes(formula, storage, 2 * storage.lanes)
 
     @inlined
-    def gradient_sums(dy, x, ahead, statistics, weights, targets):
+    def gradient_sums(dy, x, head, ahead, statistics, weights, targets):
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, STRETCH):
             stop = min(start + STRETCH, x.size)
             g, g_xhat, dy_xhat, slope = gradient_lanes(
-                dy, x, start, stop, ahead, statistics, weights, targets
+                dy, x, start, stop, head, ahead, statistics, weights, targets
             )
             sum_g += total(g)
             sum_g_xhat += total(g_xhat)
@@ -194,32 +237,37 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
 
 
 def make_input_gradients(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
-    """Return a compiled loop that stores dx, `count` lanes at a time."""
-    backward, centred = inlined(formula.backward), make_centre(formula.centred)
+    """Return a compiled loop that stores dx, `count` lanes at a time, after `head` elements."""
     real, widen, narrow = storage.working, storage.widen, storage.narrow
-    load, load_first = make_load(count), make_load_first(count)
-    elements, first_elements = make_elements(count), make_first_elements(count)
+    entering = _make_entering(formula, storage)
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
 
     @inlined
     def gradient(dy, x, statistics, gamma, beta, means):
-        scale, high, low, rstd = statistics
-        xhat = centred(widen(x) * scale, high, low) * rstd
-        g = backward(widen(dy), xhat, gamma, beta)
+        g, xhat = entering(widen(dy), x, statistics, gamma, beta)
+        scale, _, _, rstd = statistics
         return narrow(_input_gradient(g, xhat, means[0], means[1], rstd) * scale)
 
     @inlined
-    def input_gradients(dy, x, statistics, weights, means, dx):
+    def store_those(dy, x, statistics, weights, means, dx, j, low, high):
+        weight = some_elements(weights[0], j, low, high, real(1))
+        bias = some_elements(weights[1], j, low, high, real(0))
+        slope, value = load_some(dy, j, low, high), load_some(x, j, low, high)
+        store_some(dx, j, gradient(slope, value, statistics, weight, bias, means), low, high)
+
+    @inlined
+    def input_gradients(dy, x, head, statistics, weights, means, dx):
         gamma, beta = weights
-        whole = x.size - x.size % count
-        for j in range(0, whole, count):
+        line = min(head, x.size)
+        if line > 0:
+            j = line - count
+            store_those(dy, x, statistics, weights, means, dx, j, count - line, count)
+        whole = x.size - (x.size - line) % count
+        for j in range(line, whole, count):
             weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
             store(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
-        rest = x.size - whole
-        if rest > 0:
-            weight = first_elements(gamma, whole, rest, real(1))
-            bias = first_elements(beta, whole, rest, real(0))
-            slope, value = load_first(dy, whole, rest), load_first(x, whole, rest)
-            last = gradient(slope, value, statistics, weight, bias, means)
-            store_first(dx, whole, last, rest)
+        if whole < x.size:
+            store_those(dy, x, statistics, weights, means, dx, whole, 0, x.size - whole)
 
     return input_gradients

@@ -1,0 +1,83 @@
+"""How much of a row lies before its first cache line.
+
+Vectors that lie in two lines each take twice as long to load, and much longer where they are not
+in cache; NumPy's large arrays all begin 16 bytes into a line. A loop that begins with the few
+elements before the first line reads whole lines from there on, if all that it reads and writes
+beside the row lies like the row.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.extending import overload
+
+from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.lanes import compiled_as
+
+LINE = 64
+
+
+def _plain_address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@compiled_as(_plain_address)
+def address(typing_context, array):
+    """Return where an array's first element lies."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, context.get_value_type(types.intp))
+
+    return types.intp(array), generate
+
+
+@inlined
+def common_head(dy, x, run):
+    """Return how many elements of every run of both lie before its first line, 0 if they differ."""
+    of_x, itemsize = address(x), x.itemsize
+    if (address(dy) - of_x) % LINE != 0 or of_x % itemsize != 0 or run * itemsize % LINE != 0:
+        return 0
+    return -of_x % LINE // itemsize
+
+
+def in_line(values, head):
+    """Return a 2-D array, or a copy, whose first `head` elements lie before a line.
+
+    Anything else stays as it is.
+    """
+    return values
+
+
+@overload(in_line)
+def _in_line(values, head):
+    if not (isinstance(values, types.Array) and values.ndim == 2):
+        return lambda values, head: values
+    kind, itemsize = (np.float32, 4) if values.dtype == types.float32 else (np.float64, 8)
+
+    def implementation(values, head):
+        before = head * itemsize
+        if (address(values) + before) % LINE == 0:
+            return values
+        memory = np.empty(values.size + LINE // itemsize, kind)
+        start = -(address(memory) + before) % LINE // itemsize
+        copy = memory[start : start + values.size].reshape(values.shape)
+        copy[:] = values
+        return copy
+
+    return implementation
+
+
+def _plain_outlive(value: Any) -> None:
+    """Keep what owns memory until here: loops work with what is borrowed of it."""
+
+
+@compiled_as(_plain_outlive)
+def outlive(typing_context, value):
+    """Keep what owns memory until here: loops work with what is borrowed of it."""
+
+    def generate(context, builder, signature, arguments):
+        return context.get_dummy_value()
+
+    return types.void(value), generate

@@ -1,0 +1,89 @@
+"""The same bytes wherever in memory the arrays lie: the loops begin at cache lines."""
+
+import numpy as np
+import pytest
+from every_call import COMPILED
+
+import numnorm
+
+LINE = 64
+
+
+def placed(values, offset):
+    """The same values, so many bytes into a cache line."""
+    memory = np.empty(values.nbytes + 2 * LINE, np.uint8)
+    start = -memory.ctypes.data % LINE + offset
+    array = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    array[...] = values
+    return array
+
+
+def results(dy, x, gamma, forward, backward, **options):
+    """All results of a norm, the gradients of its parameters included."""
+    y, *statistics = forward(x, gamma, **options)
+    return y, *backward(dy, x, *statistics, gamma, **options)
+
+
+def calls(norm):
+    return getattr(numnorm, norm + "_forward"), getattr(numnorm, norm + "_backward")
+
+
+def same_bytes(one, other):
+    return all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
+
+
+# Rows of whole lines, of a part of one, and of more than is summed up at a time.
+WIDTHS = [160, 288, 1000, 1024, 4128]
+OFFSETS = [4, 16, 40, 60]
+
+
+@pytest.mark.parametrize("width", WIDTHS if COMPILED else WIDTHS[:3])
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_rows_give_the_same_bytes_from_any_address(norm, width):
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(3, 2, (2, 9, width)).astype(np.float32)
+    gamma = rng.normal(1, 0.1, width).astype(np.float32)
+    expected = results(placed(dy, 0), placed(x, 0), placed(gamma, 0), *calls(norm))
+    for offset in OFFSETS:
+        for of_dy, of_gamma in ((offset, offset), (offset, 0), (0, offset)):
+            found = results(
+                placed(dy, of_dy), placed(x, offset), placed(gamma, of_gamma), *calls(norm)
+            )
+            assert same_bytes(found, expected), (offset, of_dy, of_gamma)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_rows_of_other_sizes_of_elements(dtype):
+    rng = np.random.default_rng(1)
+    x, dy = rng.normal(3, 2, (2, 9, 544)).astype(dtype)
+    gamma = rng.normal(1, 0.1, 544).astype(dtype)
+    expected = results(placed(dy, 0), placed(x, 0), gamma, *calls("layer_norm"))
+    itemsize = x.dtype.itemsize
+    for offset in (itemsize, 16, LINE - itemsize):
+        found = results(placed(dy, offset), placed(x, offset), gamma, *calls("layer_norm"))
+        assert same_bytes(found, expected), offset
+
+
+def test_groups_give_the_same_bytes_from_any_address():
+    rng = np.random.default_rng(2)
+    x, dy = rng.normal(3, 2, (2, 3, 6, 16, 7)).astype(np.float32)
+    gamma = rng.normal(1, 0.1, 6).astype(np.float32)
+    expected = results(placed(dy, 0), placed(x, 0), gamma, *calls("group_norm"), groups=2)
+    for offset in OFFSETS:
+        found = results(
+            placed(dy, offset), placed(x, offset), gamma, *calls("group_norm"), groups=2
+        )
+        assert same_bytes(found, expected), offset
+
+
+def test_a_row_alone_gives_the_bytes_that_it_gives_among_others():
+    # Alone, most rows lie otherwise in their lines than in the array.
+    rng = np.random.default_rng(3)
+    x, dy = rng.normal(3, 2, (2, 5, 1000)).astype(np.float32)
+    gamma = rng.normal(1, 0.1, 1000).astype(np.float32)
+    y, dx, *_ = results(dy, x, gamma, *calls("layer_norm"))
+    for i in range(5):
+        for offset in (0, 20):
+            alone = [placed(values[i : i + 1], offset) for values in (dy, x)]
+            found = results(*alone, gamma, *calls("layer_norm"))
+            assert same_bytes(found[:2], (y[i : i + 1], dx[i : i + 1])), (i, offset)
