@@ -11,6 +11,7 @@ from every_call import COMPILED
 from gradients import TOLERANCE, numerical_gradient
 
 from numnorm import rnn
+from numnorm.backends.cpu import product_gradients
 
 
 class Case(NamedTuple):
@@ -243,6 +244,29 @@ def test_each_sequence_alone_gives_the_same_bytes(case, dtype):
         back = case.call("_backward")(dy[:length, one], alone.saved)
         np.testing.assert_array_equal(gradients.dx[:length, one], back.dx)
         np.testing.assert_array_equal(gradients.dh[one], back.dh)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 1000])
+@pytest.mark.parametrize("case", [LSTMS[0], *SOME], ids=ids)
+def test_gradients_of_the_parameters_are_those_of_all_sequences(case, rows, monkeypatch):
+    # In stretches of so many rows: some of them begin with the step in which a sequence is over.
+    monkeypatch.setattr(product_gradients, "_ROWS", rows)
+    lengths = [3, 9, 1, 9, 4, 0, 7, 2]
+    parameters, x, states = problem(case, time=9, batch=len(lengths))
+    together = case.call("_forward")(x, parameters, *states, lengths=lengths, **case.options)
+    dy = np.random.default_rng(1).normal(size=together.y.shape)
+    found = case.call("_backward")(dy, together.saved).parameters
+    expected = [np.zeros_like(p) for p in parameters if p is not None]
+    for b, length in enumerate(lengths):
+        one = slice(b, b + 1)
+        first = [state[one] for state in states]
+        alone = case.call("_forward")(x[:length, one], parameters, *first, **case.options)
+        gradients = case.call("_backward")(dy[:length, one], alone.saved).parameters
+        for total, gradient in zip(expected, [g for g in gradients if g is not None], strict=True):
+            total += gradient
+    # Sums of 35 rows of float64, in another order.
+    for total, gradient in zip(expected, [g for g in found if g is not None], strict=True):
+        np.testing.assert_allclose(gradient, total, rtol=0, atol=1e-13 * np.abs(total).max())
 
 
 @pytest.mark.parametrize("case", [LSTMS[0], *SOME], ids=ids)
