@@ -10,9 +10,10 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
+from numnorm.backends.cpu.line_heads import LINE
+
 # Few enough that a float32 sum of so many terms is good to its last bits.
 ROWS_BETWEEN_FLUSHES = 32
-_LINE = 64
 
 
 def _is_matrix(kind):
@@ -36,8 +37,8 @@ def _working_sums(total, like, head):
     kind, itemsize = (np.float32, 4) if like == types.float32 else (np.float64, 8)
 
     def implementation(total, like, head):
-        memory = np.zeros(total.size + _LINE // itemsize, kind)
-        offset = -(memory.ctypes.data + head * itemsize) % _LINE // itemsize
+        memory = np.zeros(total.size + LINE // itemsize, kind)
+        offset = -(memory.ctypes.data + head * itemsize) % LINE // itemsize
         return memory[offset : offset + total.size].reshape(total.shape)
 
     return implementation

@@ -145,7 +145,7 @@ def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Calla
     apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0.
     """
     sum_all, sum_some = _make_summing(formula, storage, count)
-    zeros, in_line = make_zeros(storage.working, count), LINE // storage.container.itemsize
+    zeros, of_line = make_zeros(storage.working, count), LINE // storage.container.itemsize
 
     @inlined
     def gradient_lanes(dy, x, start, stop, head, ahead, statistics, weights, targets):
@@ -158,7 +158,7 @@ def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Calla
         whole = stop - (stop - line) % count
         for j in range(line, whole, count):
             if ahead > 0:
-                for near in range(j, j + count, in_line):
+                for near in range(j, j + count, of_line):
                     prefetch(dy, near + ahead)
                     prefetch(x, near + ahead)
             sums = sum_all(sums, dy, x, statistics, weights, targets, j)
@@ -201,17 +201,6 @@ def make_gradient_lanes_of_four(
         return (a_g, a_x), (b_g, b_x), (c_g, c_x), (d_g, d_x)
 
     return gradient_lanes_of_four
-
-
-@inlined
-def _more(sums, lanes):
-    g, g_xhat, dy_xhat, dy = sums
-    return (
-        g + total(lanes[0]),
-        g_xhat + total(lanes[1]),
-        dy_xhat + total(lanes[2]),
-        dy + total(lanes[3]),
-    )
 
 
 def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
