@@ -17,7 +17,7 @@ from numnorm.backends.cpu.accumulators import (
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_totals, store
-from numnorm.backends.cpu.line_heads import common_head, in_line, outlive
+from numnorm.backends.cpu.line_heads import begins_at_lines, common_head, in_line, outlive
 from numnorm.backends.cpu.optional import part, split
 from numnorm.backends.cpu.row_statistics import make_power_of_two
 from numnorm.backends.cpu.row_tiles import room_for_sums
@@ -267,7 +267,7 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     """
     wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
     real = storage.working
-    narrow = _NARROW // storage.working_dtype.itemsize
+    narrow, at_lines = _NARROW // storage.working_dtype.itemsize, begins_at_lines(storage)
 
     @inlined
     def backward_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, totals, start, stop):
@@ -288,7 +288,7 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         eps_on_deviation, dx, dgamma, dbeta, parts, first, last,
     ):  # fmt: skip
         stand_alone()
-        head = common_head(dy, x, run) if x.shape[1] > narrow else 0
+        head = common_head(dy, x, run) if at_lines and x.shape[1] > narrow else 0
         gamma, beta = in_line(gamma, head), in_line(beta, head)
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))

@@ -20,6 +20,7 @@ from numnorm.backends.cpu.arrays import (
     result,
 )
 from numnorm.backends.cpu.jit import Twins
+from numnorm.backends.cpu.line_heads import begins_at_lines
 from numnorm.backends.cpu.memory import empty_like
 from numnorm.backends.cpu.parallel import is_small, row_parts, run, summed_parts
 from numnorm.backends.cpu.row_backward_kernel import make_row_backward
@@ -191,7 +192,7 @@ def row_backward(
     if out is None and plan.small:
         target = np.empty_like(source)
     elif out is None:
-        target = empty_like(source, (slope,), in_line=True)
+        target = empty_like(source, (slope,), in_line=begins_at_lines(storage))
     else:
         inputs = slope, rstd, mean, gamma, beta
         target = output_like(source, x, names.x, out, storage, order, inputs)
