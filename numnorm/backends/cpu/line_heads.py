@@ -14,6 +14,7 @@ from numba.extending import overload
 
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import compiled_as
+from numnorm.backends.cpu.memory import address_of
 from numnorm.backends.cpu.storage import Storage
 
 LINE = 64
@@ -28,11 +29,7 @@ def begins_at_lines(storage: Storage) -> bool:
     return storage.container.itemsize > 2
 
 
-def _plain_address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-@compiled_as(_plain_address)
+@compiled_as(address_of)
 def address(typing_context, array):
     """Return where an array's first element lies."""
 

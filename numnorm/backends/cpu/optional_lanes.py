@@ -128,10 +128,8 @@ def add_some(typing_context, target, index, lanes, low, high):
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
-            place, bounds = (
-                place_of(context, builder, target, arguments, lanes.count),
-                arguments[3:],
-            )
+            place = place_of(context, builder, target, arguments, lanes.count)
+            bounds = arguments[3:]
             before = load_some_from(builder, place, bounds)
             store_some_at(builder, place, builder.fadd(before, arguments[2]), bounds)
         return context.get_dummy_value()

@@ -81,10 +81,11 @@ class ProductGradients:
         self._panels = packed(weight_x, panels, storage)
         self._x, self._state, self._storage = x, state, storage
         (self.x,) = tables(POOL, dtype, x.shape)  # the caller gets it
-        self.weight_x, self.weight_h = (
-            np.zeros((width, inputs), dtype),
-            np.zeros((width, hidden), dtype),
-        )
+        self.weight_x = np.zeros((width, inputs), dtype)
+        self.weight_h = np.zeros((width, hidden), dtype)
+        # Where the states begin that each step was handed.
+        batch = state.shape[0] - x.shape[0]
+        self._before = np.concatenate(([0], batch + steps.starts))
 
     def add(self, stretch: Stretch, slopes: tuple[Array, Array]) -> None:
         """Take the gradients of the products with x and with the state."""
@@ -102,8 +103,7 @@ class ProductGradients:
     def _states_before(self, stretch: Stretch) -> Array:
         """Return the state that each row of a stretch was handed."""
         steps = slice(stretch.begin, stretch.end)
-        counts, batch = self.steps.counts[steps], self._state.shape[0] - self._x.shape[0]
-        before = np.concatenate(([0], batch + self.steps.starts))[steps]
+        counts, before = self.steps.counts[steps], self._before[steps]
         if np.array_equal(np.diff(before), counts[:-1]):  # one after the other
             return self._state[before[0] : before[0] + stretch.rows]
         return np.concatenate([self._state[b : b + n] for b, n in zip(before, counts, strict=True)])
