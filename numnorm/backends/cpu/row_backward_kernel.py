@@ -1,6 +1,5 @@
 """The backward kernel of every norm whose statistics are shared by a row."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +17,8 @@ from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_totals, store
 from numnorm.backends.cpu.line_heads import begins_at_lines, common_head, in_line, outlive
-from numnorm.backends.cpu.optional import part, split
-from numnorm.backends.cpu.row_statistics import make_power_of_two
-from numnorm.backends.cpu.row_tiles import room_for_sums
+from numnorm.backends.cpu.optional import part
+from numnorm.backends.cpu.row_tiles import narrow_width, room_for_sums
 from numnorm.backends.cpu.runs import (
     channel_of,
     make_gradient_lanes,
@@ -29,18 +27,23 @@ from numnorm.backends.cpu.runs import (
     make_input_gradients,
     next_channel,
 )
+from numnorm.backends.cpu.saved_statistics import make_means, make_saved_statistics
+from numnorm.backends.cpu.short_rows import make_short_backward
 from numnorm.backends.cpu.storage import Storage
-from numnorm.backends.scalars import deviation_flow
-
-# The widest row that is taken in tiles, in bytes of the working type. A tile of wider rows is no
-# faster in cache; beyond, memory waits while it is worked on (16384 x 256: 5.1 ms, 3.4 row by row).
-_NARROW = 512
 
 # Rows of so many bytes have the next row asked for while they are read: with what is added up
 # beside them they fill the first-level cache, and the processor's own guesses fall behind.
 _FOLLOWED = 6 << 10
 
-_deviation_flow = inlined(deviation_flow)
+
+def _narrow_width(storage: Storage) -> int:
+    """Return from how many elements on rows are not taken in tiles.
+
+    The loops of halves are longer, so that memory keeps up with wider tiles (96 float16: 27 ns a
+    row, 40 row by row).
+    """
+    width = narrow_width(storage)
+    return width if storage.container.itemsize > 2 else 2 * width
 
 
 @inlined
@@ -48,40 +51,6 @@ def _rows_between_flushes(cut: tuple[int, int, int]) -> int:
     """Return how many rows add as much to a channel's sums as may be added up before a flush."""
     _, runs, channels = cut
     return ROWS_BETWEEN_FLUSHES * max(1, channels // runs)
-
-
-@functools.cache
-def make_saved_statistics(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that turns saved statistics into those of the working type."""
-    real = storage.working
-    power_of_two = make_power_of_two(storage)
-    largest = 2.0**storage.largest_exponent
-
-    @inlined
-    def statistics(mean, rstd):
-        # An rstd beyond the working type is used as its ratio to a power of two.
-        fits = 1.0 / largest < rstd < largest
-        scale = real(1) if fits else real(1) / power_of_two(rstd)
-        high, low = split(mean, scale)
-        return scale, high, low, real(rstd / scale)
-
-    return statistics
-
-
-@functools.cache
-def make_means(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function for what flows through a row's mean and scale."""
-    real = storage.working
-
-    @inlined
-    def means(sum_g, sum_g_xhat, rstd, flows):
-        mean_share, scale_share, eps_on_deviation = flows
-        # A detached statistic passes nothing on, a NaN neither.
-        mean_g = real(sum_g * mean_share if mean_share > 0.0 else 0.0)
-        through_scale = scale_share * _deviation_flow(rstd, eps_on_deviation)
-        return mean_g, real(sum_g_xhat * through_scale if scale_share > 0.0 else 0.0)
-
-    return means
 
 
 def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
@@ -266,8 +235,8 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     of the rows: the parts follow from the shapes, so that no thread count changes a sum.
     """
     wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
-    real = storage.working
-    narrow, at_lines = _NARROW // storage.working_dtype.itemsize, begins_at_lines(storage)
+    short_rows, real = make_short_backward(formula, storage), storage.working
+    narrow, at_lines = _narrow_width(storage), begins_at_lines(storage)
 
     @inlined
     def backward_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, totals, start, stop):
@@ -276,7 +245,11 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         dbeta = working_sums(totals[1], real(0), head)
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
-        if by_element and cut[1] == 1 and x.shape[1] <= narrow:
+        if by_element and short_rows(
+            dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop
+        ):
+            return
+        if by_element and cut[1] == 1 and x.shape[1] < narrow:
             narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
         else:
             wide_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
@@ -288,7 +261,7 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         eps_on_deviation, dx, dgamma, dbeta, parts, first, last,
     ):  # fmt: skip
         stand_alone()
-        head = common_head(dy, x, run) if at_lines and x.shape[1] > narrow else 0
+        head = common_head(dy, x, run) if at_lines and x.shape[1] >= narrow else 0
         gamma, beta = in_line(gamma, head), in_line(beta, head)
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))

@@ -10,17 +10,14 @@ import numpy as np
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.optional import location, part
+from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
-from numnorm.backends.cpu.row_tiles import make_tile_sums, room_for_sums
+from numnorm.backends.cpu.row_tiles import make_tile_sums, narrow_width, room_for_sums
 from numnorm.backends.cpu.runs import channel_of, make_apply, next_channel
+from numnorm.backends.cpu.saved_statistics import save
+from numnorm.backends.cpu.short_rows import make_short_forward
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import inverse_deviation
-
-# Rows of fewer bytes of the working type are taken in tiles. In cache, a tile of wider rows is a
-# little faster (64 float32: 14 ns a row, 18 row by row) or no faster; beyond, memory waits while
-# it is worked on (26 ns, 19; 256 float32: 77 ns, 46).
-_NARROW = 256
 
 _inverse_deviation = inlined(inverse_deviation)
 
@@ -75,12 +72,18 @@ def _make_apply_row(formula: Formula, storage: Storage, count: int) -> Callable[
     return apply_row
 
 
-@inlined
-def _save(saved, i, statistics):
-    if saved.shape[1] > 0:
-        scale, high, low, rstd = statistics
-        saved[0, i] = location(high, low, rstd) / scale
-        saved[1, i] = rstd * scale
+def _make_one_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that normalizes a row of any width."""
+    spread = make_spread(formula, storage)
+    apply_row = _make_apply_row(formula, storage, 2 * storage.lanes)
+
+    @inlined
+    def one_row(x, i, scaling, cut, channel, weights, y, saved):
+        found = spread(x[i], scaling)
+        apply_row(x, i, found, cut, channel, weights, y)
+        save(saved, i, found)
+
+    return one_row
 
 
 def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
@@ -128,7 +131,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
             if poor and scales[t] == real(0):
                 found = spread(x[start + t], scaling)
             apply_row(x, start + t, found, cut, channel, weights, y)
-            _save(saved, start + t, found)
+            save(saved, start + t, found)
             channel = next_channel(channel, cut)
         return channel
 
@@ -144,9 +147,9 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     parts the rows are cut into.
     """
     real, lanes = storage.working, storage.lanes
-    narrow = _NARROW // storage.working_dtype.itemsize
-    spread, tile = make_spread(formula, storage), _make_tile(formula, storage)
-    apply_row = _make_apply_row(formula, storage, 2 * lanes)
+    narrow = narrow_width(storage)
+    one_row, tile = _make_one_row(formula, storage), _make_tile(formula, storage)
+    short_rows = make_short_forward(formula, storage, one_row)
     scratch = make_scratch(real, room_for_sums(storage) + 5 * lanes)
     scratch_of_roots = make_scratch(np.float64, lanes)
 
@@ -165,14 +168,14 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
         x, y, weights = borrowed(x), borrowed(y), (borrowed(gamma), borrowed(beta))
         scaling, cut = (eps, eps_on_deviation, count), (run, x.shape[1] // run, channels)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
+        if short_rows(x, scaling, cut, weights, y, saved, start, stop):
+            return
         if x.shape[1] < narrow:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
             channel = channel_of(start, cut)
             for i in range(start, stop):
-                found = spread(x[i], scaling)
-                apply_row(x, i, found, cut, channel, weights, y)
-                _save(saved, i, found)
+                one_row(x, i, scaling, cut, channel, weights, y, saved)
                 channel = next_channel(channel, cut)
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)
