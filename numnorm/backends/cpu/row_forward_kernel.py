@@ -108,7 +108,8 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
             scales[t] = real(1) if fine else real(0)
             poor += 0 if fine or t >= number else 1
             lows[t] = real(low)
-            rstds[t] = _inverse_deviation(m2 * of_count, eps, eps_on_deviation)
+            variance = m2 * of_count if fine else 0.0
+            rstds[t] = _inverse_deviation(variance, eps, eps_on_deviation)
         return poor > 0
 
     def centred_mean(highs, lows, t):
