@@ -1,0 +1,1 @@
+"""Device arrays, and kernels for CUDA."""

@@ -1,0 +1,250 @@
+"""Everything that is specific to one CUDA compiler: here numba-cuda.
+
+The kernels are written in terms of this module alone. Another compiler, or a simulation of a
+device, is another module with the same names.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import cuda
+from numba.cuda import cgutils, libdevice, types
+from numba.cuda.extending import intrinsic
+
+from numnorm.backends.cuda.elements import Element
+
+__all__ = [
+    "Kernel",
+    "constant",
+    "cuda",
+    "device",
+    "exponent",
+    "make_load",
+    "make_load_one",
+    "make_store",
+    "make_store_one",
+    "reciprocal",
+    "square_root",
+    "times_power_of_two",
+]
+
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+_WORDS = ir.VectorType(_I32, 4)
+_GLOBAL = 1  # the address space of a device's memory
+
+_TYPES = {
+    "address": types.int64,
+    "index": types.int64,
+    "float32": types.float32,
+    "float64": types.float64,
+}
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """Return a plain function as one that kernels can call, and that becomes a part of them."""
+    return cuda.jit(device=True, forceinline=True)(function)
+
+
+def constant(element: Element, value: float) -> Any:
+    """Return a number of the type that elements are computed in, for a kernel to close over."""
+    return element.working(value)
+
+
+def square_root(element: Element) -> Any:
+    """Return the correctly rounded root, of the working type."""
+    return libdevice.fsqrt_rn if element.working is np.float32 else libdevice.dsqrt_rn
+
+
+def reciprocal(element: Element) -> Any:
+    """Return the correctly rounded reciprocal, of the working type."""
+    return libdevice.frcp_rn if element.working is np.float32 else libdevice.drcp_rn
+
+
+def exponent(element: Element) -> Any:
+    """Return a function for the exponent of a positive number, of the working type."""
+    return libdevice.ilogbf if element.working is np.float32 else libdevice.ilogb
+
+
+def times_power_of_two(element: Element) -> Any:
+    """Return ``function(value, exponent)`` for values of the working type."""
+    return libdevice.scalbnf if element.working is np.float32 else libdevice.scalbn
+
+
+class Kernel:
+    """A kernel of addresses, indices and numbers, compiled for each device when it is launched.
+
+    Parameters
+    ----------
+    function : callable
+        Its source.
+    parameters : tuple of str
+        The kind of each parameter: "address", "index", "float32" or "float64".
+    threads : int
+        How many threads a block has.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], parameters: tuple[str, ...], threads: int
+    ) -> None:
+        self.function = function
+        self.signature = types.void(*(_TYPES[kind] for kind in parameters))
+        self.threads = threads
+        self._dispatcher = cuda.jit(launch_bounds=threads)(function)
+
+    def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
+        """Run so many blocks on a stream of the current device, given by its handle."""
+        queue = cuda.external_stream(stream) if stream else 0
+        kernel = self._dispatcher.overloads.get(self.signature.args)
+        if kernel is None:
+            kernel = self._dispatcher.compile(self.signature.args)
+        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), queue)
+
+
+# Elements in memory
+
+
+def _place(builder: Any, address: Any, index: Any, itemsize: int, kind: Any) -> Any:
+    """Return where an element lies, as a pointer to a type of LLVM."""
+    shift = _I64(itemsize.bit_length() - 1)
+    place = builder.add(address, builder.shl(index, shift))
+    return builder.inttoptr(place, ir.PointerType(kind, _GLOBAL))
+
+
+def _widened(builder: Any, name: str, bits: Any) -> Any:
+    """Return a 16-bit number, as an integer, in float32."""
+    if name == "float16":
+        return builder.fpext(builder.bitcast(bits, _HALF), _FLOAT)
+    word = builder.shl(builder.zext(bits, _I32), _I32(16))
+    return builder.bitcast(word, _FLOAT)
+
+
+def _narrowed(builder: Any, name: str, value: Any) -> Any:
+    """Return a float32 rounded to 16 bits, to even at a tie, as an integer."""
+    if name == "float16":
+        return builder.bitcast(builder.fptrunc(value, _HALF), _I16)
+    bits = builder.bitcast(value, _I32)
+    last = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+    rounded = builder.add(builder.add(bits, _I32(0x7FFF)), last)
+    quiet = builder.or_(bits, _I32(0x400000))  # rounding could carry a NaN to infinity
+    chosen = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+    return builder.trunc(builder.lshr(chosen, _I32(16)), _I16)
+
+
+def _unpacked(builder: Any, name: str, word: Any) -> list[Any]:
+    """Return the elements in 32 bits, in the type that they are computed in."""
+    if name == "float32":
+        return [builder.bitcast(word, _FLOAT)]
+    halves = word, builder.lshr(word, _I32(16))
+    return [_widened(builder, name, builder.trunc(half, _I16)) for half in halves]
+
+
+def _packed(builder: Any, name: str, values: list[Any]) -> Any:
+    """Return 32 bits of elements."""
+    if name == "float32":
+        return builder.bitcast(values[0], _I32)
+    low, high = (builder.zext(_narrowed(builder, name, value), _I32) for value in values)
+    return builder.or_(low, builder.shl(high, _I32(16)))
+
+
+def _working(element: Element) -> Any:
+    return _TYPES[element.working_name]
+
+
+@functools.cache
+def make_load(element: Element, *, unchanging: bool = False) -> Any:
+    """Return a device function ``load(address, index)`` of 16 bytes of elements, as a tuple.
+
+    They begin at a multiple of 16 bytes. What is `unchanging` while the kernel runs may be read
+    by another path.
+    """
+
+    @intrinsic
+    def load(context, address, index):
+        result = types.UniTuple(_working(element), element.vector)
+
+        def generate(context, builder, signature, arguments):
+            double = element.name == "float64"
+            kind = ir.VectorType(_DOUBLE, 2) if double else _WORDS
+            found = builder.load(_place(builder, *arguments, element.itemsize, kind))
+            found.align = 16
+            if unchanging:
+                found.set_metadata("invariant.load", builder.module.add_metadata([]))
+            parts = [builder.extract_element(found, _I32(k)) for k in range(kind.count)]
+            if not double:
+                parts = [v for word in parts for v in _unpacked(builder, element.name, word)]
+            return context.make_tuple(builder, signature.return_type, parts)
+
+        return result(types.int64, types.int64), generate
+
+    return load
+
+
+@functools.cache
+def make_store(element: Element) -> Any:
+    """Return a device function ``store(address, index, values)`` of 16 bytes of elements."""
+
+    @intrinsic
+    def store(context, address, index, values):
+        kind = types.UniTuple(_working(element), element.vector)
+
+        def generate(context, builder, signature, arguments):
+            values = cgutils.unpack_tuple(builder, arguments[2], element.vector)
+            double = element.name == "float64"
+            vector = ir.VectorType(_DOUBLE, 2) if double else _WORDS
+            if not double:
+                each = element.vector // vector.count
+                values = [
+                    _packed(builder, element.name, values[k * each : (k + 1) * each])
+                    for k in range(vector.count)
+                ]
+            whole = ir.Constant(vector, ir.Undefined)
+            for k, value in enumerate(values):
+                whole = builder.insert_element(whole, value, _I32(k))
+            place = _place(builder, *arguments[:2], element.itemsize, vector)
+            builder.store(whole, place, align=16)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, kind), generate
+
+    return store
+
+
+@functools.cache
+def make_load_one(element: Element) -> Any:
+    """Return a device function ``load_one(address, index)`` of one element."""
+
+    @intrinsic
+    def load_one(context, address, index):
+        def generate(context, builder, signature, arguments):
+            kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
+            found = builder.load(_place(builder, *arguments, element.itemsize, kind))
+            found.align = element.itemsize
+            return found if kind is not _I16 else _widened(builder, element.name, found)
+
+        return _working(element)(types.int64, types.int64), generate
+
+    return load_one
+
+
+@functools.cache
+def make_store_one(element: Element) -> Any:
+    """Return a device function ``store_one(address, index, value)`` of one element."""
+
+    @intrinsic
+    def store_one(context, address, index, value):
+        def generate(context, builder, signature, arguments):
+            value = arguments[2]
+            kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
+            if kind is _I16:
+                value = _narrowed(builder, element.name, value)
+            place = _place(builder, *arguments[:2], element.itemsize, kind)
+            builder.store(value, place, align=element.itemsize)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, _working(element)), generate
+
+    return store_one

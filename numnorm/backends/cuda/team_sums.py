@@ -1,0 +1,80 @@
+"""Sums over the threads that work on one row together.
+
+A team is a power of two of threads: a part of a warp, a warp, or several. Every thread of a team
+has the result, folded in the same order: a tree of its threads, on any device.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.target import constant, cuda, device
+
+WARP = 32
+_ALL = 0xFFFFFFFF
+
+
+def _sum(a, b):
+    return a + b
+
+
+def _larger(a, b):
+    return b if a < b else a
+
+
+@functools.cache
+def make_team_sum(element: Element, team: int) -> Any:
+    """Return a device function ``team_sum(value, room)``.
+
+    For teams wider than a warp `room` is shared memory with a place for each warp of the block:
+    no other sum may use it before the next barrier.
+    """
+    return _make_fold(element, team, _sum)
+
+
+@functools.cache
+def make_team_largest(element: Element, team: int) -> Any:
+    """Return the like for the largest of numbers that are not negative, but for NaN."""
+    return _make_fold(element, team, _larger)
+
+
+def _make_fold(element: Element, team: int, fold: Callable[..., Any]) -> Any:
+    in_warp = _make_fold_in_warp(min(team, WARP), device(fold))
+    if team <= WARP:
+
+        @device
+        def of_narrow_team(value, room):
+            return in_warp(value)
+
+        return of_narrow_team
+    warps, none, in_whole_warp = (
+        team // WARP,
+        constant(element, 0.0),
+        _make_fold_in_warp(WARP, device(fold)),
+    )
+
+    @device
+    def of_wide_team(value, room):
+        thread = cuda.threadIdx.x
+        warp, lane = thread // WARP, thread % WARP
+        value = in_warp(value)
+        if lane == 0:
+            room[warp] = value
+        cuda.syncthreads()
+        first = warp // warps * warps
+        return in_whole_warp(room[first + lane] if lane < warps else none)
+
+    return of_wide_team
+
+
+def _make_fold_in_warp(team: int, fold: Any) -> Any:
+    steps = team.bit_length() - 1
+
+    @device
+    def fold_in_warp(value):
+        for step in range(steps):
+            value = fold(value, cuda.shfl_xor_sync(_ALL, value, team >> (step + 1)))
+        return value
+
+    return fold_in_warp

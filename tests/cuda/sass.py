@@ -1,0 +1,81 @@
+"""Kernels compiled to machine code without a device, and what that code does."""
+
+import collections
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from numba.cuda import compiler
+from numba.cuda.cudadrv import driver
+
+_OPERATION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+
+
+@contextlib.contextmanager
+def pretended_device(capability):
+    """Compile as if a device of this compute capability were there."""
+    device = SimpleNamespace(compute_capability=capability)
+    with (
+        mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device),
+        mock.patch("numba.cuda.compiler.get_current_device", lambda: device),
+    ):
+        yield
+
+
+def _disassembler():
+    for folder in Path(sys.prefix).glob("lib/python*/site-packages/nvidia/*/bin"):
+        if (folder / "nvdisasm").exists():
+            return str(folder / "nvdisasm")
+    return "nvdisasm"
+
+
+def report(kernel, capability):
+    """What ptxas says of a kernel, and how often each operation is in its code."""
+    library, _ = compiler._compile_pyfunc_with_fixup(
+        kernel.function,
+        kernel.signature,
+        device=False,
+        abi="numba",
+        cc=capability,
+        launch_bounds=kernel.threads,
+        lto=False,
+    )
+    library._lto = True
+    full = (*capability, "a" if capability >= (9, 0) else "")
+    linker = driver._Linker(max_registers=None, cc=full, lto=True)
+    options = linker._get_linker_options
+
+    def verbose(ptx):
+        found = options(ptx)
+        found.ptxas_options = ["-v"]
+        return found
+
+    linker._get_linker_options = verbose
+    library._link_all(linker, full)
+    code = linker.complete().code
+    log = linker.info_log
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        listing = subprocess.run(
+            [_disassembler(), file.name], capture_output=True, text=True, check=True
+        ).stdout
+    operations = collections.Counter(match.group(1) for match in _OPERATION.finditer(listing))
+    return {"operations": operations, **_resources(log)}
+
+
+def _resources(log):
+    if isinstance(log, bytes):
+        log = log.decode()
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", log)
+    registers = re.search(r"Used (\d+) registers", log)
+    return {
+        "stack": int(frame.group(1)),
+        "spilled": int(frame.group(2)),
+        "registers": int(registers.group(1)),
+    }

@@ -1,0 +1,269 @@
+"""A device in Python: the module that stands for `numnorm.backends.cuda.target` in these tests.
+
+The kernels' own sources run here, one thread after the other: a thread runs until it comes to a
+barrier or a shuffle, and waits there for the others. In which order the threads run between two
+barriers is `ORDER`: a kernel that lacks a barrier gives another result in one of the orders, or
+reads shared memory that is NaN before it is written. A barrier that not all threads come to, an
+access outside of an array or at an address that its width does not divide, and a shuffle with a
+thread that has ended are errors.
+"""
+
+import ctypes
+import functools
+import random
+import sys
+from types import SimpleNamespace
+
+import greenlet
+import ml_dtypes
+import numpy as np
+
+ORDERS = ("forward", "backward", "shuffled")
+ORDER = "forward"
+WARP = 32
+
+
+class SimulationError(RuntimeError):
+    """A kernel did what a device would not forgive."""
+
+
+# Memory: arrays of NumPy stand for those of a device
+
+
+_ARRAYS = {}
+
+
+def register(array):
+    """Let kernels read and write an array's memory, and keep it alive until `forget`."""
+    start = array.__array_interface__["data"][0]
+    _ARRAYS[start] = (start + array.nbytes, array)
+    return start
+
+
+def forget():
+    """Let go of all arrays."""
+    _ARRAYS.clear()
+
+
+def _element_type(element):
+    return np.dtype(ml_dtypes.bfloat16 if element.name == "bfloat16" else element.name)
+
+
+def _check_place(place, size):
+    if place % size:
+        raise SimulationError(f"{size} bytes at an address that is not a multiple of {size}")
+    for start, (stop, _) in _ARRAYS.items():
+        if start <= place and place + size <= stop:
+            return
+    raise SimulationError(f"{size} bytes outside of every array")
+
+
+def _memory(address, index, element, count):
+    size = count * element.itemsize
+    place = int(address) + int(index) * element.itemsize
+    _check_place(place, size)
+    buffer = (ctypes.c_char * size).from_address(place)
+    return np.frombuffer(buffer, _element_type(element))
+
+
+@functools.cache
+def make_load(element, *, unchanging=False):
+    def load(address, index):
+        found = _memory(address, index, element, element.vector)
+        return tuple(element.working(value) for value in found)
+
+    return load
+
+
+@functools.cache
+def make_store(element):
+    def store(address, index, values):
+        assert len(values) == element.vector
+        _memory(address, index, element, element.vector)[:] = _narrowed(values, element)
+
+    return store
+
+
+@functools.cache
+def make_load_one(element):
+    return lambda address, index: element.working(_memory(address, index, element, 1)[0])
+
+
+@functools.cache
+def make_store_one(element):
+    def store_one(address, index, value):
+        _memory(address, index, element, 1)[:] = _narrowed([value], element)
+
+    return store_one
+
+
+def _narrowed(values, element):
+    for value in values:
+        if type(value) is not element.working:
+            raise SimulationError(f"{type(value)} stored as {element.name}: not {element.working}")
+    return np.array(values, element.working).astype(_element_type(element))
+
+
+# What kernels compute with
+
+
+def device(function):
+    return function
+
+
+def constant(element, value):
+    return element.working(value)
+
+
+def square_root(element):
+    return np.sqrt
+
+
+def reciprocal(element):
+    return lambda value: element.working(1) / value
+
+
+def exponent(element):
+    return lambda value: int(np.frexp(value)[1]) - 1
+
+
+def times_power_of_two(element):
+    return lambda value, power: element.working(np.ldexp(value, int(power)))
+
+
+# Threads
+
+
+class _Thread:
+    def __init__(self, number, body, hub):
+        self.number, self.hub = number, hub
+        self.position = SimpleNamespace(x=number)
+        self.greenlet = greenlet.greenlet(body, hub)
+        self.waits_for, self.brings = None, None
+
+    def meet(self, what, value=None):
+        self.waits_for, self.brings = what, value
+        self.hub.switch()
+        return self.brings
+
+
+_current = SimpleNamespace(thread=None, block=0, blocks=1, shared=None)
+
+
+def _ordered(items):
+    items = list(items)
+    if ORDER == "backward":
+        items.reverse()
+    elif ORDER == "shuffled":
+        random.shuffle(items)
+    return items
+
+
+def _run_block(function, arguments, threads):
+    hub = greenlet.getcurrent()
+
+    def body():
+        with np.errstate(all="ignore"):  # which every greenlet has for itself
+            function(*arguments)
+
+    team = [_Thread(i, body, hub) for i in range(threads)]
+    warps = [team[i : i + WARP] for i in range(0, threads, WARP)]
+    while any(not thread.greenlet.dead for thread in team):
+        for warp in _ordered(warps):
+            _run_warp(warp)
+        alive = [thread for thread in team if not thread.greenlet.dead]
+        if alive and len(alive) != len(team):
+            raise SimulationError(f"{len(alive)} of {len(team)} threads came to a barrier")
+        for thread in alive:
+            thread.waits_for = None
+
+
+def _run_warp(warp):
+    """Run a warp through its shuffles, to a barrier of the block or to its end."""
+    ready = [thread for thread in warp if not thread.greenlet.dead]
+    while ready:
+        for thread in _ordered(ready):
+            _current.thread = thread
+            thread.greenlet.switch()
+        alive = [thread for thread in warp if not thread.greenlet.dead]
+        kinds = {thread.waits_for for thread in alive}
+        if "shuffle" not in kinds:
+            return
+        if len(kinds) > 1 or len(alive) != len(warp):
+            raise SimulationError("a shuffle that not all threads of a warp came to")
+        values = [thread.brings for thread in warp]
+        for thread in warp:
+            thread.brings, thread.waits_for = values, None
+        ready = warp
+
+
+def _shuffle_xor(mask, value, distance):
+    if mask != 0xFFFFFFFF:
+        raise SimulationError("a shuffle of a part of a warp")
+    thread = _current.thread
+    values = thread.meet("shuffle", value)
+    other = (thread.number % WARP) ^ int(distance)
+    if other >= len(values):
+        raise SimulationError("a shuffle with a thread that there is not")
+    return values[other]
+
+
+def _poisoned(count, dtype):
+    found = np.empty(count, dtype)
+    found.view(np.uint8)[...] = 0xFF  # NaN
+    return found
+
+
+def _shared_array(count, dtype):
+    caller = sys._getframe(1)
+    key = caller.f_code, caller.f_lineno
+    if key not in _current.shared:
+        _current.shared[key] = _poisoned(count, dtype)
+    return _current.shared[key]
+
+
+def _local_array(count, dtype):
+    return _poisoned(count, dtype)
+
+
+class _Cuda:
+    """The names of `numba.cuda` that the kernels use."""
+
+    shared = SimpleNamespace(array=_shared_array)
+    local = SimpleNamespace(array=_local_array)
+    shfl_xor_sync = staticmethod(_shuffle_xor)
+
+    @property
+    def threadIdx(self):
+        return _current.thread.position
+
+    @property
+    def blockIdx(self):
+        return SimpleNamespace(x=_current.block)
+
+    @property
+    def gridDim(self):
+        return SimpleNamespace(x=_current.blocks)
+
+    @staticmethod
+    def syncthreads():
+        _current.thread.meet("barrier")
+
+
+cuda = _Cuda()
+_CONVERSIONS = {"address": int, "index": int, "float32": np.float32, "float64": np.float64}
+
+
+class Kernel:
+    def __init__(self, function, parameters, threads):
+        self.function, self.parameters, self.threads = function, parameters, threads
+
+    def launch(self, blocks, stream, *arguments):
+        if len(arguments) != len(self.parameters):
+            raise SimulationError("another number of arguments than of parameters")
+        pairs = zip(self.parameters, arguments, strict=True)
+        values = [_CONVERSIONS[kind](value) for kind, value in pairs]
+        _current.blocks = blocks
+        for block in _ordered(range(blocks)):
+            _current.block, _current.shared = block, {}
+            _run_block(self.function, values, self.threads)

@@ -1,0 +1,109 @@
+"""The forward kernel of rows: the definitions, in every order of threads."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import reference
+import simulated_target
+from simulated_target import register
+
+from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64
+from numnorm.backends.cuda.row_forward_kernel import make_row_forward
+from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.row_weights import Weights
+from numnorm.norms.affine import AFFINE, GAIN
+
+# Parts of a warp, a warp and several; rows of whole pieces of 16 bytes, and of any width.
+SHAPES = {
+    "several rows a warp": (RowShape(8, 4, 1, True), 32),
+    "a row a warp": (RowShape(32, 4, 2, True), 256),
+    "several warps a row": (RowShape(64, 1, 2, True), 512),
+    "odd, several rows a warp": (RowShape(8, 8, 2, False), 29),
+    "odd, several warps a row": (RowShape(64, 1, 1, False), 203),
+    "one element": (RowShape(1, 32, 2, False), 1),
+}
+ROWS = 9
+
+
+def draw(dtype, width, seed=0):
+    return np.random.default_rng(seed).normal(3, 2, (ROWS, width)).astype(dtype)
+
+
+def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5):
+    """y, mean and rstd of an array whose rows begin anywhere."""
+    element = ELEMENTS[x.dtype.name]
+    y, saved = np.full_like(x, np.nan), np.full((2, ROWS), np.nan)
+    weights = Weights(
+        ELEMENTS[gamma.dtype.name], None if beta is None else ELEMENTS[beta.dtype.name]
+    )
+    kernel = make_row_forward(formula, element, FLOAT64, weights, shape)
+    arrays = (x, gamma, gamma if beta is None else beta, y, saved[0], saved[1])
+    width = x.shape[1]
+    kernel.launch(
+        -(-ROWS // shape.teams), 0, *(register(a) for a in arrays), ROWS, width, width, 1,
+        1.0, 0.0, 1 / width, 1 / width, eps, 0.0, np.sqrt(eps),
+    )  # fmt: skip
+    return y, *saved
+
+
+def off_by_one(array):
+    """The same values at an address that is no multiple of 16 bytes."""
+    memory = np.empty(array.size + 1, array.dtype)
+    memory[1:] = array.ravel()
+    return memory[1:].reshape(array.shape)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_layer_norm(name, dtype, order):
+    shape, width = SHAPES[name]
+    if dtype == "float64":  # which takes twice the pieces
+        shape = dataclasses.replace(shape, pieces=2 * shape.pieces)
+    dtype = simulated_target._element_type(ELEMENTS[dtype])
+    x, gamma, beta = draw(dtype, width), draw(dtype, width, 1)[0], draw(dtype, width, 2)[0]
+    if not shape.whole:
+        x = off_by_one(x)
+    y, mean, rstd = run(x, gamma, beta, shape)
+    expected, of_mean, of_rstd = reference.layer_norm(x, gamma, beta)
+    epsilon = float(np.finfo(np.float64 if dtype == np.float64 else np.float32).eps)
+    storage = float(reference.exact(np.spacing(np.ones(1, dtype)))[0])
+    # A few roundings of the working type, and one of what is stored.
+    bound = 8 * epsilon * np.abs(expected).max() + storage / 2 * np.abs(expected)
+    assert np.all(np.abs(reference.exact(y) - expected) <= bound)
+    np.testing.assert_allclose(mean, np.float64(of_mean), rtol=8 * epsilon)
+    np.testing.assert_allclose(rstd, np.float64(of_rstd), rtol=8 * epsilon)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_rows_of_any_scale_and_mean_beside_each_other(eps, order):
+    shape, width = SHAPES["several rows a warp"]
+    scales = np.array([1, 1e30, 1e-30, 1e3, 1e-3, 1e38, 1, 1e-38, 1])[:, None]
+    x = (scales * draw(np.float64, width) / 10).astype(np.float32)
+    x[6] += np.float32(1e7)
+    x[8] = np.float32(0.1)
+    gamma, beta = draw(np.float32, width, 1)[0], draw(np.float32, width, 2)[0]
+    y = run(x, gamma, beta, shape, eps=eps)[0]
+    expected = reference.layer_norm(x, gamma, beta, eps=eps)[0]
+    largest = np.abs(expected).max(axis=1, keepdims=True)
+    assert np.all(np.abs(y - expected) <= 8 * np.finfo(np.float32).eps * largest)
+    np.testing.assert_array_equal(y[8], beta)
+
+
+def test_rms_norm(order):
+    shape, width = SHAPES["several warps a row"]
+    x, gamma = draw(np.float32, width), draw(np.float32, width, 1)[0]
+    y, root_mean_square, rstd = run(x, gamma, None, shape, GAIN)
+    expected, of_rstd = reference.rms_norm(x, gamma)
+    assert np.all(np.abs(y - expected) <= 8 * np.finfo(np.float32).eps * np.abs(expected).max())
+    np.testing.assert_allclose(rstd, np.float64(of_rstd), rtol=1e-6)
+    np.testing.assert_allclose(root_mean_square, 1 / np.float64(of_rstd), rtol=1e-6)
+
+
+def test_parameters_of_another_type(order):
+    shape, width = SHAPES["a row a warp"]
+    x = draw(np.float32, width)
+    gamma, beta = draw(np.float64, width, 1)[0], draw(np.float16, width, 2)[0]
+    y = run(x, gamma, beta, shape)[0]
+    same = run(x, gamma.astype(np.float32), beta.astype(np.float32), shape)[0]
+    assert y.tobytes() == same.tobytes()
