@@ -10,6 +10,7 @@ from simulated_target import register
 
 from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64
 from numnorm.backends.cuda.row_forward_kernel import make_row_forward
+from numnorm.backends.cuda.row_forward_loop_kernel import make_row_forward_loop
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.norms.affine import AFFINE, GAIN
@@ -30,14 +31,14 @@ def draw(dtype, width, seed=0):
     return np.random.default_rng(seed).normal(3, 2, (ROWS, width)).astype(dtype)
 
 
-def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5):
+def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5, make=make_row_forward, in_place=False):
     """y, mean and rstd of an array whose rows begin anywhere."""
     element = ELEMENTS[x.dtype.name]
-    y, saved = np.full_like(x, np.nan), np.full((2, ROWS), np.nan)
+    y, saved = x if in_place else np.full_like(x, np.nan), np.full((2, ROWS), np.nan)
     weights = Weights(
         ELEMENTS[gamma.dtype.name], None if beta is None else ELEMENTS[beta.dtype.name]
     )
-    kernel = make_row_forward(formula, element, FLOAT64, weights, shape)
+    kernel = make(formula, element, FLOAT64, weights, shape)
     arrays = (x, gamma, gamma if beta is None else beta, y, saved[0], saved[1])
     width = x.shape[1]
     kernel.launch(
@@ -54,6 +55,16 @@ def off_by_one(array):
     return memory[1:].reshape(array.shape)
 
 
+def assert_close(y, expected, factor=8):
+    """A few roundings of the working type, of the largest value, and one of what is stored."""
+    dtype = y.dtype
+    epsilon = np.finfo(np.float64 if dtype == np.float64 else np.float32).eps
+    storage = float(reference.exact(np.spacing(np.ones(1, dtype)))[0])
+    largest = np.abs(expected).max(axis=1, keepdims=True)
+    bound = factor * epsilon * largest + storage / 2 * np.abs(expected)
+    assert np.all(np.abs(reference.exact(y) - expected) <= bound)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_layer_norm(name, dtype, order):
@@ -66,27 +77,30 @@ def test_layer_norm(name, dtype, order):
         x = off_by_one(x)
     y, mean, rstd = run(x, gamma, beta, shape)
     expected, of_mean, of_rstd = reference.layer_norm(x, gamma, beta)
-    epsilon = float(np.finfo(np.float64 if dtype == np.float64 else np.float32).eps)
-    storage = float(reference.exact(np.spacing(np.ones(1, dtype)))[0])
-    # A few roundings of the working type, and one of what is stored.
-    bound = 8 * epsilon * np.abs(expected).max() + storage / 2 * np.abs(expected)
-    assert np.all(np.abs(reference.exact(y) - expected) <= bound)
+    epsilon = np.finfo(np.float64 if dtype == np.float64 else np.float32).eps
+    assert_close(y, expected)
     np.testing.assert_allclose(mean, np.float64(of_mean), rtol=8 * epsilon)
     np.testing.assert_allclose(rstd, np.float64(of_rstd), rtol=8 * epsilon)
+
+
+def awkward_rows(width):
+    """Rows of many scales; one far from 0; one that its last element dominates; a constant one."""
+    scales = np.array([1, 1e30, 1e-30, 1e3, 1e-3, 1e38, 1, 1e-38, 1])[:, None]
+    x = (scales * draw(np.float64, width) / 10).astype(np.float32)
+    x[6] += np.float32(1e7)
+    x[3, -1] = 1e9
+    x[8] = np.float32(0.1)
+    return x
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
 def test_rows_of_any_scale_and_mean_beside_each_other(eps, order):
     shape, width = SHAPES["several rows a warp"]
-    scales = np.array([1, 1e30, 1e-30, 1e3, 1e-3, 1e38, 1, 1e-38, 1])[:, None]
-    x = (scales * draw(np.float64, width) / 10).astype(np.float32)
-    x[6] += np.float32(1e7)
-    x[8] = np.float32(0.1)
+    x = awkward_rows(width)
     gamma, beta = draw(np.float32, width, 1)[0], draw(np.float32, width, 2)[0]
     y = run(x, gamma, beta, shape, eps=eps)[0]
     expected = reference.layer_norm(x, gamma, beta, eps=eps)[0]
-    largest = np.abs(expected).max(axis=1, keepdims=True)
-    assert np.all(np.abs(y - expected) <= 8 * np.finfo(np.float32).eps * largest)
+    assert_close(y, expected)
     np.testing.assert_array_equal(y[8], beta)
 
 
@@ -95,7 +109,7 @@ def test_rms_norm(order):
     x, gamma = draw(np.float32, width), draw(np.float32, width, 1)[0]
     y, root_mean_square, rstd = run(x, gamma, None, shape, GAIN)
     expected, of_rstd = reference.rms_norm(x, gamma)
-    assert np.all(np.abs(y - expected) <= 8 * np.finfo(np.float32).eps * np.abs(expected).max())
+    assert_close(y, expected)
     np.testing.assert_allclose(rstd, np.float64(of_rstd), rtol=1e-6)
     np.testing.assert_allclose(root_mean_square, 1 / np.float64(of_rstd), rtol=1e-6)
 
@@ -107,3 +121,43 @@ def test_parameters_of_another_type(order):
     y = run(x, gamma, beta, shape)[0]
     same = run(x, gamma.astype(np.float32), beta.astype(np.float32), shape)[0]
     assert y.tobytes() == same.tobytes()
+
+
+# Rows that are wider than a block's registers
+
+
+@pytest.mark.parametrize(
+    "shape, width", [(RowShape(64, 1, 1, True), 1024), (RowShape(64, 1, 1, False), 1003)]
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_wide_rows(shape, width, dtype, order):
+    dtype = simulated_target._element_type(ELEMENTS[dtype])
+    x, gamma, beta = draw(dtype, width), draw(dtype, width, 1)[0], draw(dtype, width, 2)[0]
+    if not shape.whole:
+        x = off_by_one(x)
+    expected, of_mean, of_rstd = reference.layer_norm(x, gamma, beta)
+    y, mean, rstd = run(x, gamma, beta, shape, make=make_row_forward_loop, in_place=True)
+    assert y is x
+    assert_close(y, expected)
+    epsilon = np.finfo(np.float64 if dtype == np.float64 else np.float32).eps
+    np.testing.assert_allclose(mean, np.float64(of_mean), rtol=8 * epsilon)
+    np.testing.assert_allclose(rstd, np.float64(of_rstd), rtol=8 * epsilon)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
+def test_wide_rows_of_any_scale_and_mean(eps, order):
+    x = awkward_rows(777)
+    gamma, beta = draw(np.float32, 777, 1)[0], draw(np.float32, 777, 2)[0]
+    shape = RowShape(64, 1, 1, False)
+    y = run(x, gamma, beta, shape, eps=eps, make=make_row_forward_loop)[0]
+    assert_close(y, reference.layer_norm(x, gamma, beta, eps=eps)[0])
+    np.testing.assert_array_equal(y[8], beta)
+
+
+def test_wide_rows_of_rms_norm(order):
+    x, gamma = awkward_rows(777), draw(np.float32, 777, 1)[0]
+    shape = RowShape(64, 1, 1, False)
+    y, _, rstd = run(x, gamma, None, shape, GAIN, make=make_row_forward_loop)
+    expected, of_rstd = reference.rms_norm(x, gamma)
+    assert_close(y, expected)
+    np.testing.assert_allclose(rstd, np.float64(of_rstd), rtol=1e-6)

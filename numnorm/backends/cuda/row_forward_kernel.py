@@ -134,7 +134,7 @@ def make_row_forward(
     gamma_of = make_weight(element, weights.gamma, shared=weights.shared, whole=shape.whole)
     beta_of = make_weight(element, weights.beta, shared=weights.shared, whole=shape.whole)
     forward, spread = device(formula.forward), _make_spread(formula, element, shape)
-    inverse_deviation, save = make_inverse_deviation(element), _make_save(formula, element, saved)
+    inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
     any_of = make_team_largest(element, max(team, WARP))
     zero, one = constant(element, 0.0), constant(element, 1.0)
     smallest = constant(element, element.smallest_variance)
@@ -186,7 +186,7 @@ def make_row_forward(
     return Kernel(kernel, ("address",) * 6 + ("index",) * 4 + numbers, shape.threads)
 
 
-def _make_save(formula: Formula, element: Element, saved: Element) -> Any:
+def make_save(formula: Formula, element: Element, saved: Element) -> Any:
     """Return a device function that stores a row's mean and rstd; 1 / rstd where there is none."""
     store, kind, zero = make_store_one(saved), saved.working, constant(saved, 0.0)
     one, centred = constant(element, 1.0), formula.centred
