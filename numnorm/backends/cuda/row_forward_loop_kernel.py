@@ -58,7 +58,7 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
     sums, team_sum = _make_sums(element, shape), make_team_sum(element, shape.threads)
     load_one, inverse = make_load_one(element), reciprocal(element)
     zero, warps, working = constant(element, 0.0), shape.threads // WARP, element.working
-    reach = shape.threads * element.vector
+    vector, reach = element.vector, shape.threads * element.vector
 
     @device
     def around(x, first, at, width, scale, high, share, values, room):
@@ -71,7 +71,7 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
     def centred(x, first, at, width, scale, share, values, room):
         origin = load_one(x, first) * scale
         # The thread 0 begins at the first element, or up to a piece before it.
-        seen = min(width, reach + at - cuda.threadIdx.x * (reach // shape.threads))
+        seen = min(width, reach + at - cuda.threadIdx.x * vector)
         total, _ = sums(x, first, at, seen, width, scale, origin, values)
         high = origin + team_sum(total, room) * inverse(working(seen))
         low, lost, squares = around(x, first, at, width, scale, high, share, values, room)
