@@ -24,7 +24,7 @@ def pretended_device(capability):
         mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device),
         mock.patch("numba.cuda.compiler.get_current_device", lambda: device),
     ):
-        yield
+        yield device
 
 
 def _disassembler():

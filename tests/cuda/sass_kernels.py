@@ -1,0 +1,139 @@
+"""Every kind of kernel, compiled for one compute capability: ``python sass_kernels.py 9.0``.
+
+Prints JSON: of each kernel what ptxas says and which operations its code has. With several
+capabilities and ``--markdown FILE`` it writes the table of the documentation.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CAPABILITIES = ("7.5", "8.0", "9.0", "10.0")
+
+HEAD = """\
+# Kernels for CUDA, compiled
+
+What each kernel takes of a device, found by compiling it, without one: registers of a thread,
+bytes of its stack, loads and stores of 16 bytes and of less, float64 operations and barriers.
+`whole` rows begin and end at multiples of 16 bytes; `any` are of any width and place.
+A float32 kernel has float64 operations only where a saved statistic is read or written.
+
+"""
+
+
+def row_kernels():
+    """The kernels of rows in registers, and of rows that are read twice."""
+    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.row_forward_kernel import make_row_forward
+    from numnorm.backends.cuda.row_forward_loop_kernel import make_row_forward_loop
+    from numnorm.backends.cuda.row_shape import RowShape
+    from numnorm.backends.cuda.row_weights import Weights
+    from numnorm.norms.ada import ADA
+    from numnorm.norms.affine import AFFINE, GAIN
+
+    def name_of(kind, formula, element, shape):
+        place = "whole" if shape.whole else "any"
+        threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
+        return f"{kind} {formula.name} {element.name}, {threads}, {place}"
+
+    def forward(make, kind, formula, element, *shape):
+        shape, plain = RowShape(*shape), formula is ADA.formula
+        weights = Weights(None if plain else element, element if formula is AFFINE else None)
+        kernel = make(formula, element, FLOAT64, weights, shape)
+        return name_of(kind, formula, element, shape), kernel
+
+    for element, whole in itertools.product(ELEMENTS.values(), (True, False)):
+        yield forward(make_row_forward, "row forward", AFFINE, element, 16, 8, 1, whole)
+        # The code for the ends of many pieces of halves would not be unrolled.
+        pieces = 4 if whole or element.itemsize > 2 else 2
+        yield forward(make_row_forward, "row forward", AFFINE, element, 256, 1, pieces, whole)
+        yield forward(make_row_forward_loop, "row forward", AFFINE, element, 1024, 1, 1, whole)
+    for formula in (GAIN, ADA.formula):
+        yield forward(make_row_forward, "row forward", formula, FLOAT32, 256, 1, 4, True)
+    for shape in ((128, 1, 2), (256, 1, 8), (512, 1, 8)):
+        yield forward(make_row_forward, "row forward", AFFINE, FLOAT32, *shape, True)
+
+
+FAMILIES = (row_kernels,)
+
+
+def of_capability(capability):
+    """What is told of every kernel, by its name."""
+    import sass
+
+    found = {}
+    with sass.pretended_device(tuple(int(part) for part in capability.split("."))) as device:
+        for family in FAMILIES:
+            for name, kernel in family():
+                found[name] = sass.report(kernel, device.compute_capability)
+    return found
+
+
+def in_new_process(capability):
+    """The same, in a process of its own: compiled functions remember their capability."""
+    script = str(Path(__file__).resolve())
+    told = subprocess.run([sys.executable, script, capability], capture_output=True, text=True)
+    if told.returncode:
+        raise RuntimeError(told.stderr[-2000:])
+    return json.loads(told.stdout)
+
+
+def matching(operations, *prefixes):
+    """How often operations with these beginnings are in the code."""
+    return sum(n for name, n in operations.items() if name.startswith(prefixes))
+
+
+def wide(operations, prefix):
+    """How many accesses of 16 bytes, and of less."""
+    widest = sum(n for name, n in operations.items() if name.startswith(prefix) and "128" in name)
+    return widest, matching(operations, prefix) - widest
+
+
+def markdown(tables):
+    """The table of the documentation."""
+    from rich.box import MARKDOWN
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=MARKDOWN)
+    columns = ("kernel", "sm", "registers", "stack", "loads", "stores", "float64", "barriers")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
+    for capability, kernels in tables.items():
+        for name, found in kernels.items():
+            operations = found["operations"]
+            accesses = (f"{w} + {n}" for w, n in (wide(operations, p) for p in ("LDG", "STG")))
+            counts = matching(operations, *DOUBLE), matching(operations, "BAR")
+            table.add_row(
+                name, capability, str(found["registers"]), str(found["stack"]), *accesses,
+                *(str(count) for count in counts),
+            )  # fmt: skip
+    text = io.StringIO()
+    Console(file=text, width=1000, markup=False, highlight=False).print(table)
+    return HEAD + "\n".join(line.rstrip() for line in text.getvalue().strip().splitlines()) + "\n"
+
+
+DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("capabilities", nargs="*", default=CAPABILITIES)
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.markdown is None and len(options.capabilities) == 1:
+        print(json.dumps(of_capability(options.capabilities[0])))
+        return
+    tables = {capability: in_new_process(capability) for capability in options.capabilities}
+    if options.markdown is None:
+        print(json.dumps(tables))
+    else:
+        options.markdown.write_text(markdown(tables), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Every kernel compiled for devices that are not there: what its machine code may not do."""
+
+import functools
+
+import pytest
+import sass_kernels
+from sass_kernels import CAPABILITIES, DOUBLE, matching, wide
+
+pytestmark = pytest.mark.sass
+
+# Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
+MOST_REGISTERS = 128
+# Newer devices save a word or two around the call of a rare division's slow path.
+MOST_STACK = 8
+# A saved statistic in float64 takes a sum, some products and perhaps a quotient.
+MOST_DOUBLE = 40
+
+
+@functools.cache
+def compiled(capability):
+    pytest.importorskip("numba_cuda", reason="numba-cuda compiles; `nox -s sass` installs it")
+    return sass_kernels.in_new_process(capability)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_nothing_is_kept_in_slow_memory(capability):
+    for name, found in compiled(capability).items():
+        most = MOST_STACK if capability == "10.0" else 0
+        assert max(found["stack"], found["spilled"]) <= most, name
+        if most == 0:
+            assert matching(found["operations"], "LDL", "STL") == 0, name
+        assert found["registers"] <= MOST_REGISTERS, name
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_float32_is_not_computed_in_float64(capability):
+    for name, found in compiled(capability).items():
+        if "float64" not in name:
+            assert matching(found["operations"], *DOUBLE) <= MOST_DOUBLE, name
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_whole_rows_are_read_and_written_16_bytes_at_a_time(capability):
+    for name, found in compiled(capability).items():
+        if "row" in name and "whole" in name:
+            loads, other_loads = wide(found["operations"], "LDG")
+            stores, other_stores = wide(found["operations"], "STG")
+            assert loads > 0 and stores > 0, name
+            # One element that every deviation is taken from, and what is saved of a row.
+            assert other_loads <= 2 and other_stores <= 2, name
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_no_kernel_has_atomic_operations(capability):
+    for name, found in compiled(capability).items():
+        assert matching(found["operations"], "ATOM", "RED") == 0, name
