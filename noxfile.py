@@ -12,7 +12,7 @@ import nox
 
 nox.needs_version = ">=2025.5.1"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "tests", "nojit", "layers", "doctest", "asv_check"]
+nox.options.sessions = ["lint", "types", "tests", "nojit", "layers", "doctest", "asv_check", "sass"]
 
 # Neighbouring tests go to the same worker, so that two seldom compile the same kernel at once.
 WORKERS = ["-n", "2", "--dist", "worksteal"]
@@ -141,6 +141,20 @@ def onnxruntime(session: nox.Session) -> None:
     """Side by side with ONNX Runtime."""
     session.install("onnx==1.23.2", "onnxruntime==1.31.1", ".[test]")
     session.run("pytest", "-m", "onnxruntime", *session.posargs)
+
+
+@nox.session
+def sass(session: nox.Session) -> None:
+    """Compile every kernel for GPUs that are not there, and look at their machine code."""
+    session.install(".[cu13,test]", "nvidia-cuda-nvdisasm>=13,<14")
+    session.run("pytest", "tests/cuda", "-m", "sass", *session.posargs)
+
+
+@nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """The tests that need a GPU, with a driver for CUDA 13."""
+    session.install(".[cu13,test]")
+    session.run("pytest", "tests/gpu", "-m", "gpu", *session.posargs)
 
 
 @nox.session(default=False)
