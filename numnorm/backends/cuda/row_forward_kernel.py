@@ -39,7 +39,7 @@ def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
         for p in range(pieces):
             here = at + p * stride
             for j in range(vector):
-                if (whole or here + j >= 0) and here + j < width:
+                if here < width if whole else 0 <= here + j < width:
                     total += values[p * vector + j] - origin
         return origin + team_sum(total, room) * share
 
@@ -50,7 +50,7 @@ def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
         for p in range(pieces):
             here = at + p * stride
             for j in range(vector):
-                if (whole or here + j >= 0) and here + j < width:
+                if here < width if whole else 0 <= here + j < width:
                     deviation = values[p * vector + j] - high
                     values[p * vector + j] = deviation
                     first += deviation

@@ -38,7 +38,7 @@ def _make_sums(element: Element, shape: RowShape) -> Any:
         while at < stop:
             read(x, first, at, width, values, 0)
             for j in range(vector):
-                if (whole or at + j >= 0) and at + j < width:
+                if whole or 0 <= at + j < width:
                     deviation = values[j] * scale - high
                     total += deviation
                     squares += deviation * deviation

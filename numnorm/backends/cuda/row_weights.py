@@ -26,6 +26,13 @@ class Weights:
     shared: bool = False
 
 
+@device
+def first_of(row, run, channels):
+    """Return which parameter a row's first element has, where each element has its own."""
+    # A remainder takes as long as all else that is done for a narrow row.
+    return 0 if channels == 1 else row % channels * run
+
+
 @functools.cache
 def make_weight(element: Element, of: Element | None, *, shared: bool, whole: bool) -> Any:
     """Return a device function that finds one parameter's values at the elements of a piece.
@@ -61,14 +68,14 @@ def make_weight(element: Element, of: Element | None, *, shared: bool, whole: bo
         @device
         def of_element(address, number, row, at, cut, values):
             width, run, channels = cut
-            read(address, row % channels * run, at, width, values, 0)
+            read(address, first_of(row, run, channels), at, width, values, 0)
 
         return of_element
 
     @device
     def of_another_type(address, number, row, at, cut, values):
         width, run, channels = cut
-        first = row % channels * run
+        first = first_of(row, run, channels)
         for j in range(vector):
             here = min(max(at + j, 0), width - 1)
             values[j] = working(load_one(address, first + here))
