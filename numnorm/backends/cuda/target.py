@@ -12,6 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, libdevice, types
+from numba.cuda.cudadrv.driver import ExperimentalStream as Stream
 from numba.cuda.extending import intrinsic
 
 from numnorm.backends.cuda.elements import Element
@@ -97,11 +98,10 @@ class Kernel:
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Run so many blocks on a stream of the current device, given by its handle."""
-        queue = cuda.external_stream(stream) if stream else 0
         kernel = self._dispatcher.overloads.get(self.signature.args)
         if kernel is None:
             kernel = self._dispatcher.compile(self.signature.args)
-        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), queue)
+        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), Stream.from_handle(stream))
 
 
 # Elements in memory
