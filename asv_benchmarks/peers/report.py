@@ -113,7 +113,7 @@ def _summary(result: dict[str, Any]) -> str:
         return ""
     rows = [[row, *(_spread(of.get(name)) for name in present)] for row, of in ratios.items()]
     title = f"## How many times as long as {OWN}: geometric mean over the shapes, least to most\n"
-    return f"{title}\n{_as_markdown(['norm', *present], rows)}"
+    return f"{title}\n{as_markdown(['norm', *present], rows)}"
 
 
 def _spread(ratios: list[float] | None) -> str:
@@ -131,10 +131,11 @@ def _table(records: list[Record], libraries: dict[str, Any], yardstick: str) -> 
         own = row.get(OWN)
         cells = [_cell(row[name], own) if name in row else "" for name in present]
         rows.append([label, *cells, _times(ratio(own, row.get(yardstick)))])
-    return _as_markdown(["case", *present, f"{OWN} / {yardstick}"], rows)
+    return as_markdown(["case", *present, f"{OWN} / {yardstick}"], rows)
 
 
-def _as_markdown(header: list[str], rows: list[list[str]]) -> str:
+def as_markdown(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown."""
     from rich.box import MARKDOWN
     from rich.console import Console
     from rich.table import Table
@@ -156,7 +157,7 @@ def _cell(record: Record, own: Record | None = None) -> str:
     if "seconds" not in record:
         return f"**{record['status']}**"
     low, high = (quartile * 1e6 for quartile in record["quartiles"])
-    cell = f"{_significant(record['seconds'] * 1e6)} ± {_significant((high - low) / 2, 1)}"
+    cell = f"{significant(record['seconds'] * 1e6)} ± {significant((high - low) / 2, 1)}"
     times = "" if record["library"] in (OWN, FLOOR) else _times(ratio(record, own))
     return f"{cell} ({times})" if times else cell
 
@@ -165,7 +166,7 @@ def _times(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}×"
 
 
-def _significant(value: float, digits: int = 3) -> str:
+def significant(value: float, digits: int = 3) -> str:
     """Return a number with as many digits, but never in powers of ten."""
     rounded = float(f"{value:.{digits}g}")
     return f"{rounded:,.0f}" if rounded >= 10 ** (digits - 1) else f"{rounded:g}"

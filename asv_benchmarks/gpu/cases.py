@@ -1,0 +1,51 @@
+"""What is timed: a norm, a direction, a dtype, and rows that fill so much memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+WIDTHS = (64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+class Case(NamedTuple):
+    """One call.
+
+    Attributes
+    ----------
+    norm, direction, dtype : str
+        Such as "layer_norm", "forward" or "backward", "float32".
+    rows, width : int
+        The shape of x.
+    """
+
+    norm: str
+    direction: str
+    dtype: str
+    rows: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        """One line for tables and messages."""
+        return f"{self.norm} {self.direction} {self.dtype} {self.rows}×{self.width}"
+
+    @property
+    def bytes_moved(self) -> int:
+        """What has to be read and written: x and y, or dy, x and dx."""
+        arrays = 2 if self.direction == "forward" else 3
+        return arrays * self.rows * self.width * _ITEMSIZES[self.dtype]
+
+
+def all_cases(size: int, quick: bool) -> list[Case]:
+    """Return the cases whose x has `size` bytes; a few of them if it has to be quick."""
+    dtypes = ("float32",) if quick else tuple(_ITEMSIZES)
+    widths = (256, 1024) if quick else WIDTHS
+    norms = ("layer_norm",) if quick else ("layer_norm", "rms_norm", "ada_norm", "batch_norm")
+    return [
+        Case(norm, direction, dtype, max(1, size // (width * _ITEMSIZES[dtype])), width)
+        for norm in norms
+        for direction in ("forward", "backward")
+        for dtype in dtypes
+        for width in widths
+    ]
