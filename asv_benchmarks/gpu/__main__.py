@@ -71,8 +71,8 @@ def write(result: dict[str, Any], folder: Path) -> None:
     """Write both files, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("gpu.json", json.dumps(result, indent=1)), ("gpu.md", markdown(result))):
-        with appearing(folder / name) as path:
-            path.write_text(text + "\n", "utf-8")
+        with appearing(folder / name) as file:
+            file.write(f"{text}\n".encode())
 
 
 if __name__ == "__main__":
