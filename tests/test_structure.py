@@ -106,7 +106,7 @@ def test_options_of_compilation_are_chosen_in_one_place(name):
     options = {"fastmath", "error_model", "nogil", "parallel", "boundscheck"}
     compilers = {"jit", "njit", "vectorize", "guvectorize", "cfunc"}
     for node in ast.walk(TREES[name]):
-        if name != "backends/cpu/jit.py":
+        if name not in ("backends/cpu/jit.py", "backends/cuda/target.py"):
             word = getattr(node, "attr", getattr(node, "id", None))
             assert word not in compilers, f"line {node.lineno}"
             assert getattr(node, "arg", None) not in options, f"line {node.lineno}"
@@ -243,7 +243,9 @@ def test_module_has_a_docstring(name):
 
 
 def test_modules_import():
-    for name in TREES:
+    # What is compiled for CUDA needs a compiler for it; `tests/cuda` imports all of that.
+    here = [name for name in TREES if not name.startswith("backends/cuda/")]
+    for name in here:
         module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         if name not in ("__init__.py", "__main__.py"):
             importlib.import_module(f"numnorm.{module}")
