@@ -9,9 +9,9 @@ import numpy as np
 from numnorm.backends.contract import Formula, Norm
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.optional import location, make_centre
-from numnorm.backends.cpu.row_backward_kernel import make_means, make_saved_statistics
 from numnorm.backends.cpu.row_forward_kernel import make_spread
 from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
+from numnorm.backends.cpu.saved_statistics import make_means, make_saved_statistics
 from numnorm.backends.cpu.storage import Storage
 
 # How many numbers of the working type the statistics of a row are.
