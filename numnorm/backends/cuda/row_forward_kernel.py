@@ -149,14 +149,14 @@ def make_row_forward(
         values = cuda.local.array(slots, working)
         weight = cuda.local.array(vector, working)
         bias = cuda.local.array(vector, working)
-        thread = cuda.threadIdx.x
+        thread, scale = cuda.threadIdx.x, one
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
         row = cuda.blockIdx.x * teams + thread // team
         there = row < rows
         row = min(row, rows - 1)
         first = row * width
         at = thread % team * vector - shift_of(x, first)
-        origin, scale = load_one(x, first), one
+        origin = load_one(x, first)
         read_row(x, first, at, width, values)
         high, low, m2 = spread(values, origin, at, width, share, room)
         total = m2 * scale_share + eps + eps_on_deviation * eps_on_deviation
@@ -166,9 +166,8 @@ def make_row_forward(
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, least, room)
             high, low, m2 = spread(values, origin * scale, at, width, share, room)
-            if poor:
-                eps = root_eps * scale * (root_eps * scale)
-                eps_on_deviation = eps_on_deviation * scale
+            eps = root_eps * scale * (root_eps * scale) if poor else eps
+            eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
         for p in range(pieces):
             here = at + p * stride

@@ -169,7 +169,9 @@ def make_load(element: Element, *, unchanging: bool = False) -> Any:
         def generate(context, builder, signature, arguments):
             double = element.name == "float64"
             kind = ir.VectorType(_DOUBLE, 2) if double else _WORDS
-            found = builder.load(_place(builder, *arguments, element.itemsize, kind))
+            found = builder.load(
+                _place(builder, arguments[0], arguments[1], element.itemsize, kind)
+            )
             found.align = 16
             if unchanging:
                 found.set_metadata("invariant.load", builder.module.add_metadata([]))
@@ -204,7 +206,7 @@ def make_store(element: Element) -> Any:
             whole = ir.Constant(vector, ir.Undefined)
             for k, value in enumerate(values):
                 whole = builder.insert_element(whole, value, _I32(k))
-            place = _place(builder, *arguments[:2], element.itemsize, vector)
+            place = _place(builder, arguments[0], arguments[1], element.itemsize, vector)
             builder.store(whole, place, align=16)
             return context.get_dummy_value()
 
@@ -221,7 +223,9 @@ def make_load_one(element: Element) -> Any:
     def load_one(context, address, index):
         def generate(context, builder, signature, arguments):
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
-            found = builder.load(_place(builder, *arguments, element.itemsize, kind))
+            found = builder.load(
+                _place(builder, arguments[0], arguments[1], element.itemsize, kind)
+            )
             found.align = element.itemsize
             return found if kind is not _I16 else _widened(builder, element.name, found)
 
@@ -241,7 +245,7 @@ def make_store_one(element: Element) -> Any:
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
             if kind is _I16:
                 value = _narrowed(builder, element.name, value)
-            place = _place(builder, *arguments[:2], element.itemsize, kind)
+            place = _place(builder, arguments[0], arguments[1], element.itemsize, kind)
             builder.store(value, place, align=element.itemsize)
             return context.get_dummy_value()
 
