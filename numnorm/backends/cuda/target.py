@@ -4,6 +4,7 @@ The kernels are written in terms of this module alone. Another compiler, or a si
 device, is another module with the same names.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from numnorm.backends.cuda.elements import Element
 
 __all__ = [
     "Kernel",
+    "check_available",
     "constant",
     "cuda",
     "device",
@@ -26,8 +28,10 @@ __all__ = [
     "make_load_one",
     "make_store",
     "make_store_one",
+    "on_device",
     "reciprocal",
     "square_root",
+    "synchronize",
     "times_power_of_two",
 ]
 
@@ -102,6 +106,29 @@ class Kernel:
         if kernel is None:
             kernel = self._dispatcher.compile(self.signature.args)
         kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), queue)
+
+
+# Devices
+
+
+def check_available() -> None:
+    """Raise unless there is a device, a driver for it, and what compiles for it."""
+    if not cuda.is_available():
+        raise RuntimeError(
+            "numba-cuda finds no CUDA driver with a device, or no compiler: install "
+            "'numnorm[cu13]' or, for a driver of CUDA 12, 'numnorm[cu12]'"
+        )
+
+
+def on_device(number: int) -> Any:
+    """Return a context in which the device of this number is the current one."""
+    # With one device there is no other: to ask the driver would cost some microseconds.
+    return cuda.gpus[number] if len(cuda.gpus) > 1 else contextlib.nullcontext()
+
+
+def synchronize(stream: int) -> None:
+    """Wait for all work on a stream of the current device, given by its handle."""
+    cuda.external_stream(stream).synchronize()
 
 
 # Elements in memory
