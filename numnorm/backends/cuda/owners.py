@@ -24,7 +24,7 @@ class Owner:
     writable : bool
         Whether its arrays may be written by the caller's wish, as `out`.
     waits : bool
-        Whether the host has to wait for its arrays, and it for the kernels.
+        Whether it has to wait for a kernel, because it queues its own work out of sight.
     """
 
     package = ""
@@ -62,7 +62,7 @@ class Owner:
         raise NotImplementedError
 
     def address(self, array: Any) -> int:
-        """Return where the first element of an array lies."""
+        """Return where the first element lies, which is there for work queued on its stream."""
         raise NotImplementedError
 
     def is_contiguous(self, array: Any) -> bool:
@@ -100,9 +100,6 @@ class Owner:
     def statistic_name(self, name: str) -> str:
         """Return the dtype in which statistics of elements of that dtype are saved."""
         return "float32" if name == "float16" else "float64"
-
-    def wait(self, arrays: Sequence[Any]) -> None:
-        """Wait for what the library itself has queued for arrays, where that is out of sight."""
 
 
 class _CuPy(Owner):
@@ -192,6 +189,10 @@ class _Numba(Owner):
     package, type_name = "numba.cuda.cudadrv.devicearray", "DeviceNDArray"
 
     @property
+    def label(self) -> str:
+        return self.type_name  # where that is defined says nothing to those who use it
+
+    @property
     def _cuda(self) -> Any:
         return sys.modules["numba.cuda"]
 
@@ -237,8 +238,8 @@ class _Numba(Owner):
 class _Jax(Owner):
     """Its arrays cannot be written, and the stream on which it computes them cannot be seen.
 
-    So the host waits for the arrays that a kernel reads, the kernel writes a new array on the
-    default stream before anyone has seen it, and the host waits for the kernel.
+    So the host waits for an array before its address is handed to a kernel, which writes a new
+    array before anyone has seen it, on the default stream, and waits for the kernel.
     """
 
     package, type_name = "jax", "Array"
@@ -257,7 +258,7 @@ class _Jax(Owner):
         return int(array.__dlpack_device__()[1])
 
     def address(self, array: Any) -> int:
-        return int(array.unsafe_buffer_pointer())
+        return int(array.block_until_ready().unsafe_buffer_pointer())
 
     def is_contiguous(self, array: Any) -> bool:
         return True
@@ -283,9 +284,6 @@ class _Jax(Owner):
         # It has no float64 unless it has been told to.
         wide = self.library.config.jax_enable_x64
         return super().statistic_name(name) if wide else "float32"
-
-    def wait(self, arrays: Sequence[Any]) -> None:
-        self.library.block_until_ready(list(arrays))
 
 
 OWNERS = (_CuPy(), _Torch(), _Jax(), _Numba())

@@ -18,12 +18,10 @@ def on_device_of(x: DeviceArray) -> Iterator[None]:
 def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
     """Queue a kernel behind what the library of x has queued for it, and do not wait.
 
-    Its first arguments are the addresses of the arrays, 0 for None, and then come the others. For
-    a library whose queue cannot be seen, the host waits before and after.
+    Its first arguments are the addresses of the arrays, 0 for None, and then come the others.
+    Only for a library whose own queue is out of sight does the host wait.
     """
     owner, stream = x.owner, x.owner.stream(x.array)
-    if owner.waits:
-        owner.wait([array for array in arrays if array is not None])
     addresses = [0 if array is None else owner.address(array) for array in arrays]
     kernel.launch(blocks, stream, *addresses, *arguments)
     if owner.waits:
