@@ -200,7 +200,7 @@ def test_several_warps_a_row(library, launched, width, order):
 
 def test_row_that_does_not_fit(library):
     x = library.take(np.empty((1, 20000), np.float32))
-    with pytest.raises(NotImplementedError, match="^rows of 20000 elements of float32 are wider"):
+    with pytest.raises(NotImplementedError, match=r"^rows of 20000 elements"):
         numnorm.layer_norm(x)
 
 

@@ -45,7 +45,7 @@ class DeviceArray:
 
 def as_float_array(name: str, value: Any) -> DeviceArray:
     """Return what is known of a device array of a float dtype."""
-    owner = owner_of(type(value))
+    owner = owner_of(type(value))  # type: ignore[arg-type]  # types are hashable
     if owner is None:
         supported = ", ".join(["numpy.ndarray", *(owner.label for owner in OWNERS)])
         raise TypeError(f"{name} must be one of {supported}, got {_kind(value)}")
@@ -60,7 +60,7 @@ def as_float_array(name: str, value: Any) -> DeviceArray:
 
 def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
     """Return the like of an array that must be of the library and on the device of x."""
-    owner = owner_of(type(value))
+    owner = owner_of(type(value))  # type: ignore[arg-type]  # types are hashable
     if owner is not x.owner or not owner.is_on_device(value):
         where = " on the host" if owner is x.owner else ""
         raise TypeError(

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from numnorm.backends.cuda.arrays import DeviceArray
-from numnorm.backends.cuda.target import Kernel, on_device, synchronize
+from numnorm.backends.cuda.target import Kernel, check_available, on_device, synchronize
 
 
 @contextlib.contextmanager
 def on_device_of(x: DeviceArray) -> Iterator[None]:
     """Allocate and launch on the device of an array, for as long as this lasts."""
+    check_available()
     with x.owner.using(x.device), on_device(x.device):
         yield
 

@@ -20,7 +20,7 @@ from numnorm.backends.cuda.row_forward_kernel import make_row_forward
 from numnorm.backends.cuda.row_parts import BYTES
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_weights import Weights
-from numnorm.backends.cuda.target import Kernel, check_available
+from numnorm.backends.cuda.target import Kernel
 
 
 class _Plan(NamedTuple):
@@ -57,7 +57,6 @@ def _forward_plan(
     scaling: Scaling,
     whole: bool,
 ) -> _Plan:
-    check_available()
     shape = row_shape(layout.width, element, whole=whole)
     count, eps = layout.width - scaling.ddof, scaling.eps
     return _Plan(

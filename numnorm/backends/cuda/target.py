@@ -111,6 +111,7 @@ class Kernel:
 # Devices
 
 
+@functools.cache
 def check_available() -> None:
     """Raise unless there is a device, a driver for it, and what compiles for it."""
     if not cuda.is_available():
