@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from cuda.core import Stream
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, libdevice, types
@@ -101,7 +102,8 @@ class Kernel:
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Run so many blocks on a stream of the current device, given by its handle."""
-        queue = cuda.external_stream(stream) if stream else 0
+        # A launch takes no 0 for the default stream: a configured dispatcher converts it, too.
+        queue = Stream.from_handle(stream)
         kernel = self._dispatcher.overloads.get(self.signature.args)
         if kernel is None:
             kernel = self._dispatcher.compile(self.signature.args)
