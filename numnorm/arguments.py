@@ -275,8 +275,8 @@ def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return np.dtype(np.float64) if dtype.kind in "biu" else None
 
 
-# A graph would be computed and a device array copied behind the caller's back.
-_SURPRISES = ("__dask_graph__", "__cuda_array_interface__")
+# DLPack's numbers for the memory of a CUDA device, and for memory that it shares with the host.
+_CUDA_KINDS = (2, 13)
 
 
 def is_masked(kind: type) -> bool:
@@ -288,7 +288,20 @@ def is_masked(kind: type) -> bool:
 
 def is_surprising(value: Any) -> bool:
     """Return whether an object must not be turned into a NumPy array silently."""
-    return is_masked(type(value)) or any(hasattr(value, attribute) for attribute in _SURPRISES)
+    # A graph would be computed and a device array copied behind the caller's back.
+    return is_masked(type(value)) or hasattr(value, "__dask_graph__") or is_on_device(value)
+
+
+def is_on_device(value: Any) -> bool:
+    """Return whether an object says that it lies in the memory of a CUDA device."""
+    ask = getattr(value, "__dlpack_device__", None)
+    if ask is not None and not isinstance(value, np.ndarray):
+        # What cannot be handed over, such as an array on several devices, raises what it likes.
+        with contextlib.suppress(Exception):
+            kind = ask()[0]
+            if getattr(kind, "value", kind) in _CUDA_KINDS:
+                return True
+    return hasattr(value, "__cuda_array_interface__")
 
 
 def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:

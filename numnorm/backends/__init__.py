@@ -2,7 +2,8 @@
 
 A type is looked up in a package that the caller has imported already: nothing is imported to
 find out what an array is. A new backend is one folder beside this file and one line in
-``_REGISTRY``.
+``_REGISTRY``. Types whose arrays may lie in the memory of a host or of a device are not in it:
+each array is asked.
 """
 
 import functools
@@ -14,7 +15,7 @@ import numpy as np
 
 import numnorm.backends.forking  # notices a fork from now on
 import numnorm.backends.sources  # noqa: F401  # and a change of the sources
-from numnorm.arguments import is_masked, is_surprising
+from numnorm.arguments import is_masked, is_on_device, is_surprising
 from numnorm.backends.contract import Backend
 
 
@@ -25,10 +26,13 @@ class _Entry(NamedTuple):
 
 
 _REGISTRY = (_Entry("numpy", "ndarray", "numnorm.backends.cpu"),)
+_OF_DEVICES = "numnorm.backends.cuda"
 
 
 def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
     """Return the backend of an array, and the array in a float dtype; a sequence as NumPy array.
+
+    An array of a device is returned as that backend's own kind of it.
 
     Raises
     ------
@@ -37,7 +41,9 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
         is not one of real numbers.
     """
     backend: Any = backend_of(type(array))  # type: ignore[arg-type]  # types are hashable
-    if backend is None:
+    if backend is None and is_on_device(array):
+        backend = importlib.import_module(_OF_DEVICES)
+    elif backend is None:
         backend, array = backend_of(np.ndarray), _as_numpy(array, name)
     return backend, backend.as_float_array(name, array)
 

@@ -4,11 +4,13 @@ The kernels are written in terms of this module alone. Another compiler, or a si
 device, is another module with the same names.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from cuda.core import Stream
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, libdevice, types
@@ -19,6 +21,7 @@ from numnorm.backends.cuda.elements import Element
 
 __all__ = [
     "Kernel",
+    "check_available",
     "constant",
     "cuda",
     "device",
@@ -27,8 +30,10 @@ __all__ = [
     "make_load_one",
     "make_store",
     "make_store_one",
+    "on_device",
     "reciprocal",
     "square_root",
+    "synchronize",
     "times_power_of_two",
 ]
 
@@ -98,10 +103,36 @@ class Kernel:
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Run so many blocks on a stream of the current device, given by its handle."""
+        # A launch takes no 0 for the default stream: a configured dispatcher converts it, too.
+        queue = Stream.from_handle(stream)
         kernel = self._dispatcher.overloads.get(self.signature.args)
         if kernel is None:
             kernel = self._dispatcher.compile(self.signature.args)
-        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), Stream.from_handle(stream))
+        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), queue)
+
+
+# Devices
+
+
+@functools.cache
+def check_available() -> None:
+    """Raise unless there is a device, a driver for it, and what compiles for it."""
+    if not cuda.is_available():
+        raise RuntimeError(
+            "numba-cuda finds no CUDA driver with a device, or no compiler: install "
+            "'numnorm[cu13]' or, for a driver of CUDA 12, 'numnorm[cu12]'"
+        )
+
+
+def on_device(number: int) -> Any:
+    """Return a context in which the device of this number is the current one."""
+    # With one device there is no other: to ask the driver would cost some microseconds.
+    return cuda.gpus[number] if len(cuda.gpus) > 1 else contextlib.nullcontext()
+
+
+def synchronize(stream: int) -> None:
+    """Wait for all work on a stream of the current device, given by its handle."""
+    cuda.external_stream(stream).synchronize()
 
 
 # Elements in memory

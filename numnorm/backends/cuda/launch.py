@@ -1,0 +1,59 @@
+"""How many threads work on a row, and how many rows on a block."""
+
+from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.team_sums import WARP
+
+# Of a block of several rows: few enough that many blocks share a multiprocessor.
+_BLOCK = 128
+
+# A thread's elements are in registers, of 32 bits: so many at ease, and at most. A row that begins
+# anywhere is read in loops with branches, and with more than that they would not be unrolled.
+_EASY, _MOST = 16, 32
+_PIECES = 8  # in flight for each thread, at most
+
+# Teams from narrow to wide, each with the most registers that its threads may fill. Those of more
+# than a warp need barriers for their sums. None of this depends on how many rows there are: so a
+# row's result does not.
+_NARROW = (*((1 << k, _EASY // 2) for k in range(WARP.bit_length())), (WARP, _EASY))
+_WHOLE = (*_NARROW, (128, _EASY), (256, _EASY), (256, _MOST), (512, _MOST))
+_ANYWHERE = (*_NARROW, (128, _EASY), (256, _EASY), (512, _EASY), (1024, _EASY))
+
+
+def widest_row(element: Element, *, whole: bool) -> int:
+    """Return the number of elements up to which a row fits the registers of a block."""
+    team, registers = (_WHOLE if whole else _ANYWHERE)[-1]
+    capacity = team * _pieces(element, registers) * element.vector
+    return capacity if whole else capacity - element.vector + 1
+
+
+def row_shape(width: int, element: Element, *, whole: bool) -> RowShape:
+    """Return the shape for rows of so many elements.
+
+    Raises
+    ------
+    NotImplementedError
+        If they do not fit the registers.
+    """
+    vector = element.vector
+    # A row that begins anywhere may touch one more piece than it fills.
+    needed = -(-(width if whole else width + vector - 1) // vector)
+    for team, registers in _WHOLE if whole else _ANYWHERE:
+        pieces = -(-needed // team)
+        if pieces <= _pieces(element, registers):
+            teams = max(1, _BLOCK // team) if team <= WARP else 1
+            return RowShape(team, teams, pieces, whole)
+    raise NotImplementedError(
+        f"rows of {width} elements of {element.name} are wider than the "
+        f"{widest_row(element, whole=whole)} that are normalized on a device"
+    )
+
+
+def blocks_of(rows: int, shape: RowShape) -> int:
+    """Return the number of blocks for so many rows."""
+    return -(-rows // shape.teams)
+
+
+def _pieces(element: Element, registers: int) -> int:
+    words = 2 if element.working_name == "float64" else 1
+    return min(_PIECES, registers // (element.vector * words))

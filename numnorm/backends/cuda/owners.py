@@ -1,0 +1,299 @@
+"""The libraries whose arrays lie in a device's memory, and what is asked of each of them.
+
+None of them is imported here: whoever hands over its array has imported it.
+"""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import Shape
+
+
+class Owner:
+    """A library, as far as its arrays are concerned; here one whose arrays are like NumPy's.
+
+    Attributes
+    ----------
+    package, type_name : str
+        Where the type of its arrays is found.
+    writable : bool
+        Whether its arrays may be written by the caller's wish, as `out`.
+    waits : bool
+        Whether it has to wait for a kernel, because it queues its own work out of sight.
+    """
+
+    package = ""
+    type_name = ""
+    writable = True
+    waits = False
+
+    @property
+    def library(self) -> Any:
+        """The module that the caller has imported."""
+        return sys.modules[self.package]
+
+    @property
+    def label(self) -> str:
+        """What the type of its arrays is called, for messages."""
+        return f"{self.package}.{self.type_name}"
+
+    def is_on_device(self, array: Any) -> bool:
+        """Return whether an array of this library lies in a CUDA device's memory."""
+        return True
+
+    def check(self, name: str, array: Any) -> None:
+        """Raise unless the memory of an array on a device is all that there is to it."""
+
+    def dtype_name(self, array: Any) -> str:
+        """Return the name of an array's dtype."""
+        return str(array.dtype.name)
+
+    def shape(self, array: Any) -> Shape:
+        """Return the shape of an array."""
+        return tuple(array.shape)
+
+    def device(self, array: Any) -> int:
+        """Return the number of the device on which an array lies."""
+        raise NotImplementedError
+
+    def address(self, array: Any) -> int:
+        """Return where the first element lies, which is there for work queued on its stream."""
+        raise NotImplementedError
+
+    def is_contiguous(self, array: Any) -> bool:
+        """Return whether an array is C-contiguous."""
+        raise NotImplementedError
+
+    def permuted(self, array: Any, order: Sequence[int]) -> Any:
+        """Return an array with its axes in another order, as a view where there are views."""
+        return array.transpose(order)
+
+    def contiguous(self, array: Any) -> Any:
+        """Return an array itself if it is C-contiguous, else a copy that is."""
+        raise NotImplementedError
+
+    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+        """Return a new array of any content, of the dtype of that name, beside another one."""
+        raise NotImplementedError
+
+    def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
+        """Return the like of `empty`, full of a value."""
+        raise NotImplementedError
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Write one array into another of the same shape."""
+        target[...] = source
+
+    def stream(self, array: Any) -> int:
+        """Return the handle of the stream on which work on an array is to be queued."""
+        raise NotImplementedError
+
+    def using(self, device: int) -> Any:
+        """Return a context in which new arrays of this library lie on that device."""
+        return contextlib.nullcontext()
+
+    def statistic_name(self, name: str) -> str:
+        """Return the dtype in which statistics of elements of that dtype are saved."""
+        return "float32" if name == "float16" else "float64"
+
+
+class _CuPy(Owner):
+    package, type_name = "cupy", "ndarray"
+
+    def device(self, array: Any) -> int:
+        return int(array.device.id)
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def is_contiguous(self, array: Any) -> bool:
+        return bool(array.flags.c_contiguous)
+
+    def contiguous(self, array: Any) -> Any:
+        return self.library.ascontiguousarray(array)
+
+    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+        return self.library.empty(shape, name)
+
+    def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
+        return self.library.full(shape, value, name)
+
+    def stream(self, array: Any) -> int:
+        return int(self.library.cuda.get_current_stream().ptr)
+
+    def using(self, device: int) -> Any:
+        return self.library.cuda.Device(device)
+
+
+class _Torch(Owner):
+    package, type_name = "torch", "Tensor"
+
+    def is_on_device(self, array: Any) -> bool:
+        return bool(array.is_cuda)
+
+    def check(self, name: str, array: Any) -> None:
+        torch = self.library
+        if array.layout is not torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got one of layout {array.layout}")
+        if array.requires_grad and torch.is_grad_enabled():
+            raise TypeError(
+                f"{name} must not require a gradient, which would not flow: "
+                "call its detach(), or use torch.no_grad()"
+            )
+
+    def dtype_name(self, array: Any) -> str:
+        return str(array.dtype).removeprefix("torch.")
+
+    def device(self, array: Any) -> int:
+        return int(array.get_device())
+
+    def address(self, array: Any) -> int:
+        return int(array.data_ptr())
+
+    def is_contiguous(self, array: Any) -> bool:
+        return bool(array.is_contiguous())
+
+    def permuted(self, array: Any, order: Sequence[int]) -> Any:
+        return array.permute(order)
+
+    def contiguous(self, array: Any) -> Any:
+        return array.contiguous()
+
+    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+        torch = self.library
+        return torch.empty(shape, dtype=getattr(torch, name), device=like.device)
+
+    def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
+        torch = self.library
+        return torch.full(shape, value, dtype=getattr(torch, name), device=like.device)
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def stream(self, array: Any) -> int:
+        return int(self.library.cuda.current_stream(array.device).cuda_stream)
+
+
+class _Numba(Owner):
+    """Its arrays may carry a stream; the default one is that of those that do not.
+
+    Its own transpose knows matrices alone, and its own assignment waits for the default stream
+    unless that is named.
+    """
+
+    package, type_name = "numba.cuda.cudadrv.devicearray", "DeviceNDArray"
+
+    @property
+    def label(self) -> str:
+        return self.type_name  # where that is defined says nothing to those who use it
+
+    @property
+    def _cuda(self) -> Any:
+        return sys.modules["numba.cuda"]
+
+    def device(self, array: Any) -> int:
+        return int(array.gpu_data.context.device.id)
+
+    def address(self, array: Any) -> int:
+        return int(array.device_ctypes_pointer.value or 0)
+
+    def is_contiguous(self, array: Any) -> bool:
+        return bool(array.is_c_contiguous())
+
+    def permuted(self, array: Any, order: Sequence[int]) -> Any:
+        return self.library.DeviceNDArray(
+            shape=tuple(array.shape[a] for a in order),
+            strides=tuple(array.strides[a] for a in order),
+            dtype=array.dtype,
+            stream=array.stream,
+            gpu_data=array.gpu_data,
+        )
+
+    def contiguous(self, array: Any) -> Any:
+        if array.is_c_contiguous():
+            return array
+        target = self.empty(array, array.shape, array.dtype.name)
+        self.copy(target, array)
+        return target
+
+    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+        return self._cuda.device_array(shape, np.dtype(name), stream=like.stream)
+
+    def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
+        return self._cuda.to_device(np.full(shape, value, name), stream=like.stream)
+
+    def copy(self, target: Any, source: Any) -> None:
+        stream = target.stream or self._cuda.default_stream()
+        target.setitem(slice(None), source, stream=stream)
+
+    def stream(self, array: Any) -> int:
+        return int(array.stream.handle) if array.stream else 0
+
+
+class _Jax(Owner):
+    """Its arrays cannot be written, and the stream on which it computes them cannot be seen.
+
+    So the host waits for an array before its address is handed to a kernel, which writes a new
+    array before anyone has seen it, on the default stream, and waits for the kernel.
+    """
+
+    package, type_name = "jax", "Array"
+    writable = False
+    waits = True
+
+    def is_on_device(self, array: Any) -> bool:
+        return all(device.platform in ("gpu", "cuda") for device in array.devices())
+
+    def check(self, name: str, array: Any) -> None:
+        count = len(array.devices())
+        if count != 1:
+            raise ValueError(f"{name} must lie on one device, got an array on {count} of them")
+
+    def device(self, array: Any) -> int:
+        return int(array.__dlpack_device__()[1])
+
+    def address(self, array: Any) -> int:
+        return int(array.block_until_ready().unsafe_buffer_pointer())
+
+    def is_contiguous(self, array: Any) -> bool:
+        return True
+
+    def permuted(self, array: Any, order: Sequence[int]) -> Any:
+        return self.library.numpy.transpose(array, order)
+
+    def contiguous(self, array: Any) -> Any:
+        return array
+
+    def empty(self, like: Any, shape: Shape, name: str) -> Any:
+        (device,) = like.devices()
+        return self.library.numpy.empty(shape, np.dtype(name), device=device)
+
+    def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
+        (device,) = like.devices()
+        return self.library.numpy.full(shape, value, np.dtype(name), device=device)
+
+    def stream(self, array: Any) -> int:
+        return 0
+
+    def statistic_name(self, name: str) -> str:
+        # It has no float64 unless it has been told to.
+        wide = self.library.config.jax_enable_x64
+        return super().statistic_name(name) if wide else "float32"
+
+
+OWNERS = (_CuPy(), _Torch(), _Jax(), _Numba())
+
+
+@functools.lru_cache(maxsize=256)
+def owner_of(kind: Any) -> Owner | None:
+    """Return the library of a type of array, None if it is none of those known here."""
+    for owner in OWNERS:
+        package = sys.modules.get(owner.package)
+        if package is not None and issubclass(kind, getattr(package, owner.type_name)):
+            return owner
+    return None

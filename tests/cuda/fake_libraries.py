@@ -1,0 +1,297 @@
+"""CuPy, PyTorch, JAX and Numba's device arrays, as far as numnorm asks them, over host memory.
+
+Each function of `LIBRARIES` makes the modules of one library, for `sys.modules`. `take` puts an
+array on a device, and `asked` lists the copies that the library was asked for. What only a real
+device would notice is an error here: an array on the wrong side, or a new one that nobody has
+written, which is NaN.
+"""
+
+import contextlib
+import types
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import simulated_target
+
+STREAMS = {"cupy": 11, "torch": 12, "jax": 0, "numba": 0}
+
+
+def _bfloat16_or(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def poisoned(shape, dtype):
+    """New memory that kernels may use, of NaN."""
+    return registered(np.full(shape, np.nan, dtype))
+
+
+def registered(host):
+    if host.size:
+        simulated_target.register(host)
+    return host
+
+
+class OnDevice:
+    """What all of these arrays have; `host` is the memory that stands for a device's."""
+
+    def __init__(self, host, number=0):
+        self.host, self.number = host, number
+
+    @property
+    def shape(self):
+        return self.host.shape
+
+    @property
+    def dtype(self):
+        return self.host.dtype
+
+    def __dlpack_device__(self):
+        return 2, self.number
+
+    def __array__(self, *arguments, **options):
+        raise AssertionError("copied to the host behind the caller's back")
+
+
+def _interface(host):
+    return {"shape": host.shape, "typestr": host.dtype.str, "data": (host.ctypes.data, False)}
+
+
+# CuPy
+
+
+def cupy():
+    module = types.ModuleType("cupy")
+    current = [0]
+    module.asked = []
+
+    class ndarray(OnDevice):
+        device = property(lambda self: SimpleNamespace(id=self.number))
+        data = property(lambda self: SimpleNamespace(ptr=self.host.ctypes.data))
+        flags = property(lambda self: SimpleNamespace(c_contiguous=self.host.flags.c_contiguous))
+        __cuda_array_interface__ = property(lambda self: _interface(self.host))
+
+        def transpose(self, order):
+            return ndarray(self.host.transpose(order), self.number)
+
+        def __setitem__(self, key, value):
+            self.host[key] = value.host if isinstance(value, ndarray) else value
+
+    def ascontiguousarray(array):
+        if array.host.flags.c_contiguous:
+            return array
+        module.asked.append("copy")
+        return ndarray(registered(np.ascontiguousarray(array.host)), array.number)
+
+    @contextlib.contextmanager
+    def device(number):
+        before, current[0] = current[0], number
+        yield
+        current[0] = before
+
+    module.ndarray, module.ascontiguousarray = ndarray, ascontiguousarray
+    module.empty = lambda shape, name: ndarray(poisoned(shape, _bfloat16_or(name)), current[0])
+    module.full = lambda shape, value, name: ndarray(np.full(shape, value, name), current[0])
+    stream = SimpleNamespace(ptr=STREAMS["cupy"])
+    module.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=device)
+    module.take = lambda host, number=0: ndarray(registered(host), number)
+    return {"cupy": module}
+
+
+# PyTorch
+
+
+class _Dtype:
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return f"torch.{self.name}"
+
+
+def torch():
+    module = types.ModuleType("torch")
+    module.asked, module.gradients = [], True
+    module.strided = "torch.strided"
+    names = ("float16", "bfloat16", "float32", "float64", "int64", "bool")
+    for name in names:
+        setattr(module, name, _Dtype(name))
+
+    class Size(tuple):
+        """The shape of a tensor, which is a tuple but not of that type."""
+
+    class Tensor:
+        layout, requires_grad = module.strided, False
+
+        def __init__(self, host, device="cuda:0"):
+            self.host, self.device = host, device
+            self.dtype = getattr(module, host.dtype.name)
+
+        shape = property(lambda self: Size(self.host.shape))
+        is_cuda = property(lambda self: self.device != "cpu")
+        _number = property(lambda self: int(self.device.removeprefix("cuda:")))
+
+        def __dlpack_device__(self):
+            return (2, self._number) if self.is_cuda else (1, 0)
+
+        @property
+        def __cuda_array_interface__(self):
+            if not self.is_cuda:
+                raise AttributeError("on the host")
+            if self.requires_grad:
+                raise RuntimeError("requires a gradient")
+            return _interface(self.host)
+
+        def __array__(self, *arguments, **options):
+            if self.is_cuda:
+                raise TypeError("cannot convert a tensor on cuda to numpy")
+            return self.host
+
+        def get_device(self):
+            return self._number
+
+        def data_ptr(self):
+            return self.host.ctypes.data
+
+        def is_contiguous(self):
+            return self.host.flags.c_contiguous
+
+        def permute(self, order):
+            return Tensor(self.host.transpose(order), self.device)
+
+        def contiguous(self):
+            if self.host.flags.c_contiguous:
+                return self
+            module.asked.append("copy")
+            return Tensor(registered(np.ascontiguousarray(self.host)), self.device)
+
+        def copy_(self, source):
+            self.host[...] = source.host
+
+    def empty(shape, *, dtype, device):
+        return Tensor(poisoned(shape, _bfloat16_or(dtype.name)), device)
+
+    def full(shape, value, *, dtype, device):
+        return Tensor(np.full(shape, value, dtype.name), device)
+
+    def current_stream(device):
+        return SimpleNamespace(cuda_stream=STREAMS["torch"] + int(device.removeprefix("cuda:")))
+
+    module.Tensor, module.empty, module.full = Tensor, empty, full
+    module.is_grad_enabled = lambda: module.gradients
+    module.cuda = SimpleNamespace(current_stream=current_stream)
+    module.take = lambda host, number=0: Tensor(registered(host), f"cuda:{number}")
+    return {"torch": module}
+
+
+# JAX
+
+
+def jax():
+    module = types.ModuleType("jax")
+    module.asked = []
+    module.config = SimpleNamespace(jax_enable_x64=True)
+
+    class Array(OnDevice):
+        ready, platform = False, "gpu"
+
+        @property
+        def __cuda_array_interface__(self):
+            if self.platform == "cpu" or self.dtype.name == "bfloat16":
+                raise AttributeError("not supported")
+            return _interface(self.host)
+
+        def __dlpack_device__(self):
+            return (2, self.number) if self.platform == "gpu" else (1, 0)
+
+        def __array__(self, *arguments, **options):
+            assert self.platform == "cpu"
+            return self.host
+
+        def devices(self):
+            return {_Device(self.platform, self.number)}
+
+        def block_until_ready(self):
+            self.ready = True
+            return self
+
+        def unsafe_buffer_pointer(self):
+            assert self.ready, "nobody has waited for it"
+            return self.host.ctypes.data
+
+    def transpose(array, order):
+        module.asked.append("copy")
+        return Array(registered(np.ascontiguousarray(array.host.transpose(order))), array.number)
+
+    def empty(shape, dtype, *, device):
+        if dtype.itemsize == 8 and not module.config.jax_enable_x64:
+            raise AssertionError("would silently be float32")
+        return Array(poisoned(shape, dtype), device.number)
+
+    def full(shape, value, dtype, *, device):
+        return Array(np.full(shape, value, dtype), device.number)
+
+    module.Array = Array
+    module.numpy = SimpleNamespace(transpose=transpose, empty=empty, full=full)
+    module.take = lambda host, number=0: Array(registered(host), number)
+    return {"jax": module}
+
+
+class _Device:
+    def __init__(self, platform, number):
+        self.platform, self.number = platform, number
+
+    def __eq__(self, other):
+        return (self.platform, self.number) == (other.platform, other.number)
+
+    def __hash__(self):
+        return hash((self.platform, self.number))
+
+
+# Numba
+
+
+def numba():
+    arrays = types.ModuleType("numba.cuda.cudadrv.devicearray")
+    cuda = types.ModuleType("numba.cuda")
+    cuda.asked = []
+
+    class DeviceNDArray:
+        def __init__(self, shape, strides, dtype, stream=0, gpu_data=None):
+            memory, number = gpu_data.memory, gpu_data.context.device.id
+            self.host = np.lib.stride_tricks.as_strided(memory, shape, strides)
+            self.stream, self.gpu_data, self.number = stream, gpu_data, number
+
+        shape = property(lambda self: self.host.shape)
+        strides = property(lambda self: self.host.strides)
+        dtype = property(lambda self: self.host.dtype)
+        device_ctypes_pointer = property(
+            lambda self: SimpleNamespace(value=self.host.ctypes.data if self.host.size else None)
+        )
+        __cuda_array_interface__ = property(lambda self: _interface(self.host))
+
+        def __array__(self, *arguments, **options):
+            raise AssertionError("copied to the host behind the caller's back")
+
+        def is_c_contiguous(self):
+            return self.host.flags.c_contiguous
+
+        def setitem(self, key, value, stream=0):
+            assert stream, "would wait for the default stream"
+            cuda.asked.append("copy")
+            self.host[key] = value.host
+
+    def wrapped(host, number=0, stream=0):
+        device = SimpleNamespace(id=number)
+        data = SimpleNamespace(memory=host, context=SimpleNamespace(device=device))
+        return DeviceNDArray(host.shape, host.strides, host.dtype, stream, data)
+
+    arrays.DeviceNDArray = DeviceNDArray
+    cuda.device_array = lambda shape, dtype, stream: wrapped(poisoned(shape, dtype), stream=stream)
+    cuda.to_device = lambda host, stream: wrapped(host, stream=stream)
+    cuda.default_stream = lambda: SimpleNamespace(handle=0)
+    cuda.take = lambda host, number=0, stream=0: wrapped(registered(host), number, stream)
+    return {"numba.cuda": cuda, "numba.cuda.cudadrv.devicearray": arrays}
+
+
+LIBRARIES = {"cupy": cupy, "torch": torch, "jax": jax, "numba": numba}
