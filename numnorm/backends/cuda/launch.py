@@ -11,6 +11,7 @@ _BLOCK = 128
 # anywhere is read in loops with branches, and with more than that they would not be unrolled.
 _EASY, _MOST = 16, 32
 _PIECES = 8  # in flight for each thread, at most
+_WIDEST = 1024  # threads of a block that reads a row in a loop
 
 # Teams from narrow to wide, each with the most registers that its threads may fill. Those of more
 # than a warp need barriers for their sums. None of this depends on how many rows there are: so a
@@ -20,21 +21,8 @@ _WHOLE = (*_NARROW, (128, _EASY), (256, _EASY), (256, _MOST), (512, _MOST))
 _ANYWHERE = (*_NARROW, (128, _EASY), (256, _EASY), (512, _EASY), (1024, _EASY))
 
 
-def widest_row(element: Element, *, whole: bool) -> int:
-    """Return the number of elements up to which a row fits the registers of a block."""
-    team, registers = (_WHOLE if whole else _ANYWHERE)[-1]
-    capacity = team * _pieces(element, registers) * element.vector
-    return capacity if whole else capacity - element.vector + 1
-
-
 def row_shape(width: int, element: Element, *, whole: bool) -> RowShape:
-    """Return the shape for rows of so many elements.
-
-    Raises
-    ------
-    NotImplementedError
-        If they do not fit the registers.
-    """
+    """Return the shape for rows of so many elements."""
     vector = element.vector
     # A row that begins anywhere may touch one more piece than it fills.
     needed = -(-(width if whole else width + vector - 1) // vector)
@@ -43,10 +31,7 @@ def row_shape(width: int, element: Element, *, whole: bool) -> RowShape:
         if pieces <= _pieces(element, registers):
             teams = max(1, _BLOCK // team) if team <= WARP else 1
             return RowShape(team, teams, pieces, whole)
-    raise NotImplementedError(
-        f"rows of {width} elements of {element.name} are wider than the "
-        f"{widest_row(element, whole=whole)} that are normalized on a device"
-    )
+    return RowShape(_WIDEST, 1, 0, whole)
 
 
 def blocks_of(rows: int, shape: RowShape) -> int:

@@ -14,7 +14,7 @@ class RowShape:
     teams : int
         The number of rows of a block; 1 for teams wider than a warp.
     pieces : int
-        How many pieces of 16 bytes a thread holds.
+        How many pieces of 16 bytes a thread holds; 0 if it reads them twice, in a loop.
     whole : bool
         Whether every row, of every array, begins and ends at a multiple of 16 bytes.
     """

@@ -17,6 +17,7 @@ from numnorm.backends.cuda.elements import ELEMENTS, Element
 from numnorm.backends.cuda.launch import blocks_of, row_shape
 from numnorm.backends.cuda.queues import on_device_of, queue
 from numnorm.backends.cuda.row_forward_kernel import make_row_forward
+from numnorm.backends.cuda.row_forward_loop_kernel import make_row_forward_loop
 from numnorm.backends.cuda.row_parts import BYTES
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_weights import Weights
@@ -44,7 +45,8 @@ class _Weight(NamedTuple):
 def _forward_kernel(
     formula: Formula, element: Element, saved: Element, weights: Weights, shape: RowShape
 ) -> Kernel:
-    return make_row_forward(formula, element, saved, weights, shape)
+    make = make_row_forward if shape.pieces else make_row_forward_loop
+    return make(formula, element, saved, weights, shape)
 
 
 @functools.lru_cache(maxsize=1024)

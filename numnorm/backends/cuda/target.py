@@ -14,7 +14,6 @@ from cuda.core import Stream
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, libdevice, types
-from numba.cuda.cudadrv.driver import ExperimentalStream as Stream
 from numba.cuda.extending import intrinsic
 
 from numnorm.backends.cuda.elements import Element
