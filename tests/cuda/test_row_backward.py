@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import reference
 import simulated_target
-from simulated_target import register
+from simulated_target import Kernel, cuda, register
 
-from numnorm.backends.cuda.column_sums import ROWS_BETWEEN_FLUSHES
+from numnorm.backends.cuda.column_sums import ROWS_BETWEEN_FLUSHES, make_flush
 from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
 from numnorm.backends.cuda.parameter_gradients_kernel import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.row_backward_kernel import make_row_backward
@@ -219,6 +219,27 @@ def test_detached_statistics(detach, order):
     check(dx, reference.layer_norm_backward(dy, x, detach=detach)[0], x.dtype)
 
 
+def test_a_detached_statistic_passes_no_nan_on(order):
+    shape, width = SHAPES["several rows a warp"]
+    x, dy = draw(np.float32, ROWS, width), draw(np.float32, ROWS, width, seed=1)
+    dy[4, 9] = np.nan
+    dx = backward(Case(shape, shares=(0.0, 0.0)), dy, x, *statistics(x))[0]
+    assert np.isnan(dx).sum() == np.isnan(dx[4, 9]) == 1
+
+
+def test_epsilon_on_a_deviation_whose_reciprocal_is_out_of_range(order):
+    shape, width = SHAPES["several rows a warp"]
+    x = (1e-37 * draw(np.float64, ROWS, width)).astype(np.float32)
+    dy = (1e-3 * draw(np.float64, ROWS, width, seed=1)).astype(np.float32)
+    forms = {"eps": 1e-37, "eps_in": "std"}
+    _, mean, _ = reference.ada_norm(x, **forms)
+    rstd = 1 / reference.ada_denominator(reference.exact(x), (1,), ddof=0, **forms)[0][:, 0]
+    assert rstd.min() > 2.0**FLOAT32.largest_exponent
+    case = Case(shape, ADA.formula, 0, numbers=(1.0, 0.1), eps_on_deviation=1e-37)
+    dx, _ = backward(case, dy, x, np.float64(mean), np.float64(rstd))
+    check(dx, reference.ada_norm_backward(dy, x, **forms), x.dtype)
+
+
 @pytest.mark.parametrize("name", ["several rows a warp", "odd, several rows a warp"])
 def test_rows_of_any_scale_and_mean_beside_each_other(name, order):
     shape, width = SHAPES[name]
@@ -296,6 +317,17 @@ def test_group_norm(name, groups, dtype, order):
     check(dbeta, expected[2], dtype, 5)
 
 
+def test_group_norm_in_place(order):
+    """The teams behind the last row change none."""
+    x, dy = draw(np.float32, 5, 4, 8), draw(np.float32, 5, 4, 8, seed=1)
+    _, mean, rstd = reference.group_norm(x, groups=1)
+    saved = np.float64(mean).ravel(), np.float64(rstd).ravel()
+    case = Case(RowShape(8, 4, 1, True), run=8, channels=4, shared=True, in_place=True, parts=1)
+    expected = reference.group_norm_backward(dy, x, groups=1)[0]
+    dx, _ = backward(case, dy.reshape(5, -1), x.reshape(5, -1), *saved)
+    check(dx.reshape(x.shape), expected, x.dtype)
+
+
 @pytest.mark.parametrize("name", ["several rows a warp", "odd, several warps a row"])
 def test_parameters_of_channels_for_each_element(name, order):
     """Group norm without space: the rows of a sample have a gamma each."""
@@ -330,16 +362,38 @@ def test_parameters_of_another_type(order):
 
 @pytest.mark.parametrize("shape", [RowShape(1, 32, 1, False), RowShape(64, 1, 1, False)])
 def test_sums_of_many_rows(shape, order):
-    """Good to the last bits of float32, where a plain sum has lost several digits."""
     rows = 20 * ROWS_BETWEEN_FLUSHES * shape.teams if shape.teams > 1 else 700
     x, dy = draw(np.float32, rows, 2), draw(np.float32, rows, 2, mean=30, seed=1)
     mean, rstd = statistics(x)
     _, sums = backward(Case(shape, parts=1), dy, x, mean, rstd)
     expected = reference.layer_norm_backward(dy, x)[1:]
-    # dy are all positive: no sum of 32 of them is off by 32 roundings, and by far fewer in fact.
+    # 32 rows are added in float32, with an error of their sum that is an eps or less by far;
+    # the sum of 20,000 rows one by one is off by dozens.
+    bound = 2 * np.finfo(np.float32).eps * np.abs(dy).sum(0)
     for one, of in zip(sums[:, 0], expected, strict=True):
-        scale = np.abs(dy).sum()
-        assert np.all(np.abs(one - of) <= 2 * np.finfo(np.float32).eps * scale)
+        assert np.all(np.abs(one - of) <= bound)
+
+
+@pytest.mark.parametrize("shape", [RowShape(32, 1, 1, False), RowShape(32, 1, 1, True)])
+def test_flushes_lose_nothing(shape, order):
+    """As many as there are of 20,000 rows: the sum is the exact one, rounded, or beside it."""
+    flush, width, count = make_flush(FLOAT32, shape), 4, 625
+    values = np.abs(draw(np.float32, count, width)) + 1
+    sums, rests = np.full((2, width), np.nan, np.float32)
+    column = (lambda k: k) if shape.whole else (lambda k: 0)
+
+    def kernel(sums, rests):
+        thread = cuda.threadIdx.x
+        at, mine = thread * (4 if shape.whole else 1), np.zeros(4, np.float32)
+        for i in range(count):
+            for k in range(4):
+                mine[k] = values[i, at + column(k)] if at + column(k) < width else 0
+            flush(mine, at, width, 0, i == 0, i == count - 1, sums, rests, None)
+
+    kernel = Kernel(kernel, ("address",) * 2, shape.threads)
+    kernel.launch(1, 0, *addresses(sums, rests))
+    expected = np.float64(values.sum(0, dtype=np.float64))
+    np.testing.assert_array_equal(sums, np.float32(expected))
 
 
 @pytest.mark.parametrize("strips", [1, 8])
