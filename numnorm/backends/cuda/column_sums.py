@@ -5,6 +5,7 @@ block's teams are then folded, and added to the block's row of a table as compen
 float32 is good to its last bits however many rows there are.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -84,30 +85,32 @@ def make_flush(element: Element, shape: RowShape) -> Any:
     neither read if this is the `fresh` flush of a row nor written if it is the last. All threads
     of a block take part, with the first of their columns in `at`.
     """
-    held = row_columns(element, shape)
-    columns, of = _folded_columns(shape, held), _table(element)
-    read_columns, write_columns = make_read_columns(of, columns), make_write_columns(of, columns)
+    columns, of = _folded_columns(shape, row_columns(element, shape)), _table(element)
+    one_piece = dataclasses.replace(columns, pieces=1)
+    read_piece, write_piece = make_read_columns(of, one_piece), make_write_columns(of, one_piece)
+    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
     joined, slots, working = make_joined(element, of), columns.slots, element.working
     zero = constant(element, 0.0)
 
     @device
     def add(values, at, width, first, fresh, last, sums, rests):
-        high, low = cuda.local.array(slots, working), cuda.local.array(slots, working)
-        if fresh:
-            for k in range(slots):
-                high[k], low[k] = values[k], zero
-        else:
-            read_columns(sums, first, at, width, high)
-            read_columns(rests, first, at, width, low)
-            for k in range(slots):
-                high[k], lost = two_sum(high[k], values[k])
-                low[k] += lost
-        if last:
-            for k in range(slots):
-                high[k] = joined(high[k], low[k])
-        else:
-            write_columns(rests, first, at, width, low)
-        write_columns(sums, first, at, width, high)
+        high, low = cuda.local.array(lanes, working), cuda.local.array(lanes, working)
+        for p in range(pieces):
+            here = at + p * stride
+            for j in range(lanes):
+                high[j], low[j] = values[p * lanes + j], zero
+            if not fresh:
+                read_piece(sums, first, here, width, high)
+                read_piece(rests, first, here, width, low)
+                for j in range(lanes):
+                    high[j], lost = two_sum(high[j], values[p * lanes + j])
+                    low[j] += lost
+            if last:
+                for j in range(lanes):
+                    high[j] = joined(high[j], low[j])
+            else:
+                write_piece(rests, first, here, width, low)
+            write_piece(sums, first, here, width, high)
 
     if shape.teams == 1:
 

@@ -68,9 +68,9 @@ def make_run_gradient_sums(
 ) -> Any:
     """Return the like for parameters that a run shares, which stores the sums of each run.
 
-    ``gradient_sums(slopes, values, row, there, at, cut, addresses, numbers, sums, room, turn)``:
-    the row has runs of ``run`` of so many ``channels``, of ``rows`` rows: ``cut``. It takes the
-    two halves of the room in turn, and returns which one is next.
+    ``gradient_sums(slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room,
+    turn)``: cut is ``rows, run, runs, channels``, and the row's first run is of that channel. It
+    takes the two halves of the room in turn, and also returns which one is next.
     """
     columns, team = row_columns(element, shape), shape.team
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
@@ -97,11 +97,10 @@ def make_run_gradient_sums(
 
     @device
     def gradient_sums(
-        slopes, values, row, there, at, cut, addresses, numbers, sums, room, turn
+        slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room, turn
     ):  # fmt: skip
         rows, run, runs, channels = cut
         sum_g, sum_g_xhat = zero, zero
-        channel = row * runs % channels
         for r in range(runs):
             gamma = gamma_of(addresses[0], numbers[0], channel)
             beta = beta_of(addresses[1], numbers[1], channel)

@@ -77,18 +77,6 @@ def _make_write_gradient(element: Element, shape: RowShape) -> Any:
     return write_gradient
 
 
-@device
-def _turns_of(part: Any, parts: Any, rows: Any, cycle: Any, teams: Any) -> Any:
-    """Return how often a block takes a row for each of its teams.
-
-    Part p of the parts takes rows of the channel ``p % cycle`` alone: every cycle-th row.
-    """
-    of_channel = (rows - part % cycle + cycle - 1) // cycle
-    groups = (of_channel + teams - 1) // teams
-    share = parts // cycle
-    return (groups - part // cycle + share - 1) // share
-
-
 def make_row_backward(
     formula: Formula,
     element: Element,
@@ -135,7 +123,7 @@ def _of_columns(
     team_two_sums, means_of = make_team_two_sums(element, team), make_means(element)
     write_gradient, flush = _make_write_gradient(element, shape), make_flush(element, shape)
     folding = room_for_folding(element, shape) if parameters else 1
-    half = room_for_sums(shape)
+    half, between = room_for_sums(shape), ROWS_BETWEEN_FLUSHES * teams
     both = 2 * half
 
     def kernel(
@@ -151,21 +139,20 @@ def _of_columns(
         of_gamma = cuda.local.array(slots, working)
         of_beta = cuda.local.array(slots, working)
         thread, part = cuda.threadIdx.x, cuda.blockIdx.x
-        at, turn = thread % team * lanes, 0
-        channel, share = part % channels, parts // channels
+        at, turn, fresh = thread % team * lanes, 0, True
+        # A part has rows of one channel alone. No division where there is but one: it is slow.
+        channel = part % channels if channels > 1 else 0
+        start, mine = (part - channel) * teams + channel, thread // team * channels
         weight_of(gamma, gamma_number, channel * width, at, width, weight)
         bias_of(beta, beta_number, channel * width, at, width, bias)
-        count = _turns_of(part, parts, rows, channels, teams)
-        for start in range(0, max(count, 1), ROWS_BETWEEN_FLUSHES):
+        while fresh or start < rows:
             for k in range(slots):
                 of_gamma[k], of_beta[k] = zero, zero
-            stop = min(start + ROWS_BETWEEN_FLUSHES, count)
-            for i in range(start, stop):
-                group = part // channels + i * share
-                row = (group * teams + thread // team) * channels + channel
+            stop = min(start + between * parts, rows)
+            while start < stop:
                 # A team behind the last row goes along, for the barriers' sake, with none of it.
-                limit = width if row < rows else 0
-                row = row if row < rows else 0
+                limit = width if start + mine < rows else 0
+                row = start + mine if start + mine < rows else 0
                 scale, factor = read_normalized(
                     dy, x, mean, rstd, row, width, limit, at, values, slopes
                 )
@@ -176,12 +163,14 @@ def _of_columns(
                     g, g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation
                 )
                 write_gradient(dx, row * width, at, limit, slopes, values, means, scale, factor)
-            fresh, last, first = start == 0, stop >= count, part * width
+                start += teams * parts
+            last, first = start >= rows, part * width
             if parameters > 0:
                 flush(of_gamma, at, width, first, fresh, last, sums, rests, places)
             if parameters > 1:
                 first += parts * width
                 flush(of_beta, at, width, first, fresh, last, sums, rests, places)
+            fresh = False
 
     numbers = (element.working_name,) * 5
     return Kernel(kernel, _ADDRESSES + _INDICES + numbers, shape.threads)
@@ -212,23 +201,26 @@ def _of_runs(
         slopes = cuda.local.array(slots, working)
         thread, part = cuda.threadIdx.x, cuda.blockIdx.x
         at, turn = thread % team * lanes, 0
-        cut = rows, run, width // run, channels
-        for i in range(_turns_of(part, parts, rows, 1, teams)):
-            row = (part + i * parts) * teams + thread // team
-            there = row < rows
+        runs, start, mine = width // run, part * teams, thread // team
+        channel, next_channel = (start + mine) * runs % channels, parts * teams * runs % channels
+        while start < rows:
+            row, there = start + mine, start + mine < rows
             limit = width if there else 0
             row = row if there else 0
             scale, factor = read_normalized(
                 dy, x, mean, rstd, row, width, limit, at, values, slopes
             )
             g, g_xhat, turn = gradient_sums(
-                slopes, values, row, there, at, cut, (gamma, beta),
+                slopes, values, row, there, at, (rows, run, runs, channels), channel, (gamma, beta),
                 (gamma_number, beta_number), sums, room, turn,
             )  # fmt: skip
             g, g_xhat = team_two_sums(g, g_xhat, room[turn:])
             turn = half - turn
             means = means_of(g, g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation)
             write_gradient(dx, row * width, at, limit, slopes, values, means, scale, factor)
+            channel += next_channel
+            channel -= channels if channel >= channels else 0
+            start += teams * parts
 
     numbers = (element.working_name,) * 5
     return Kernel(kernel, _ADDRESSES + _INDICES + numbers, shape.threads)
