@@ -362,7 +362,7 @@ def test_parameters_of_another_type(order):
 
 @pytest.mark.parametrize("shape", [RowShape(1, 32, 1, False), RowShape(64, 1, 1, False)])
 def test_sums_of_many_rows(shape, order):
-    rows = 20 * ROWS_BETWEEN_FLUSHES * shape.teams if shape.teams > 1 else 700
+    rows = 20 * ROWS_BETWEEN_FLUSHES * shape.teams if shape.teams > 1 else 200
     x, dy = draw(np.float32, rows, 2), draw(np.float32, rows, 2, mean=30, seed=1)
     mean, rstd = statistics(x)
     _, sums = backward(Case(shape, parts=1), dy, x, mean, rstd)

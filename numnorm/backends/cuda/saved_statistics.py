@@ -32,7 +32,8 @@ def make_saved_statistics(formula: Formula, element: Element, saved: Element) ->
 
     @device
     def statistics(mean, rstd, row):
-        found = load(rstd, row)
+        # Both are asked for before the first is looked at.
+        found, middle = load(rstd, row), load(mean, row) if centred else none
         scale, back = one, unit
         if none < found < infinity and not least < found < largest:
             power = min(max(exponent_of(found), -most), most)
@@ -40,7 +41,7 @@ def make_saved_statistics(formula: Formula, element: Element, saved: Element) ->
         factor = kind(found * back)
         if not centred:
             return scale, zero, zero, factor
-        middle = load(mean, row) * wide(scale)
+        middle *= wide(scale)
         high = kind(middle)
         return scale, high, kind(middle - wide(high)), factor
 
