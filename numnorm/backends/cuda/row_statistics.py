@@ -29,6 +29,19 @@ def make_inverse_deviation(element: Element) -> Any:
 
 
 @functools.cache
+def make_deviation_flow(element: Element) -> Any:
+    """Return `scalars.deviation_flow`, whose literals would be float64, in the working type."""
+    inverse, zero, one = reciprocal(element), constant(element, 0.0), constant(element, 1.0)
+
+    @device
+    def deviation_flow(rstd, eps_on_deviation):
+        remaining = one - eps_on_deviation * rstd
+        return zero if remaining <= zero else inverse(remaining)
+
+    return deviation_flow
+
+
+@functools.cache
 def make_power_of_two(element: Element) -> Any:
     """Return a device function of a value: a power of two near 1 / value; 1 if there is none."""
     exponent_of, scaled, most = (

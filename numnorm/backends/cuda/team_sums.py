@@ -34,6 +34,38 @@ def make_team_sum(element: Element, team: int) -> Any:
 
 
 @functools.cache
+def make_team_two_sums(element: Element, team: int) -> Any:
+    """Return a device function ``team_two_sums(a, b, room)`` of two sums behind one barrier.
+
+    `room` has two places for each warp of the team, which is all of the block.
+    """
+    in_warp = _make_fold_in_warp(min(team, WARP), device(_sum))
+    if team <= WARP:
+
+        @device
+        def of_narrow_team(a, b, room):
+            return in_warp(a), in_warp(b)
+
+        return of_narrow_team
+    warps, zero = team // WARP, constant(element, 0.0)
+
+    @device
+    def of_wide_team(a, b, room):
+        thread = cuda.threadIdx.x
+        warp, lane = thread // WARP, thread % WARP
+        a, b = in_warp(a), in_warp(b)
+        if lane == 0:
+            room[warp] = a
+            room[warps + warp] = b
+        cuda.syncthreads()
+        a = room[lane] if lane < warps else zero
+        b = room[warps + lane] if lane < warps else zero
+        return in_warp(a), in_warp(b)
+
+    return of_wide_team
+
+
+@functools.cache
 def make_team_largest(element: Element, team: int) -> Any:
     """Return the like for the largest of numbers that are not negative, but for NaN."""
     return _make_fold(element, team, _larger)

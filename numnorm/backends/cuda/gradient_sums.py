@@ -1,0 +1,120 @@
+"""What a row adds to the sums that its gradients need, from the registers that hold it.
+
+The sums of ``g = dL/dxhat`` and of ``g * xhat`` are those of the row. The gradients of gamma and
+beta are sums of ``dy * xhat`` and of `dy`: over rows for each column, or over each run.
+"""
+
+from typing import Any
+
+from numnorm.backends.contract import Formula
+from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
+from numnorm.backends.cuda.row_columns import row_columns
+from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.row_weights import Weights
+from numnorm.backends.cuda.target import (
+    constant,
+    cuda,
+    device,
+    make_load_one,
+    make_store_one,
+)
+from numnorm.backends.cuda.team_sums import WARP, make_team_two_sums
+
+
+def room_for_sums(shape: RowShape) -> int:
+    """Return how many numbers a block's threads share for one pair of sums."""
+    return 2 * max(1, shape.threads // WARP)
+
+
+def make_column_gradient_sums(
+    formula: Formula, element: Element, parameters: int, shape: RowShape
+) -> Any:
+    """Return a device function that turns dy into g, and adds to the sums of each column.
+
+    ``gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)`` returns this thread's parts
+    of the row's sums. `slopes` are dy, and become g; `values` are xhat.
+    """
+    slots = row_columns(element, shape).slots
+    backward, zero = device(formula.backward), constant(element, 0.0)
+
+    @device
+    def gradient_sums(slopes, values, weight, bias, of_gamma, of_beta):
+        sum_g, sum_g_xhat = zero, zero
+        for k in range(slots):
+            slope, xhat = slopes[k], values[k]
+            if parameters > 0:
+                of_gamma[k] += slope * xhat
+            if parameters > 1:
+                of_beta[k] += slope
+            g = backward(slope, xhat, weight[k], bias[k])
+            sum_g += g
+            sum_g_xhat += g * xhat
+            slopes[k] = g
+        return sum_g, sum_g_xhat
+
+    return gradient_sums
+
+
+def _make_run_weight(element: Element, of: Element | None) -> Any:
+    """Return a device function ``run_weight(address, number, channel)``: a run's parameter."""
+    if of is None:
+        return device(lambda address, number, channel: number)
+    load_one, working = make_load_one(of), element.working
+    return device(lambda address, number, channel: working(load_one(address, channel)))
+
+
+def make_run_gradient_sums(
+    formula: Formula, element: Element, weights: Weights, parameters: int, shape: RowShape
+) -> Any:
+    """Return the like for parameters that a run shares, which stores the sums of each run.
+
+    ``gradient_sums(slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room,
+    turn)``: cut is ``rows, run, runs, channels``, and the row's first run is of that channel. It
+    takes the two halves of the room in turn, and also returns which one is next.
+    """
+    columns, team = row_columns(element, shape), shape.team
+    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
+    gamma_of, beta_of = (_make_run_weight(element, of) for of in (weights.gamma, weights.beta))
+    backward, zero = device(formula.backward), constant(element, 0.0)
+    store_one = make_store_one(FLOAT32 if element.working_name == "float32" else FLOAT64)
+    team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
+
+    @device
+    def of_run(slopes, values, at, left, right, gamma, beta):
+        sum_g, sum_g_xhat, of_gamma, of_beta = zero, zero, zero, zero
+        for p in range(pieces):
+            for j in range(lanes):
+                k, here = p * lanes + j, at + p * stride + j
+                if left <= here and here < right:
+                    slope, xhat = slopes[k], values[k]
+                    of_gamma += slope * xhat
+                    of_beta += slope
+                    g = backward(slope, xhat, gamma, beta)
+                    sum_g += g
+                    sum_g_xhat += g * xhat
+                    slopes[k] = g
+        return sum_g, sum_g_xhat, of_gamma, of_beta
+
+    @device
+    def gradient_sums(
+        slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room, turn
+    ):  # fmt: skip
+        rows, run, runs, channels = cut
+        sum_g, sum_g_xhat = zero, zero
+        for r in range(runs):
+            gamma = gamma_of(addresses[0], numbers[0], channel)
+            beta = beta_of(addresses[1], numbers[1], channel)
+            left = r * run
+            g, g_xhat, of_gamma, of_beta = of_run(slopes, values, at, left, left + run, gamma, beta)
+            sum_g += g
+            sum_g_xhat += g_xhat
+            of_gamma, of_beta = team_two_sums(of_gamma, of_beta, room[turn:])
+            turn = half - turn
+            if there and cuda.threadIdx.x % team == 0:
+                store_one(sums, row * runs + r, of_gamma)
+                if parameters > 1:
+                    store_one(sums, (rows + row) * runs + r, of_beta)
+            channel = channel + 1 if channel + 1 < channels else 0
+        return sum_g, sum_g_xhat, turn
+
+    return gradient_sums

@@ -1,0 +1,66 @@
+"""What the backward pass makes of the statistics that the forward pass saved."""
+
+import functools
+from typing import Any
+
+from numnorm.backends.contract import Formula
+from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.row_statistics import make_deviation_flow
+from numnorm.backends.cuda.target import (
+    constant,
+    device,
+    exponent,
+    make_load_one,
+    times_power_of_two,
+)
+
+
+@functools.cache
+def make_saved_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+    """Return a device function ``statistics(mean, rstd, row) -> (scale, high, low, factor)``.
+
+    They are of the working type: ``((x * scale - high) - low) * factor`` is the normalized value,
+    and rstd is ``factor * scale``. The scale is 1 where rstd fits the working type well.
+    """
+    load, kind, wide = make_load_one(saved), element.working, saved.working
+    exponent_of, most = exponent(saved), element.largest_exponent
+    scaled, saved_scaled = times_power_of_two(element), times_power_of_two(saved)
+    zero, one = constant(element, 0.0), constant(element, 1.0)
+    none, unit, infinity = (constant(saved, v) for v in (0.0, 1.0, float("inf")))
+    least, largest = constant(saved, 2.0**-most), constant(saved, 2.0**most)
+    centred = formula.centred
+
+    @device
+    def statistics(mean, rstd, row):
+        # Both are asked for before the first is looked at.
+        found, middle = load(rstd, row), load(mean, row) if centred else none
+        scale, back = one, unit
+        if none < found < infinity and not least < found < largest:
+            power = min(max(exponent_of(found), -most), most)
+            scale, back = scaled(one, power), saved_scaled(unit, -power)
+        factor = kind(found * back)
+        if not centred:
+            return scale, zero, zero, factor
+        middle *= wide(scale)
+        high = kind(middle)
+        return scale, high, kind(middle - wide(high)), factor
+
+    return statistics
+
+
+@functools.cache
+def make_means(element: Element) -> Any:
+    """Return a device function for what flows through a row's mean and scale.
+
+    ``means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation)``.
+    """
+    flow, zero = make_deviation_flow(element), constant(element, 0.0)
+
+    @device
+    def means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation):
+        # A detached statistic passes nothing on, a NaN neither.
+        mean_g = sum_g * mean_share if mean_share > zero else zero
+        through_scale = scale_share * flow(factor, eps_on_deviation * scale)
+        return mean_g, sum_g_xhat * through_scale if scale_share > zero else zero
+
+    return means
