@@ -40,22 +40,21 @@ def make_reciprocal_deviation(of: Element) -> Kernel:
     """Return the kernel of 1 / sqrt(variance + eps).
 
     It is 0 for a division by 0, and NaN outside the range of float64. It takes ``variance,
-    result`` as addresses, the latter of float64; ``count``; and the numbers ``share``, which a
-    variance is multiplied by first, and ``eps``.
+    result`` as addresses, the latter of float64; ``count``; and the number ``eps``.
     """
     load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
     inverse, root = reciprocal_of(FLOAT64), square_root(FLOAT64)
 
-    def kernel(variance, result, count, share, eps):
+    def kernel(variance, result, count, eps):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
-            squares = kind(load(variance, i)) * share
+            squares = kind(load(variance, i))
             total = squares + eps
             lost = total == _INFINITY or (squares > _ZERO and total < _SMALLEST_VARIANCE)
             found = _NAN if lost else inverse(root(total))
             store(result, i, _ZERO if total == _ZERO else found)
 
-    return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
 
 
 def make_update_running(running: Element) -> Kernel:

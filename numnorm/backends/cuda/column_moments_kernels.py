@@ -27,7 +27,6 @@ from numnorm.backends.cuda.target import (
 from numnorm.backends.cuda.team_sums import WARP, make_team_largest, make_team_sum
 from numnorm.backends.scalars import merge_moments
 
-
 # Folds that no barrier keeps apart need places of their own in shared memory.
 _ROOMS = 4
 
