@@ -172,14 +172,19 @@ def make_dx_across(element: Element, shape: ColumnShape) -> Kernel:
     held = ahead * slots
 
     @device
-    def put(dx, index, terms, slopes, values, slot):
+    def put_rows(arrays, index, step, terms, slopes, values, rows):
+        dy, x, dx = arrays
         scale, high, rstd, slope, offset, back, factor = terms
-        for j in range(slots):
-            x = values[slot + j] * scale[j]
-            values[slot + j] = back[j] * gradient(
-                slopes[slot + j], x, high[j], rstd[j], factor[j], slope[j], offset[j]
+        for u in range(rows):
+            read(dy, index + u * step, slopes, u * slots)
+            read(x, index + u * step, values, u * slots)
+        for k in range(rows * slots):
+            j = k % slots
+            values[k] = back[j] * gradient(
+                slopes[k], values[k] * scale[j], high[j], rstd[j], factor[j], slope[j], offset[j]
             )
-        write(dx, index, values, slot)
+        for u in range(rows):
+            write(dx, index + u * step, values, u * slots)
 
     def kernel(dy, x, terms, dx, rows, channels, block):
         slopes = cuda.local.array(held, working)
@@ -203,16 +208,11 @@ def make_dx_across(element: Element, shape: ColumnShape) -> Kernel:
             read_terms(terms, 8 * channels + channel, factor)
             here = (scale, high, rstd, slope, offset, back, factor)
             grouped = count - count % ahead
+            arrays = dy, x, dx
             for k in range(0, grouped, ahead):
-                for u in range(ahead):
-                    read(dy, index + (k + u) * step, slopes, u * slots)
-                    read(x, index + (k + u) * step, values, u * slots)
-                for u in range(ahead):
-                    put(dx, index + (k + u) * step, here, slopes, values, u * slots)
+                put_rows(arrays, index + k * step, step, here, slopes, values, ahead)
             for k in range(grouped, count):
-                read(dy, index + k * step, slopes, 0)
-                read(x, index + k * step, values, 0)
-                put(dx, index + k * step, here, slopes, values, 0)
+                put_rows(arrays, index + k * step, step, here, slopes, values, 1)
 
     return Kernel(kernel, ("address",) * 4 + ("index",) * 3, shape.threads)
 

@@ -30,12 +30,15 @@ def make_forward_across(element: Element, shape: ColumnShape) -> Kernel:
     held = ahead * slots
 
     @device
-    def put(y, index, terms, values, slot):
+    def put_rows(x, y, index, step, terms, values, rows):
         scale, high, factor, offset = terms
-        for j in range(slots):
-            x = values[slot + j] * scale[j]
-            values[slot + j] = output(x, high[j], factor[j], offset[j])
-        write(y, index, values, slot)
+        for u in range(rows):
+            read(x, index + u * step, values, u * slots)
+        for k in range(rows * slots):
+            j = k % slots
+            values[k] = output(values[k] * scale[j], high[j], factor[j], offset[j])
+        for u in range(rows):
+            write(y, index + u * step, values, u * slots)
 
     def kernel(x, terms, y, rows, channels, block):
         values = cuda.local.array(held, working)
@@ -53,13 +56,9 @@ def make_forward_across(element: Element, shape: ColumnShape) -> Kernel:
             here = (scale, high, factor, offset)
             grouped = count - count % ahead
             for k in range(0, grouped, ahead):
-                for u in range(ahead):
-                    read(x, index + (k + u) * step, values, u * slots)
-                for u in range(ahead):
-                    put(y, index + (k + u) * step, here, values, u * slots)
+                put_rows(x, y, index + k * step, step, here, values, ahead)
             for k in range(grouped, count):
-                read(x, index + k * step, values, 0)
-                put(y, index + k * step, here, values, 0)
+                put_rows(x, y, index + k * step, step, here, values, 1)
 
     return Kernel(kernel, ("address",) * 3 + ("index",) * 3, shape.threads)
 

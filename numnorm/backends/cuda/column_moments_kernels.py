@@ -116,7 +116,7 @@ def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
     """
     read, slots = make_read_across(element, whole=shape.whole), shape.slots(element)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    zero, one = constant(element, 0.0), constant(element, 1.0)
+    zero, one, working = constant(element, 0.0), constant(element, 1.0), element.working
 
     @device
     def rescale(x, index, step, count, values, origin, m2, scale):
@@ -125,7 +125,7 @@ def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
             poor += 1 if is_poor(origin[j], m2[j], count) else 0
         if poor == 0:
             return False
-        largest = cuda.local.array(slots, element.working)
+        largest = cuda.local.array(slots, working)
         for j in range(slots):
             largest[j] = zero
         for k in range(count):

@@ -41,8 +41,8 @@ def make_place_across(element: Element, shape: ColumnShape) -> Any:
     @device
     def place(rows, channels, block):
         thread, columns = cuda.threadIdx.x, (channels + span - 1) // span
-        part, column = cuda.blockIdx.x // columns, cuda.blockIdx.x % columns
-        channel = column * span + thread % lanes * slots
+        part = cuda.blockIdx.x // columns
+        channel = (cuda.blockIdx.x - part * columns) * span + thread % lanes * slots
         team = thread // lanes
         left = min(block, rows - part * block) - team
         count = (left + teams - 1) // teams if channel < channels and left > 0 else 0
@@ -118,8 +118,10 @@ def make_place_along(shape: ColumnShape) -> Any:
     @device
     def place(outer, channels, inner, block, segment):
         cuts = (inner + segment - 1) // segment
-        part, channel = cuda.blockIdx.x // channels, cuda.blockIdx.x % channels
-        entry, start = part // cuts * block, part % cuts * segment
+        # Divisions are slow, and a remainder would be one more.
+        part = cuda.blockIdx.x // channels
+        channel, turn = cuda.blockIdx.x - part * channels, part // cuts
+        entry, start = turn * block, (part - turn * cuts) * segment
         first = (entry * channels + channel) * inner + start
         return part, channel, first, min(block, outer - entry), min(segment, inner - start)
 
