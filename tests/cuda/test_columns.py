@@ -238,7 +238,9 @@ def test_one_statistic_is_a_constant(name, detach, order):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("name", ["channels last, whole", "channels last", "channels first"])
+@pytest.mark.parametrize(
+    "name", ["channels last, whole", "channels last", "channels first", "long channels, whole"]
+)
 def test_channels_of_any_scale_and_mean_beside_each_other(name, dtype, order):
     dtype = DTYPES[dtype]
     case, x, dy = case_of(name, np.float32)

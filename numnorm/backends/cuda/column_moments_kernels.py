@@ -27,8 +27,9 @@ from numnorm.backends.cuda.target import (
 from numnorm.backends.cuda.team_sums import WARP, make_team_largest, make_team_sum
 from numnorm.backends.scalars import merge_moments
 
-# Folds that no barrier keeps apart need places of their own in shared memory.
-_ROOMS = 4
+# Folds take turns with two rooms in shared memory: the barrier of one tells that all threads have
+# read the room of the one before.
+_ROOMS = 2
 
 
 def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
@@ -282,7 +283,7 @@ def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
             for base in range(start, width + beyond, turn):
                 add(x, begin, jump, entries - entry, base, width, scale, origin, values, one, two)
         low = team_sum(total(one), room[warps:])
-        low, m2 = centre(low, team_sum(total(two), room[2 * warps :]), entries * width)
+        low, m2 = centre(low, team_sum(total(two), room), entries * width)
         return origin, low, m2
 
     return moments
@@ -315,7 +316,7 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
             if again == 1 or not is_poor(high, m2, count):
                 break
             found = largest(x, first, jump, entries, width, values)
-            scale = power_of_two(largest_of(found, room[3 * warps :]))
+            scale = power_of_two(largest_of(found, room[warps:]))
             if scale == one:
                 break
         if cuda.threadIdx.x == 0:
