@@ -10,8 +10,10 @@ _MOST_STEPS = 64
 # So many blocks keep any device busy; a smaller array is cut into smaller parts instead.
 _BLOCKS = 512
 _THREADS = 256
-# Pieces of 16 bytes of an array that a thread reads ahead, and the elements that it holds at most.
-_AHEAD, _HELD = 4, 32
+# The pieces of 16 bytes that a thread reads before it uses the first.
+_AHEAD = 4
+# The elements that it holds of pieces whose ends it has to look for, which takes registers too.
+_HELD = 16
 _LANES = 32
 
 
@@ -80,14 +82,14 @@ def column_shape(
     element: Element, layout: ColumnLayout, *, whole: bool, arrays: int
 ) -> ColumnShape:
     """Return a shape for a kernel whose threads read from so many arrays at a time."""
-    ahead = min(_AHEAD, _HELD // (element.vector * arrays))
+    ahead = _AHEAD // arrays
     if layout.inner == 1:
         slots = element.vector if whole else 1
         lanes = min(_LANES, _power_of_two(-(-layout.channels // slots)))
         # Reads of single elements are short ones, of which more must be under way.
         return ColumnShape(lanes, _THREADS // lanes, ahead if whole else 2 * _AHEAD, 1, whole)
     if not whole:
-        ahead = max(1, ahead // 2)  # where a piece has an end takes registers too
+        ahead = max(1, min(2, _HELD // (element.vector * arrays)))
     slack = 0 if whole else element.vector - 1
     pieces = -(-(layout.inner + slack) // element.vector)
     lanes = min(_THREADS, _power_of_two(pieces))
