@@ -268,22 +268,24 @@ def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
         one = cuda.local.array(vector, working)
         two = cuda.local.array(vector, working)
         team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * vector
-        # The origin is the mean of what the threads read first, or near it. It is found from
-        # the distances to one of them: a constant channel gives exactly that constant.
-        for j in range(vector):
-            one[j], two[j] = zero, zero
-        origin, begin = load_one(x, first) * scale, first + team * jump
-        add(x, begin, jump, entries - team, start, width, scale, origin, values, one, two)
-        some = min(entries, deep) * min(width, turn)
-        origin += team_sum(total(one), room) * inverse(working(some))
-        for j in range(vector):
-            one[j], two[j] = zero, zero
-        for entry in range(team, entries, deep):
-            begin = first + entry * jump
-            for base in range(start, width + beyond, turn):
-                add(x, begin, jump, entries - entry, base, width, scale, origin, values, one, two)
-        low = team_sum(total(one), room[warps:])
-        low, m2 = centre(low, team_sum(total(two), room), entries * width)
+        # The first walk ends where a thread first turns: the mean of that, or near it, is the
+        # origin of the second one. Its own origin is one of the elements, so that a constant
+        # channel gives exactly that constant.
+        origin, sum_of_one = load_one(x, first) * scale, zero
+        for walk in range(2):
+            for j in range(vector):
+                one[j], two[j] = zero, zero
+            last = min(entries, deep) if walk == 0 else entries
+            stop = min(width + beyond, turn) if walk == 0 else width + beyond
+            for entry in range(team, last, deep):
+                begin, left = first + entry * jump, entries - entry
+                for base in range(start, stop, turn):
+                    add(x, begin, jump, left, base, width, scale, origin, values, one, two)
+            sum_of_one = team_sum(total(one), room[walk * warps :])
+            if walk == 0:
+                some = min(entries, deep) * min(width, turn)
+                origin += sum_of_one * inverse(working(some))
+        low, m2 = centre(sum_of_one, team_sum(total(two), room), entries * width)
         return origin, low, m2
 
     return moments

@@ -13,7 +13,7 @@ _THREADS = 256
 # The pieces of 16 bytes that a thread reads before it uses the first.
 _AHEAD = 4
 # The elements that it holds of pieces whose ends it has to look for, which takes registers too.
-_HELD = 16
+_HELD = 8
 _LANES = 32
 
 
