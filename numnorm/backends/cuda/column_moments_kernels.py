@@ -277,10 +277,13 @@ def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
                 one[j], two[j] = zero, zero
             last = min(entries, deep) if walk == 0 else entries
             stop = min(width + beyond, turn) if walk == 0 else width + beyond
-            for entry in range(team, last, deep):
-                begin, left = first + entry * jump, entries - entry
-                for base in range(start, stop, turn):
+            entry = team  # range() would take registers for what is left
+            while entry < last:
+                begin, left, base = first + entry * jump, entries - entry, start
+                while base < stop:
                     add(x, begin, jump, left, base, width, scale, origin, values, one, two)
+                    base += turn
+                entry += deep
             sum_of_one = team_sum(total(one), room[walk * warps :])
             if walk == 0:
                 some = min(entries, deep) * min(width, turn)
@@ -312,10 +315,10 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
         room = cuda.shared.array(rooms, working)
         values = cuda.local.array(held, working)
         part, channel, first, entries, width = place(outer, channels, inner, block, segment)
-        jump, count, scale = channels * inner, entries * width, one
+        jump, scale, to = channels * inner, one, part * channels + channel
         for again in range(2):
             high, low, m2 = moments(x, first, jump, entries, width, scale, values, room)
-            if again == 1 or not is_poor(high, m2, count):
+            if again == 1 or not is_poor(high, m2, entries * width):
                 break
             found = largest(x, first, jump, entries, width, values)
             scale = power_of_two(largest_of(found, room[warps:]))
@@ -323,10 +326,10 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
                 break
         if cuda.threadIdx.x == 0:
             mean, squares = unscaled(high, low, m2, scale)
-            store(means, part * channels + channel, mean)
-            store(m2s, part * channels + channel, squares)
-            if channel == 0:
-                store(counts, part, kind(count))
+            store(means, to, mean)
+            store(m2s, to, squares)
+            if to % channels == 0:
+                store(counts, to // channels, kind(entries * width))
 
     return Kernel(kernel, ("address",) * 4 + ("index",) * 5, threads)
 
