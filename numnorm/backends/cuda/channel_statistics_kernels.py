@@ -1,0 +1,74 @@
+"""The stored statistics of channels and weight vectors: a number each, in float64."""
+
+from numnorm.backends.cuda.elements import FLOAT64, Element
+from numnorm.backends.cuda.target import (
+    Kernel,
+    constant,
+    cuda,
+    make_load_one,
+    make_store_one,
+    square_root,
+)
+from numnorm.backends.cuda.target import reciprocal as reciprocal_of
+
+_THREADS = 128
+_ZERO, _ONE, _INFINITY, _NAN = (
+    constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
+)
+# Below this a float64 number has lost digits of its squares.
+_SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
+
+
+def make_reciprocal() -> Kernel:
+    """Return the kernel of 1 over each value, and 0 for 0.
+
+    It takes ``values, result`` as addresses of float64, and ``count``.
+    """
+    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
+    inverse = reciprocal_of(FLOAT64)
+
+    def kernel(values, result, count):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            value = load(values, i)
+            store(result, i, _ZERO if value == _ZERO else inverse(value))
+
+    return Kernel(kernel, ("address",) * 2 + ("index",), _THREADS)
+
+
+def make_reciprocal_deviation(of: Element) -> Kernel:
+    """Return the kernel of 1 / sqrt(variance + eps).
+
+    It is 0 for a division by 0, and NaN outside the range of float64. It takes ``variance,
+    result`` as addresses, the latter of float64; ``count``; and the number ``eps``.
+    """
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
+    inverse, root = reciprocal_of(FLOAT64), square_root(FLOAT64)
+
+    def kernel(variance, result, count, eps):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            squares = kind(load(variance, i))
+            total = squares + eps
+            lost = total == _INFINITY or (squares > _ZERO and total < _SMALLEST_VARIANCE)
+            found = _NAN if lost else inverse(root(total))
+            store(result, i, _ZERO if total == _ZERO else found)
+
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+
+
+def make_update_running(running: Element) -> Kernel:
+    """Return the kernel that moves running statistics towards new ones by their share.
+
+    It takes ``running, new`` as addresses, the latter of float64; ``count``; and the ``share``.
+    """
+    load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
+    kind, rounded = FLOAT64.working, running.working
+
+    def kernel(running, new, count, share):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            moved = kind(load(running, i)) * (_ONE - share) + load_new(new, i) * share
+            store(running, i, rounded(moved))
+
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)

@@ -1,0 +1,126 @@
+"""How the threads of a block share the channels, and into which parts an array is cut."""
+
+import dataclasses
+
+from numnorm.arguments import ColumnLayout
+from numnorm.backends.cuda.elements import Element
+
+# The most values that one thread adds up in one sum: what rounding costs grows with their number.
+_MOST_STEPS = 64
+# So many blocks keep any device busy; a smaller array is cut into smaller parts instead.
+_BLOCKS = 512
+_THREADS = 256
+# The pieces of 16 bytes that a thread reads before it uses the first.
+_AHEAD = 4
+# The elements that it holds of pieces whose ends it has to look for, which takes registers too.
+_HELD = 8
+_LANES = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnShape:
+    """How the threads of a block share a part of an array ``(outer, channels, inner)``.
+
+    Without inner axes a lane works on channels of its own: those of 16 bytes, or a single one if
+    the array is not `whole`. With them a block works on one channel, and the lanes share its
+    contiguous elements.
+
+    Parameters
+    ----------
+    lanes : int
+        The number of threads side by side in memory, a power of two.
+    teams : int
+        The number of outer entries that they work on at a time, a power of two.
+    ahead : int
+        The number of its entries that a thread reads before it uses the first.
+    pieces : int
+        The number of pieces of 16 bytes that it reads of each of them; 1 without inner axes.
+    whole : bool
+        Whether the channels or, with inner axes, the elements of each begin and end at a multiple
+        of 16 bytes in every array.
+    """
+
+    lanes: int
+    teams: int
+    ahead: int
+    pieces: int
+    whole: bool
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+        return self.lanes * self.teams
+
+    def slots(self, element: Element) -> int:
+        """Return how many neighbouring channels a lane works on, without inner axes."""
+        return element.vector if self.whole else 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """The parts of an array, each of which is one block's work for some of the channels.
+
+    Parameters
+    ----------
+    block : int
+        The number of outer entries of a part.
+    segment : int
+        The number of inner elements of a part.
+    parts : int
+        How many parts there are.
+    blocks : int
+        How many blocks of threads work on all parts.
+    """
+
+    block: int
+    segment: int
+    parts: int
+    blocks: int
+
+
+def column_shape(
+    element: Element, layout: ColumnLayout, *, whole: bool, arrays: int
+) -> ColumnShape:
+    """Return a shape for a kernel whose threads read from so many arrays at a time."""
+    ahead = _AHEAD // arrays
+    if layout.inner == 1:
+        slots = element.vector if whole else 1
+        lanes = min(_LANES, _power_of_two(-(-layout.channels // slots)))
+        # Reads of single elements are short ones, of which more must be under way.
+        return ColumnShape(lanes, _THREADS // lanes, ahead if whole else 2 * _AHEAD, 1, whole)
+    if not whole:
+        ahead = max(1, min(2, _HELD // (element.vector * arrays)))
+    slack = 0 if whole else element.vector - 1
+    pieces = -(-(layout.inner + slack) // element.vector)
+    lanes = min(_THREADS, _power_of_two(pieces))
+    of_one = min(ahead, _power_of_two(-(-pieces // lanes)))
+    return ColumnShape(lanes, _THREADS // lanes, ahead // of_one, of_one, whole)
+
+
+def partition(element: Element, layout: ColumnLayout, shape: ColumnShape) -> Partition:
+    """Return the parts of an array: they follow from its shape and from nothing else."""
+    if layout.inner == 1:
+        columns = -(-layout.channels // (shape.lanes * shape.slots(element)))
+        steps = _steps(-(-layout.outer // shape.teams) * columns, shape.ahead)
+        block = shape.teams * steps
+        parts = -(-layout.outer // block)
+        return Partition(block, 1, parts, parts * columns)
+    stride = shape.lanes * element.vector
+    turns = -(-layout.inner // stride)
+    entries = -(-layout.outer // shape.teams)
+    steps = _steps(turns * entries * layout.channels, shape.ahead * shape.pieces)
+    cuts = -(-turns // steps)
+    segment = -(-turns // cuts) * stride
+    block = shape.teams * max(1, steps // turns)
+    cuts = -(-layout.inner // segment)
+    parts = -(-layout.outer // block) * cuts
+    return Partition(block, segment, parts, parts * layout.channels)
+
+
+def _steps(all_steps: int, least: int) -> int:
+    return max(least, min(_MOST_STEPS, all_steps // _BLOCKS))
+
+
+def _power_of_two(number: int) -> int:
+    """Return the least power of two that is not less."""
+    return 1 << (max(number, 1) - 1).bit_length()
