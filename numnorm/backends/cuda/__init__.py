@@ -8,6 +8,7 @@ from numnorm.backends.contract import Backend
 
 _HOMES = {
     "arrays": ("as_float_array",),
+    "row_gradients": ("row_backward",),
     "rows": ("row_forward",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -21,6 +21,12 @@ _WHOLE = (*_NARROW, (128, _EASY), (256, _EASY), (256, _MOST), (512, _MOST))
 _ANYWHERE = (*_NARROW, (128, _EASY), (256, _EASY), (512, _EASY), (1024, _EASY))
 
 
+# Sums over rows stay in registers too, beside a row of x and of dy.
+_BACKWARD_TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
+_ROWS_OF_PART = 8
+_THREADS = 1 << 17  # of all blocks together: as many as the largest devices run at a time
+
+
 def row_shape(width: int, element: Element, *, whole: bool) -> RowShape:
     """Return the shape for rows of so many elements."""
     vector = element.vector
@@ -32,6 +38,38 @@ def row_shape(width: int, element: Element, *, whole: bool) -> RowShape:
             teams = max(1, _BLOCK // team) if team <= WARP else 1
             return RowShape(team, teams, pieces, whole)
     return RowShape(_WIDEST, 1, 0, whole)
+
+
+def backward_shape(width: int, element: Element, *, whole: bool) -> RowShape:
+    """Return the shape for the gradients of rows of so many elements.
+
+    Raises
+    ------
+    NotImplementedError
+        If they do not fit the registers.
+    """
+    most, needed = _pieces(element, _EASY), -(-width // element.vector)
+    for team in _BACKWARD_TEAMS:
+        pieces = -(-needed // team)
+        if pieces <= most:
+            teams = max(1, _BLOCK // team) if team <= WARP else 1
+            return RowShape(team, teams, pieces, whole)
+    widest = _BACKWARD_TEAMS[-1] * most * element.vector
+    raise NotImplementedError(
+        f"rows of {width} elements of {element.name} are wider than the {widest} whose gradients "
+        "are there for arrays of a CUDA device: bring them to the host"
+    )
+
+
+def backward_parts(rows: int, shape: RowShape, channels: int) -> int:
+    """Return into how many parts the rows are cut, a multiple of the channels.
+
+    It follows from the shapes alone, so that no sum depends on the device. A part has some rows
+    for every row of sums that it leaves.
+    """
+    by_rows = -(-rows // (_ROWS_OF_PART * shape.teams))
+    parts = min(by_rows, max(1, _THREADS // shape.threads))
+    return -(-parts // channels) * channels
 
 
 def blocks_of(rows: int, shape: RowShape) -> int:

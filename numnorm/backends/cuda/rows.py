@@ -33,7 +33,7 @@ class _Plan(NamedTuple):
     constants: tuple[float, ...]
 
 
-class _Weight(NamedTuple):
+class Weight(NamedTuple):
     """Gamma or beta: an array, or the number that stands for all of it."""
 
     array: Any
@@ -82,14 +82,14 @@ def row_forward(
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
     owner, order, saved = x.owner, layout.order, ELEMENTS[x.owner.statistic_name(x.element.name)]
     with on_device_of(x):
-        scale = _weight(norm, norm.names.gamma, gamma, 1.0, layout, x)
-        shift = _weight(norm, "beta", beta, 0.0, layout, x)
+        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
         source = in_order(x, order)
         output = output_like(x, order, out, (source, scale.array, shift.array))
         mean, rstd = _statistics(x, layout, saved) if save else (None, None)
         if layout.rows and layout.width:
             weights = Weights(scale.element, shift.element, layout.shared)
-            whole = _all_whole(x, layout, source, output.target, scale, shift)
+            whole = all_whole(x, layout, (source, output.target), scale, shift)
             plan = _forward_plan(norm.formula, x.element, saved, weights, layout, scaling, whole)
             arrays = source, scale.array, shift.array, output.target, mean, rstd
             numbers = scale.number, shift.number, *plan.constants
@@ -100,16 +100,16 @@ def row_forward(
         return result(output, x, order), mean, rstd
 
 
-def _weight(
+def weight_of(
     norm: Norm, name: str, value: Any, missing: float, layout: RowLayout, x: DeviceArray
-) -> _Weight:
+) -> Weight:
     """Return a parameter as a kernel takes it; for a norm without them a number of its own."""
     if norm.parameters == 0:
-        return _Weight(None, None, value)
+        return Weight(None, None, value)
     if value is None:
-        return _Weight(None, None, missing)
+        return Weight(None, None, missing)
     array = as_parameter(name, value, layout.parameter_shape, layout.parameter_meaning, x)
-    return _Weight(array.array, array.element, missing)
+    return Weight(array.array, array.element, missing)
 
 
 def _statistics(x: DeviceArray, layout: RowLayout, saved: Element) -> tuple[Any, Any]:
@@ -118,12 +118,12 @@ def _statistics(x: DeviceArray, layout: RowLayout, saved: Element) -> tuple[Any,
     return x.owner.empty(x.array, shape, name), x.owner.empty(x.array, shape, name)
 
 
-def _all_whole(
-    x: DeviceArray, layout: RowLayout, source: Any, target: Any, scale: _Weight, shift: _Weight
+def all_whole(
+    x: DeviceArray, layout: RowLayout, arrays: tuple[Any, ...], scale: Weight, shift: Weight
 ) -> bool:
     """Return whether all rows that are read in pieces begin and end at multiples of 16 bytes."""
     if layout.width * x.element.itemsize % BYTES:
         return False
     # A parameter of another type, or that a run shares, is read element by element.
     in_pieces = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
-    return not any(x.owner.address(array) % BYTES for array in (source, target, *in_pieces))
+    return not any(x.owner.address(array) % BYTES for array in (*arrays, *in_pieces))
