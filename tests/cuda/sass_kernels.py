@@ -51,14 +51,45 @@ def row_kernels():
         # The code for the ends of many pieces of halves would not be unrolled.
         pieces = 4 if whole or element.itemsize > 2 else 2
         yield forward(make_row_forward, "row forward", AFFINE, element, 256, 1, pieces, whole)
-        yield forward(make_row_forward_loop, "row forward", AFFINE, element, 1024, 1, 1, whole)
+        threads = 1024 if whole else 512
+        yield forward(make_row_forward_loop, "row forward", AFFINE, element, threads, 1, 0, whole)
     for formula in (GAIN, ADA.formula):
         yield forward(make_row_forward, "row forward", formula, FLOAT32, 256, 1, 4, True)
     for shape in ((128, 1, 2), (256, 1, 8), (512, 1, 8)):
         yield forward(make_row_forward, "row forward", AFFINE, FLOAT32, *shape, True)
 
 
-FAMILIES = (row_kernels,)
+def row_gradient_kernels():
+    """The kernels of the gradients of rows, and of what they leave for gamma and beta."""
+    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.parameter_gradients_kernel import make_parameter_gradients
+    from numnorm.backends.cuda.row_backward_kernel import make_row_backward
+    from numnorm.backends.cuda.row_shape import RowShape
+    from numnorm.backends.cuda.row_weights import Weights
+    from numnorm.norms.ada import ADA
+    from numnorm.norms.affine import AFFINE, GAIN
+
+    def backward(formula, element, parameters, shared, *shape):
+        shape = RowShape(*shape)
+        weights = Weights(element if parameters else None, None, shared)
+        kernel = make_row_backward(formula, element, FLOAT64, weights, parameters, shape)
+        kind = "row backward by run" if shared else "row backward"
+        place = "whole" if shape.whole else "any"
+        threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
+        return f"{kind} {formula.name} {element.name}, {threads}, {place}", kernel
+
+    for element in ELEMENTS.values():
+        pieces = 16 // element.vector // (2 if element is FLOAT64 else 1)
+        yield backward(AFFINE, element, 2, False, 512, 1, pieces, True)
+        yield backward(AFFINE, element, 2, False, 16, 8, 1, True)
+        yield f"parameter gradients {element.name}", make_parameter_gradients(element, element)
+    yield backward(AFFINE, FLOAT32, 2, False, 128, 1, 2, False)
+    yield backward(AFFINE, FLOAT32, 2, True, 128, 1, 2, True)
+    yield backward(GAIN, FLOAT32, 1, False, 512, 1, 4, True)
+    yield backward(ADA.formula, FLOAT32, 0, False, 256, 1, 4, True)
+
+
+FAMILIES = (row_kernels, row_gradient_kernels)
 
 
 def of_capability(capability):

@@ -46,8 +46,10 @@ def test_whole_rows_are_read_and_written_16_bytes_at_a_time(capability):
             loads, other_loads = wide(found["operations"], "LDG")
             stores, other_stores = wide(found["operations"], "STG")
             assert loads > 0 and stores > 0, name
-            # One element that every deviation is taken from, and what is saved of a row.
-            assert other_loads <= 2 and other_stores <= 2, name
+            # One element that every deviation is taken from, what is saved of a row, and, backward,
+            # sums of several teams in a block.
+            most = 6 if "backward" in name else 2
+            assert other_loads <= most and other_stores <= most, name
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

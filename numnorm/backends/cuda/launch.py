@@ -11,7 +11,9 @@ _BLOCK = 128
 # anywhere is read in loops with branches, and with more than that they would not be unrolled.
 _EASY, _MOST = 16, 32
 _PIECES = 8  # in flight for each thread, at most
-_WIDEST = 1024  # threads of a block that reads a row in a loop
+# Threads of a block that reads a row in a loop: with more, the ends of rows that begin anywhere
+# would take more registers than there are.
+_LOOP = {True: 1024, False: 512}
 
 # Teams from narrow to wide, each with the most registers that its threads may fill. Those of more
 # than a warp need barriers for their sums. None of this depends on how many rows there are: so a
@@ -37,7 +39,7 @@ def row_shape(width: int, element: Element, *, whole: bool) -> RowShape:
         if pieces <= _pieces(element, registers):
             teams = max(1, _BLOCK // team) if team <= WARP else 1
             return RowShape(team, teams, pieces, whole)
-    return RowShape(_WIDEST, 1, 0, whole)
+    return RowShape(_LOOP[whole], 1, 0, whole)
 
 
 def backward_shape(width: int, element: Element, *, whole: bool) -> RowShape:

@@ -106,6 +106,32 @@ _ADDRESSES = ("address",) * 9
 _INDICES = ("index",) * 5
 
 
+def _make_gradient_of_row(
+    formula: Formula, element: Element, saved: Element, parameters: int, shape: RowShape
+) -> Any:
+    """Return a device function that stores dx of a row, and adds to the sums of its columns.
+
+    ``gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, shares)``.
+    """
+    read_normalized = _make_read_normalized(formula, element, saved, shape)
+    gradient_sums = make_column_gradient_sums(formula, element, parameters, shape)
+    team_two_sums, means_of = make_team_two_sums(element, shape.team), make_means(element)
+    write_gradient = _make_write_gradient(element, shape)
+
+    @device
+    def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, shares):
+        dy, x, mean, rstd, dx = arrays
+        values, slopes, weight, bias = registers
+        scale, factor = read_normalized(dy, x, mean, rstd, row, width, limit, at, values, slopes)
+        of_gamma, of_beta = of_parameters
+        g, g_xhat = gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)
+        g, g_xhat = team_two_sums(g, g_xhat, room)
+        means = means_of(g, g_xhat, scale, factor, shares[0], shares[1], shares[2])
+        write_gradient(dx, row * width, at, limit, slopes, values, means, scale, factor)
+
+    return gradient_of_row
+
+
 def _of_columns(
     formula: Formula,
     element: Element,
@@ -118,13 +144,11 @@ def _of_columns(
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     weight_of = make_column_weight(element, weights.gamma, columns)
     bias_of = make_column_weight(element, weights.beta, columns)
-    read_normalized = _make_read_normalized(formula, element, saved, shape)
-    gradient_sums = make_column_gradient_sums(formula, element, parameters, shape)
-    team_two_sums, means_of = make_team_two_sums(element, team), make_means(element)
-    write_gradient, flush = _make_write_gradient(element, shape), make_flush(element, shape)
+    gradient_of_row = _make_gradient_of_row(formula, element, saved, parameters, shape)
+    flush = make_flush(element, shape)
     folding = room_for_folding(element, shape) if parameters else 1
-    half, between = room_for_sums(shape), ROWS_BETWEEN_FLUSHES * teams
-    both = 2 * half
+    half, both = room_for_sums(shape), 2 * room_for_sums(shape)
+    between = ROWS_BETWEEN_FLUSHES * teams
 
     def kernel(
         dy, x, mean, rstd, gamma, beta, dx, sums, rests, rows, width, run, channels, parts,
@@ -151,19 +175,13 @@ def _of_columns(
             stop = min(start + between * parts, rows)
             while start < stop:
                 # A team behind the last row goes along, for the barriers' sake, with none of it.
-                limit = width if start + mine < rows else 0
-                row = start + mine if start + mine < rows else 0
-                scale, factor = read_normalized(
-                    dy, x, mean, rstd, row, width, limit, at, values, slopes
-                )
-                g, g_xhat = gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)
-                g, g_xhat = team_two_sums(g, g_xhat, room[turn:])
-                turn = half - turn
-                means = means_of(
-                    g, g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation
-                )
-                write_gradient(dx, row * width, at, limit, slopes, values, means, scale, factor)
-                start += teams * parts
+                there = start + mine < rows
+                row, limit = (start + mine, width) if there else (0, 0)
+                gradient_of_row(
+                    (dy, x, mean, rstd, dx), row, width, limit, at, (values, slopes, weight, bias),
+                    (of_gamma, of_beta), room[turn:], (mean_share, scale_share, eps_on_deviation),
+                )  # fmt: skip
+                turn, start = half - turn, start + teams * parts
             last, first = start >= rows, part * width
             if parameters > 0:
                 flush(of_gamma, at, width, first, fresh, last, sums, rests, places)
