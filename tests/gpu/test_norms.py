@@ -1,0 +1,136 @@
+"""The public functions on real device arrays: those of Numba, and of what else is installed."""
+
+import numpy as np
+import pytest
+import reference
+
+import numnorm
+
+pytestmark = pytest.mark.gpu
+
+# name: the shape of x, that of the parameters, how many there are, options, those of backward
+NORMS = {
+    "layer_norm": ((257, 1000), (1000,), 2, {}, {}),
+    "layer_norm wide": ((5, 40000), (40000,), 2, {}, None),
+    "layer_norm narrow": ((5001, 17), (17,), 2, {}, {}),
+    "rms_norm": ((300, 512), (512,), 1, {"eps": 1e-3}, {}),
+    "ada_norm": ((65, 768), (), 0, {"ddof": 1, "eps_in": "std"}, {"ddof": 1, "eps_in": "std"}),
+    "group_norm": ((6, 12, 31), (12,), 2, {"groups": 3}, {"groups": 3}),
+    "instance_norm": ((5, 3, 28, 28), (3,), 2, {}, {}),
+}
+
+
+class OfNumba:
+    dtypes = ("float16", "float32", "float64")
+
+    def take(self, host):
+        from numba import cuda
+
+        return cuda.to_device(host)
+
+    def give(self, array):
+        return array.copy_to_host()
+
+
+class OfTorch:
+    dtypes = ("float16", "bfloat16", "float32", "float64")
+
+    def __init__(self):
+        self.torch = pytest.importorskip("torch")
+
+    def take(self, host):
+        if host.dtype.name == "bfloat16":
+            return self.torch.from_numpy(host.view(np.int16)).cuda().view(self.torch.bfloat16)
+        return self.torch.from_numpy(host).cuda()
+
+    def give(self, array):
+        if array.dtype == self.torch.bfloat16:
+            import ml_dtypes
+
+            return array.view(self.torch.int16).cpu().numpy().view(ml_dtypes.bfloat16)
+        return array.cpu().numpy()
+
+
+class OfCupy:
+    dtypes = ("float16", "float32", "float64")
+
+    def __init__(self):
+        self.cupy = pytest.importorskip("cupy")
+
+    def take(self, host):
+        return self.cupy.asarray(host)
+
+    def give(self, array):
+        return array.get()
+
+
+LIBRARIES = {"numba": OfNumba, "torch": OfTorch, "cupy": OfCupy}
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request):
+    return LIBRARIES[request.param]()
+
+
+def dtype_of(name):
+    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+
+
+def draw(shape, dtype, seed=0):
+    return np.random.default_rng(seed).normal(3, 2, shape).astype(dtype)
+
+
+def check(got, expected, roundings):
+    """A few roundings of the working type, relative to the largest, and one of what is stored."""
+    assert got.shape == expected.shape
+    epsilon = float(np.finfo(np.float64 if got.dtype == np.float64 else np.float32).eps)
+    storage = float(reference.exact(np.spacing(np.ones(1, got.dtype)))[0])
+    bound = roundings * epsilon * np.abs(expected).max() + storage / 2 * np.abs(expected)
+    assert np.all(np.abs(reference.exact(got) - expected) <= bound)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("case", NORMS)
+def test_forward_and_backward(library, case, dtype):
+    if dtype not in library.dtypes:
+        pytest.skip("a dtype that this library does not have")
+    shape, of_parameters, count, options, of_backward = NORMS[case]
+    norm, kind = case.partition(" ")[0], dtype_of(dtype)
+    x, dy = draw(shape, kind), draw(shape, kind, 9)
+    parameters = [draw(of_parameters, kind, seed) for seed in range(1, count + 1)]
+    device = [library.take(array) for array in (x, *parameters)]
+    found = getattr(numnorm, f"{norm}_forward")(*device, **options)
+    expected = getattr(reference, norm)(x, *parameters, **options)
+    assert type(found[0]) is type(device[0])
+    check(library.give(found[0]), expected[0], 8)
+    if of_backward is None:
+        return
+    gamma = {"gamma": parameters[0]} if count else {}
+    backward = getattr(numnorm, f"{norm}_backward")
+    got = backward(
+        library.take(dy), device[0], *found[1:], *device[1 : 1 + len(gamma)], **of_backward
+    )
+    wanted = getattr(reference, f"{norm}_backward")(
+        dy, x, **gamma, **(of_backward | ({"eps": 1e-3} if norm == "rms_norm" else {}))
+    )
+    pairs = [(got, wanted)] if norm == "ada_norm" else zip(got, wanted, strict=True)
+    for mine, exact in pairs:
+        check(library.give(mine), exact, 64)
+
+
+def test_twice_the_same_bytes(library):
+    x, dy = draw((4000, 640), np.float32), draw((4000, 640), np.float32, 1)
+    runs = []
+    for _ in range(2):
+        on_device = library.take(x)
+        y, mean, rstd = numnorm.layer_norm_forward(on_device)
+        gradients = numnorm.layer_norm_backward(library.take(dy), on_device, mean, rstd)
+        runs.append([library.give(array).tobytes() for array in (y, *gradients)])
+    assert runs[0] == runs[1]
+
+
+def test_in_place(library):
+    x = draw((300, 333), np.float32)
+    device = library.take(x)
+    assert numnorm.layer_norm(device, out=device) is device
+    check(library.give(device), reference.layer_norm(x)[0], 8)
