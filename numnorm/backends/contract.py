@@ -233,9 +233,9 @@ class Backend(Protocol):
         """Raise unless running statistics can be updated in place."""
 
     def running_statistics(
-        self, mean: Any, variance: Any, layout: ColumnLayout, update: bool
+        self, mean: Any, variance: Any, x: Any, layout: ColumnLayout, update: bool
     ) -> tuple[Any, Any]:
-        """Return the running statistics, checked: the caller's own if they will be updated."""
+        """Return the running statistics for x, checked: the caller's own if they are updated."""
 
     def update_running(self, running: Any, new: Any, share: float) -> None:
         """Move running statistics towards those of a new batch by its share."""
@@ -278,7 +278,15 @@ class Backend(Protocol):
     def column_moments(
         self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
     ) -> tuple[int, Any, Any]:
-        """Return (count, mean, m2) of each channel, going on from `after`."""
+        """Return (count, mean, m2) of each channel, going on from `after`.
+
+        Nobody but this backend looks into mean and m2; m2 can be divided by a number.
+        """
+
+    def streamed_moments(
+        self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
+    ) -> tuple[int, Any, Any]:
+        """Return `column_moments` for the caller, in arrays of the library of x."""
 
     def column_forward(
         self,

@@ -170,7 +170,7 @@ convention, unbiased, eps, out
     training = check_flag("training", training)
     running = _given(running_mean, running_var, training)
     if running is not None:
-        running = backend.running_statistics(*running, layout, training)
+        running = backend.running_statistics(*running, x, layout, training)
     if running is not None and not training:
         mean, rstd = running[0], backend.reciprocal_deviation(running[1], eps)
     else:

@@ -125,7 +125,7 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
         _check_moments("after", after, (layout.channels,), "the channels of x")
-    return Moments(*backend.column_moments(x, layout, after))
+    return Moments(*backend.streamed_moments(x, layout, after))
 
 
 def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:

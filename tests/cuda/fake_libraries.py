@@ -26,6 +26,11 @@ def poisoned(shape, dtype):
     return registered(np.full(shape, np.nan, dtype))
 
 
+def filled(shape, value, name):
+    """New memory that kernels may use, full of a value."""
+    return registered(np.full(shape, value, _bfloat16_or(name) if isinstance(name, str) else name))
+
+
 def registered(host):
     if host.size:
         simulated_target.register(host)
@@ -91,7 +96,7 @@ def cupy():
 
     module.ndarray, module.ascontiguousarray = ndarray, ascontiguousarray
     module.empty = lambda shape, name: ndarray(poisoned(shape, _bfloat16_or(name)), current[0])
-    module.full = lambda shape, value, name: ndarray(np.full(shape, value, name), current[0])
+    module.full = lambda shape, value, name: ndarray(filled(shape, value, name), current[0])
     stream = SimpleNamespace(ptr=STREAMS["cupy"])
     module.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=device)
     module.take = lambda host, number=0: ndarray(registered(host), number)
@@ -172,7 +177,7 @@ def torch():
         return Tensor(poisoned(shape, _bfloat16_or(dtype.name)), device)
 
     def full(shape, value, *, dtype, device):
-        return Tensor(np.full(shape, value, dtype.name), device)
+        return Tensor(filled(shape, value, dtype.name), device)
 
     def current_stream(device):
         return SimpleNamespace(cuda_stream=STREAMS["torch"] + int(device.removeprefix("cuda:")))
@@ -229,7 +234,7 @@ def jax():
         return Array(poisoned(shape, dtype), device.number)
 
     def full(shape, value, dtype, *, device):
-        return Array(np.full(shape, value, dtype), device.number)
+        return Array(filled(shape, value, dtype), device.number)
 
     module.Array = Array
     module.numpy = SimpleNamespace(transpose=transpose, empty=empty, full=full)
@@ -288,7 +293,7 @@ def numba():
 
     arrays.DeviceNDArray = DeviceNDArray
     cuda.device_array = lambda shape, dtype, stream: wrapped(poisoned(shape, dtype), stream=stream)
-    cuda.to_device = lambda host, stream: wrapped(host, stream=stream)
+    cuda.to_device = lambda host, stream: wrapped(registered(host), stream=stream)
     cuda.default_stream = lambda: SimpleNamespace(handle=0)
     cuda.take = lambda host, number=0, stream=0: wrapped(registered(host), number, stream)
     return {"numba.cuda": cuda, "numba.cuda.cudadrv.devicearray": arrays}

@@ -89,7 +89,41 @@ def row_gradient_kernels():
     yield backward(ADA.formula, FLOAT32, 0, False, 256, 1, 4, True)
 
 
-FAMILIES = (row_kernels, row_gradient_kernels)
+def column_kernels():
+    """The kernels of channels: across rows of them, and along what lies beside each other."""
+    from numnorm.arguments import ColumnLayout
+    from numnorm.backends.cuda import column_backward_kernels as backward
+    from numnorm.backends.cuda import column_forward_kernel as forward
+    from numnorm.backends.cuda import column_moments_kernels as moments
+    from numnorm.backends.cuda.column_shape import column_shape
+    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32
+
+    across = {
+        "moments": (moments.make_moments_across, 1),
+        "forward": (forward.make_forward_across, 1),
+        "sums": (backward.make_sums_across, 2),
+        "backward": (backward.make_dx_across, 2),
+    }
+    along = {
+        "moments": (moments.make_moments_along, 1),
+        "forward": (forward.make_forward_along, 1),
+        "sums": (backward.make_sums_along, 2),
+        "backward": (backward.make_dx_along, 2),
+    }
+    kinds = ((ColumnLayout(8192, 1024, 1), across), (ColumnLayout(32, 64, 3136), along))
+    for element, (layout, kernels), whole in itertools.product(
+        ELEMENTS.values(), kinds, (True, False)
+    ):
+        if not whole and element is not FLOAT32:
+            continue
+        place = "whole" if whole else "any"
+        where = "along" if kernels is along else "across"
+        for name, (make, arrays) in kernels.items():
+            shape = column_shape(element, layout, whole=whole, arrays=arrays)
+            yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
+
+
+FAMILIES = (row_kernels, row_gradient_kernels, column_kernels)
 
 
 def of_capability(capability):

@@ -268,8 +268,8 @@ def test_statistics_of_jax_without_float64(imported):
 def test_what_is_not_there_yet(library):
     refused(
         NotImplementedError,
-        "^column_moments is not there yet for arrays of a CUDA device: bring them to the host$",
-        numnorm.batch_norm,
+        "^streamed_moments is not there yet for arrays of a CUDA device: bring them to the host$",
+        numnorm.batch_moments,
         library.take(X),
     )
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

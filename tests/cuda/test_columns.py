@@ -289,7 +289,7 @@ def everything(case, x, dy):
     rstd = nans(case.channels)
     kernel = make_reciprocal_deviation(FLOAT64)
     variance = m2 / (case.outer * case.inner)
-    kernel.launch(1, 0, register(variance), register(rstd), case.channels, 1e-5)
+    kernel.launch(1, 0, register(variance), register(rstd), case.channels, 1.0, 1e-5)
     y = case.forward(x, mean, rstd, gamma, beta)
     return y, *case.backward(dy, x, mean, rstd, gamma), mean, m2
 
@@ -360,11 +360,12 @@ def test_stored_statistics():
     found = nans(6)
     make_reciprocal().launch(1, 0, register(values), register(found), 6)
     np.testing.assert_array_equal(found, [0.5, 0, -0.25, 0, np.nan, np.inf])
-    variance = np.array([4.0, 0.0, 1e-300, np.inf, np.nan, 1.0])
-    make_reciprocal_deviation(FLOAT64).launch(1, 0, register(variance), register(found), 6, 0.0)
+    variance = 4 * np.array([4.0, 0.0, 1e-300, np.inf, np.nan, 1.0])
+    kernel = make_reciprocal_deviation(FLOAT64)
+    kernel.launch(1, 0, register(variance), register(found), 6, 0.25, 0.0)
     np.testing.assert_array_equal(found, [0.5, 0, np.nan, np.nan, np.nan, 1])
     for dtype in (np.float32, np.float64):
         running = np.array([1, 10], dtype)
         kernel = make_update_running(ELEMENTS[running.dtype.name])
-        kernel.launch(1, 0, register(running), register(np.array([3.0, 30.0])), 2, 0.25)
+        kernel.launch(1, 0, register(running), register(np.array([6.0, 60.0])), 2, 0.5, 0.25)
         np.testing.assert_array_equal(running, [1.5, 15])

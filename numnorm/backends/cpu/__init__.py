@@ -7,7 +7,7 @@ from typing import Any
 _HOMES = {
     "arrays": ("as_float_array", "as_statistic"),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
-    "columns": ("column_backward", "column_forward", "column_moments"),
+    "columns": ("column_backward", "column_forward", "column_moments", "streamed_moments"),
     "matrices": ("matrix_panels", "matrix_product", "transposed_matrix_product"),
     "rows": ("row_backward", "row_forward"),
     "statistics": (

@@ -38,7 +38,7 @@ def saved(statistic: Array, x: Array) -> Array:
 
 
 def running_statistics(
-    mean: Any, variance: Any, layout: ColumnLayout, update: bool
+    mean: Any, variance: Any, x: Array, layout: ColumnLayout, update: bool
 ) -> tuple[Array, Array]:
     """Return the running statistics, checked: the caller's own arrays if they will be updated."""
     given = {"running_mean": mean, "running_var": variance}

@@ -8,8 +8,16 @@ from numnorm.backends.contract import Backend
 
 _HOMES = {
     "arrays": ("as_float_array",),
+    "columns": ("column_backward", "column_forward", "column_moments"),
     "row_gradients": ("row_backward",),
     "rows": ("row_forward",),
+    "statistics": (
+        "check_updatable",
+        "reciprocal_deviation",
+        "running_statistics",
+        "saved",
+        "update_running",
+    ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _OFFERED = tuple(name for name in vars(Backend) if not name.startswith("_"))

@@ -40,35 +40,53 @@ def make_reciprocal_deviation(of: Element) -> Kernel:
     """Return the kernel of 1 / sqrt(variance + eps).
 
     It is 0 for a division by 0, and NaN outside the range of float64. It takes ``variance,
-    result`` as addresses, the latter of float64; ``count``; and the number ``eps``.
+    result`` as addresses, the latter of float64; ``count``; and the numbers ``factor``, by which
+    the variance is still to be multiplied, and ``eps``.
     """
     load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
     inverse, root = reciprocal_of(FLOAT64), square_root(FLOAT64)
 
-    def kernel(variance, result, count, eps):
+    def kernel(variance, result, count, factor, eps):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
-            squares = kind(load(variance, i))
+            squares = kind(load(variance, i)) * factor
             total = squares + eps
             lost = total == _INFINITY or (squares > _ZERO and total < _SMALLEST_VARIANCE)
             found = _NAN if lost else inverse(root(total))
             store(result, i, _ZERO if total == _ZERO else found)
 
-    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+    return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
 
 
 def make_update_running(running: Element) -> Kernel:
     """Return the kernel that moves running statistics towards new ones by their share.
 
-    It takes ``running, new`` as addresses, the latter of float64; ``count``; and the ``share``.
+    It takes ``running, new`` as addresses, the latter of float64; ``count``; and the numbers
+    ``factor``, by which the new ones are still to be multiplied, and ``share``.
     """
     load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
     kind, rounded = FLOAT64.working, running.working
 
-    def kernel(running, new, count, share):
+    def kernel(running, new, count, factor, share):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
-            moved = kind(load(running, i)) * (_ONE - share) + load_new(new, i) * share
-            store(running, i, rounded(moved))
+            fresh = load_new(new, i) * factor
+            store(running, i, rounded(kind(load(running, i)) * (_ONE - share) + fresh * share))
 
-    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+    return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
+
+
+def make_converted(of: Element, into: Element) -> Kernel:
+    """Return the kernel that copies statistics into another type.
+
+    It takes ``values, result`` as addresses, and ``count``.
+    """
+    load, store = make_load_one(of), make_store_one(into)
+    kind = into.working
+
+    def kernel(values, result, count):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, kind(load(values, i)))
+
+    return Kernel(kernel, ("address",) * 2 + ("index",), _THREADS)

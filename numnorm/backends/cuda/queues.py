@@ -2,10 +2,18 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.arrays import DeviceArray
+from numnorm.backends.cuda.owners import Owner
 from numnorm.backends.cuda.target import Kernel, check_available, on_device, synchronize
+
+
+class Behind(NamedTuple):
+    """A part of an array's memory: what lies so many bytes behind its first element."""
+
+    array: Any
+    offset: int
 
 
 @contextlib.contextmanager
@@ -19,11 +27,20 @@ def on_device_of(x: DeviceArray) -> Iterator[None]:
 def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
     """Queue a kernel behind what the library of x has queued for it, and do not wait.
 
-    Its first arguments are the addresses of the arrays, 0 for None, and then come the others.
+    Its first arguments are the addresses of the arrays or parts of them, 0 for None, and then
+    come the others.
     Only for a library whose own queue is out of sight does the host wait.
     """
     owner, stream = x.owner, x.owner.stream(x.array)
-    addresses = [0 if array is None else owner.address(array) for array in arrays]
+    addresses = [_address(owner, array) for array in arrays]
     kernel.launch(blocks, stream, *addresses, *arguments)
     if owner.waits:
         synchronize(stream)
+
+
+def _address(owner: Owner, array: Any) -> int:
+    if array is None:
+        return 0
+    if isinstance(array, Behind):
+        return owner.address(array.array) + array.offset
+    return owner.address(array)

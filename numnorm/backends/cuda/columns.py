@@ -1,0 +1,305 @@
+"""The norms whose statistics belong to a channel, on arrays of a device."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numnorm.arguments import ColumnLayout, check_shape
+from numnorm.backends.contract import Detached
+from numnorm.backends.cuda.arrays import (
+    DeviceArray,
+    as_companion,
+    as_parameter,
+    output_like,
+    result,
+)
+from numnorm.backends.cuda.column_backward_kernels import (
+    make_dx_across,
+    make_dx_along,
+    make_sums_across,
+    make_sums_along,
+)
+from numnorm.backends.cuda.column_forward_kernel import make_forward_across, make_forward_along
+from numnorm.backends.cuda.column_moments_kernels import (
+    make_merged_moments,
+    make_moments_across,
+    make_moments_along,
+)
+from numnorm.backends.cuda.column_shape import ColumnShape, column_shape, partition
+from numnorm.backends.cuda.column_terms_kernels import (
+    CONSTANT_TERMS,
+    GRADIENT_TERMS,
+    OUTPUT_TERMS,
+    make_centre_terms,
+    make_gradient_terms,
+    make_output_terms,
+)
+from numnorm.backends.cuda.elements import FLOAT64, Element
+from numnorm.backends.cuda.queues import Behind, on_device_of, queue
+from numnorm.backends.cuda.row_parts import BYTES
+from numnorm.backends.cuda.row_weights import Weights
+from numnorm.backends.cuda.statistics import (
+    Statistic,
+    float64_memory,
+    given_statistic,
+    in_float64,
+    new_statistic,
+    zero_statistic,
+)
+from numnorm.backends.cuda.target import Kernel
+
+_MEANING = "the channels of x"
+# A block that merges parts: neighbouring channels are in one piece of memory, and the more parts
+# its threads share, the fewer wait for each other.
+_FOLD_LANES, _FOLD_THREADS = 8, 256
+
+_Maker = Callable[[Element, ColumnShape], Kernel]
+
+
+class _Family(NamedTuple):
+    """The kernels of one layout."""
+
+    moments: _Maker
+    forward: _Maker
+    sums: _Maker
+    dx: _Maker
+
+
+# Without inner axes the kernels go across the channels, with them along each channel.
+_ACROSS = _Family(
+    moments=functools.cache(make_moments_across),
+    forward=functools.cache(make_forward_across),
+    sums=functools.cache(make_sums_across),
+    dx=functools.cache(make_dx_across),
+)
+_ALONG = _Family(
+    moments=functools.cache(make_moments_along),
+    forward=functools.cache(make_forward_along),
+    sums=functools.cache(make_sums_along),
+    dx=functools.cache(make_dx_along),
+)
+_merged_moments = functools.cache(make_merged_moments)
+_output_terms = functools.cache(make_output_terms)
+_centre_terms = functools.cache(make_centre_terms)
+_gradient_terms = functools.cache(make_gradient_terms)
+
+
+class _Plan(NamedTuple):
+    """How the threads share an array, found once for all arrays like it."""
+
+    shape: ColumnShape
+    parts: int
+    blocks: int
+    sizes: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(element: Element, layout: ColumnLayout, whole: bool, arrays: int) -> _Plan:
+    shape = column_shape(element, layout, whole=whole, arrays=arrays)
+    cut = partition(element, layout, shape)
+    sizes: tuple[int, ...] = layout.outer, layout.channels, cut.block
+    if layout.inner > 1:
+        sizes = layout.outer, layout.channels, layout.inner, cut.block, cut.segment
+    return _Plan(shape, cut.parts, cut.blocks, sizes)
+
+
+def _family(layout: ColumnLayout) -> _Family:
+    return _ACROSS if layout.inner == 1 else _ALONG
+
+
+def _fold_shape(channels: int) -> ColumnShape:
+    lanes = min(_FOLD_LANES, 1 << (channels - 1).bit_length())
+    return ColumnShape(lanes, _FOLD_THREADS // lanes, 1, 1, False)
+
+
+def _plan_of(x: DeviceArray, layout: ColumnLayout, *arrays: Any, reads: int = 1) -> _Plan:
+    """Return the plan for a kernel that reads and writes the elements of these arrays."""
+    width = layout.channels if layout.inner == 1 else layout.inner
+    whole = width * x.element.itemsize % BYTES == 0
+    whole = whole and not any(x.owner.address(array) % BYTES for array in arrays)
+    return _plan(x.element, layout, whole, reads)
+
+
+def column_moments(
+    x: DeviceArray, layout: ColumnLayout, after: tuple[int, Statistic, Statistic] | None
+) -> tuple[int, Statistic, Statistic]:
+    """Return (count, mean, m2) of each channel, going on from `after`."""
+    channels = layout.channels
+    with on_device_of(x):
+        if layout.per_channel == 0 or channels == 0:
+            if after is not None:
+                return after
+            return 0, zero_statistic("mean", x, channels), zero_statistic("m2", x, channels)
+        source = x.owner.contiguous(x.array)
+        plan = _plan_of(x, layout, source)
+        work, size = float64_memory(x, plan.parts * (1 + 2 * channels)), FLOAT64.itemsize
+        means = plan.parts * size
+        parts = work, Behind(work, means), Behind(work, means + plan.parts * channels * size)
+        kernel = _family(layout).moments(x.element, plan.shape)
+        queue(kernel, plan.blocks, x, (source, *parts), plan.sizes)
+        before, old_mean, old_m2 = (0, None, None) if after is None else after
+        mean, m2 = new_statistic("mean", x, channels), new_statistic("m2", x, channels)
+        arrays = [None if old is None else old.array for old in (old_mean, old_m2)]
+        fold = _fold_shape(channels)
+        queue(
+            _merged_moments(fold),
+            -(-channels // fold.lanes),
+            x,
+            (*parts, *arrays, mean.array, m2.array),
+            (plan.parts, channels, float(before)),
+        )
+        return before + layout.per_channel, mean, m2
+
+
+def column_forward(
+    x: DeviceArray,
+    mean: Statistic,
+    rstd: Statistic,
+    gamma: Any,
+    beta: Any,
+    layout: ColumnLayout,
+    out: Any,
+) -> Any:
+    """Return x normalized by the given statistics of each channel."""
+    with on_device_of(x):
+        scale = _parameter("gamma", gamma, layout, x)
+        shift = _parameter("beta", beta, layout, x)
+        source = x.owner.contiguous(x.array)
+        inputs = source, *(_memory(array) for array in (mean, rstd, scale, shift))
+        output = output_like(x, None, out, inputs)
+        if layout.per_channel and layout.channels:
+            mean, rstd = _alike(mean, rstd)
+            terms = _terms(OUTPUT_TERMS, x, layout)
+            weights = Weights(_element(scale), _element(shift))
+            kernel = _output_terms(x.element, mean.element, weights)
+            arrays = mean.array, rstd.array, _memory(scale), _memory(shift), terms
+            queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
+            _queue_output(x, layout, source, terms, output.target)
+        return result(output, x, None)
+
+
+def column_backward(
+    dy: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: ColumnLayout,
+    detached: Detached,
+    out: Any,
+) -> tuple[Any, Any, Any]:
+    """Return dx, dgamma, dbeta."""
+    channels = layout.channels
+    with on_device_of(x):
+        slopes, source = _slopes(dy, x), x.owner.contiguous(x.array)
+        of_mean = given_statistic("mean", mean, x, channels)
+        of_rstd = given_statistic("rstd", rstd, x, channels)
+        weight = _parameter("gamma", gamma, layout, x)
+        inputs = slopes, source, of_mean.array, of_rstd.array, _memory(weight)
+        output = output_like(x, None, out, inputs)
+        gradient = x.element if weight is None else weight.element
+        if not (layout.per_channel and channels):
+            nothing = (channels,), gradient.name, 0.0
+            dgamma, dbeta = x.owner.full(x.array, *nothing), x.owner.full(x.array, *nothing)
+            return result(output, x, None), dgamma, dbeta
+        dgamma = x.owner.empty(x.array, (channels,), gradient.name)
+        dbeta = x.owner.empty(x.array, (channels,), gradient.name)
+        terms = _centred(x, of_mean, of_rstd, layout)
+        totals = weight, gradient, dgamma, dbeta
+        _queue_gradient_terms(x, layout, slopes, source, terms, totals, detached)
+        if detached.mean and detached.scale:
+            # The statistics are constants, and dx does not depend on x.
+            offset = CONSTANT_TERMS * channels * x.element.working(0).itemsize
+            _queue_output(x, layout, slopes, Behind(terms, offset), output.target)
+        else:
+            plan = _plan_of(x, layout, slopes, source, output.target, reads=2)
+            kernel = _family(layout).dx(x.element, plan.shape)
+            queue(kernel, plan.blocks, x, (slopes, source, terms, output.target), plan.sizes)
+        return result(output, x, None), dgamma, dbeta
+
+
+def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:
+    """Return new memory for the terms of a gradient, the first of which a kernel finds now."""
+    mean, rstd = _alike(mean, rstd)
+    terms = _terms(GRADIENT_TERMS, x, layout)
+    kernel = _centre_terms(x.element, mean.element)
+    arrays = mean.array, rstd.array, terms
+    queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
+    return terms
+
+
+def _queue_gradient_terms(
+    x: DeviceArray,
+    layout: ColumnLayout,
+    slopes: Any,
+    source: Any,
+    terms: Any,
+    totals: tuple[DeviceArray | None, Element, Any, Any],
+    detached: Detached,
+) -> None:
+    """Queue the kernels of the sums over each channel, and of all that follows from them."""
+    channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
+    plan = _plan_of(x, layout, slopes, source, reads=2)
+    products = float64_memory(x, 2 * plan.parts * channels)
+    plain = Behind(products, plan.parts * channels * FLOAT64.itemsize)
+    kernel = _family(layout).sums(x.element, plan.shape)
+    queue(kernel, plan.blocks, x, (slopes, source, terms, products, plain), plan.sizes)
+    share, fold = 1.0 / layout.per_channel, _fold_shape(channels)
+    shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
+    queue(
+        _gradient_terms(x.element, _element(weight), gradient, fold),
+        -(-channels // fold.lanes),
+        x,
+        (products, plain, _memory(weight), dgamma, dbeta, terms),
+        (plan.parts, channels, *shares),
+    )
+
+
+def _queue_output(
+    x: DeviceArray, layout: ColumnLayout, source: Any, terms: Any, target: Any
+) -> None:
+    """Queue the kernel of what follows from one array and the terms of its channels."""
+    plan = _plan_of(x, layout, source, target)
+    kernel = _family(layout).forward(x.element, plan.shape)
+    queue(kernel, plan.blocks, x, (source, terms, target), plan.sizes)
+
+
+def _slopes(dy: Any, x: DeviceArray) -> Any:
+    """Return the gradient of y as a kernel reads it."""
+    array = as_companion("dy", dy, x)
+    check_shape("dy", array.shape, x.shape, "the shape of the input")
+    if array.element != x.element:
+        wanted, got = x.element.name, array.element.name
+        raise TypeError(f"dy must be converted to {wanted} on the device, as x has it, got {got}")
+    return x.owner.contiguous(array.array)
+
+
+def _parameter(name: str, value: Any, layout: ColumnLayout, x: DeviceArray) -> DeviceArray | None:
+    if value is None:
+        return None
+    return as_parameter(name, value, (layout.channels,), _MEANING, x)
+
+
+def _alike(mean: Statistic, rstd: Statistic) -> tuple[Statistic, Statistic]:
+    """Return both statistics in one dtype."""
+    if mean.element == rstd.element:
+        return mean, rstd
+    return in_float64(mean), in_float64(rstd)
+
+
+def _terms(rows: int, x: DeviceArray, layout: ColumnLayout) -> Any:
+    """Return new memory for a table of terms."""
+    return x.owner.empty(x.array, (rows, layout.channels), x.element.working_name)
+
+
+def _memory(array: DeviceArray | None) -> Any:
+    return None if array is None else array.array
+
+
+def _element(array: DeviceArray | None) -> Element | None:
+    return None if array is None else array.element
+
+
+def _ones(kernel: Kernel, layout: ColumnLayout) -> int:
+    """Return the number of blocks that have a thread for each channel."""
+    return -(-layout.channels // kernel.threads)

@@ -1,0 +1,165 @@
+"""The stored statistics of batch norm on a device: a number for each channel.
+
+They are float64 wherever a kernel makes them, even for a library that has no float64: then they
+lie in its memory as something else, and only kernels look at them.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+from numnorm.arguments import ColumnLayout, check_shape
+from numnorm.backends.cuda.arrays import (
+    DeviceArray,
+    as_companion,
+    as_float_array,
+    as_parameter,
+)
+from numnorm.backends.cuda.channel_statistics_kernels import (
+    make_converted,
+    make_reciprocal_deviation,
+    make_update_running,
+)
+from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64
+from numnorm.backends.cuda.queues import on_device_of, queue
+from numnorm.backends.cuda.target import Kernel
+
+_MEANING = "the channels of x"
+
+_converted = functools.cache(make_converted)
+_reciprocal_deviation = functools.cache(make_reciprocal_deviation)
+_update_running = functools.cache(make_update_running)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Statistic(DeviceArray):
+    """A statistic of each channel, in C-contiguous memory.
+
+    Parameters
+    ----------
+    name, array, owner, element, shape, device
+        As for a `DeviceArray`; the library itself may think that `array` has another dtype and
+        shape.
+    factor : float
+        What the numbers in memory are still to be multiplied by.
+    shareable : bool
+        Whether the array may be handed to the caller: it is new, and what it seems to be.
+    """
+
+    factor: float = 1.0
+    shareable: bool = False
+
+    def __truediv__(self, divisor: float) -> "Statistic":
+        """Return the statistic divided by a number, for the next kernel to do."""
+        return dataclasses.replace(self, factor=self.factor / divisor, shareable=False)
+
+
+def float64_memory(x: DeviceArray, count: int) -> Any:
+    """Return new memory for so many numbers of float64, whether the library of x has them or not.
+
+    Its content is undefined.
+    """
+    if _has_float64(x):
+        return x.owner.empty(x.array, (count,), "float64")
+    return x.owner.empty(x.array, (2 * count,), "float32")
+
+
+def new_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
+    """Return a statistic of float64 for a kernel to write, beside x."""
+    memory = float64_memory(x, channels)
+    shape = (channels,)
+    return Statistic(name, memory, x.owner, FLOAT64, shape, x.device, shareable=_has_float64(x))
+
+
+def zero_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
+    """Return a statistic of zeros, beside x."""
+    # Two zeros of float32 are one of float64.
+    memory = x.owner.full(x.array, (2 * channels,), "float32", 0.0)
+    return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device)
+
+
+def given_statistic(name: str, value: Any, x: DeviceArray, channels: int) -> Statistic:
+    """Return a statistic of any float dtype that the caller gives for the channels of x."""
+    given = as_parameter(name, value, (channels,), _MEANING, x)
+    return Statistic(name, given.array, given.owner, given.element, given.shape, given.device)
+
+
+def in_float64(statistic: Statistic) -> Statistic:
+    """Return a statistic of any float dtype in float64."""
+    if statistic.element == FLOAT64:
+        return statistic
+    found = new_statistic(statistic.name, statistic, statistic.shape[0])
+    _queue_each(_converted(statistic.element, FLOAT64), statistic, found.array)
+    return found
+
+
+def saved(statistic: Statistic, x: DeviceArray) -> Any:
+    """Return an array of the dtype in which the statistics of x are returned, not the caller's."""
+    into = ELEMENTS[x.owner.statistic_name(x.element.name)]
+    if statistic.shareable and statistic.element == into:
+        return statistic.array
+    with on_device_of(x):
+        found = x.owner.empty(x.array, statistic.shape, into.name)
+        _queue_each(_converted(statistic.element, into), statistic, found)
+    return found
+
+
+def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
+    """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
+    with on_device_of(variance):
+        found = new_statistic("rstd", variance, variance.shape[0])
+        kernel = _reciprocal_deviation(variance.element)
+        _queue_each(kernel, variance, found.array, variance.factor, eps)
+    return found
+
+
+def check_updatable(name: str, array: Any) -> None:
+    """Raise unless running statistics can be updated in place."""
+    owner = as_float_array(name, array).owner
+    if not owner.writable:
+        raise TypeError(f"{name} must be an array to be updated: a {owner.label} cannot be written")
+
+
+def running_statistics(
+    mean: Any, variance: Any, x: DeviceArray, layout: ColumnLayout, update: bool
+) -> tuple[DeviceArray, DeviceArray]:
+    """Return the running statistics for x, checked: the caller's own if they will be updated."""
+    given = {"running_mean": mean, "running_var": variance}
+    if not update:
+        with on_device_of(x):
+            of_mean, of_variance = (
+                given_statistic(name, value, x, layout.channels) for name, value in given.items()
+            )
+            return of_mean, of_variance
+    found = []
+    for name, value in given.items():
+        array = as_companion(name, value, x)
+        check_updatable(name, value)
+        check_shape(name, array.shape, (layout.channels,), _MEANING)
+        found.append(array)
+    if layout.channels and x.owner.address(mean) == x.owner.address(variance):
+        raise ValueError("running_var must not share memory with running_mean, got such an array")
+    return found[0], found[1]
+
+
+def update_running(running: DeviceArray, new: Statistic, share: float) -> None:
+    """Move running statistics towards those of a new batch by its share."""
+    owner = running.owner
+    with on_device_of(running):
+        moved = owner.contiguous(running.array)
+        place = dataclasses.replace(running, array=moved)
+        _queue_each(_update_running(running.element), place, new.array, new.factor, share)
+        if moved is not running.array:
+            owner.copy(running.array, moved)
+
+
+def _has_float64(x: DeviceArray) -> bool:
+    return x.owner.statistic_name("float64") == "float64"
+
+
+def _queue_each(kernel: Kernel, values: DeviceArray, other: Any, *numbers: float) -> None:
+    """Queue a kernel that has a thread for each channel."""
+    count = values.shape[0]
+    if count:
+        blocks = -(-count // kernel.threads)
+        queue(kernel, blocks, values, (values.array, other), (count, *numbers))

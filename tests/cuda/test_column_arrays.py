@@ -1,0 +1,361 @@
+"""Batch norm on device arrays of every library: results, running statistics, layouts, errors."""
+
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import reference
+from fake_libraries import LIBRARIES, STREAMS
+from simulated_target import Kernel
+
+import numnorm
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+# A shape with its channel axis: plain, channels first and last, whole and ragged.
+PLACES = {
+    "plain": ((9, 5), 1),
+    "plain, whole": ((6, 16), 1),
+    "channels first": ((3, 4, 3, 3), 1),
+    "channels first, whole": ((3, 2, 4, 4), 1),
+    "channels last": ((2, 3, 3, 8), -1),
+    "channels foremost": ((3, 7), 0),
+}
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request, monkeypatch):
+    """A library, with `take(host, number=0)` for an array on a device."""
+    modules = LIBRARIES[request.param]()
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    first = next(iter(modules.values()))
+    first.called = request.param
+    return first
+
+
+def dtype_of(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def draw(shape, dtype="float32", seed=0):
+    return np.random.default_rng(seed).normal(3, 2, shape).astype(dtype_of(dtype))
+
+
+def skip_unless_supported(library, dtype):
+    if dtype == "bfloat16" and library.called == "numba":
+        pytest.skip("a dtype that Numba does not have")
+
+
+def skip_unless_writable(library):
+    if library.called == "jax":
+        pytest.skip("JAX has no arrays to write")
+
+
+def assert_close(got, expected, dtype, roundings=16):
+    """So many roundings of the working type at the largest value, and one of what is stored."""
+    storage = dtype_of(dtype)
+    epsilon = float(np.finfo(np.float64 if dtype == "float64" else np.float32).eps)
+    rounding = float(reference.exact(np.spacing(np.ones(1, storage)))[0])
+    bound = roundings * epsilon * np.abs(expected).max() + rounding / 2 * np.abs(expected)
+    assert got.dtype == storage
+    assert np.all(np.abs(reference.exact(got) - expected) <= bound)
+
+
+def assert_statistic(found, expected, dtype):
+    assert found.host.dtype == ("float32" if dtype == "float16" else "float64")
+    np.testing.assert_allclose(found.host, np.float64(expected), rtol=3e-6)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_training(library, dtype, place):
+    skip_unless_supported(library, dtype)
+    shape, axis = PLACES[place]
+    x, dy = draw(shape, dtype), draw(shape, dtype, 1)
+    gamma, beta = (draw(shape[axis], dtype, seed) for seed in (2, 3))
+    of_x, of_gamma = library.take(x), library.take(gamma)
+    y, mean, rstd = numnorm.batch_norm_forward(
+        of_x, of_gamma, library.take(beta), channel_axis=axis
+    )
+    expected = reference.batch_norm(x, gamma, beta, axis)
+    assert type(y) is type(mean) is type(rstd) is type(of_x)
+    assert_close(y.host, expected[0], dtype)
+    for found, wanted in zip((mean, rstd), expected[1:], strict=True):
+        assert found.host.shape == (shape[axis],)
+        assert_statistic(found, wanted, dtype)
+    found = numnorm.batch_norm_backward(
+        library.take(dy), of_x, mean, rstd, of_gamma, channel_axis=axis
+    )
+    expected = reference.batch_norm_backward(dy, x, gamma, axis)
+    # Where terms of the size of dy cancel, their roundings are left.
+    for got, wanted, roundings in zip(found, expected, (128, 64, 64), strict=True):
+        assert_close(got.host, wanted, dtype, roundings)
+
+
+@pytest.mark.parametrize("missing", ["gamma", "beta", "both"])
+def test_parameters_may_be_missing(library, missing):
+    x, dy = draw((9, 5)), draw((9, 5), seed=1)
+    given = {"gamma": draw(5, seed=1), "beta": draw(5, seed=2)}
+    given = {} if missing == "both" else {k: v for k, v in given.items() if k != missing}
+    taken = {name: library.take(value) for name, value in given.items()}
+    y, mean, rstd = numnorm.batch_norm_forward(library.take(x), **taken)
+    assert_close(y.host, reference.batch_norm(x, **given)[0], "float32")
+    taken.pop("beta", None)
+    found = numnorm.batch_norm_backward(library.take(dy), library.take(x), mean, rstd, **taken)
+    expected = reference.batch_norm_backward(dy, x, given.get("gamma"))
+    for got, wanted in zip(found, expected, strict=True):
+        assert_close(got.host, wanted, "float32", 64)
+
+
+def test_parameters_of_another_float_type(library):
+    x, gamma, beta = draw((9, 5)), draw(5, "float64", 1), draw(5, "float16", 2)
+    taken = [library.take(array) for array in (x, gamma, beta)]
+    y, mean, rstd = numnorm.batch_norm_forward(*taken)
+    assert_close(y.host, reference.batch_norm(x, gamma, beta)[0], "float32")
+    mean = library.take(mean.host.astype(np.float32))
+    dx, dgamma, dbeta = numnorm.batch_norm_backward(taken[0], taken[0], mean, rstd, taken[1])
+    expected = reference.batch_norm_backward(x, x, gamma)
+    assert dx.host.dtype == np.float32
+    assert dgamma.host.dtype == dbeta.host.dtype == np.float64
+    np.testing.assert_allclose(dgamma.host, np.float64(expected[1]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_any_order_of_threads(library, place, order):
+    shape, axis = PLACES[place]
+    x, dy = draw(shape), draw(shape, seed=1)
+    of_x = library.take(x)
+    y, mean, rstd = numnorm.batch_norm_forward(of_x, channel_axis=axis)
+    assert_close(y.host, reference.batch_norm(x, channel_axis=axis)[0], "float32")
+    dx = numnorm.batch_norm_backward(library.take(dy), of_x, mean, rstd, channel_axis=axis).dx
+    expected = reference.batch_norm_backward(dy, x, channel_axis=axis)[0]
+    assert_close(dx.host, expected, "float32", 128)
+
+
+# Running statistics
+
+
+@pytest.mark.parametrize("running_dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "options", [{}, {"convention": "keras"}, {"momentum": "cumulative", "batches": 3}]
+)
+def test_running_statistics_are_updated_as_on_the_host(library, running_dtype, options):
+    skip_unless_writable(library)
+    x = draw((9, 5))
+    mean, variance = draw(5, running_dtype, 1), np.abs(draw(5, running_dtype, 2))
+    host = mean.copy(), variance.copy()
+    numnorm.batch_norm(x, running_mean=host[0], running_var=host[1], **options)
+    numnorm.batch_norm(
+        library.take(x),
+        running_mean=library.take(mean),
+        running_var=library.take(variance),
+        **options,
+    )
+    # Sums of float32 on a device, of float64 on the host: a rounding of float16 may differ.
+    precision = max(1e-6, float(np.finfo(running_dtype).eps))
+    np.testing.assert_allclose(mean, host[0], rtol=precision)
+    np.testing.assert_allclose(variance, host[1], rtol=precision)
+
+
+def test_running_arrays_may_be_strided(library):
+    skip_unless_writable(library)
+    x, memory = draw((9, 5)), draw((5, 2))
+    whole = library.take(memory)
+    if library.called == "torch":
+        mean, variance = (type(whole)(memory[:, k]) for k in (0, 1))
+    else:
+        mean, variance = (library.take(memory[:, k]) for k in (0, 1))
+    host = memory.copy()
+    numnorm.batch_norm(x, running_mean=host[:, 0], running_var=host[:, 1])
+    numnorm.batch_norm(library.take(x), running_mean=mean, running_var=variance)
+    np.testing.assert_allclose(memory, host, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("place", ["plain", "channels first", "channels last"])
+def test_inference(library, place, dtype):
+    skip_unless_supported(library, dtype)
+    shape, axis = PLACES[place]
+    x, dy, gamma = draw(shape, dtype), draw(shape, dtype, 1), draw(shape[axis], dtype, 2)
+    running = draw(shape[axis], seed=3), np.abs(draw(shape[axis], seed=4))
+    before = [array.copy() for array in running]
+    of_x, of_gamma = library.take(x), library.take(gamma)
+    y, mean, rstd = numnorm.batch_norm_forward(
+        of_x,
+        of_gamma,
+        running_mean=library.take(running[0]),
+        running_var=library.take(running[1]),
+        training=False,
+        channel_axis=axis,
+    )
+    expected = reference.batch_norm_inference(x, *running, gamma, channel_axis=axis)
+    assert_close(y.host, expected[0], dtype)
+    assert_statistic(mean, expected[1], dtype)
+    assert_statistic(rstd, expected[2], dtype)
+    assert not np.shares_memory(mean.host, running[0])
+    for array, old in zip(running, before, strict=True):
+        assert array.tobytes() == old.tobytes()
+    found = numnorm.batch_norm_backward(
+        library.take(dy), of_x, mean, rstd, of_gamma, channel_axis=axis, training=False
+    )
+    expected = reference.batch_norm_inference_backward(dy, x, *running, gamma, channel_axis=axis)
+    for got, wanted in zip(found, expected, strict=True):
+        assert_close(got.host, wanted, dtype, 64)
+
+
+# Where results are written
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_out_and_in_place(library, place):
+    skip_unless_writable(library)
+    shape, axis = PLACES[place]
+    x, dy = draw(shape), draw(shape, seed=1)
+    of_x, of_dy = library.take(x), library.take(dy)
+    y, mean, rstd = numnorm.batch_norm_forward(of_x, channel_axis=axis)
+    expected = y.host.copy()
+    assert numnorm.batch_norm(of_x, channel_axis=axis, out=y) is y
+    assert y.host.tobytes() == expected.tobytes()
+    dx = numnorm.batch_norm_backward(of_dy, of_x, mean, rstd, channel_axis=axis).dx.host
+    found = numnorm.batch_norm_backward(of_dy, of_x, mean, rstd, channel_axis=axis, out=of_dy)
+    assert found.dx is of_dy
+    assert of_dy.host.tobytes() == dx.tobytes()
+    assert numnorm.batch_norm(of_x, channel_axis=axis, out=of_x) is of_x
+    assert of_x.host.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 8), (3, 2, 16), (3, 2, 5)])
+@pytest.mark.parametrize("of_x, of_dy, of_out", [(1, 0, 0), (0, 1, 2), (2, 3, 1)])
+def test_arrays_that_begin_anywhere(library, shape, of_x, of_dy, of_out):
+    skip_unless_writable(library)
+    size = int(np.prod(shape))
+    memories = [draw(size + 4, seed=seed) for seed in range(3)]
+    for memory in memories:
+        library.take(memory)
+    x, dy, out = (
+        memory[start : start + size].reshape(shape)
+        for memory, start in zip(memories, (of_x, of_dy, of_out), strict=True)
+    )
+    of_x, of_dy, of_out = (library.take(array) for array in (x, dy, out))
+    _, mean, rstd = numnorm.batch_norm_forward(of_x, out=of_out)
+    assert_close(out, reference.batch_norm(x)[0], "float32")
+    numnorm.batch_norm_backward(of_dy, of_x, mean, rstd, out=of_out)
+    assert_close(out, reference.batch_norm_backward(dy, x)[0], "float32", 64)
+    numnorm.batch_norm_backward(of_dy, of_x, mean, rstd, training=False, out=of_out)
+    expected = reference.batch_norm_inference_backward(dy, x, mean.host, 1 / rstd.host**2, eps=0)
+    assert_close(out, expected[0], "float32", 64)
+
+
+def test_input_that_is_not_contiguous(library):
+    if library.called == "jax":
+        pytest.skip("JAX has no views")
+    host = library.take(draw((6, 10))).host
+    y = numnorm.batch_norm(library.take(host[::2, ::2]))
+    assert_close(y.host, reference.batch_norm(host[::2, ::2])[0], "float32")
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (2, 4, 0)])
+def test_nothing(library, shape):
+    x, channels = library.take(np.empty(shape, np.float32)), shape[1]
+    running = [library.take(np.ones(channels)) for _ in range(2)]
+    given = {"running_mean": running[0], "running_var": running[1]}
+    given = {} if library.called == "jax" else given
+    y, mean, rstd = numnorm.batch_norm_forward(x, convention="keras", **given)
+    assert y.host.shape == shape
+    np.testing.assert_array_equal(mean.host, np.zeros(channels))
+    np.testing.assert_allclose(rstd.host, np.full(channels, 1e-5**-0.5))
+    assert np.all(running[0].host == 1)
+    dx, dgamma, dbeta = numnorm.batch_norm_backward(x, x, mean, rstd)
+    assert dx.host.shape == shape
+    assert np.all(dgamma.host == 0) and np.all(dbeta.host == 0)
+    assert dgamma.host.shape == dbeta.host.shape == (channels,)
+
+
+def test_stream_of_the_library(library, monkeypatch):
+    streams, launch = set(), Kernel.launch
+
+    def recorded(self, blocks, stream, *arguments):
+        streams.add(stream)
+        launch(self, blocks, stream, *arguments)
+
+    monkeypatch.setattr(Kernel, "launch", recorded)
+    x = library.take(draw((9, 5)))
+    _, mean, rstd = numnorm.batch_norm_forward(x)
+    numnorm.batch_norm_backward(x, x, mean, rstd)
+    assert streams == {STREAMS[library.called]}
+
+
+def test_jax_without_float64(library):
+    if library.called != "jax":
+        pytest.skip("the others have float64")
+    library.config.jax_enable_x64 = False
+    # A mean far beside the deviation would be lost in float32.
+    x = (1000 + draw((9, 5))).astype(np.float32)
+    y, mean, rstd = numnorm.batch_norm_forward(library.take(x))
+    expected = reference.batch_norm(x)
+    assert mean.host.dtype == rstd.host.dtype == np.float32
+    assert_close(y.host, expected[0], "float32")
+    np.testing.assert_allclose(mean.host, np.float64(expected[1]), rtol=1e-6)
+    dx = numnorm.batch_norm_backward(library.take(x), library.take(x), mean, rstd).dx
+    assert dx.host.dtype == np.float32
+
+
+# Errors
+
+
+def refused(kind, match, function, *arguments, **options):
+    with pytest.raises(kind, match=match):
+        function(*arguments, **options)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_running_statistics_elsewhere(library, training):
+    x, mean = library.take(draw((9, 5))), np.zeros(5)
+
+    def refuse(kind, match, mean, variance):
+        options = {"running_mean": mean, "running_var": variance, "training": training}
+        refused(kind, match, numnorm.batch_norm, x, **options)
+
+    refuse(TypeError, r"^running_mean must be a .* on device 0, as x is, got numpy", mean, mean)
+    wrong, there = library.take(np.zeros(4)), library.take(np.zeros(5), 1)
+    if training and library.called == "jax":
+        here = library.take(mean)
+        refuse(TypeError, "^running_mean .* to be updated: a jax.Array cannot", here, here)
+        return
+    refuse(ValueError, r"^running_mean must have shape \(5,\), the channels of x", wrong, wrong)
+    refuse(ValueError, "^running_mean must be on device 0, as x is", there, there)
+    here = library.take(mean)
+    refuse(ValueError, "^running_var must be on device 0", here, there)
+    if training:
+        refuse(ValueError, "^running_var must not share memory", here, here)
+    assert np.all(mean == 0)
+
+
+def test_refused_parameters_leave_running_statistics(library):
+    skip_unless_writable(library)
+    mean, variance = np.zeros(5), np.ones(5)
+    refused(
+        ValueError,
+        r"^gamma must have shape \(5,\), the channels of x",
+        numnorm.batch_norm,
+        library.take(draw((9, 5))),
+        library.take(draw(4)),
+        running_mean=library.take(mean),
+        running_var=library.take(variance),
+    )
+    assert np.all(mean == 0) and np.all(variance == 1)
+
+
+def test_refused_gradients(library):
+    x = library.take(draw((9, 5)))
+    one, two = library.take(np.ones(5)), library.take(np.ones(4))
+    backward = numnorm.batch_norm_backward
+    refused(ValueError, "^dy must have shape", backward, two, x, one, one)
+    refused(TypeError, "^dy must be a .* got numpy", backward, draw((9, 5)), x, one, one)
+    other = library.take(draw((9, 5), "float64"))
+    refused(TypeError, "^dy must be converted to float32 on", backward, other, x, one, one)
+    refused(ValueError, r"^mean must have shape \(5,\)", backward, x, x, two, one)
+    refused(TypeError, "^rstd must be a .* got numpy", backward, x, x, one, np.ones(5))
+    refused(ValueError, "^gamma must be on device 0", backward, x, x, one, one,
+            library.take(draw(5), 1))  # fmt: skip
