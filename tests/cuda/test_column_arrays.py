@@ -286,6 +286,44 @@ def test_stream_of_the_library(library, monkeypatch):
     assert streams == {STREAMS[library.called]}
 
 
+def test_numba_works_on_the_stream_of_x(library, monkeypatch):
+    if library.called != "numba":
+        pytest.skip("its arrays carry no stream")
+    streams, launch = set(), Kernel.launch
+
+    def recorded(self, blocks, stream, *arguments):
+        streams.add(stream)
+        launch(self, blocks, stream, *arguments)
+
+    monkeypatch.setattr(Kernel, "launch", recorded)
+
+    class Stream:
+        handle = 5
+
+    x = library.take(draw((9, 5)), stream=Stream())
+    running = [library.take(np.ones(5)) for _ in range(2)]
+    for training in (True, False):
+        numnorm.batch_norm_forward(
+            x, running_mean=running[0], running_var=running[1], training=training
+        )
+    assert streams == {5}
+
+
+def test_no_more_kernels_than_needed(library, monkeypatch):
+    kernels, launch = [], Kernel.launch
+
+    def recorded(self, *arguments):
+        kernels.append(self)
+        launch(self, *arguments)
+
+    monkeypatch.setattr(Kernel, "launch", recorded)
+    x = library.take(draw((9, 5)))
+    _, mean, rstd = numnorm.batch_norm_forward(x)
+    assert len(kernels) == 5  # moments, merged, 1 / deviation, terms, y
+    numnorm.batch_norm_backward(x, x, mean, rstd)
+    assert len(kernels) == 9  # terms, sums, gradients with terms, dx
+
+
 def test_jax_without_float64(library):
     if library.called != "jax":
         pytest.skip("the others have float64")
