@@ -34,6 +34,19 @@ def library(request, monkeypatch):
     return first
 
 
+@pytest.fixture
+def launched(monkeypatch):
+    """The stream of each kernel that was launched."""
+    streams, launch = [], Kernel.launch
+
+    def recorded(self, blocks, stream, *arguments):
+        streams.append(stream)
+        launch(self, blocks, stream, *arguments)
+
+    monkeypatch.setattr(Kernel, "launch", recorded)
+    return streams
+
+
 def dtype_of(name):
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
@@ -272,18 +285,35 @@ def test_nothing(library, shape):
     assert dgamma.host.shape == dbeta.host.shape == (channels,)
 
 
-def test_stream_of_the_library(library, monkeypatch):
-    streams, launch = set(), Kernel.launch
-
-    def recorded(self, blocks, stream, *arguments):
-        streams.add(stream)
-        launch(self, blocks, stream, *arguments)
-
-    monkeypatch.setattr(Kernel, "launch", recorded)
+def test_stream_of_the_library(library, launched):
     x = library.take(draw((9, 5)))
     _, mean, rstd = numnorm.batch_norm_forward(x)
     numnorm.batch_norm_backward(x, x, mean, rstd)
-    assert streams == {STREAMS[library.called]}
+    assert set(launched) == {STREAMS[library.called]}
+
+
+def test_numba_works_on_the_stream_of_x(library, launched):
+    if library.called != "numba":
+        pytest.skip("its arrays carry no stream")
+
+    class Stream:
+        handle = 5
+
+    x = library.take(draw((9, 5)), stream=Stream())
+    running = [library.take(np.ones(5)) for _ in range(2)]
+    for training in (True, False):
+        numnorm.batch_norm_forward(
+            x, running_mean=running[0], running_var=running[1], training=training
+        )
+    assert set(launched) == {5}
+
+
+def test_no_more_kernels_than_needed(library, launched):
+    x = library.take(draw((9, 5)))
+    _, mean, rstd = numnorm.batch_norm_forward(x)
+    assert len(launched) == 5  # moments, merged, 1 / deviation, terms, y
+    numnorm.batch_norm_backward(x, x, mean, rstd)
+    assert len(launched) == 9  # terms, sums, gradients with terms, dx
 
 
 def test_jax_without_float64(library):

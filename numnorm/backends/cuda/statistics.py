@@ -40,12 +40,15 @@ class Statistic(DeviceArray):
     name, array, owner, element, shape, device
         As for a `DeviceArray`; the library itself may think that `array` has another dtype and
         shape.
+    x : DeviceArray
+        That whose statistic it is; kernels work on both on one stream, that of x.
     factor : float
         What the numbers in memory are still to be multiplied by.
     shareable : bool
         Whether the array may be handed to the caller: it is new, and what it seems to be.
     """
 
+    x: DeviceArray
     factor: float = 1.0
     shareable: bool = False
 
@@ -66,30 +69,30 @@ def float64_memory(x: DeviceArray, count: int) -> Any:
 
 def new_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
     """Return a statistic of float64 for a kernel to write, beside x."""
-    memory = float64_memory(x, channels)
-    shape = (channels,)
-    return Statistic(name, memory, x.owner, FLOAT64, shape, x.device, shareable=_has_float64(x))
+    memory, known = float64_memory(x, channels), _has_float64(x)
+    return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device, x, shareable=known)
 
 
 def zero_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
     """Return a statistic of zeros, beside x."""
     # Two zeros of float32 are one of float64.
     memory = x.owner.full(x.array, (2 * channels,), "float32", 0.0)
-    return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device)
+    return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device, x)
 
 
 def given_statistic(name: str, value: Any, x: DeviceArray, channels: int) -> Statistic:
     """Return a statistic of any float dtype that the caller gives for the channels of x."""
     given = as_parameter(name, value, (channels,), _MEANING, x)
-    return Statistic(name, given.array, given.owner, given.element, given.shape, given.device)
+    return Statistic(name, given.array, x.owner, given.element, given.shape, x.device, x)
 
 
 def in_float64(statistic: Statistic) -> Statistic:
     """Return a statistic of any float dtype in float64."""
     if statistic.element == FLOAT64:
         return statistic
-    found = new_statistic(statistic.name, statistic, statistic.shape[0])
-    _queue_each(_converted(statistic.element, FLOAT64), statistic, found.array)
+    x, element = statistic.x, statistic.element
+    found = new_statistic(statistic.name, x, statistic.shape[0])
+    _queue_each(_converted(element, FLOAT64), x, statistic, found.array)
     return found
 
 
@@ -100,16 +103,16 @@ def saved(statistic: Statistic, x: DeviceArray) -> Any:
         return statistic.array
     with on_device_of(x):
         found = x.owner.empty(x.array, statistic.shape, into.name)
-        _queue_each(_converted(statistic.element, into), statistic, found)
+        _queue_each(_converted(statistic.element, into), x, statistic, found)
     return found
 
 
 def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
     """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
-    with on_device_of(variance):
-        found = new_statistic("rstd", variance, variance.shape[0])
-        kernel = _reciprocal_deviation(variance.element)
-        _queue_each(kernel, variance, found.array, variance.factor, eps)
+    x, kernel = variance.x, _reciprocal_deviation(variance.element)
+    with on_device_of(x):
+        found = new_statistic("rstd", x, variance.shape[0])
+        _queue_each(kernel, x, variance, found.array, variance.factor, eps)
     return found
 
 
@@ -148,7 +151,8 @@ def update_running(running: DeviceArray, new: Statistic, share: float) -> None:
     with on_device_of(running):
         moved = owner.contiguous(running.array)
         place = dataclasses.replace(running, array=moved)
-        _queue_each(_update_running(running.element), place, new.array, new.factor, share)
+        kernel = _update_running(running.element)
+        _queue_each(kernel, new.x, place, new.array, new.factor, share)
         if moved is not running.array:
             owner.copy(running.array, moved)
 
@@ -157,9 +161,11 @@ def _has_float64(x: DeviceArray) -> bool:
     return x.owner.statistic_name("float64") == "float64"
 
 
-def _queue_each(kernel: Kernel, values: DeviceArray, other: Any, *numbers: float) -> None:
-    """Queue a kernel that has a thread for each channel."""
+def _queue_each(
+    kernel: Kernel, x: DeviceArray, values: DeviceArray, other: Any, *numbers: float
+) -> None:
+    """Queue a kernel that has a thread for each channel of x."""
     count = values.shape[0]
     if count:
         blocks = -(-count // kernel.threads)
-        queue(kernel, blocks, values, (values.array, other), (count, *numbers))
+        queue(kernel, blocks, x, (values.array, other), (count, *numbers))
