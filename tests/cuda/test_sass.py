@@ -34,7 +34,8 @@ def test_nothing_is_kept_in_slow_memory(capability):
 def test_float32_is_not_computed_in_float64(capability):
     for name, found in compiled(capability).items():
         if "float64" not in name:
-            assert matching(found["operations"], *DOUBLE) <= MOST_DOUBLE, name
+            most = MOST_TO_MERGE if "moments" in name else MOST_DOUBLE
+            assert matching(found["operations"], *DOUBLE) <= most, name
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

@@ -148,7 +148,6 @@ def _of_columns(
     flush = make_flush(element, shape)
     folding = room_for_folding(element, shape) if parameters else 1
     half, both = room_for_sums(shape), 2 * room_for_sums(shape)
-    between = ROWS_BETWEEN_FLUSHES * teams
 
     def kernel(
         dy, x, mean, rstd, gamma, beta, dx, sums, rests, rows, width, run, channels, parts,
@@ -172,7 +171,7 @@ def _of_columns(
         while fresh or start < rows:
             for k in range(slots):
                 of_gamma[k], of_beta[k] = zero, zero
-            stop = min(start + between * parts, rows)
+            stop = min(start + ROWS_BETWEEN_FLUSHES * teams * parts, rows)
             while start < stop:
                 # A team behind the last row goes along, for the barriers' sake, with none of it.
                 there = start + mine < rows
