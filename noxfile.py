@@ -67,7 +67,8 @@ def types(session: nox.Session) -> None:
 @nox.session(python=False, requires=["environment"])
 def tests(session: nox.Session) -> None:
     """Every test that is not `slow`, `torch` or `onnxruntime`, compiled."""
-    run_in_environment(session, "pytest", *WORKERS, *session.posargs)
+    # Those on a device in Python compile nothing: `nojit` runs them.
+    run_in_environment(session, "pytest", *WORKERS, "--ignore=tests/cuda", *session.posargs)
 
 
 @nox.session(python=False, requires=["environment"])

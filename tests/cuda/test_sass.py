@@ -15,6 +15,9 @@ MOST_REGISTERS = 128
 # A few words that do not fit beside the sums of the widest rows' gradients, or that are saved
 # around the call of a rare division's slow path. An array there would take hundreds of bytes.
 MOST_STACK = 24
+# A saved statistic in float64 takes a sum, some products and perhaps a quotient; moments of
+# channels are merged in float64, a few of them at the end of a block.
+MOST_DOUBLE, MOST_TO_MERGE = 40, 150
 
 
 @functools.cache
