@@ -96,7 +96,9 @@ def layers(session: nox.Session) -> None:
 @nox.session(python=False, requires=["environment"])
 def doctest(session: nox.Session) -> None:
     """The examples of the README and of the docstrings."""
+    # What is compiled for CUDA has no examples, and its compiler is not there.
     options = ["--doctest-modules", "--doctest-glob=README.md", "--pyargs"]
+    options += ["--doctest-ignore-import-errors"]
     run_in_environment(session, "pytest", *options, "numnorm", "README.md")
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CAPABILITIES = ("7.5", "8.0", "9.0", "10.0")
+CAPABILITIES = ("7.5", "9.0")
 
 HEAD = """\
 # Kernels for CUDA, compiled
