@@ -75,6 +75,24 @@ def test_gradients(norm, dtype, width):
         assert np.all(np.abs(actual - expected) <= 2 * tolerance(dtype, width) * largest)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("dtype, width", WIDTHS)
+def test_gradients_of_rows_of_any_scale(norm, dtype, width):
+    forward, backward, _ = NORMS[norm]
+    exactly = getattr(reference, f"{norm}_norm_backward")
+    # Some deviations are so small that their reciprocals are near the end of the type's range.
+    scales = [1, 1e30, 1e-30, 1e-38, 1e37, 1e-3]
+    if dtype is np.float64:
+        scales = [1, 1e300, 1e-300, 1e-307, 1e306, 1e-3]
+    x = (draw(np.float64, width, 1)[:6] * np.array(scales)[:, None]).astype(dtype)
+    dy = draw(dtype, width, 2)[:6]
+    _, *saved = forward(x, eps=0)
+    dx = backward(dy, x, *saved)[0]
+    expected = exactly(dy, x, eps=0)[0]
+    largest = np.abs(expected).max(axis=1, keepdims=True)
+    assert np.all(np.abs(dx - expected) <= tolerance(dtype, width) * largest)
+
+
 @pytest.mark.parametrize("dtype, width", WIDTHS)
 def test_a_row_gives_the_same_bytes_alone_and_in_place(dtype, width):
     x, dy = awkward_rows(dtype, width), draw(dtype, width, 2)
