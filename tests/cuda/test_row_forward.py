@@ -94,8 +94,9 @@ def awkward_rows(width):
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
-def test_rows_of_any_scale_and_mean_beside_each_other(eps, order):
-    shape, width = SHAPES["several rows a warp"]
+@pytest.mark.parametrize("name", SHAPES.keys() - {"one element"})
+def test_rows_of_any_scale_and_mean_beside_each_other(name, eps, order):
+    shape, width = SHAPES[name]
     x = awkward_rows(width)
     gamma, beta = draw(np.float32, width, 1)[0], draw(np.float32, width, 2)[0]
     y = run(x, gamma, beta, shape, eps=eps)[0]
@@ -104,11 +105,12 @@ def test_rows_of_any_scale_and_mean_beside_each_other(eps, order):
     np.testing.assert_array_equal(y[8], beta)
 
 
-def test_rms_norm(order):
+@pytest.mark.parametrize("scale", [1, 1e-30])
+def test_rms_norm(scale, order):
     shape, width = SHAPES["several warps a row"]
-    x, gamma = draw(np.float32, width), draw(np.float32, width, 1)[0]
-    y, root_mean_square, rstd = run(x, gamma, None, shape, GAIN)
-    expected, of_rstd = reference.rms_norm(x, gamma)
+    x, gamma = draw(np.float32, width) * np.float32(scale), draw(np.float32, width, 1)[0]
+    y, root_mean_square, rstd = run(x, gamma, None, shape, GAIN, eps=0)
+    expected, of_rstd = reference.rms_norm(x, gamma, eps=0)
     assert_close(y, expected)
     np.testing.assert_allclose(rstd, np.float64(of_rstd), rtol=1e-6)
     np.testing.assert_allclose(root_mean_square, 1 / np.float64(of_rstd), rtol=1e-6)

@@ -164,7 +164,8 @@ def make_row_forward(
         if any_of(one if poor else zero, room[3 * warps :]) > zero:
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
-            scale = rescale(values, least, room)
+            # Not where the next sum goes: some threads may still look at this one.
+            scale = rescale(values, least, room[2 * warps :])
             high, low, m2 = spread(values, origin * scale, at, width, share, room)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
