@@ -126,7 +126,10 @@ def torch():
         """The shape of a tensor, which is a tuple but not of that type."""
 
     class Tensor:
-        layout, requires_grad = module.strided, False
+        layout, requires_grad, negated = module.strided, False, False
+
+        def is_neg(self):
+            return self.negated
 
         def __init__(self, host, device="cuda:0"):
             self.host, self.device = host, device

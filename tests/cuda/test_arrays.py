@@ -1,6 +1,7 @@
 """What a device array is, whose it is, and what is said of those that do not fit."""
 
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -197,6 +198,21 @@ def test_tensor_that_requires_a_gradient(imported):
     refused(TypeError, "^x must not require a gradient.*detach", numnorm.layer_norm, x)
     torch.gradients = False
     assert type(numnorm.layer_norm(x)) is torch.Tensor
+
+
+def test_negated_view(imported):
+    x = imported("torch").take(X)
+    x.negated = True
+    refused(TypeError, "^x must not be a negated view.*resolve_neg", numnorm.layer_norm, x)
+
+
+def test_arrays_bound_to_other_streams(imported):
+    take = imported("numba").take
+    streams = [types.SimpleNamespace(handle=number) for number in (5, 6)]
+    x, gamma = take(X, stream=streams[0]), take(X[0].copy(), stream=streams[1])
+    beta = take(X[0].copy())  # of the default stream
+    refused(ValueError, "^gamma must be bound to the stream of x", numnorm.layer_norm, x, gamma)
+    assert numnorm.layer_norm(x, beta, beta).host.shape == X.shape
 
 
 def test_sparse_tensor(imported):

@@ -72,6 +72,11 @@ def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
         raise ValueError(
             f"{name} must be on device {x.device}, as {x.name} is, got one on device {array.device}"
         )
+    # A copy of it would go to its own stream, in no order with the kernels on that of x. The
+    # default stream, 0, waits for the others by itself.
+    own, of_x = owner.stream(value), owner.stream(x.array)
+    if own != of_x and own and of_x:
+        raise ValueError(f"{name} must be bound to the stream of {x.name}, got one of another")
     return array
 
 

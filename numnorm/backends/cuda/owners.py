@@ -140,6 +140,8 @@ class _Torch(Owner):
         torch = self.library
         if array.layout is not torch.strided:
             raise TypeError(f"{name} must be a dense tensor, got one of layout {array.layout}")
+        if array.is_neg():
+            raise TypeError(f"{name} must not be a negated view: call its resolve_neg()")
         if array.requires_grad and torch.is_grad_enabled():
             raise TypeError(
                 f"{name} must not require a gradient, which would not flow: "
