@@ -98,7 +98,8 @@ def _make_rescale(element: Element, shape: RowShape) -> Any:
     """Return a device function ``rescale(values, least, room)``.
 
     It multiplies a row by the power of two, which it returns, that brings its largest absolute
-    value, or `least`, near 1: then every sum of squares is in range, and no digit is lost.
+    value, or `least`, near 1: then every sum of squares is in range, and no digit is lost. The
+    room is not that of the next sum, as some threads may still look at it then.
     """
     largest_of = make_team_largest(element, shape.team)
     power_of_two, slots = make_power_of_two(element), shape.pieces * element.vector
@@ -164,7 +165,6 @@ def make_row_forward(
         if any_of(one if poor else zero, room[3 * warps :]) > zero:
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
-            # Not where the next sum goes: some threads may still look at this one.
             scale = rescale(values, least, room[2 * warps :])
             high, low, m2 = spread(values, origin * scale, at, width, share, room)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
