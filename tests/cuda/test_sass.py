@@ -13,8 +13,8 @@ CAPABILITIES = ("7.5", "8.0", "9.0")
 # Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
 MOST_REGISTERS = 128
 # A few words that do not fit beside the sums of the widest rows' gradients, or that are saved
-# around the call of a rare division's slow path. An array there would take hundreds of bytes.
-MOST_STACK = 24
+# around the call of a rare division's slow path. An array there would take 64 bytes or more.
+MOST_STACK = 32
 # A saved statistic in float64 takes a sum, some products and perhaps a quotient; moments of
 # channels are merged in float64, a few of them at the end of a block.
 MOST_DOUBLE, MOST_TO_MERGE = 40, 150
