@@ -15,10 +15,10 @@ class SimulatedDevice:
     """Arrays of a made-up library, and the clock of the host."""
 
     def __init__(self, library):
-        self.library = library
+        self.made_up = library
 
     def normal(self, shape, dtype):
-        return self.library.take(np.random.default_rng(0).normal(3, 2, shape).astype(dtype))
+        return self.made_up.take(np.random.default_rng(0).normal(3, 2, shape).astype(dtype))
 
     def seconds(self, call):
         begin = time.perf_counter()

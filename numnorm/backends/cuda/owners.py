@@ -33,7 +33,7 @@ class Owner:
     waits = False
 
     @property
-    def library(self) -> Any:
+    def module(self) -> Any:
         """The module that the caller has imported."""
         return sys.modules[self.package]
 
@@ -115,19 +115,19 @@ class _CuPy(Owner):
         return bool(array.flags.c_contiguous)
 
     def contiguous(self, array: Any) -> Any:
-        return self.library.ascontiguousarray(array)
+        return self.module.ascontiguousarray(array)
 
     def empty(self, like: Any, shape: Shape, name: str) -> Any:
-        return self.library.empty(shape, name)
+        return self.module.empty(shape, name)
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
-        return self.library.full(shape, value, name)
+        return self.module.full(shape, value, name)
 
     def stream(self, array: Any) -> int:
-        return int(self.library.cuda.get_current_stream().ptr)
+        return int(self.module.cuda.get_current_stream().ptr)
 
     def using(self, device: int) -> Any:
-        return self.library.cuda.Device(device)
+        return self.module.cuda.Device(device)
 
 
 class _Torch(Owner):
@@ -137,7 +137,7 @@ class _Torch(Owner):
         return bool(array.is_cuda)
 
     def check(self, name: str, array: Any) -> None:
-        torch = self.library
+        torch = self.module
         if array.layout is not torch.strided:
             raise TypeError(f"{name} must be a dense tensor, got one of layout {array.layout}")
         if array.is_neg():
@@ -167,18 +167,18 @@ class _Torch(Owner):
         return array.contiguous()
 
     def empty(self, like: Any, shape: Shape, name: str) -> Any:
-        torch = self.library
+        torch = self.module
         return torch.empty(shape, dtype=getattr(torch, name), device=like.device)
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
-        torch = self.library
+        torch = self.module
         return torch.full(shape, value, dtype=getattr(torch, name), device=like.device)
 
     def copy(self, target: Any, source: Any) -> None:
         target.copy_(source)
 
     def stream(self, array: Any) -> int:
-        return int(self.library.cuda.current_stream(array.device).cuda_stream)
+        return int(self.module.cuda.current_stream(array.device).cuda_stream)
 
 
 class _Numba(Owner):
@@ -208,7 +208,7 @@ class _Numba(Owner):
         return bool(array.is_c_contiguous())
 
     def permuted(self, array: Any, order: Sequence[int]) -> Any:
-        return self.library.DeviceNDArray(
+        return self.module.DeviceNDArray(
             shape=tuple(array.shape[a] for a in order),
             strides=tuple(array.strides[a] for a in order),
             dtype=array.dtype,
@@ -266,25 +266,25 @@ class _Jax(Owner):
         return True
 
     def permuted(self, array: Any, order: Sequence[int]) -> Any:
-        return self.library.numpy.transpose(array, order)
+        return self.module.numpy.transpose(array, order)
 
     def contiguous(self, array: Any) -> Any:
         return array
 
     def empty(self, like: Any, shape: Shape, name: str) -> Any:
         (device,) = like.devices()
-        return self.library.numpy.empty(shape, np.dtype(name), device=device)
+        return self.module.numpy.empty(shape, np.dtype(name), device=device)
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         (device,) = like.devices()
-        return self.library.numpy.full(shape, value, np.dtype(name), device=device)
+        return self.module.numpy.full(shape, value, np.dtype(name), device=device)
 
     def stream(self, array: Any) -> int:
         return 0
 
     def statistic_name(self, name: str) -> str:
         # It has no float64 unless it has been told to.
-        wide = self.library.config.jax_enable_x64
+        wide = self.module.config.jax_enable_x64
         return super().statistic_name(name) if wide else "float32"
 
 
