@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import simulated_target
+from fake_libraries import LIBRARIES
 
 sys.modules["numnorm.backends.cuda.target"] = simulated_target
 
@@ -20,3 +21,24 @@ def order(request):
     simulated_target.ORDER = request.param
     yield request.param
     simulated_target.ORDER = simulated_target.ORDERS[0]
+
+
+@pytest.fixture
+def imported(monkeypatch):
+    """Make one of the made-up libraries as if the caller had imported it, with `take`."""
+
+    def make(name):
+        modules = LIBRARIES[name]()
+        for module, found in modules.items():
+            monkeypatch.setitem(sys.modules, module, found)
+        return next(iter(modules.values()))
+
+    return make
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request, imported):
+    """Each library, with `take(host, number=0)` for an array on a device."""
+    found = imported(request.param)
+    found.called = request.param
+    return found

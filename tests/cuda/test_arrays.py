@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import reference
 import simulated_target
-from fake_libraries import LIBRARIES
 
 import numnorm
 from numnorm.arguments import is_on_device
@@ -15,26 +14,6 @@ from numnorm.backends import cuda
 from numnorm.backends.cuda import arrays, owners, queues
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) ** 2
-
-
-@pytest.fixture
-def imported(monkeypatch):
-    """Make one of the libraries as if the caller had imported it."""
-
-    def make(name):
-        modules = LIBRARIES[name]()
-        for module, found in modules.items():
-            monkeypatch.setitem(sys.modules, module, found)
-        return next(iter(modules.values()))
-
-    return make
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request, imported):
-    found = imported(request.param)
-    found.called = request.param
-    return found
 
 
 LABELS = {

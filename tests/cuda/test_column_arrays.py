@@ -1,12 +1,10 @@
 """Batch norm on device arrays of every library: results, running statistics, layouts, errors."""
 
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
 import reference
-from fake_libraries import LIBRARIES, STREAMS
+from fake_libraries import STREAMS
 from simulated_target import Kernel
 
 import numnorm
@@ -21,17 +19,6 @@ PLACES = {
     "channels last": ((2, 3, 3, 8), -1),
     "channels foremost": ((3, 7), 0),
 }
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request, monkeypatch):
-    """A library, with `take(host, number=0)` for an array on a device."""
-    modules = LIBRARIES[request.param]()
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    first = next(iter(modules.values()))
-    first.called = request.param
-    return first
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """The comparison on a GPU, run from end to end on a device in Python."""
 
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_libraries import LIBRARIES
 
 BENCHMARKS = str(Path(__file__).parents[2] / "asv_benchmarks")
 
@@ -32,12 +30,10 @@ class SimulatedDevice:
 
 
 @pytest.fixture
-def library(monkeypatch):
-    modules = LIBRARIES["cupy"]()
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
+def library(imported, monkeypatch):
+    """One of the made-up libraries, beside the benchmarks."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return next(iter(modules.values()))
+    return imported("cupy")
 
 
 def test_every_case_is_measured_and_reported(library, tmp_path):

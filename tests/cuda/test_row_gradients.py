@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import reference
-from test_rows import DTYPES, NORMS, draw, dtype_of, library, supports
+from test_rows import DTYPES, NORMS, draw, dtype_of, supports
 
 import numnorm
 from numnorm.backends.cuda import launch
-
-__all__ = ["library"]
 
 
 def gradients(library, norm, dtype, shape=None, detach=None, in_place=False):

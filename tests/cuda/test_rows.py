@@ -1,12 +1,10 @@
 """The public functions on device arrays of every library: results, dtypes, places, layouts."""
 
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
 import reference
-from fake_libraries import LIBRARIES, STREAMS
+from fake_libraries import STREAMS
 from simulated_target import Kernel
 
 import numnorm
@@ -15,17 +13,6 @@ from numnorm.backends.cuda.launch import blocks_of, row_shape
 from numnorm.backends.cuda.row_shape import RowShape
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-
-
-@pytest.fixture(params=LIBRARIES)
-def library(request, monkeypatch):
-    """A library, with `take(host, number=0)` for an array on a device."""
-    modules = LIBRARIES[request.param]()
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    first = next(iter(modules.values()))
-    first.called = request.param
-    return first
 
 
 @pytest.fixture
