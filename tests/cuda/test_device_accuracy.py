@@ -52,9 +52,17 @@ ROWS = 4
 # In the registers of a part of a block, with elements to spare; in those of all its warps; and in
 # none, for which the simulation of one norm has to do.
 WARP_WIDE, BLOCK_WIDE, TOO_WIDE = 202, 520, 16386
+# Those with kernels of their own.
+WIDE = ["layer", "rms", "ada", "group", "batch", "batch-images"]
 
 each_norm = pytest.mark.parametrize("name", NAMES)
-each_width = pytest.mark.parametrize("width", [WARP_WIDE, BLOCK_WIDE])
+
+
+def each_norm_and_width(names):
+    """Few rows of the wide ones: each has threads of its own to simulate."""
+    narrow = [(name, ROWS, WARP_WIDE) for name in names]
+    wide = [(name, 2, BLOCK_WIDE) for name in names if name in WIDE]
+    return pytest.mark.parametrize("name, rows, width", narrow + wide)
 
 
 @pytest.fixture
@@ -103,18 +111,16 @@ def test_the_widths_are_of_different_kernels():
 # Offsets
 
 
-@each_width
-@each_norm
+@each_norm_and_width(NAMES)
 @pytest.mark.parametrize("mean", FLOAT32_MEANS)
-def test_float32_at_any_mean(norms, name, mean, width):
-    check_float32_at_mean(norms(ROWS, width)[name], mean)
+def test_float32_at_any_mean(norms, name, rows, width, mean):
+    check_float32_at_mean(norms(rows, width)[name], mean)
 
 
-@each_width
-@each_norm
+@each_norm_and_width(NAMES)
 @pytest.mark.parametrize("mean", FLOAT64_MEANS)
-def test_float64_at_any_mean(norms, name, mean, width):
-    check_float64_at_mean(norms(ROWS, width)[name], mean)
+def test_float64_at_any_mean(norms, name, rows, width, mean):
+    check_float64_at_mean(norms(rows, width)[name], mean)
 
 
 @pytest.mark.parametrize("mean", FLOAT32_MEANS)
@@ -150,12 +156,11 @@ def test_awkward_rows_that_no_registers_hold(norms, rows):
 # Scales
 
 
-@each_width
-@each_norm
+@each_norm_and_width(NAMES)
 @pytest.mark.parametrize("scale", FLOAT32_SCALES)
 @pytest.mark.parametrize("eps", [0, 1e-5])
-def test_float32_at_any_scale(norms, name, scale, eps, width):
-    check_at_scale(norms(ROWS, width)[name], np.float32, scale, eps)
+def test_float32_at_any_scale(norms, name, rows, width, scale, eps):
+    check_at_scale(norms(rows, width)[name], np.float32, scale, eps)
 
 
 @pytest.mark.parametrize("scale", FLOAT32_SCALES)
@@ -165,11 +170,10 @@ def test_rows_that_no_registers_hold_at_any_scale(norms, scale):
 
 
 @needs_wide_longdouble
-@each_width
-@pytest.mark.parametrize("name", OF_ROWS)
+@each_norm_and_width(OF_ROWS)
 @pytest.mark.parametrize("scale", FLOAT64_SCALES)
-def test_float64_at_any_scale(norms, name, scale, width):
-    check_at_scale(norms(ROWS, width)[name], np.float64, scale, 0)
+def test_float64_at_any_scale(norms, name, rows, width, scale):
+    check_at_scale(norms(rows, width)[name], np.float64, scale, 0)
 
 
 @needs_wide_longdouble
