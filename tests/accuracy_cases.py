@@ -16,12 +16,20 @@ import numnorm
 
 ROWS, WIDTH = 8, 1024
 
+HALF_UNIT = {np.float32: 2.0**-24, np.float64: 2.0**-53}
+
+
+class Roundings(NamedTuple):
+    """How many half units an error may be of, forward and backward."""
+
+    forward: int
+    backward: int
+
+
 # A normalized value collects six roundings: the distance to the centre, the rest of the mean and
 # its subtraction, the sum of squares, rstd, and the product. The gradient needs that value and a
 # product, two means and two differences more; so does a term of the sums over rows.
-HALF_UNIT = {np.float32: 2.0**-24, np.float64: 2.0**-53}
-FORWARD = {dtype: 6 * half for dtype, half in HALF_UNIT.items()}
-BACKWARD = {dtype: 12 * half for dtype, half in HALF_UNIT.items()}
+ROUNDINGS = Roundings(6, 12)
 
 # The offsets and scales of normally distributed numbers.
 FLOAT32_MEANS = [0, 1e3, 1e6, 1e7]
@@ -68,7 +76,8 @@ needs_wide_longdouble = pytest.mark.skipif(
 class Norm(NamedTuple):
     """A norm of rows: how its array is made of them, its functions, and their options.
 
-    `chains` is how many times as long as in a compiled kernel its chains of additions are.
+    `chains` is how many times as long as in a compiled kernel its chains of additions are, and
+    `roundings` what its errors may be where they are as long.
     """
 
     name: str
@@ -80,10 +89,17 @@ class Norm(NamedTuple):
     rows: int
     width: int
     chains: int
+    roundings: Roundings
 
     @property
     def is_ada(self):
         return self.name == "ada_norm"
+
+    def forward_error(self, dtype):
+        return self.roundings.forward * self.chains * HALF_UNIT[dtype]
+
+    def backward_error(self, dtype):
+        return self.roundings.backward * self.chains * HALF_UNIT[dtype]
 
     def draw(self, dtype, mean=0.0, scale=1.0, seed=0):
         return self.arrange(draw(dtype, mean, scale, self.rows, self.width, seed))
@@ -136,12 +152,13 @@ def as_images(rows):
     return np.ascontiguousarray(rows.reshape(len(rows), 2, -1).swapaxes(0, 1))
 
 
-def norms_of(rows, width, chains=1):
+def norms_of(rows, width, chains=1, roundings=ROUNDINGS):
     """Every norm of an even number of rows of an even width."""
 
     def named(name, arrange, parameters=(), **options):
         functions = (getattr(numnorm, f"{name}_{way}") for way in ("forward", "backward"))
-        return Norm(name, arrange, *functions, options, parameters, rows, width, chains)
+        sizes = parameters, rows, width
+        return Norm(name, arrange, *functions, options, *sizes, chains, roundings)
 
     return {
         "layer": named("layer_norm", as_is, (width,)),
@@ -238,12 +255,12 @@ def assert_forward(norm, x, eps, times=1, also=0.0):
     # The map of AdaNorm, z = C (1 - k y) y, is up to three times as steep as it is high where it
     # is highest: |1 - 2 k y| / |1 - k y| is 2.5 for a y of 32, the largest here.
     steeper = 3 if norm.is_ada else 1
-    relative = times * FORWARD[x.dtype.type] * norm.chains + also
+    relative = times * norm.forward_error(x.dtype.type) + also
     assert_error(norm.run(x, eps)[0], norm.expect(x, eps), steeper * relative)
 
 
 def assert_backward(norm, dy, x, eps, also=0.0):
-    relative = BACKWARD[x.dtype.type] * norm.chains + also
+    relative = norm.backward_error(x.dtype.type) + also
     actual, expected = norm.run_backward(dy, x, eps), norm.expect_backward(dy, x, eps)
     assert_gradients(actual, expected, dy, norm.expect(x, eps), relative)
 
@@ -283,7 +300,7 @@ def check_detached_at_mean(norm, detach, mean):
     _, *saved = norm.run(x, 1e-5)
     actual = norm.backward(dy, x, *saved, detach=detach)
     expected = reference.layer_norm_backward(dy, x, detach=detach)
-    relative = BACKWARD[np.float32] * norm.chains
+    relative = norm.backward_error(np.float32)
     assert_gradients(actual, expected, dy, norm.expect(x, 1e-5), relative)
 
 
@@ -293,11 +310,11 @@ def check_parameters(norm, dtype):
     gamma, beta = parameters.reshape(2, *norm.parameters)
     both = (gamma,) if norm.name == "rms_norm" else (gamma, beta)
     # One rounding more for the gain and one for the bias.
-    tolerance = FORWARD[dtype] * norm.chains + 2 * HALF_UNIT[dtype]
+    tolerance = norm.forward_error(dtype) + 2 * HALF_UNIT[dtype]
     assert_error(norm.run(x, 1e-5, *both)[0], norm.expect(x, 1e-5, *both), tolerance)
     actual, expected = (f(dy, x, 1e-5, gamma) for f in (norm.run_backward, norm.expect_backward))
     # The saved mean of one is off by up to half a unit, as above.
-    tolerance = BACKWARD[dtype] * norm.chains + 4 * HALF_UNIT[np.float64]
+    tolerance = norm.backward_error(dtype) + 4 * HALF_UNIT[np.float64]
     assert_gradients(actual, expected, dy, norm.expect(x, 1e-5), tolerance)
 
 

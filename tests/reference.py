@@ -182,9 +182,8 @@ def batch_norm(x, gamma=None, beta=None, channel_axis=1, eps=1e-5):
     x = exact(x)
     shared, channel = shared_and_channel(channel_axis, x.ndim)
     mean, rstd = row_mean(x, shared), row_rstd(x, shared, eps)
-    y = centred(x, shared) * rstd * along(gamma, x.ndim, channel, 1) + along(
-        beta, x.ndim, channel, 0
-    )
+    xhat = centred(x, shared) * rstd
+    y = xhat * along(gamma, x.ndim, channel, 1) + along(beta, x.ndim, channel, 0)
     return y, mean.squeeze(shared), rstd.squeeze(shared)
 
 

@@ -7,7 +7,6 @@ import pytest
 import reference
 from accuracy_cases import (
     AWKWARD_ROWS,
-    BACKWARD,
     CENTRED,
     CONSTANTS,
     DETACHED_MEANS,
@@ -16,11 +15,11 @@ from accuracy_cases import (
     FLOAT32_SCALES,
     FLOAT64_MEANS,
     FLOAT64_SCALES,
-    FORWARD,
     HALF_CASES,
     HALF_UNIT,
     NAMES,
     OF_ROWS,
+    ROUNDINGS,
     ROWS,
     SCALES_OF_FLOAT64_CHANNELS,
     WEIGHT_NORM_SCALES,
@@ -58,6 +57,8 @@ CHAINS = 1 if COMPILED else 16
 pytestmark = [] if COMPILED else [pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 NORMS = norms_of(ROWS, WIDTH, CHAINS)
+FORWARD = {dtype: ROUNDINGS.forward * CHAINS * half for dtype, half in HALF_UNIT.items()}
+BACKWARD = {dtype: ROUNDINGS.backward * CHAINS * half for dtype, half in HALF_UNIT.items()}
 
 
 # Offsets
@@ -223,14 +224,14 @@ def test_weight_norm_at_any_scale(dtype, scale, axis):
     g = draw(dtype, 1, 1, 1, int(np.prod(rest)), seed=2).reshape(rest)
     w, norm = numnorm.weight_norm_forward(v, g, axis=axis)
     expected = reference.weight_norm(v, g, axis)
-    assert_error(w, expected[0], FORWARD[dtype] * CHAINS)
+    assert_error(w, expected[0], FORWARD[dtype])
     # The norm is saved in float64, from float32 numbers that were squared and added.
-    assert_error(norm, expected[1], FORWARD[dtype] * CHAINS)
+    assert_error(norm, expected[1], FORWARD[dtype])
     dv, dg = numnorm.weight_norm_backward(dw, v, norm, g, axis=axis)
     expected_dv, expected_dg = reference.weight_norm_backward(dw, v, g, axis)
-    assert_error(dv, expected_dv, BACKWARD[dtype] * CHAINS)
+    assert_error(dv, expected_dv, BACKWARD[dtype])
     terms = dw * reference.weight_norm(v, None, axis)[0]
-    assert_error(dg, expected_dg, BACKWARD[dtype] * CHAINS, random_walk(terms, expected_dg))
+    assert_error(dg, expected_dg, BACKWARD[dtype], random_walk(terms, expected_dg))
 
 
 @needs_wide_longdouble
@@ -238,12 +239,12 @@ def test_weight_norm_at_any_scale(dtype, scale, axis):
 def test_weight_norm_of_float64_at_any_scale(scale):
     v, dw = draw(np.float64, 0, scale, width=100), draw(np.float64, width=100, seed=1)
     w, norm = numnorm.weight_norm_forward(v)
-    assert_error(w, reference.weight_norm(v)[0], FORWARD[np.float64] * CHAINS)
+    assert_error(w, reference.weight_norm(v)[0], FORWARD[np.float64])
     dv, dg = numnorm.weight_norm_backward(dw, v, norm)
     expected_dv, expected_dg = reference.weight_norm_backward(dw, v)
-    assert_error(dv, expected_dv, BACKWARD[np.float64] * CHAINS)
+    assert_error(dv, expected_dv, BACKWARD[np.float64])
     terms = dw * reference.weight_norm(v)[0]
-    assert_error(dg, expected_dg, BACKWARD[np.float64] * CHAINS, random_walk(terms, expected_dg))
+    assert_error(dg, expected_dg, BACKWARD[np.float64], random_walk(terms, expected_dg))
 
 
 # Long rows
