@@ -20,10 +20,10 @@ there already. An empty cell: the library has no such function. **wrong**: its r
 of the definition in float64 on the same numbers, so that its time would say nothing. **failed**: it
 raised an error.
 
-`torch.compile` and JAX compile the definitions; what is JAX's is timed by the host's clock, its
-stream being out of sight. `triton` is a kernel of this comparison, a row a program. `cupy` is means
-and variances, and a kernel for what is done to an element. The gradients of `torch` but that of
-layer norm, of `liger` and of `quack` are autograd's.
+`torch.compile` compiles PyTorch's own functions, `jax` the definitions. `triton` is a kernel of
+this comparison, a row a program. `cupy` is means and variances, and a kernel for all that is done
+to an element. The gradients of `liger`, of `quack` and of `torch`, but that of its layer norm, are
+autograd's. The stream of `jax` is out of sight: it is timed by the host's clock.
 
 The last column is the median time from the call of {OWN} to its return, without waiting for the
 device; more than {_HOST_TARGET} µs is bold.
