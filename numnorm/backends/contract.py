@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from numnorm.arguments import ColumnLayout, RowLayout, Shape
+from numnorm.arguments import ColumnLayout, RowLayout
 
 
 class Names(NamedTuple):
@@ -73,6 +74,11 @@ class Scaling:
     eps: float
     eps_on_deviation: float = 0.0
     ddof: int = 0
+
+    @property
+    def of_nothing(self) -> float:
+        """The statistics of a row without elements: sums of nothing, over 0 or over a number."""
+        return 0.0 if self.ddof < 0 else math.nan
 
 
 @functools.lru_cache(maxsize=1024)
@@ -217,14 +223,11 @@ class Backend(Protocol):
     def as_float_array(self, name: str, value: Any) -> Any:
         """Return an array of a supported float dtype; integers and bool become float64."""
 
-    def as_statistic(self, name: str, value: Any, expected: Shape, meaning: str) -> Any:
-        """Return a saved statistic, checked, as a 1-D array of float64."""
-
     def saved(self, statistic: Any, x: Any) -> Any:
         """Return a new array of the dtype in which the statistics of x are returned."""
 
-    def reciprocal(self, values: Any) -> Any:
-        """Return 1 over each value, and 0 for 0."""
+    def reciprocal(self, name: str, value: Any, x: Any, layout: RowLayout) -> Any:
+        """Return 1 over a saved statistic of each row of x, and 0 for 0, for `row_backward`."""
 
     def reciprocal_deviation(self, variance: Any, eps: float) -> Any:
         """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside float64's range."""

@@ -34,7 +34,7 @@ from numnorm.backends.cuda.column_terms_kernels import (
     make_gradient_terms,
     make_output_terms,
 )
-from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64
+from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
 from numnorm.backends.cuda.row_weights import Weights
 
 DTYPES = {
@@ -358,8 +358,11 @@ def test_parts_cover_an_array_in_bounded_sums(dtype, whole):
 def test_stored_statistics():
     values = np.array([2.0, 0.0, -4.0, np.inf, np.nan, 1e-310])
     found = nans(6)
-    make_reciprocal().launch(1, 0, register(values), register(found), 6)
+    make_reciprocal(FLOAT64).launch(1, 0, register(values), register(found), 6)
     np.testing.assert_array_equal(found, [0.5, 0, -0.25, 0, np.nan, np.inf])
+    narrow = np.array([3.0, 0.0, 1e-45], np.float32)
+    make_reciprocal(FLOAT32).launch(1, 0, register(narrow), register(found), 3)
+    np.testing.assert_array_equal(found[:3], [1 / 3, 0, 1 / np.float64(narrow[2])])
     variance = 4 * np.array([4.0, 0.0, 1e-300, np.inf, np.nan, 1.0])
     kernel = make_reciprocal_deviation(FLOAT64)
     kernel.launch(1, 0, register(variance), register(found), 6, 0.25, 0.0)

@@ -5,7 +5,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "arrays": ("as_float_array", "as_statistic"),
+    "arrays": ("as_float_array",),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
     "columns": ("column_backward", "column_forward", "column_moments", "streamed_moments"),
     "matrices": ("matrix_panels", "matrix_product", "transposed_matrix_product"),

@@ -13,6 +13,7 @@ _HOMES = {
     "rows": ("row_forward",),
     "statistics": (
         "check_updatable",
+        "reciprocal",
         "reciprocal_deviation",
         "running_statistics",
         "saved",

@@ -19,18 +19,18 @@ _ZERO, _ONE, _INFINITY, _NAN = (
 _SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
 
 
-def make_reciprocal() -> Kernel:
+def make_reciprocal(of: Element) -> Kernel:
     """Return the kernel of 1 over each value, and 0 for 0.
 
-    It takes ``values, result`` as addresses of float64, and ``count``.
+    It takes ``values, result`` as addresses, the latter of float64, and ``count``.
     """
-    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
     inverse = reciprocal_of(FLOAT64)
 
     def kernel(values, result, count):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
-            value = load(values, i)
+            value = kind(load(values, i))
             store(result, i, _ZERO if value == _ZERO else inverse(value))
 
     return Kernel(kernel, ("address",) * 2 + ("index",), _THREADS)

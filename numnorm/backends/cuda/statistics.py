@@ -1,4 +1,4 @@
-"""The stored statistics of batch norm on a device: a number for each channel.
+"""The stored statistics of batch and weight norm on a device: a number for each channel or row.
 
 They are float64 wherever a kernel makes them, even for a library that has no float64: then they
 lie in its memory as something else, and only kernels look at them.
@@ -6,9 +6,10 @@ lie in its memory as something else, and only kernels look at them.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
-from numnorm.arguments import ColumnLayout, check_shape
+from numnorm.arguments import ColumnLayout, RowLayout, check_shape
 from numnorm.backends.cuda.arrays import (
     DeviceArray,
     as_companion,
@@ -17,6 +18,7 @@ from numnorm.backends.cuda.arrays import (
 )
 from numnorm.backends.cuda.channel_statistics_kernels import (
     make_converted,
+    make_reciprocal,
     make_reciprocal_deviation,
     make_update_running,
 )
@@ -27,13 +29,14 @@ from numnorm.backends.cuda.target import Kernel
 _MEANING = "the channels of x"
 
 _converted = functools.cache(make_converted)
+_reciprocal = functools.cache(make_reciprocal)
 _reciprocal_deviation = functools.cache(make_reciprocal_deviation)
 _update_running = functools.cache(make_update_running)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistic(DeviceArray):
-    """A statistic of each channel, in C-contiguous memory.
+    """A statistic of each channel or row, in C-contiguous memory.
 
     Parameters
     ----------
@@ -107,6 +110,15 @@ def saved(statistic: Statistic, x: DeviceArray) -> Any:
     return found
 
 
+def reciprocal(name: str, value: Any, x: DeviceArray, layout: RowLayout) -> Statistic:
+    """Return 1 over a saved statistic of each row of x, and 0 for 0."""
+    with on_device_of(x):
+        given = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
+        found = new_statistic(name, x, layout.rows)
+        _queue_each(_reciprocal(given.element), x, given, found.array)
+    return found
+
+
 def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
     """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
     x, kernel = variance.x, _reciprocal_deviation(variance.element)
@@ -164,8 +176,8 @@ def _has_float64(x: DeviceArray) -> bool:
 def _queue_each(
     kernel: Kernel, x: DeviceArray, values: DeviceArray, other: Any, *numbers: float
 ) -> None:
-    """Queue a kernel that has a thread for each channel of x."""
-    count = values.shape[0]
+    """Queue a kernel that has a thread for each of the values."""
+    count = math.prod(values.shape)
     if count:
         blocks = -(-count // kernel.threads)
         queue(kernel, blocks, x, (values.array, other), (count, *numbers))
