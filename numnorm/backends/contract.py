@@ -278,10 +278,8 @@ class Backend(Protocol):
         `mean` is None where the norm is not centred.
         """
 
-    def column_moments(
-        self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
-    ) -> tuple[int, Any, Any]:
-        """Return (count, mean, m2) of each channel, going on from `after`.
+    def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any]:
+        """Return (count, mean, m2) of each channel.
 
         Nobody but this backend looks into mean and m2; m2 can be divided by a number.
         """
@@ -289,7 +287,21 @@ class Backend(Protocol):
     def streamed_moments(
         self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
     ) -> tuple[int, Any, Any]:
-        """Return `column_moments` for the caller, in arrays of the library of x."""
+        """Return `column_moments` for the caller, in arrays of the library of x, of float64.
+
+        They go on from those of the chunks before, `after`, whose arrays are checked here.
+        """
+
+    def merged_moments(
+        self, mean: Any, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
+    ) -> tuple[Any, Any]:
+        """Return mean and m2 of two sets of the caller's moments, of which none is empty.
+
+        `mean` is that of the first as this backend's own kind of array; the rest is checked here.
+        """
+
+    def variance(self, m2: Any, divisor: int) -> Any:
+        """Return the caller's m2 over a number."""
 
     def column_forward(
         self,

@@ -14,7 +14,6 @@ from numnorm.arguments import (
 )
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Detached
-from numnorm.norms.moments import Moments
 from numnorm.norms.results import Gradients, Normalized
 
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
@@ -175,13 +174,12 @@ convention, unbiased, eps, out
         mean, rstd = running[0], backend.reciprocal_deviation(running[1], eps)
     else:
         correction = _correction(unbiased, layout, running)
-        moments = Moments(*backend.column_moments(x, layout, None))
-        mean = moments.mean
-        rstd = backend.reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
+        count, mean, m2 = backend.column_moments(x, layout)
+        rstd = backend.reciprocal_deviation(m2 / max(count, 1), eps)
     y = backend.column_forward(x, mean, rstd, gamma, beta, layout, out)
-    if running is not None and training and moments.count:
-        backend.update_running(running[0], moments.mean, share)
-        backend.update_running(running[1], moments.variance(correction), share)
+    if running is not None and training and count:
+        backend.update_running(running[0], mean, share)
+        backend.update_running(running[1], m2 / (count - correction), share)
     return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
 
 

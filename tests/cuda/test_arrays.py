@@ -260,12 +260,12 @@ def test_statistics_of_jax_without_float64(imported):
 # What is missing
 
 
-def test_what_is_not_there_yet(library):
+def test_what_is_not_there_yet():
     refused(
         NotImplementedError,
-        "^streamed_moments is not there yet for arrays of a CUDA device: bring them to the host$",
-        numnorm.batch_moments,
-        library.take(X),
+        "^matrix_panels is not there yet for arrays of a CUDA device: bring them to the host$",
+        cuda.matrix_panels,
+        X,
     )
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         cuda.nothing

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import ColumnLayout
+from numnorm.arguments import ColumnLayout, as_plain_array, check_float
 from numnorm.backends.contract import Detached
 from numnorm.backends.cpu.arrays import (
     Array,
@@ -40,6 +40,7 @@ from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.memory import empty_table
 from numnorm.backends.cpu.parallel import row_parts, run
 from numnorm.backends.cpu.storage import Storage, storage_of
+from numnorm.backends.scalars import merge_moments
 
 # Groups of rows in a part: few of its rows are then left for the slower loop.
 _GROUPS = 4
@@ -89,14 +90,19 @@ def _parts(layout: ColumnLayout) -> int:
     return row_parts(_tasks(layout, layout.outer), elements, least)
 
 
-def column_moments(
+def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array]:
+    """Return (count, mean, m2) of each channel."""
+    return streamed_moments(x, layout, None)
+
+
+def streamed_moments(
     x: Array, layout: ColumnLayout, after: tuple[int, Any, Any] | None
 ) -> tuple[int, Array, Array]:
-    """Return (count, mean, m2) of each channel, going on from `after`."""
+    """Return (count, mean, m2) of each channel, going on from `after`, in new arrays."""
     if after is None:
         count, (mean, m2) = 0, np.zeros((2, layout.channels))
     else:
-        count, mean, m2 = after[0], np.array(after[1], np.float64), np.array(after[2], np.float64)
+        count, mean, m2 = _given("after", after)
     if layout.per_channel == 0 or layout.channels == 0:
         return count, mean, m2
     storage = storage_of(x.dtype)
@@ -110,11 +116,27 @@ def column_moments(
     return count + layout.per_channel, mean, m2
 
 
-def streamed_moments(
-    x: Array, layout: ColumnLayout, after: tuple[int, Any, Any] | None
-) -> tuple[int, Array, Array]:
-    """Return `column_moments` for the caller: here they are NumPy arrays anyway."""
-    return column_moments(x, layout, after)
+def merged_moments(
+    mean: Array, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
+) -> tuple[Array, Array]:
+    """Return mean and m2 of two sets of the caller's moments, of which none is empty."""
+    return merge_moments(*_given("moments", moments), *_given("other", other))
+
+
+def variance(m2: Array, divisor: int) -> Array:
+    """Return the caller's m2 over a number."""
+    return m2 / divisor
+
+
+def _given(name: str, moments: tuple[int, Any, Any]) -> tuple[int, Array, Array]:
+    """Return moments of the caller's, checked, in new arrays of float64."""
+    count, *arrays = moments
+    found = []
+    for field, value in zip(("mean", "m2"), arrays, strict=True):
+        array = as_plain_array(f"{name}.{field}", value)
+        check_float(f"{name}.{field}", array.dtype)
+        found.append(np.array(array, np.float64))
+    return count, found[0], found[1]
 
 
 def _statistics(mean: Any, rstd: Any, layout: ColumnLayout) -> tuple[Array, Array]:

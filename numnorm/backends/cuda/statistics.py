@@ -22,7 +22,7 @@ from numnorm.backends.cuda.channel_statistics_kernels import (
     make_reciprocal_deviation,
     make_update_running,
 )
-from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64
+from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64, Element
 from numnorm.backends.cuda.queues import on_device_of, queue
 from numnorm.backends.cuda.target import Kernel
 
@@ -91,22 +91,31 @@ def given_statistic(name: str, value: Any, x: DeviceArray, channels: int) -> Sta
 
 def in_float64(statistic: Statistic) -> Statistic:
     """Return a statistic of any float dtype in float64."""
-    if statistic.element == FLOAT64:
+    if statistic.element == FLOAT64 and statistic.factor == 1.0:
         return statistic
     x, element = statistic.x, statistic.element
     found = new_statistic(statistic.name, x, statistic.shape[0])
-    _queue_each(_converted(element, FLOAT64), x, statistic, found.array)
+    _queue_each(_converted(element, FLOAT64), x, statistic, found.array, statistic.factor)
     return found
 
 
 def saved(statistic: Statistic, x: DeviceArray) -> Any:
     """Return an array of the dtype in which the statistics of x are returned, not the caller's."""
-    into = ELEMENTS[x.owner.statistic_name(x.element.name)]
+    with on_device_of(x):
+        return _as_array(statistic, ELEMENTS[x.owner.statistic_name(x.element.name)])
+
+
+def handed_out(statistic: Statistic) -> Any:
+    """Return an array of float64, of float32 for a library without that, not the caller's."""
+    return _as_array(statistic, ELEMENTS[statistic.owner.statistic_name("float64")])
+
+
+def _as_array(statistic: Statistic, into: Element) -> Any:
     if statistic.shareable and statistic.element == into:
         return statistic.array
-    with on_device_of(x):
-        found = x.owner.empty(x.array, statistic.shape, into.name)
-        _queue_each(_converted(statistic.element, into), x, statistic, found)
+    x = statistic.x
+    found = x.owner.empty(x.array, statistic.shape, into.name)
+    _queue_each(_converted(statistic.element, into), x, statistic, found, statistic.factor)
     return found
 
 
