@@ -8,8 +8,8 @@ from numnorm.backends.contract import Backend
 
 _HOMES = {
     "arrays": ("as_float_array",),
-    "column_moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
     "columns": ("column_backward", "column_forward"),
+    "moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
     "row_gradients": ("row_backward",),
     "rows": ("row_forward",),
     "statistics": (
