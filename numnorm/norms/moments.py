@@ -20,7 +20,7 @@ class Moments(NamedTuple):
     count : int
         The number of values in each channel.
     mean : array of float64
-        ``(C,)``.
+        ``(C,)``. On a device an array of the library of x (of float32 for JAX without float64).
     m2 : array of float64
         The sum of the squared deviations from the mean, ``(C,)``.
 
@@ -95,7 +95,7 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     channel_axis : int, default 1
         The axis of the channels; the statistics are taken over all other axes.
     after : Moments, optional
-        The moments of the chunks before this one, to go on from.
+        The moments of the chunks before this one, to go on from: on the device of x.
 
     Returns
     -------
