@@ -4,6 +4,7 @@ from typing import Any
 
 from numnorm.backends.cuda.column_folds import make_fold_moments
 from numnorm.backends.cuda.column_places import (
+    make_all_there,
     make_place_across,
     make_place_along,
     make_read_along,
@@ -200,19 +201,30 @@ def _make_add_along(element: Element, shape: ColumnShape) -> Any:
     """
     read, piece = make_read_along(element, shape), shape.piece(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
-    stride = shape.lanes * piece
+    stride, all_there = shape.lanes * piece, make_all_there(element, shape)
+
+    @device
+    def add_piece(values, slot, scale, origin, one, two):
+        for j in range(piece):
+            deviation = values[slot + j] * scale - origin
+            one[j] += deviation
+            two[j] += deviation * deviation
+
+    @device
+    def add_some(left, base, width, scale, origin, values, one, two):
+        for u in range(ahead):
+            for p in range(pieces):
+                if u * teams < left and base + p * stride < width:
+                    add_piece(values, (u * pieces + p) * piece, scale, origin, one, two)
 
     @device
     def add(x, first, jump, left, base, width, scale, origin, values, one, two):
         read(x, first, jump, left, base, width, values)
-        for u in range(ahead):
-            for p in range(pieces):
-                slot = (u * pieces + p) * piece
-                if u * teams < left and base + p * stride < width:
-                    for j in range(piece):
-                        deviation = values[slot + j] * scale - origin
-                        one[j] += deviation
-                        two[j] += deviation * deviation
+        if all_there(left, base, width):
+            for k in range(ahead * pieces):
+                add_piece(values, k * piece, scale, origin, one, two)
+        else:
+            add_some(left, base, width, scale, origin, values, one, two)
 
     return add
 

@@ -130,6 +130,20 @@ def make_place_along(shape: ColumnShape) -> Any:
 
 
 @functools.cache
+def make_all_there(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``all_there(left, base, width)``: whether no element is missing.
+
+    It is of those that a thread reads at a time, where they are single ones: most threads have all
+    of them, and to ask for each takes longer than to read it.
+    """
+    last_entry = (shape.ahead - 1) * shape.teams
+    last_piece = (shape.pieces - 1) * shape.lanes * shape.piece(element)
+    if shape.whole:
+        return device(lambda left, base, width: False)
+    return device(lambda left, base, width: last_entry < left and base + last_piece < width)
+
+
+@functools.cache
 def make_read_along(element: Element, shape: ColumnShape) -> Any:
     """Return a device function of a thread's pieces of some outer entries.
 
@@ -140,9 +154,17 @@ def make_read_along(element: Element, shape: ColumnShape) -> Any:
     read, piece = make_read_piece(element, shape), shape.piece(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
     stride, zero = shape.lanes * piece, constant(element, 0.0)
+    all_there = make_all_there(element, shape)
 
     @device
-    def read_along(x, first, jump, left, base, width, values):
+    def read_all(x, first, jump, values):
+        for u in range(ahead):
+            for p in range(pieces):
+                here = first + u * teams * jump + p * stride
+                read(x, here, values, (u * pieces + p) * piece)
+
+    @device
+    def read_some(x, first, jump, left, base, width, values):
         for u in range(ahead):
             start = first + u * teams * jump
             for p in range(pieces):
@@ -152,6 +174,13 @@ def make_read_along(element: Element, shape: ColumnShape) -> Any:
                 else:
                     for j in range(piece):
                         values[slot + j] = zero
+
+    @device
+    def read_along(x, first, jump, left, base, width, values):
+        if all_there(left, base, width):
+            read_all(x, first + base, jump, values)
+        else:
+            read_some(x, first, jump, left, base, width, values)
 
     return read_along
 
@@ -164,15 +193,29 @@ def make_write_along(element: Element, shape: ColumnShape) -> Any:
     """
     write, piece = make_write_piece(element, shape), shape.piece(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
-    stride = shape.lanes * piece
+    stride, all_there = shape.lanes * piece, make_all_there(element, shape)
 
     @device
-    def write_along(y, first, jump, left, base, width, values):
+    def write_all(y, first, jump, values):
+        for u in range(ahead):
+            for p in range(pieces):
+                here = first + u * teams * jump + p * stride
+                write(y, here, values, (u * pieces + p) * piece)
+
+    @device
+    def write_some(y, first, jump, left, base, width, values):
         for u in range(ahead):
             start = first + u * teams * jump
             for p in range(pieces):
                 here = base + p * stride
                 if u * teams < left and here < width:
                     write(y, start + here, values, (u * pieces + p) * piece)
+
+    @device
+    def write_along(y, first, jump, left, base, width, values):
+        if all_there(left, base, width):
+            write_all(y, first + base, jump, values)
+        else:
+            write_some(y, first, jump, left, base, width, values)
 
     return write_along
