@@ -14,7 +14,6 @@ from numnorm.arguments import (
 )
 from numnorm.backends import backend_for
 from numnorm.backends.contract import Backend, Detached
-from numnorm.norms.moments import Moments
 from numnorm.norms.results import Gradients, Normalized
 
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
@@ -184,13 +183,12 @@ def _normalized(
         mean, rstd = given[0], backend.reciprocal_deviation(given[1], eps)
     else:
         correction = _correction(unbiased, layout, given)
-        moments = Moments(*backend.column_moments(x, layout, None))
-        mean = moments.mean
-        rstd = backend.reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
+        count, mean, m2 = backend.column_moments(x, layout)
+        rstd = backend.reciprocal_deviation(m2 / max(count, 1), eps)
     y = backend.column_forward(x, mean, rstd, gamma, beta, layout, out)
-    if given is not None and training and moments.count:
-        backend.update_running(given[0], moments.mean, share)
-        backend.update_running(given[1], moments.variance(correction), share)
+    if given is not None and training and count:
+        backend.update_running(given[0], mean, share)
+        backend.update_running(given[1], m2 / (count - correction), share)
     return y, mean, rstd, backend, x
 
 

@@ -53,7 +53,7 @@ def check(found, expected, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("norm", [norm for norm in NORMS if norm != "weight_norm"])
+@pytest.mark.parametrize("norm", NORMS)
 def test_gradients(library, norm, dtype):
     if not supports(library, dtype):
         pytest.skip("a dtype that Numba does not have")
@@ -91,13 +91,6 @@ def test_nothing(library, shape):
     assert dx.host.shape == shape
     np.testing.assert_array_equal(dgamma.host, np.zeros(shape[1:]))
     np.testing.assert_array_equal(dbeta.host, np.zeros(shape[1:]))
-
-
-def test_the_gradient_of_weight_norm_is_not_there(library):
-    v = library.take(draw((4, 9)))
-    _, norm = numnorm.weight_norm_forward(v)
-    with pytest.raises(NotImplementedError, match=r"^as_statistic is not there yet"):
-        numnorm.weight_norm_backward(v, v, norm)
 
 
 def test_rows_that_no_registers_hold(library):

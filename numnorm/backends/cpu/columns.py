@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import ColumnLayout
+from numnorm.arguments import ColumnLayout, as_plain_array, check_float
 from numnorm.backends.contract import Detached
 from numnorm.backends.cpu.arrays import (
     Array,
@@ -40,6 +40,7 @@ from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.memory import empty_table
 from numnorm.backends.cpu.parallel import is_small, row_parts, run
 from numnorm.backends.cpu.storage import Storage, storage_of
+from numnorm.backends.scalars import merge_moments
 
 # Groups of rows in a part: few of its rows are then left for the slower loop.
 _GROUPS = 4
@@ -126,40 +127,62 @@ def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
     )
 
 
-def column_moments(
+def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array]:
+    """Return (count, mean, m2) of each channel."""
+    return streamed_moments(x, layout, None)
+
+
+def streamed_moments(
     x: Array, layout: ColumnLayout, after: tuple[int, Any, Any] | None
 ) -> tuple[int, Array, Array]:
-    """Return (count, mean, m2) of each channel, going on from `after`."""
+    """Return (count, mean, m2) of each channel, going on from `after`, in new arrays."""
     plan = _plan(x.dtype, layout)
     if not plan.elements:
-        return _copied(after, layout)
+        return _moments_before(after, layout)
     source = as_kernel_array(x, plan.storage, None, layout.kernel_shape)
     means, m2s = np.empty((2, layout.blocks, layout.channels))
     kernel = plan.family.moments(plan.storage)
     plan.run(kernel, (source, layout.block, means, m2s), plan.block_parts)
     if after is None and layout.blocks == 1:  # nothing to merge
         return layout.per_channel, means[0], m2s[0]
-    count, mean, m2 = _copied(after, layout)
+    count, mean, m2 = _moments_before(after, layout)
     last = layout.outer - (layout.blocks - 1) * layout.block
     counts = float(layout.block * layout.inner), float(last * layout.inner)
     _fold().serial(float(count), mean, m2, *counts, means, m2s, 0, layout.blocks)
     return count + layout.per_channel, mean, m2
 
 
-def _copied(moments: tuple[int, Any, Any] | None, layout: ColumnLayout) -> tuple[int, Array, Array]:
-    """Return moments in memory of their own; those of nothing if there are none."""
-    if moments is None:
-        mean, m2 = np.zeros((2, layout.channels))
-        return 0, mean, m2
-    count, mean, m2 = moments
-    return count, np.array(mean, np.float64), np.array(m2, np.float64)
+def merged_moments(
+    mean: Array, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
+) -> tuple[Array, Array]:
+    """Return mean and m2 of two sets of the caller's moments, of which none is empty."""
+    return merge_moments(*_given("moments", moments), *_given("other", other))
 
 
-def streamed_moments(
-    x: Array, layout: ColumnLayout, after: tuple[int, Any, Any] | None
+def variance(m2: Array, divisor: int) -> Array:
+    """Return the caller's m2 over a number."""
+    return m2 / divisor
+
+
+def _moments_before(
+    after: tuple[int, Any, Any] | None, layout: ColumnLayout
 ) -> tuple[int, Array, Array]:
-    """Return `column_moments` for the caller: here they are NumPy arrays anyway."""
-    return column_moments(x, layout, after)
+    """Return those to go on from: those of nothing if none are given."""
+    if after is not None:
+        return _given("after", after)
+    mean, m2 = np.zeros((2, layout.channels))
+    return 0, mean, m2
+
+
+def _given(name: str, moments: tuple[int, Any, Any]) -> tuple[int, Array, Array]:
+    """Return moments of the caller's, checked, in new arrays of float64."""
+    count, *arrays = moments
+    found = []
+    for field, value in zip(("mean", "m2"), arrays, strict=True):
+        array = as_plain_array(f"{name}.{field}", value)
+        check_float(f"{name}.{field}", array.dtype)
+        found.append(np.array(array, np.float64))
+    return count, found[0], found[1]
 
 
 def _statistics(mean: Any, rstd: Any, layout: ColumnLayout) -> tuple[Array, Array]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import ColumnLayout, as_plain_array, check_float, check_shape
-from numnorm.backends.cpu.arrays import Array
+from numnorm.arguments import ColumnLayout, RowLayout, as_plain_array, check_float, check_shape
+from numnorm.backends.cpu.arrays import Array, as_statistic
 from numnorm.backends.cpu.storage import storage_of
 from numnorm.backends.cpu.stored_statistics_kernels import (
     make_moving_average,
@@ -18,10 +18,12 @@ _reciprocal_deviations = functools.cache(make_reciprocal_deviations)
 _moving_average = functools.cache(make_moving_average)
 
 
-def reciprocal(values: Array) -> Array:
-    """Return 1 over each value, and 0 for 0."""
+def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
+    """Return 1 over a saved statistic of each row of x, and 0 for 0."""
+    values = as_statistic(name, value, layout.statistic_shape, "one for each row")
     with np.errstate(divide="ignore", over="ignore"):
-        return np.where(values == 0, values.dtype.type(0), 1 / values)
+        found = np.where(values == 0, 0.0, 1 / values)
+    return found.reshape(layout.statistic_shape)
 
 
 def reciprocal_deviation(variance: Any, eps: float) -> Array:

@@ -21,6 +21,7 @@ from numnorm.backends.cuda.row_backward_kernel import make_row_backward
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.backends.cuda.rows import all_whole, weight_of
+from numnorm.backends.cuda.statistics import Statistic
 from numnorm.backends.cuda.target import Kernel
 
 
@@ -152,7 +153,9 @@ def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
 
 
 def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> DeviceArray:
-    """Return a saved statistic of every row."""
+    """Return a saved statistic of every row, as the caller gives it or already found."""
+    if isinstance(value, Statistic):
+        return value
     if value is None:
         raise TypeError(f"{name} must be an array of shape {layout.statistic_shape}, got None")
     array = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
