@@ -55,6 +55,9 @@ def make_row_backward_columns(
     read_columns, read_terms = make_read_columns(element, columns), make_read_terms(element)
     gradient_of_columns = _make_gradient_of_columns(formula, element, parameters, shape)
     flush = make_flush(element, shape)
+    # Two rows are asked for before anything is written, which no load may pass. Element by
+    # element there are as many loads in flight without.
+    two, step = shape.whole, 2 if shape.whole else 1
 
     def kernel(
         dy, x, gamma, beta, terms, dx, sums, rests, rows, width, channels, parts,
@@ -77,22 +80,23 @@ def make_row_backward_columns(
                 of_gamma[k], of_beta[k] = zero, zero
             stop = min(row + ROWS_BETWEEN_FLUSHES * parts, rows)
             while row < stop:
-                # Two rows are asked for before anything is written, which no load may pass.
-                there = row + parts < rows
-                other, limit = (row + parts, width) if there else (row, 0)
                 read_columns(x, row * width, at, width, values)
                 read_columns(dy, row * width, at, width, slopes)
-                read_columns(x, other * width, at, limit, others)
-                read_columns(dy, other * width, at, limit, other_slopes)
+                there = row + parts < rows
+                other, limit = (row + parts, width) if there else (row, 0)
+                if two:
+                    read_columns(x, other * width, at, limit, others)
+                    read_columns(dy, other * width, at, limit, other_slopes)
                 gradient_of_columns(
                     dx, row * width, at, width, read_terms(terms, row, places),
                     (values, slopes, weight, bias), (of_gamma, of_beta),
                 )  # fmt: skip
-                gradient_of_columns(
-                    dx, other * width, at, limit, read_terms(terms, other, other_places),
-                    (others, other_slopes, weight, bias), (of_gamma, of_beta),
-                )  # fmt: skip
-                row += 2 * parts
+                if two:
+                    gradient_of_columns(
+                        dx, other * width, at, limit, read_terms(terms, other, other_places),
+                        (others, other_slopes, weight, bias), (of_gamma, of_beta),
+                    )  # fmt: skip
+                row += step * parts
             last = row >= rows
             flush(of_gamma, at, width, first, fresh, last, sums, rests, None)
             if parameters > 1:

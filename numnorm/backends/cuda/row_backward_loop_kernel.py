@@ -34,12 +34,19 @@ from numnorm.backends.cuda.saved_statistics import make_means, make_saved_statis
 from numnorm.backends.cuda.target import Kernel, constant, cuda, device, make_store_one
 from numnorm.backends.cuda.team_sums import make_team_two_sums
 
-_PIECES = 2  # of 16 bytes that a thread asks for at a time, of x and of dy
+# Pieces of 16 bytes that a thread asks for at a time, of x and of dy. Where it writes, too, more
+# than eight elements would take so many registers that no other block shared its multiprocessor.
+_PIECES = 2
 
 
-def _columns(element: Element, shape: RowShape) -> RowColumns:
+def _columns(element: Element, shape: RowShape, pieces: int) -> RowColumns:
     """Return what a thread holds at a time."""
-    return row_columns(element, RowShape(shape.team, shape.teams, _PIECES, shape.whole))
+    return row_columns(element, RowShape(shape.team, shape.teams, pieces, shape.whole))
+
+
+def _columns_of_run(element: Element, shape: RowShape) -> RowColumns:
+    few = shape.whole and element.itemsize > 2
+    return _columns(element, shape, _PIECES if few else 1)
 
 
 def _table(element: Element) -> Element:
@@ -73,7 +80,7 @@ def _make_sums_of_runs(
     ``sums_of_runs(arrays, row, at, cut, terms, numbers, values, slopes, room)`` returns this
     thread's parts of the row's sums, and which half of the room is free.
     """
-    columns, working, zero = _columns(element, shape), element.working, constant(element, 0.0)
+    columns, working, zero = _columns_of_run(element, shape), element.working, constant(element, 0.0)
     team, teams, step = shape.team, shape.teams, columns.stride * columns.pieces
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     read_run, add_each = _make_read_run(formula, element, columns), make_add_each(4)
@@ -122,7 +129,7 @@ def _make_write_runs(formula: Formula, element: Element, weights: Weights, shape
 
     ``write_runs(arrays, dx, row, at, cut, terms, means, numbers, values, slopes)``.
     """
-    columns, team, teams = _columns(element, shape), shape.team, shape.teams
+    columns, team, teams = _columns_of_run(element, shape), shape.team, shape.teams
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     read_run, step = _make_read_run(formula, element, columns), columns.stride * columns.pieces
     write_gradient = make_write_gradient(element, columns)
@@ -162,7 +169,7 @@ def make_row_backward_loop(
     same sums of each run. The runs of a row are dealt out to the teams of a block, which need no
     barrier for their sums unless a team is the block.
     """
-    columns, working, team = _columns(element, shape), element.working, shape.team
+    columns, working, team = _columns_of_run(element, shape), element.working, shape.team
     lanes, slots, half = columns.lanes, columns.slots, room_for_sums(shape)
     statistics, means_of = make_saved_statistics(formula, element, saved), make_means(element)
     sums_of_runs = _make_sums_of_runs(formula, element, weights, parameters, shape)
@@ -196,7 +203,7 @@ def make_row_backward_terms(
     Launched with a block for each row, it takes ``dy, x, mean, rstd, gamma, beta, terms`` as
     addresses; ``width, channels``; and the numbers of `make_row_backward`.
     """
-    columns, working = _columns(element, shape), element.working
+    columns, working = _columns(element, shape, _PIECES), element.working
     lanes, slots, step = columns.lanes, columns.slots, columns.stride * columns.pieces
     statistics, means_of = make_saved_statistics(formula, element, saved), make_means(element)
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)

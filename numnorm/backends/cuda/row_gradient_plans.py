@@ -1,7 +1,7 @@
 """Which kernels find the gradients of rows, and with which sizes and numbers they are launched."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numnorm.arguments import RowLayout
 from numnorm.backends.contract import Detached, Norm, Scaling
