@@ -1,7 +1,5 @@
 """The gradients of wide rows by columns, from what `make_row_backward_terms` has left of them."""
 
-from typing import Any
-
 from numnorm.backends.contract import Formula
 from numnorm.backends.cuda.column_sums import ROWS_BETWEEN_FLUSHES, make_flush
 from numnorm.backends.cuda.elements import Element
@@ -11,31 +9,7 @@ from numnorm.backends.cuda.row_columns import make_column_weight, make_read_colu
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_terms import TERMS, make_read_terms
 from numnorm.backends.cuda.row_weights import Weights
-from numnorm.backends.cuda.target import Kernel, constant, cuda, device
-
-
-def _make_gradient_of_columns(
-    formula: Formula, element: Element, parameters: int, shape: RowShape
-) -> Any:
-    """Return a device function that stores dx of what has been read of a row.
-
-    ``gradient_of_columns(dx, first, at, limit, found, registers, of_parameters)``: it adds to the
-    sums of the columns, too.
-    """
-    columns = row_columns(element, shape)
-    gradient_sums = make_column_gradient_sums(formula, element, parameters, columns)
-    normalize = make_normalize(element, columns)
-    write_gradient = make_write_gradient(element, columns)
-
-    @device
-    def gradient_of_columns(dx, first, at, limit, found, registers, of_parameters):
-        terms, means = found
-        values, slopes, weight, bias = registers
-        normalize(values, at, limit, terms)
-        gradient_sums(slopes, values, weight, bias, of_parameters[0], of_parameters[1])
-        write_gradient(dx, first, at, limit, slopes, values, means, terms[0], terms[3])
-
-    return gradient_of_columns
+from numnorm.backends.cuda.target import Kernel, constant, cuda
 
 
 def make_row_backward_columns(
@@ -52,27 +26,24 @@ def make_row_backward_columns(
     lanes, slots, reach = columns.lanes, columns.slots, columns.stride * columns.pieces
     weight_of = make_column_weight(element, weights.gamma, columns)
     bias_of = make_column_weight(element, weights.beta, columns)
-    read_columns, read_terms = make_read_columns(element, columns), make_read_terms(element)
-    gradient_of_columns = _make_gradient_of_columns(formula, element, parameters, shape)
+    read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
+    gradient_sums = make_column_gradient_sums(formula, element, parameters, columns)
+    write_gradient, read_terms = make_write_gradient(element, columns), make_read_terms(element)
     flush = make_flush(element, shape)
-    # Two rows are asked for before anything is written, which no load may pass. Element by
-    # element there are as many loads in flight without.
-    two, step = shape.whole, 2 if shape.whole else 1
 
     def kernel(
         dy, x, gamma, beta, terms, dx, sums, rests, rows, width, channels, parts,
         gamma_number, beta_number,
     ):  # fmt: skip
-        values, others = cuda.local.array(slots, working), cuda.local.array(slots, working)
-        slopes, other_slopes = cuda.local.array(slots, working), cuda.local.array(slots, working)
+        values, slopes = cuda.local.array(slots, working), cuda.local.array(slots, working)
         weight, bias = cuda.local.array(slots, working), cuda.local.array(slots, working)
         of_gamma, of_beta = cuda.local.array(slots, working), cuda.local.array(slots, working)
-        places, other_places = cuda.local.array(TERMS, working), cuda.local.array(TERMS, working)
+        places = cuda.local.array(TERMS, working)
         strips = (width + reach - 1) // reach
         row, at = cuda.blockIdx.x // strips, cuda.blockIdx.x % strips * reach
         at += cuda.threadIdx.x * lanes
         # A part has rows of one channel alone.
-        first, channel, fresh = row * width, row % channels if channels > 1 else 0, True
+        place, channel, fresh = row * width, row % channels if channels > 1 else 0, True
         weight_of(gamma, gamma_number, channel * width, at, width, weight)
         bias_of(beta, beta_number, channel * width, at, width, bias)
         while fresh or row < rows:
@@ -80,27 +51,18 @@ def make_row_backward_columns(
                 of_gamma[k], of_beta[k] = zero, zero
             stop = min(row + ROWS_BETWEEN_FLUSHES * parts, rows)
             while row < stop:
-                read_columns(x, row * width, at, width, values)
-                read_columns(dy, row * width, at, width, slopes)
-                there = row + parts < rows
-                other, limit = (row + parts, width) if there else (row, 0)
-                if two:
-                    read_columns(x, other * width, at, limit, others)
-                    read_columns(dy, other * width, at, limit, other_slopes)
-                gradient_of_columns(
-                    dx, row * width, at, width, read_terms(terms, row, places),
-                    (values, slopes, weight, bias), (of_gamma, of_beta),
-                )  # fmt: skip
-                if two:
-                    gradient_of_columns(
-                        dx, other * width, at, limit, read_terms(terms, other, other_places),
-                        (others, other_slopes, weight, bias), (of_gamma, of_beta),
-                    )  # fmt: skip
-                row += step * parts
+                first = row * width
+                read_columns(x, first, at, width, values)
+                read_columns(dy, first, at, width, slopes)
+                found, means = read_terms(terms, row, places)
+                normalize(values, at, width, found)
+                gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)
+                write_gradient(dx, first, at, width, slopes, values, means, found[0], found[3])
+                row += parts
             last = row >= rows
-            flush(of_gamma, at, width, first, fresh, last, sums, rests, None)
+            flush(of_gamma, at, width, place, fresh, last, sums, rests, None)
             if parameters > 1:
-                flush(of_beta, at, width, first + parts * width, fresh, last, sums, rests, None)
+                flush(of_beta, at, width, place + parts * width, fresh, last, sums, rests, None)
             fresh = False
 
     numbers = (element.working_name,) * 2

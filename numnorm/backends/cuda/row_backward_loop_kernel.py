@@ -1,12 +1,14 @@
 """The gradients of rows that no team's registers hold: they are read twice, a row a block.
 
-Where parameters belong to columns, a block that has read a row twice could add up their gradients
-only in memory: the sums of a row are as wide as it is. To add to them there takes 16 bytes of each
-element, or 32 with what rounding loses, beside the 12 (6 of halves) that are read and written
-anyway, and a row of sums for every block. So such a row is read once for its sums alone; what
-follows from them goes to a table, and `make_row_backward_columns` reads the rows once more, by
-columns, with the sums of its columns in registers: 20 bytes of each element in all (10 of halves).
-Other rows are written by the block that has read them, mostly out of the caches.
+A block that has read a row twice has it mostly from the caches, and writes dx.
+
+Where parameters belong to columns, their gradients are sums over rows that no registers of a block
+hold either. To keep them in memory would be 16 bytes of each element to read and write (32 with
+what rounding loses) beside the 12, or 6 of halves, that the row itself takes, in a table with a
+wide row for every block, which is beyond most caches. So a row is then read here for its own two
+sums alone, and `make_row_backward_columns` reads all rows once more, by columns: its threads have
+the sums of theirs in registers. That is 20 bytes of each element in all, 10 of halves, and no cache
+has to hold anything.
 """
 
 from typing import Any
@@ -80,11 +82,15 @@ def _make_sums_of_runs(
     ``sums_of_runs(arrays, row, at, cut, terms, numbers, values, slopes, room)`` returns this
     thread's parts of the row's sums, and which half of the room is free.
     """
-    columns, working, zero = _columns_of_run(element, shape), element.working, constant(element, 0.0)
+    columns, working, zero = (
+        _columns_of_run(element, shape),
+        element.working,
+        constant(element, 0.0),
+    )
     team, teams, step = shape.team, shape.teams, columns.stride * columns.pieces
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     read_run, add_each = _make_read_run(formula, element, columns), make_add_each(4)
-    joined, store_one = make_joined(element, _table(element)), make_store_one(_table(element))
+    joined, store_one = make_joined(element, table), make_store_one(table)
     team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
 
     @device

@@ -21,7 +21,6 @@ from numnorm.backends.cuda.row_backward_loop_kernel import (
     make_row_backward_loop,
     make_row_backward_terms,
 )
-from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.backends.cuda.target import Kernel
 
@@ -75,16 +74,23 @@ def gradient_plan(
     whole: bool,
 ) -> GradientPlan:
     """Return the plan for arrays of these elements, whose rows may all be `whole`."""
+    formula, parameters = norm.formula, norm.parameters
     shape = backward_shape(layout.width, element, whole=whole)
-    by_run = layout.shared and norm.parameters > 0
-    channels = layout.channels if norm.parameters else 1
-    terms, kernel, shape, strips = _kernels(norm, element, saved, weights, layout, shape)
-    # Nothing is added up over the rows of a loop but by columns: it is a part of its own.
-    alone = shape.pieces == 0
-    parts = layout.rows
-    if not alone:
-        parts = backward_parts(layout.rows, shape, 1 if by_run else channels, strips)
-    mean_share = 1.0 / layout.width if norm.formula.centred and not detached.mean else 0.0
+    by_run = layout.shared and parameters > 0
+    channels = layout.channels if parameters else 1
+    terms, strips = None, 1
+    if shape.pieces:
+        kernel = _in_registers(formula, element, saved, weights, parameters, shape)
+        parts = backward_parts(layout.rows, shape, 1 if by_run else channels)
+    elif by_run or not parameters:
+        shape, parts = run_shape(layout.width, layout.run, element, shape), layout.rows
+        kernel = _by_runs(formula, element, saved, weights, parameters, shape)
+    else:
+        terms, shape = _terms(formula, element, saved, weights, shape), strip_shape(shape)
+        kernel = _by_columns(formula, element, weights, parameters, shape)
+        strips = strips_of(layout.width, element, shape)
+        parts = backward_parts(layout.rows, shape, channels, strips)
+    mean_share = 1.0 / layout.width if formula.centred and not detached.mean else 0.0
     scale_share = 0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof)
     runs = layout.rows * layout.width // layout.run
     return GradientPlan(
@@ -97,24 +103,3 @@ def gradient_plan(
         (runs // channels, channels) if by_run else (parts // channels, channels * layout.width),
         layout.rows > ROWS_BETWEEN_FLUSHES * shape.teams * parts and not by_run,
     )
-
-
-def _kernels(
-    norm: Norm,
-    element: Element,
-    saved: Element,
-    weights: Weights,
-    layout: RowLayout,
-    shape: RowShape,
-) -> tuple[Kernel | None, Kernel, RowShape, int]:
-    """Return the kernels of rows of a shape; that of a block, and how many share a part of them."""
-    formula, parameters = norm.formula, norm.parameters
-    if shape.pieces:
-        kernel = _in_registers(formula, element, saved, weights, parameters, shape)
-        return None, kernel, shape, 1
-    if layout.shared or not parameters:
-        shape = run_shape(layout.width, layout.run, element, shape)
-        return None, _by_runs(formula, element, saved, weights, parameters, shape), shape, 1
-    terms, shape = _terms(formula, element, saved, weights, shape), strip_shape(shape)
-    kernel = _by_columns(formula, element, weights, parameters, shape)
-    return terms, kernel, shape, strips_of(layout.width, element, shape)

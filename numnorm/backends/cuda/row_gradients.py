@@ -61,14 +61,13 @@ def row_backward(
             more = *plan.sizes, *numbers, *plan.constants
             queue(plan.kernel, plan.blocks, x, (*inputs, *results), more)
         else:
-            _queue_by_columns(plan, layout, x, inputs, results, numbers)
+            _queue_by_columns(plan, x, inputs, results, numbers)
         gradients = _gradients(norm, plan, layout, x, weights, sums)
         return result(output, x, layout.order), *gradients
 
 
 def _queue_by_columns(
     plan: GradientPlan,
-    layout: RowLayout,
     x: DeviceArray,
     inputs: tuple[Any, ...],
     results: tuple[Any, ...],
@@ -76,18 +75,12 @@ def _queue_by_columns(
 ) -> None:
     """Queue the kernel that leaves the terms of wide rows, and the one that works by columns."""
     dy, source, _, _, gamma, beta = inputs
-    terms = x.owner.empty(x.array, (layout.rows, TERMS), x.element.working_name)
-    _, width, _, channels, _ = plan.sizes
-    more = width, channels, *numbers, *plan.constants
-    queue(plan.terms, layout.rows, x, (*inputs, terms), more)
     rows, width, _, channels, parts = plan.sizes
-    queue(
-        plan.kernel,
-        plan.blocks,
-        x,
-        (dy, source, gamma, beta, terms, *results),
-        (rows, width, channels, parts, *numbers),
-    )
+    terms = x.owner.empty(x.array, (rows, TERMS), x.element.working_name)
+    arrays, more = (*inputs, terms), (width, channels, *numbers, *plan.constants)
+    queue(plan.terms, rows, x, arrays, more)
+    arrays, more = (dy, source, gamma, beta, terms, *results), (rows, width, channels, parts)
+    queue(plan.kernel, plan.blocks, x, arrays, (*more, *numbers))
 
 
 def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
