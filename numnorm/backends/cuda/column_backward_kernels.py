@@ -12,10 +12,9 @@ from numnorm.backends.cuda.column_places import (
     make_write_across,
     make_write_along,
     slack,
-    working_element,
 )
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import FLOAT64, Element
+from numnorm.backends.cuda.elements import FLOAT64, Element, working_element
 from numnorm.backends.cuda.target import (
     Kernel,
     constant,

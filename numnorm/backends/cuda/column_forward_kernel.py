@@ -9,10 +9,9 @@ from numnorm.backends.cuda.column_places import (
     make_write_across,
     make_write_along,
     slack,
-    working_element,
 )
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.target import Kernel, cuda, device, make_load_one
 from numnorm.backends.scalars import channel_output
 

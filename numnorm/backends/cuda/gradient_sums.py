@@ -7,7 +7,7 @@ beta are sums of ``dy * xhat`` and of `dy`: over rows for each column, or over e
 from typing import Any
 
 from numnorm.backends.contract import Formula
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.row_columns import RowColumns, row_columns
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_weights import Weights
@@ -102,7 +102,7 @@ def make_run_gradient_sums(
     team, zero = shape.team, constant(element, 0.0)
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     sums_in_run = make_sums_in_run(formula, element, row_columns(element, shape))
-    store_one = make_store_one(FLOAT32 if element.working_name == "float32" else FLOAT64)
+    store_one = make_store_one(working_element(element))
     team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
 
     @device

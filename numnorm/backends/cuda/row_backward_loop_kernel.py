@@ -15,7 +15,7 @@ from typing import Any
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cuda.compensated_sums import make_add_each, make_joined
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.gradient_sums import (
     make_column_gradient_sums,
     make_run_weight,
@@ -51,10 +51,6 @@ def _columns_of_run(element: Element, shape: RowShape) -> RowColumns:
     return _columns(element, shape, _PIECES if few else 1)
 
 
-def _table(element: Element) -> Element:
-    return FLOAT32 if element.working_name == "float32" else FLOAT64
-
-
 def _make_read_run(formula: Formula, element: Element, columns: RowColumns) -> Any:
     """Return a device function that reads the thread's next columns of a run.
 
@@ -82,11 +78,8 @@ def _make_sums_of_runs(
     ``sums_of_runs(arrays, row, at, cut, terms, numbers, values, slopes, room)`` returns this
     thread's parts of the row's sums, and which half of the room is free.
     """
-    columns, working, zero = (
-        _columns_of_run(element, shape),
-        element.working,
-        constant(element, 0.0),
-    )
+    columns, working = _columns_of_run(element, shape), element.working
+    zero, table = constant(element, 0.0), working_element(element)
     team, teams, step = shape.team, shape.teams, columns.stride * columns.pieces
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     read_run, add_each = _make_read_run(formula, element, columns), make_add_each(4)
@@ -216,7 +209,7 @@ def make_row_backward_terms(
     weight_of = make_column_weight(element, weights.gamma, columns)
     bias_of = make_column_weight(element, weights.beta, columns)
     gradient_sums = make_column_gradient_sums(formula, element, 0, columns)
-    add_each, joined = make_add_each(2), make_joined(element, _table(element))
+    add_each, joined = make_add_each(2), make_joined(element, working_element(element))
     block_two_sums, room_size = make_team_two_sums(element, shape.threads), room_for_sums(shape)
     write_terms, zero = make_write_terms(element), constant(element, 0.0)
 

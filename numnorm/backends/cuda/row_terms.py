@@ -8,16 +8,12 @@ two that nobody reads.
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.row_parts import make_as_tuple
 from numnorm.backends.cuda.target import constant, device, make_load, make_store
 
 TERMS = 8
 _USED = 6
-
-
-def _table(element: Element) -> Element:
-    return FLOAT32 if element.working_name == "float32" else FLOAT64
 
 
 @functools.cache
@@ -26,7 +22,7 @@ def make_write_terms(element: Element) -> Any:
 
     `places` are `TERMS` numbers of the thread's own.
     """
-    of = _table(element)
+    of = working_element(element)
     store, as_tuple, vector, zero = make_store(of), make_as_tuple(of), of.vector, constant(of, 0.0)
 
     @device
@@ -44,7 +40,7 @@ def make_write_terms(element: Element) -> Any:
 @functools.cache
 def make_read_terms(element: Element) -> Any:
     """Return a device function ``read_terms(address, row, places) -> (terms, means)``."""
-    of = _table(element)
+    of = working_element(element)
     load, vector = make_load(of, unchanging=True), of.vector
 
     @device
