@@ -35,7 +35,7 @@ from numnorm.norms.affine import GAIN
 # Rows that take a block several turns, and several blocks by columns; the last ones in part.
 WHOLE, ANYWHERE = RowShape(64, 1, 0, True), RowShape(64, 1, 0, False)
 SHAPES = {"whole": (WHOLE, 1304), "odd": (ANYWHERE, 1003), "narrow": (WHOLE, 8)}
-ROWS = 5
+ROWS = 3
 
 
 def result_like(case, dy, x):
@@ -126,7 +126,7 @@ def test_in_place_without_gamma(name, place, order):
     check_all(found, expected, x.dtype, ROWS)
 
 
-@pytest.mark.parametrize("parts", [1, 3, 8])
+@pytest.mark.parametrize("parts", [1, 2, 8])
 def test_more_or_fewer_parts_than_rows(parts, order):
     shape, width = SHAPES["odd"]
     x, dy = draw(np.float32, ROWS, width), draw(np.float32, ROWS, width, seed=1)
@@ -235,7 +235,7 @@ RUNS = {
 
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 def test_group_norm(name, groups, dtype, order):
     dtype = element_type(dtype)
     shape, inner = RUNS[name]
