@@ -136,15 +136,13 @@ def test_more_or_fewer_parts_than_rows(parts, order):
 
 @pytest.mark.parametrize("name", ["narrow", "odd"])
 def test_more_rows_than_are_summed_up_in_one_go(name, order):
-    shape, width = SHAPES[name][0], 8
-    rows = 9 * ROWS_BETWEEN_FLUSHES + 7
-    x, dy = draw(np.float32, rows, width), draw(np.float32, rows, width, mean=30, seed=1)
-    _, sums = of_columns(Case(shape, parts=1), dy, x, *statistics(x))
-    expected = reference.layer_norm_backward(dy, x)[1:]
-    # As in registers: the sum of 32 rows is off by an eps of it or less by far.
-    bound = 2 * np.finfo(np.float32).eps * np.abs(dy).sum(0)
-    for one, of in zip(sums[:, 0], expected, strict=True):
-        assert np.all(np.abs(one - of) <= bound)
+    """None of the ones that 32 rows add up to, and that float32 has no place for, is lost."""
+    shape, count = SHAPES[name][0], ROWS_BETWEEN_FLUSHES
+    x, dy = draw(np.float32, 9 * count, 8), np.full((9 * count, 8), 1 / count, np.float32)
+    dy[:count] = 0
+    dy[0] = 2**25
+    dbeta = gradients(Case(shape, parts=1), dy, x, *statistics(x))[2]
+    np.testing.assert_array_equal(dbeta, 2**25 + 8)
 
 
 def test_rms_norm(order):
@@ -310,17 +308,22 @@ def test_a_detached_statistic_passes_no_nan_on(order):
 
 
 def test_sums_of_a_long_run(order):
-    """Of 8000 numbers for one thread, which would be off by dozens if they were added in turn."""
-    width = 32000
-    x, dy = draw(np.float32, 1, width), draw(np.float32, 1, width, mean=30, seed=1)
+    """None of the ones that a thread adds to many, and that float32 has no place for, is lost."""
+    x, dy = draw(np.float32, 1, 9 * 16), np.full((1, 9 * 16), 1 / 4, np.float32)
+    dy[0, :16] = 0
+    dy[0, 0] = 2**25
     case = Case(RowShape(4, 8, 0, False), shared=True)
-    dx, sums = of_runs(case, dy, x, *statistics(x))
-    expected = reference.layer_norm_backward(dy, x)
-    check(dx, expected[0], x.dtype)
-    # A thread's four numbers are added in float32, and so are the four threads' sums.
-    bound = 2 * np.finfo(np.float32).eps * np.abs(dy).sum()
-    for one, of in zip(sums, expected[1:], strict=True):
-        assert abs(one.item() - of.sum()) <= bound
+    dbeta = gradients(case, dy, x, *statistics(x))[2]
+    np.testing.assert_array_equal(dbeta, 2**25 + 4 * 8)
+
+
+@pytest.mark.parametrize("kernels", [of_columns, of_runs])
+def test_sums_of_a_wide_row(kernels, order):
+    """A gradient that is constant has a mean that is, though each sum of its is rounded alike."""
+    x, dy = draw(np.float32, 1, 16000), np.full((1, 16000), 1.7, np.float32)
+    mean, rstd = statistics(x)
+    dx, _ = kernels(Case(RowShape(32, 1, 0, False), parameters=1, parts=1), dy, x, mean, rstd)
+    assert np.all(np.abs(dx) <= 4 * np.finfo(np.float32).eps * rstd)
 
 
 def test_an_infinite_gradient_of_a_run_is_infinite(order):
