@@ -90,6 +90,47 @@ def row_gradient_kernels():
     yield backward(ADA.formula, FLOAT32, 0, False, 256, 1, 4, True)
 
 
+def wide_row_gradient_kernels():
+    """The kernels of the gradients of rows that are read in a loop."""
+    from numnorm.backends.cuda import row_backward_loop_kernel as loop
+    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.row_backward_columns_kernel import make_row_backward_columns
+    from numnorm.backends.cuda.row_shape import RowShape
+    from numnorm.backends.cuda.row_weights import Weights
+    from numnorm.norms.ada import ADA
+    from numnorm.norms.affine import AFFINE, GAIN
+
+    def name_of(kind, formula, element, shape):
+        place = "whole" if shape.whole else "any"
+        threads = f"{shape.team} × {shape.teams} threads"
+        return f"wide row backward {kind} {formula.name} {element.name}, {threads}, {place}"
+
+    def by_runs(formula, element, parameters, *shape):
+        shape = RowShape(*shape)
+        weights = Weights(element if parameters else None, None, shared=parameters > 0)
+        kernel = loop.make_row_backward_loop(formula, element, FLOAT64, weights, parameters, shape)
+        return name_of("by run", formula, element, shape), kernel
+
+    def terms(formula, element, whole):
+        shape, weights = RowShape(512, 1, 0, whole), Weights(element, None)
+        kernel = loop.make_row_backward_terms(formula, element, FLOAT64, weights, shape)
+        return name_of("terms", formula, element, shape), kernel
+
+    def by_columns(formula, element, parameters, whole):
+        shape, weights = RowShape(128, 1, 1, whole), Weights(element, None)
+        kernel = make_row_backward_columns(formula, element, weights, parameters, shape)
+        return name_of("by column", formula, element, shape), kernel
+
+    for element, whole in itertools.product(ELEMENTS.values(), (True, False)):
+        yield by_runs(AFFINE, element, 2, 512, 1, 0, whole)
+        yield by_runs(AFFINE, element, 2, 32, 16, 0, whole)
+        yield terms(AFFINE, element, whole)
+        yield by_columns(AFFINE, element, 2, whole)
+    yield terms(GAIN, FLOAT32, True)
+    yield by_columns(GAIN, FLOAT32, 1, True)
+    yield by_runs(ADA.formula, FLOAT32, 0, 512, 1, 0, True)
+
+
 def column_kernels():
     """The kernels of channels: across rows of them, and along what lies beside each other."""
     from numnorm.arguments import ColumnLayout
@@ -145,7 +186,13 @@ def statistic_kernels():
     yield "statistics merged in order, float64", make_merged_moments(IN_ORDER)
 
 
-FAMILIES = (row_kernels, row_gradient_kernels, column_kernels, statistic_kernels)
+FAMILIES = (
+    row_kernels,
+    row_gradient_kernels,
+    wide_row_gradient_kernels,
+    column_kernels,
+    statistic_kernels,
+)
 
 
 def of_capability(capability):

@@ -11,10 +11,9 @@ from numnorm.backends.cuda.column_places import (
     make_read_terms,
     make_write_along,
     make_write_piece,
-    working_element,
 )
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import FLOAT64, Element
+from numnorm.backends.cuda.elements import FLOAT64, Element, working_element
 from numnorm.backends.cuda.target import (
     Kernel,
     constant,

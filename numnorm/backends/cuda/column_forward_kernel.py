@@ -8,10 +8,9 @@ from numnorm.backends.cuda.column_places import (
     make_read_terms,
     make_write_along,
     make_write_piece,
-    working_element,
 )
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.target import Kernel, cuda, device, make_load_one
 from numnorm.backends.scalars import channel_output
 

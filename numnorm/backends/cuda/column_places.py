@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.row_parts import make_as_tuple
 from numnorm.backends.cuda.target import (
     constant,
@@ -21,11 +21,6 @@ from numnorm.backends.cuda.target import (
     make_store,
     make_store_one,
 )
-
-
-def working_element(element: Element) -> Element:
-    """Return the element whose type is the one that another is computed in."""
-    return FLOAT32 if element.working_name == "float32" else FLOAT64
 
 
 @functools.cache
