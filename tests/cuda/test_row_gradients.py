@@ -18,7 +18,8 @@ def gradients(library, norm, dtype, shape=None, detach=None, in_place=False):
     given, _, count, options = NORMS[norm]
     shape = shape or given
     x, dy = draw(shape, dtype), draw(shape, dtype, 9)
-    of_parameters = shape[-1:] if norm in ("layer_norm", "rms_norm") else shape[1:2]
+    axes = {"layer_norm": slice(-1, None), "rms_norm": slice(-1, None), "weight_norm": slice(1)}
+    of_parameters = shape[axes.get(norm, slice(1, 2))]  # else those of channels
     gamma = [draw(of_parameters, dtype, 1)] if count else []
     forward, backward = (getattr(numnorm, f"{norm}_{way}") for way in ("forward", "backward"))
     arrays = [library.take(array) for array in (x, *gamma)]
