@@ -18,6 +18,7 @@ from numnorm.backends.cuda.row_gradient_plans import GradientPlan, gradient_plan
 from numnorm.backends.cuda.row_terms import TERMS
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.backends.cuda.rows import all_whole, weight_of
+from numnorm.backends.cuda.target import Kernel
 
 
 def row_backward(
@@ -61,12 +62,13 @@ def row_backward(
             more = *plan.sizes, *numbers, *plan.constants
             queue(plan.kernel, plan.blocks, x, (*inputs, *results), more)
         else:
-            _queue_by_columns(plan, x, inputs, results, numbers)
+            _queue_by_columns(plan.terms, plan, x, inputs, results, numbers)
         gradients = _gradients(norm, plan, layout, x, weights, sums)
         return result(output, x, layout.order), *gradients
 
 
 def _queue_by_columns(
+    first: Kernel,
     plan: GradientPlan,
     x: DeviceArray,
     inputs: tuple[Any, ...],
@@ -78,7 +80,7 @@ def _queue_by_columns(
     rows, width, _, channels, parts = plan.sizes
     terms = x.owner.empty(x.array, (rows, TERMS), x.element.working_name)
     arrays, more = (*inputs, terms), (width, channels, *numbers, *plan.constants)
-    queue(plan.terms, rows, x, arrays, more)
+    queue(first, rows, x, arrays, more)
     arrays, more = (dy, source, gamma, beta, terms, *results), (rows, width, channels, parts)
     queue(plan.kernel, plan.blocks, x, arrays, (*more, *numbers))
 
