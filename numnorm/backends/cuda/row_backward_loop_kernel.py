@@ -47,6 +47,7 @@ def _columns(element: Element, shape: RowShape, pieces: int) -> RowColumns:
 
 
 def _columns_of_run(element: Element, shape: RowShape) -> RowColumns:
+    """Return what a thread holds at a time of a run."""
     few = shape.whole and element.itemsize > 2
     return _columns(element, shape, _PIECES if few else 1)
 
