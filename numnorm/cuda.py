@@ -6,7 +6,6 @@ compiler; each function of it needs numba-cuda. ::
 
     import numpy as np
     from numba import cuda
-
     import numnorm.cuda
 
     THREADS, SLOTS = 128, 8  # rows of up to 1024 elements, one a block
@@ -26,7 +25,7 @@ compiler; each function of it needs numba-cuda. ::
             if column < width:
                 y[row, column] = values[k]
 
-    add_and_normalize[rows, THREADS](x, residual, gamma, beta, y)
+    add_and_normalize[x.shape[0], THREADS](x, residual, gamma, beta, y)
 
 **Teams.** A team of 32 threads is a warp, and a block may have several, with a row each; so may a
 warp have several teams of 16 or less. A wider team is a whole block, of exactly so many threads.
@@ -34,7 +33,9 @@ A team's threads are neighbours along ``threadIdx.x``.
 
 **Elements.** Element k of a team's thread t is column ``t + k * threads`` of the row, so that
 neighbours read and write neighbours. Elements from `width` on are neither read nor written. Make
-the array in your kernel by ``cuda.local.array(slots, dtype)``; up to 32 slots stay in registers.
+the array in your kernel by ``cuda.local.array(slots, dtype)``: up to 32 elements stay in registers,
+in all of a kernel's arrays together up to some 100. A block of 1024 threads has 64 registers for
+each of them: tell the compiler by ``@cuda.jit(launch_bounds=1024)``.
 
 **Every thread of the block must make the call**, with one width for its team, because its threads
 exchange sums. A team without a row of its own calls with a width of 0.

@@ -269,7 +269,12 @@ class Kernel:
         if len(arguments) != len(self.parameters):
             raise SimulationError("another number of arguments than of parameters")
         pairs = zip(self.parameters, arguments, strict=True)
-        run(self.function, [_CONVERSIONS[kind](value) for kind, value in pairs], blocks, self.threads)
+        run(
+            self.function,
+            [_CONVERSIONS[kind](value) for kind, value in pairs],
+            blocks,
+            self.threads,
+        )
 
 
 def run(function, arguments, blocks, threads):

@@ -1,0 +1,44 @@
+"""`numba.cuda` as somebody's own kernels use it, on the device in Python."""
+
+import sys
+from types import ModuleType
+from unittest import mock
+
+import numpy as np
+import simulated_target
+
+
+class _Array(np.ndarray):
+    def copy_to_host(self):
+        return np.array(self)
+
+
+class _Kernel:
+    def __init__(self, function):
+        self.py_func = function
+
+    def __getitem__(self, shape):
+        blocks, threads = shape
+        return lambda *arguments: simulated_target.run(self.py_func, arguments, blocks, threads)
+
+
+class _Cuda(type(simulated_target.cuda)):
+    @staticmethod
+    def jit(function=None, *, device=False):
+        make = simulated_target.device if device else _Kernel
+        return make if function is None else make(function)
+
+    @staticmethod
+    def to_device(host):
+        return np.array(host).view(_Array)
+
+    @staticmethod
+    def device_array(shape, dtype):
+        return np.full(shape, np.nan, dtype).view(_Array)
+
+
+def instead_of_numba():
+    """Return a context in which sources that import Numba get this."""
+    found = ModuleType("numba")
+    found.cuda = _Cuda()
+    return mock.patch.dict(sys.modules, numba=found)
