@@ -10,7 +10,6 @@ import numpy as np
 from numba import cuda
 from scipy.special import erf
 
-import numnorm
 import numnorm.cuda
 
 THREADS, SLOTS = 256, 4  # rows of up to 1024 elements, one a block
@@ -101,15 +100,18 @@ def fused(x, bias, gamma, beta, dy):
 
 
 def one_by_one(x, bias, gamma, beta, dy):
-    """Return the same, computed on the host in float64."""
+    """Return the same, computed by NumPy in float64."""
     x, bias, gamma, beta, dy = (np.float64(array) for array in (x, bias, gamma, beta, dy))
     value = x + bias
     below = (1 + erf(value * math.sqrt(0.5))) / 2
     density = np.exp(-value * value / 2) / math.sqrt(2 * math.pi)
-    y, mean, rstd = numnorm.layer_norm_forward(value * below, gamma, beta, eps=float(EPS))
-    slope, dgamma, dbeta = numnorm.layer_norm_backward(dy, value * below, mean, rstd, gamma)
+    gelu = value * below
+    rstd = 1 / np.sqrt(gelu.var(1, keepdims=True) + EPS)
+    xhat = (gelu - gelu.mean(1, keepdims=True)) * rstd
+    g = dy * gamma
+    slope = rstd * (g - g.mean(1, keepdims=True) - xhat * (g * xhat).mean(1, keepdims=True))
     dx = slope * (below + value * density)
-    return y, dx, dgamma, dbeta, dx.sum(0)
+    return xhat * gamma + beta, dx, (dy * xhat).sum(0), dy.sum(0), dx.sum(0)
 
 
 def main(rows=512, width=1000):

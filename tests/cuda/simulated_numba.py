@@ -1,8 +1,8 @@
 """`numba.cuda` as somebody's own kernels use it, on the device in Python."""
 
+import contextlib
 import sys
 from types import ModuleType
-from unittest import mock
 
 import numpy as np
 import simulated_target
@@ -37,8 +37,15 @@ class _Cuda(type(simulated_target.cuda)):
         return np.full(shape, np.nan, dtype).view(_Array)
 
 
+@contextlib.contextmanager
 def instead_of_numba():
-    """Return a context in which sources that import Numba get this."""
-    found = ModuleType("numba")
+    """Let sources that import Numba have this."""
+    numba, found = sys.modules.get("numba"), ModuleType("numba")
     found.cuda = _Cuda()
-    return mock.patch.dict(sys.modules, numba=found)
+    sys.modules["numba"] = found
+    try:
+        yield
+    finally:
+        del sys.modules["numba"]
+        if numba is not None:
+            sys.modules["numba"] = numba
