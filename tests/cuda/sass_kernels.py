@@ -123,7 +123,14 @@ def column_kernels():
             yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
 
 
-FAMILIES = (row_kernels, row_gradient_kernels, column_kernels)
+def user_kernels():
+    """Those that somebody else may write with the device functions for rows."""
+    import user_kernels
+
+    yield from user_kernels.kernels()
+
+
+FAMILIES = (row_kernels, row_gradient_kernels, column_kernels, user_kernels)
 
 
 def of_capability(capability):
