@@ -37,11 +37,12 @@ the array in your kernel by ``cuda.local.array(slots, dtype)``: up to 32 element
 in all of a kernel's arrays together up to some 100. A block of 1024 threads has 64 registers for
 each of them: tell the compiler by ``@cuda.jit(launch_bounds=1024)``.
 
-**Every thread of the block must make the call**, with one width for its team, because its threads
-exchange sums. A team without a row of its own calls with a width of 0.
+**Every thread must make the call**: all of a warp, and for a wider team all of the block, because
+they exchange sums. A team without a row of its own calls with a width of 0, and nothing is saved
+of what it returns.
 
 Any number of calls may follow one another without a barrier between them. For teams wider than a
-warp the functions bring shared memory of their own along, at most 768 bytes of float32.
+warp the functions bring shared memory of their own along, at most 1 KiB for float32.
 
 The results are those of `numnorm.layer_norm` and its like, with the same accuracy at any offset
 and scale, and nothing depends on the order of threads. NaN and infinity stay in their row. The
