@@ -334,7 +334,7 @@ def check_float(name: str, dtype: np.dtype[Any]) -> None:
         raise TypeError(f"{name} must hold real numbers, got dtype {_dtype_text(dtype)}")
 
 
-def check_dtype(dtype: Any) -> np.dtype[Any]:
+def check_dtype(dtype: Any, among: tuple[str, ...] = FLOATS) -> np.dtype[Any]:
     """Return a float dtype, in the native byte order."""
     found: Any = None
     got = brief(dtype)
@@ -342,8 +342,8 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
         with contextlib.suppress(TypeError, ValueError):
             found = np.dtype(dtype)
             got = found.name
-    if found is None or found.name not in FLOATS:
-        raise TypeError(f"dtype must be {', '.join(FLOATS[:-1])} or {FLOATS[-1]}, got {got}")
+    if found is None or found.name not in among:
+        raise TypeError(f"dtype must be {', '.join(among[:-1])} or {among[-1]}, got {got}")
     checked: np.dtype[Any] = found.newbyteorder("=")
     return checked
 

@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import json
+import operator
 import pickle
 import re
 import sys
@@ -15,12 +16,15 @@ import pytest
 from every_call import in_new_process
 
 import numnorm
+import numnorm.cuda
 
 PACKAGE = Path(numnorm.__file__).parent
 SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in SOURCES.items()}
 
 FUNCTIONS = [name for name in numnorm.__all__ if inspect.isroutine(getattr(numnorm, name))]
+# Those that make functions for kernels of the user's own.
+MAKERS = [f"cuda.{name}" for name in numnorm.cuda.__all__ if name.endswith("_row")]
 NORMS = [name for name in FUNCTIONS if name.endswith("_norm")]
 
 LONGEST = 60
@@ -40,9 +44,10 @@ def imported_names(script):
     return set(json.loads(printed))
 
 
-def test_import_loads_nothing_but_numpy():
+@pytest.mark.parametrize("module", ["numnorm", "numnorm.cuda"])
+def test_import_loads_nothing_but_numpy(module):
     # All that NumPy imports is there anyway.
-    loaded = imported_names("import numnorm") - imported_names("import numpy")
+    loaded = imported_names(f"import {module}") - imported_names("import numpy")
     packages = {name.partition(".")[0] for name in loaded}
     assert packages - sys.stdlib_module_names == {"numnorm"}
 
@@ -89,6 +94,13 @@ def test_direction_of_imports(name):
         registry = {"numnorm.backends.backend_for", "numnorm.backends.backend_of"}
         assert backends <= {"numnorm.backends", *registry}
         assert not imported_within(name, "numnorm.commands")
+    if room == "cuda.py":
+        # It hands formulas to one backend, whose parts it asks for by name.
+        allowed = ("numnorm.backends.contract", "numnorm.backends.cuda.part")
+        backends = imported_within(name, "numnorm.backends") - imported_within(name, *allowed)
+        assert backends == {"numnorm.backends.cuda"}
+    else:
+        assert not imported_within(name, "numnorm.cuda")
     if room == "__init__.py":
         assert not imported_within(name, "numnorm.backends", "numnorm.commands")
     if room not in ("commands", "__main__.py"):
@@ -215,9 +227,9 @@ def section(docstring, title):
     return found.group(1) if found else ""
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", FUNCTIONS + MAKERS)
 def test_docstring_has_every_parameter_and_an_example(name):
-    function = getattr(numnorm, name)
+    function = operator.attrgetter(name)(numnorm)
     docstring = inspect.getdoc(function)
     heads = re.findall(r"^(\w[\w, ]*?)(?: :.*)?$", section(docstring, "Parameters"), re.MULTILINE)
     documented = [parameter for head in heads for parameter in re.split(r",\s*", head)]
@@ -230,7 +242,7 @@ def test_docstring_has_every_parameter_and_an_example(name):
 NEED_NOT = {"ES01", "GL01", "GL02", "GL03", "PR04", "PR08", "PR09", "RT03", "RT04", "RT05", "SA01"}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", FUNCTIONS + MAKERS)
 def test_numpydoc_finds_nothing(name):
     validate = pytest.importorskip("numpydoc.validate").validate
     findings = validate(f"numnorm.{name}")["errors"]

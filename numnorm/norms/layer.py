@@ -8,15 +8,15 @@ from numnorm.norms.affine import AFFINE
 from numnorm.norms.over_axis import over_axis
 from numnorm.norms.results import Gradients, Normalized
 
-_LAYER = Norm(AFFINE, parameters=2)
+LAYER = Norm(AFFINE, parameters=2)
 
-_DETACHED = {
+DETACHED = {
     None: Detached(),
     "mean": Detached(mean=True),
     "scale": Detached(scale=True),
     "both": Detached(mean=True, scale=True),
 }
-_CHOICES = tuple(_DETACHED)
+DETACHABLE = tuple(DETACHED)
 
 
 def layer_norm(
@@ -79,7 +79,7 @@ def layer_norm(
            [-0.7071, -0.7071,  1.4142]])
     """
     backend, x, layout, scaling = over_axis(x, axis, eps)
-    return backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, False)[0]
+    return backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, False)[0]
 
 
 def layer_norm_forward(
@@ -110,7 +110,7 @@ def layer_norm_forward(
     Normalized(y=array([[-1.,  1.]]), mean=array([2.]), rstd=array([1.]))
     """
     backend, x, layout, scaling = over_axis(x, axis, eps)
-    return Normalized(*backend.row_forward(_LAYER, x, gamma, beta, layout, scaling, out, True))
+    return Normalized(*backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, True))
 
 
 def layer_norm_backward(
@@ -177,9 +177,7 @@ def layer_norm_backward(
     (array([[ 0.2291, -0.3436,  0.1145]]), array([1., 0., 0.]))
     """
     backend, x, layout, scaling = over_axis(x, axis, 0.0)
-    detached = _DETACHED[None if detach is None else check_choice("detach", detach, _CHOICES)]
+    detached = DETACHED[None if detach is None else check_choice("detach", detach, DETACHABLE)]
     return Gradients(
-        *backend.row_backward(
-            _LAYER, dy, x, mean, rstd, gamma, None, layout, scaling, detached, out
-        )
+        *backend.row_backward(LAYER, dy, x, mean, rstd, gamma, None, layout, scaling, detached, out)
     )

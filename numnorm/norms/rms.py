@@ -8,7 +8,7 @@ from numnorm.norms.affine import GAIN
 from numnorm.norms.over_axis import over_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
 
-_RMS = Norm(GAIN, parameters=1)
+RMS = Norm(GAIN, parameters=1)
 
 
 def rms_norm(
@@ -53,7 +53,7 @@ def rms_norm(
     array([[0.8485, 1.1314]])
     """
     backend, x, layout, scaling = over_axis(x, axis, eps)
-    return backend.row_forward(_RMS, x, gamma, None, layout, scaling, out, False)[0]
+    return backend.row_forward(RMS, x, gamma, None, layout, scaling, out, False)[0]
 
 
 def rms_norm_forward(
@@ -78,7 +78,7 @@ def rms_norm_forward(
     RmsNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
     """
     backend, x, layout, scaling = over_axis(x, axis, eps)
-    y, _, rstd = backend.row_forward(_RMS, x, gamma, None, layout, scaling, out, True)
+    y, _, rstd = backend.row_forward(RMS, x, gamma, None, layout, scaling, out, True)
     return RmsNormalized(y, rstd)
 
 
@@ -127,6 +127,6 @@ def rms_norm_backward(
     """
     backend, x, layout, scaling = over_axis(x, axis, 0.0)
     dx, dgamma, _ = backend.row_backward(
-        _RMS, dy, x, None, rstd, gamma, None, layout, scaling, Detached(), out
+        RMS, dy, x, None, rstd, gamma, None, layout, scaling, Detached(), out
     )
     return RmsGradients(dx, dgamma)

@@ -186,12 +186,20 @@ def statistic_kernels():
     yield "statistics merged in order, float64", make_merged_moments(IN_ORDER)
 
 
+def user_kernels():
+    """Those that somebody else may write with the device functions for rows."""
+    import user_kernels
+
+    yield from user_kernels.kernels()
+
+
 FAMILIES = (
     row_kernels,
     row_gradient_kernels,
     wide_row_gradient_kernels,
     column_kernels,
     statistic_kernels,
+    user_kernels,
 )
 
 

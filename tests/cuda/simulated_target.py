@@ -109,6 +109,8 @@ def _narrowed(values, element):
 
 
 def device(function):
+    # Each is compiled by itself, also where it differs from another in what it closes over alone.
+    function.__code__ = function.__code__.replace()
     return function
 
 
@@ -148,7 +150,7 @@ class _Thread:
         return self.brings
 
 
-_current = SimpleNamespace(thread=None, block=0, blocks=1, shared=None)
+_current = SimpleNamespace(thread=None, block=0, blocks=1, threads=1, shared=None)
 
 
 def _ordered(items):
@@ -217,7 +219,7 @@ def _poisoned(count, dtype):
 
 def _shared_array(count, dtype):
     caller = sys._getframe(1)
-    key = caller.f_code, caller.f_lineno
+    key = id(caller.f_code), caller.f_lineno
     if key not in _current.shared:
         _current.shared[key] = _poisoned(count, dtype)
     return _current.shared[key]
@@ -243,6 +245,10 @@ class _Cuda:
         return SimpleNamespace(x=_current.block)
 
     @property
+    def blockDim(self):
+        return SimpleNamespace(x=_current.threads)
+
+    @property
     def gridDim(self):
         return SimpleNamespace(x=_current.blocks)
 
@@ -263,11 +269,20 @@ class Kernel:
         if len(arguments) != len(self.parameters):
             raise SimulationError("another number of arguments than of parameters")
         pairs = zip(self.parameters, arguments, strict=True)
-        values = [_CONVERSIONS[kind](value) for kind, value in pairs]
-        _current.blocks = blocks
-        for block in _ordered(range(blocks)):
-            _current.block, _current.shared = block, {}
-            _run_block(self.function, values, self.threads)
+        run(
+            self.function,
+            [_CONVERSIONS[kind](value) for kind, value in pairs],
+            blocks,
+            self.threads,
+        )
+
+
+def run(function, arguments, blocks, threads):
+    """Run a kernel of any arguments."""
+    _current.blocks, _current.threads = blocks, threads
+    for block in _ordered(range(blocks)):
+        _current.block, _current.shared = block, {}
+        _run_block(function, arguments, threads)
 
 
 # Devices

@@ -58,3 +58,14 @@ def test_whole_rows_are_read_and_written_16_bytes_at_a_time(capability):
 def test_no_kernel_has_atomic_operations(capability):
     for name, found in compiled(capability).items():
         assert matching(found["operations"], "ATOM", "RED") == 0, name
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_kernels_of_users_hold_rows_in_registers(capability):
+    found = {name: of for name, of in compiled(capability).items() if name.startswith("user's")}
+    assert found
+    for name, of in found.items():
+        assert of["stack"] == matching(of["operations"], "LDL", "STL") == 0, name
+        if "float32" in name and "forward" in name:  # which saves no statistics
+            converted = [operation for operation in of["operations"] if "F64" in operation]
+            assert not converted and matching(of["operations"], *DOUBLE) == 0, name

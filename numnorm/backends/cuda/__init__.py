@@ -34,12 +34,16 @@ def __getattr__(name: str) -> Any:
 
 
 def _found(name: str) -> Any:
+    return getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)
+
+
+def part(module: str, wanted: str) -> Any:
+    """Return a module of this package, which all of what is wanted needs a compiler for."""
     try:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        return importlib.import_module(f"{__name__}.{module}")
     except ImportError as error:
         raise ImportError(
-            "arrays of a CUDA device need numba-cuda: pip install 'numnorm[cu13]', "
-            "or 'numnorm[cu12]' for CUDA 12"
+            f"{wanted} need numba-cuda: pip install 'numnorm[cu13]', or 'numnorm[cu12]' for CUDA 12"
         ) from error
 
 

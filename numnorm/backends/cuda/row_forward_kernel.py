@@ -8,6 +8,7 @@ from numnorm.backends.cuda.row_parts import make_as_tuple, make_read, make_shift
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_statistics import make_inverse_deviation, make_power_of_two
 from numnorm.backends.cuda.row_weights import Weights, make_weight
+from numnorm.backends.cuda.saved_statistics import make_joined_statistics
 from numnorm.backends.cuda.target import (
     Kernel,
     constant,
@@ -188,17 +189,12 @@ def make_row_forward(
 
 def make_save(formula: Formula, element: Element, saved: Element) -> Any:
     """Return a device function that stores a row's mean and rstd; 1 / rstd where there is none."""
-    store, kind, zero = make_store_one(saved), saved.working, constant(saved, 0.0)
-    one, centred = constant(element, 1.0), formula.centred
-    unit = constant(saved, 1.0)
+    store, joined = make_store_one(saved), make_joined_statistics(formula, element, saved)
 
     @device
     def save(mean, rstd, row, high, low, factor, scale):
-        reciprocal = kind(factor) * kind(scale)
+        middle, reciprocal = joined(high, low, factor, scale)
         store(rstd, row, reciprocal)
-        if centred:
-            store(mean, row, (kind(high) + kind(low)) * kind(one / scale))
-        else:
-            store(mean, row, zero if reciprocal == zero else unit / reciprocal)
+        store(mean, row, middle)
 
     return save

@@ -1,4 +1,4 @@
-"""What the backward pass makes of the statistics that the forward pass saved."""
+"""What the forward pass saves of a row, and what the backward pass makes of it."""
 
 import functools
 from typing import Any
@@ -19,10 +19,28 @@ from numnorm.backends.cuda.target import (
 def make_saved_statistics(formula: Formula, element: Element, saved: Element) -> Any:
     """Return a device function ``statistics(mean, rstd, row) -> (scale, high, low, factor)``.
 
+    It finds in memory what `make_split_statistics` splits.
+    """
+    load, none = make_load_one(saved), constant(saved, 0.0)
+    centred, split = formula.centred, make_split_statistics(formula, element, saved)
+
+    @device
+    def statistics(mean, rstd, row):
+        # Both are asked for before the first is looked at.
+        found, middle = load(rstd, row), load(mean, row) if centred else none
+        return split(middle, found)
+
+    return statistics
+
+
+@functools.cache
+def make_split_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+    """Return a device function ``split(mean, rstd) -> (scale, high, low, factor)``.
+
     They are of the working type: ``((x * scale - high) - low) * factor`` is the normalized value,
     and rstd is ``factor * scale``. The scale is 1 where rstd fits the working type well.
     """
-    load, kind, wide = make_load_one(saved), element.working, saved.working
+    kind, wide = element.working, saved.working
     exponent_of, most = exponent(saved), element.largest_exponent
     scaled, saved_scaled = times_power_of_two(element), times_power_of_two(saved)
     zero, one = constant(element, 0.0), constant(element, 1.0)
@@ -31,21 +49,38 @@ def make_saved_statistics(formula: Formula, element: Element, saved: Element) ->
     centred = formula.centred
 
     @device
-    def statistics(mean, rstd, row):
-        # Both are asked for before the first is looked at.
-        found, middle = load(rstd, row), load(mean, row) if centred else none
+    def split(mean, rstd):
         scale, back = one, unit
-        if none < found < infinity and not least < found < largest:
-            power = min(max(exponent_of(found), -most), most)
+        if none < rstd < infinity and not least < rstd < largest:
+            power = min(max(exponent_of(rstd), -most), most)
             scale, back = scaled(one, power), saved_scaled(unit, -power)
-        factor = kind(found * back)
+        factor = kind(rstd * back)
         if not centred:
             return scale, zero, zero, factor
-        middle *= wide(scale)
+        middle = mean * wide(scale)
         high = kind(middle)
         return scale, high, kind(middle - wide(high)), factor
 
-    return statistics
+    return split
+
+
+@functools.cache
+def make_joined_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+    """Return a device function ``joined(high, low, factor, scale) -> (mean, rstd)``, to be saved.
+
+    Where there is no mean, it is 1 / rstd.
+    """
+    kind, zero, unit = saved.working, constant(saved, 0.0), constant(saved, 1.0)
+    one, centred = constant(element, 1.0), formula.centred
+
+    @device
+    def joined(high, low, factor, scale):
+        rstd = kind(factor) * kind(scale)
+        if centred:
+            return (kind(high) + kind(low)) * kind(one / scale), rstd
+        return zero if rstd == zero else unit / rstd, rstd
+
+    return joined
 
 
 @functools.cache
