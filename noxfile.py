@@ -150,7 +150,8 @@ def onnxruntime(session: nox.Session) -> None:
 def sass(session: nox.Session) -> None:
     """Compile every kernel for GPUs that are not there, and look at their machine code."""
     session.install(".[cu13,test]", "nvidia-cuda-nvdisasm>=13,<14")
-    session.run("pytest", "tests/cuda", "-m", "sass", *session.posargs)
+    workers = ["-n", "2", "--dist", "loadgroup"]
+    session.run("pytest", "tests/cuda", "-m", "sass", *workers, *session.posargs)
 
 
 @nox.session(default=False)

@@ -8,8 +8,12 @@ from sass_kernels import DOUBLE, matching, wide
 
 pytestmark = pytest.mark.sass
 
-# The oldest that there is a compiler for, and two that most people have.
-CAPABILITIES = ("7.5", "8.0", "9.0")
+# The oldest that there is a compiler for, and two that most people have. To compile all kernels
+# for one takes minutes: several workers share them out by capability, and none does it twice.
+CAPABILITIES = [
+    pytest.param(capability, marks=pytest.mark.xdist_group(capability))
+    for capability in ("7.5", "8.0", "9.0")
+]
 # Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
 MOST_REGISTERS = 128
 # A few words that do not fit beside the sums of the widest rows' gradients, or that are saved
