@@ -289,6 +289,8 @@ def is_masked(kind: type) -> bool:
 def is_surprising(value: Any) -> bool:
     """Return whether an object must not be turned into a NumPy array silently."""
     # A graph would be computed and a device array copied behind the caller's back.
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
     return is_masked(type(value)) or hasattr(value, "__dask_graph__") or is_on_device(value)
 
 
@@ -301,7 +303,18 @@ def is_on_device(value: Any) -> bool:
             kind = ask()[0]
             if getattr(kind, "value", kind) in _CUDA_KINDS:
                 return True
-    return hasattr(value, "__cuda_array_interface__")
+    with contextlib.suppress(Exception):  # so may this
+        return hasattr(value, "__cuda_array_interface__")
+    return True
+
+
+def check_on_host(name: str, value: Any) -> None:
+    """Raise if an array is on a device, where others of the call are not."""
+    if is_on_device(value):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise TypeError(
+            f"{name} must be in the host's memory, as other arrays are, got a {kind} on a device"
+        )
 
 
 def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
@@ -313,6 +326,7 @@ def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     except (TypeError, ValueError, RuntimeError):
         array = np.asarray(None)
     if array.shape == () and array.dtype == object:
+        check_on_host(name, value)
         raise TypeError(
             f"{name} must be an array or turn into one, got an object of type "
             f"{type(value).__name__}"

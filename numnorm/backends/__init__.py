@@ -62,8 +62,8 @@ def backend_of(kind: Any) -> Backend | None:
 
 def _as_numpy(array: Any, name: str) -> np.ndarray[Any, Any]:
     plain = isinstance(array, list | tuple | int | float | np.generic)
-    like = hasattr(array, "__array__") and not is_surprising(array)
-    if plain or like:
+    like = hasattr(array, "__array__")
+    if (plain or like) and not is_surprising(array):
         try:
             return np.asarray(array)
         except (TypeError, ValueError, RuntimeError):

@@ -49,9 +49,11 @@ class Moments(NamedTuple):
         Moments
         """
         _check_moments("other", other, tuple(np.shape(self.mean)), "the channels")
-        if self.count == 0 or other.count == 0:
-            return other if self.count == 0 else self
         backend, mean = backend_for(self.mean, "mean")
+        if self.count == 0 or other.count == 0:
+            if backend_for(other.mean, "other.mean")[0] is not backend:
+                raise TypeError("other.mean must be where mean is, got one on a device and one not")
+            return other if self.count == 0 else self
         return Moments(self.count + other.count, *backend.merged_moments(mean, self, other))
 
     def variance(self, ddof: int = 0) -> Any:

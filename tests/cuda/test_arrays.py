@@ -123,8 +123,22 @@ def test_tensor_on_the_host_as_parameter(imported):
 
 
 def test_parameter_on_the_device_for_an_array_on_the_host(library):
-    refused(TypeError, "^gamma must be an array", numnorm.layer_norm, X, library.take(X[0]))
-    refused(TypeError, "^out must be a numpy.ndarray", numnorm.layer_norm, X, out=library.take(X))
+    row = library.take(X[0])
+    text = rf"must be in the host's memory, as other arrays are, got a {kind_of(row)} on a device$"
+    refused(TypeError, f"^gamma {text}", numnorm.layer_norm, X, row)
+    refused(TypeError, f"^out {text}", numnorm.layer_norm, X, out=library.take(X))
+    running = {"running_mean": row, "running_var": row}
+    refused(TypeError, f"^running_mean {text}", numnorm.batch_norm, X, **running)
+
+
+def kind_of(array):
+    return rf"{type(array).__module__}\.{type(array).__qualname__}"
+
+
+def test_a_list_of_arrays_of_a_device_is_not_copied_to_the_host(library):
+    arrays = [library.take(X[0]), library.take(X[1])]
+    refused(TypeError, "^x must be one of numpy.ndarray", numnorm.layer_norm, arrays)
+    refused(TypeError, "^gamma must be an array", numnorm.layer_norm, X, [arrays])
 
 
 def test_parameter_on_another_device(library):

@@ -346,6 +346,9 @@ def test_running_statistics_elsewhere(library, training):
     refuse(ValueError, "^running_var must be on device 0", here, there)
     if training:
         refuse(ValueError, "^running_var must not share memory", here, here)
+        both = np.zeros(8)
+        parts = library.take(both[:5]), library.take(both[3:])
+        refuse(ValueError, "^running_var must not share memory", *parts)
     assert np.all(mean == 0)
 
 

@@ -9,6 +9,7 @@ from numnorm.arguments import (
     Shape,
     as_plain_array,
     check_float,
+    check_on_host,
     check_shape,
     is_masked,
     result_dtype,
@@ -141,6 +142,7 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
 def _check_out(out: Any, x: Array, name: str) -> None:
     kind = type(out)
     if not issubclass(kind, np.ndarray):
+        check_on_host("out", out)
         raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
     if kind is not np.ndarray and is_masked(kind):
         raise TypeError("out must not be a masked array, whose mask nobody would set")

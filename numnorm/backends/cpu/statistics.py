@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import ColumnLayout, RowLayout, as_plain_array, check_float, check_shape
+from numnorm.arguments import (
+    ColumnLayout,
+    RowLayout,
+    as_plain_array,
+    check_float,
+    check_on_host,
+    check_shape,
+)
 from numnorm.backends.cpu.arrays import Array, as_statistic
 from numnorm.backends.cpu.storage import storage_of
 from numnorm.backends.cpu.stored_statistics_kernels import (
@@ -67,6 +74,7 @@ def _float_array(name: str, value: Any) -> Array:
 def check_updatable(name: str, array: Any) -> None:
     """Raise unless running statistics can be updated in place."""
     if not isinstance(array, np.ndarray):
+        check_on_host(name, array)
         raise TypeError(f"{name} must be an array to be updated, got {type(array).__name__}")
     if array.dtype.kind in "biu":
         raise TypeError(f"{name} must have a float dtype to be updated, got {array.dtype}")

@@ -164,6 +164,14 @@ def _clash(owner: Owner, memory: Any, source: Any) -> bool:
     return overlap and (name, start, stop) != (of_name, first, last)
 
 
+def overlap(owner: Owner, one: Any, other: Any) -> bool:
+    """Return whether arrays share memory: of strided ones, whether they begin at one place."""
+    if not (owner.is_contiguous(one) and owner.is_contiguous(other)):
+        return owner.address(one) == owner.address(other)
+    (_, start, stop), (_, first, last) = _extent(owner, one), _extent(owner, other)
+    return start < last and first < stop
+
+
 def _extent(owner: Owner, array: Any) -> tuple[str, int, int]:
     """Return the dtype of a C-contiguous array, and from where to where it lies."""
     name, start = owner.dtype_name(array), owner.address(array)

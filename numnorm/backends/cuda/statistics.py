@@ -15,6 +15,7 @@ from numnorm.backends.cuda.arrays import (
     as_companion,
     as_float_array,
     as_parameter,
+    overlap,
 )
 from numnorm.backends.cuda.channel_statistics_kernels import (
     make_converted,
@@ -161,7 +162,7 @@ def running_statistics(
         check_updatable(name, value)
         check_shape(name, array.shape, (layout.channels,), _MEANING)
         found.append(array)
-    if layout.channels and x.owner.address(mean) == x.owner.address(variance):
+    if layout.channels and overlap(x.owner, mean, variance):
         raise ValueError("running_var must not share memory with running_mean, got such an array")
     return found[0], found[1]
 
