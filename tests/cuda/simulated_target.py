@@ -132,6 +132,14 @@ def times_power_of_two(element):
     return lambda value, power: element.working(np.ldexp(value, int(power)))
 
 
+def exponential(element):
+    return np.exp
+
+
+def tangent(element):
+    return np.tanh
+
+
 # Threads
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "cuda",
     "device",
     "exponent",
+    "exponential",
     "make_load",
     "make_load_one",
     "make_store",
@@ -33,6 +34,7 @@ __all__ = [
     "reciprocal",
     "square_root",
     "synchronize",
+    "tangent",
     "times_power_of_two",
 ]
 
@@ -77,6 +79,16 @@ def exponent(element: Element) -> Any:
 def times_power_of_two(element: Element) -> Any:
     """Return ``function(value, exponent)`` for values of the working type."""
     return libdevice.scalbnf if element.working is np.float32 else libdevice.scalbn
+
+
+def exponential(element: Element) -> Any:
+    """Return exp, of the working type, within 2 units in the last place."""
+    return libdevice.expf if element.working is np.float32 else libdevice.exp
+
+
+def tangent(element: Element) -> Any:
+    """Return tanh, of the working type, within 2 units in the last place."""
+    return libdevice.tanhf if element.working is np.float32 else libdevice.tanh
 
 
 class Kernel:
