@@ -7,6 +7,7 @@ from simulated_target import register
 
 from numnorm.backends.cuda.cell_norms import NUMBERS
 from numnorm.backends.cuda.elements import ELEMENTS
+from numnorm.backends.cuda.lstm_backward_kernel import make_lstm_backward
 from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
 from numnorm.backends.cuda.lstm_gates import places
 
@@ -88,3 +89,48 @@ def test_forward(form, name, dtype, order):
     if not form.by_product:
         assert_close(xp, saved.z, dtype, "sums")
     assert not np.isnan(table).any()
+
+
+def flow_numbers(norm, count):
+    return 1 / count if norm is not None and norm.formula.centred else 0.0, 1 / count, 0.0
+
+
+def backward(problem, shape, dtype):
+    """What reaches z, xp, the gates, the normalized cell, and the cell before, of one step."""
+    form, element, given = problem.form, ELEMENTS[dtype], weights_of(problem, dtype)
+    h, c, z, xp, cell, table = forward(problem, shape, dtype)
+    rows, units = h.shape
+    dy, dh, dc = in_dtype(dtype, *problem.slopes)
+    dz, dxp, slopes = np.full((3, rows, 4 * units), np.nan, dtype)
+    dn = np.full_like(h, np.nan)
+    apart = form.carries_normalized or form.zoneout
+    kernel = make_lstm_backward(form, element, shape)
+    kernel.launch(
+        -(-rows // shape.teams), 0,
+        *addresses(z if form.by_product else xp, xp if form.by_product else None),
+        *addresses(cell if apart else c, *in_dtype(dtype, problem.states[1]), table, *given),
+        *addresses(*in_dtype(dtype, *problem.keeps), dy, None, dh, dc, dz, dxp, slopes, dn),
+        rows, 0, units, *ada_numbers(form),
+        *flow_numbers(form.gates, units if form.separate else 4 * units),
+        *flow_numbers(form.cell, units),
+    )  # fmt: skip
+    return dz if form.gates else slopes, dxp if form.by_product else None, slopes, dn, dh, dc
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["several rows a warp", "odd, several warps a row"])
+def test_backward(form, name, dtype, order):
+    shape, units = cells.shape_for(name, dtype)
+    problem = cells.problem(form, units, [ROWS if shape.teams > 1 else 2], dtype=dtype)
+    expected, given = problem.backward(), problem.given
+    dz, dxp, slopes, dn, dh, dc = backward(problem, shape, dtype)
+    of_x = dxp if form.by_product else dz
+    assert_close(dc, expected.states[1], dtype, "dc")
+    before = dz @ given.weight_h + (dh if form.zoneout else 0)
+    assert_close(before, expected.states[0], dtype, "dh")
+    assert_close(of_x @ given.weight_x, expected.dx, dtype, "dx")
+    assert_close(of_x.T @ problem.x, expected.parameters["weight_x"], dtype, "weight_x")
+    assert_close(slopes.sum(axis=0), expected.parameters["bias"], dtype, "bias")
+    if form.cell and form.cell.parameters:
+        assert_close(dn.sum(axis=0), expected.parameters["beta_c"], dtype, "beta_c")
