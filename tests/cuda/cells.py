@@ -110,9 +110,7 @@ def problem(form, units, counts, inputs=3, dtype="float64", seed=0, eps=1e-5):
     states, x = (draw(batch, units), draw(batch, units)), draw(rows, inputs)
     keeps = (None, None)
     if form.zoneout:
-        keeps = tuple(
-            rng.choice([0, 0.25, 1], (rows, units)).astype(np.float64) for _ in range(2)
-        )
+        keeps = tuple(rng.choice([0, 0.25, 1], (rows, units)).astype(np.float64) for _ in range(2))
     slopes = draw(rows, units), draw(batch, units), draw(batch, units)
     given = parameters(form, units, inputs, dtype, seed)
     given = LSTMParameters(*(None if p is None else p.astype(np.float64) for p in given))

@@ -37,6 +37,11 @@ def registered(host):
     return host
 
 
+def joined(arrays):
+    """New memory with the rows of all arrays."""
+    return registered(np.concatenate([array.host for array in arrays]))
+
+
 class OnDevice:
     """What all of these arrays have; `host` is the memory that stands for a device's."""
 
@@ -82,6 +87,9 @@ def cupy():
         def __setitem__(self, key, value):
             self.host[key] = value.host if isinstance(value, ndarray) else value
 
+        def __getitem__(self, key):
+            return ndarray(self.host[key], self.number)
+
     def ascontiguousarray(array):
         if array.host.flags.c_contiguous:
             return array
@@ -98,7 +106,12 @@ def cupy():
     module.empty = lambda shape, name: ndarray(poisoned(shape, _bfloat16_or(name)), current[0])
     module.full = lambda shape, value, name: ndarray(filled(shape, value, name), current[0])
     stream = SimpleNamespace(ptr=STREAMS["cupy"])
-    module.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=device)
+    module.cuda = SimpleNamespace(
+        get_current_stream=lambda: stream, Device=device, ExternalStream=contextlib.nullcontext
+    )
+    module.asarray = lambda array: ndarray(array.host, array.number)
+    module.matmul = lambda a, b: ndarray(registered(a.host @ b.host), a.number)
+    module.concatenate = lambda arrays: ndarray(joined(arrays), arrays[0].number)
     module.take = lambda host, number=0: ndarray(registered(host), number)
     return {"cupy": module}
 
@@ -176,16 +189,24 @@ def torch():
         def copy_(self, source):
             self.host[...] = source.host
 
+        def __getitem__(self, key):
+            return Tensor(self.host[key], self.device)
+
     def empty(shape, *, dtype, device):
         return Tensor(poisoned(shape, _bfloat16_or(dtype.name)), device)
 
     def full(shape, value, *, dtype, device):
         return Tensor(filled(shape, value, dtype.name), device)
 
+    def mm(a, b, *, out):
+        assert a.dtype is b.dtype is out.dtype
+        np.matmul(a.host, b.host, out=out.host)
+
     def current_stream(device):
         return SimpleNamespace(cuda_stream=STREAMS["torch"] + int(device.removeprefix("cuda:")))
 
-    module.Tensor, module.empty, module.full = Tensor, empty, full
+    module.Tensor, module.empty, module.full, module.mm = Tensor, empty, full, mm
+    module.cat = lambda arrays: Tensor(joined(arrays), arrays[0].device)
     module.is_grad_enabled = lambda: module.gradients
     module.cuda = SimpleNamespace(current_stream=current_stream)
     module.take = lambda host, number=0: Tensor(registered(host), f"cuda:{number}")
@@ -239,8 +260,19 @@ def jax():
     def full(shape, value, dtype, *, device):
         return Array(filled(shape, value, dtype), device.number)
 
+    def matmul(a, b, *, precision):
+        assert precision == "highest", "would be rounded to 10 bits"
+        return Array(registered(a.host @ b.host), a.number)
+
+    def dynamic_slice_in_dim(array, start, size):
+        return Array(registered(array.host[start : start + size].copy()), array.number)
+
     module.Array = Array
-    module.numpy = SimpleNamespace(transpose=transpose, empty=empty, full=full)
+    module.lax = SimpleNamespace(dynamic_slice_in_dim=dynamic_slice_in_dim)
+    module.numpy = SimpleNamespace(
+        transpose=transpose, empty=empty, full=full, matmul=matmul,
+        concatenate=lambda arrays: Array(joined(arrays), arrays[0].number),
+    )  # fmt: skip
     module.take = lambda host, number=0: Array(registered(host), number)
     return {"jax": module}
 
@@ -289,6 +321,9 @@ def numba():
             cuda.asked.append("copy")
             self.host[key] = value.host
 
+        def __getitem__(self, key):
+            return wrapped(self.host[key], self.number, self.stream)
+
     def wrapped(host, number=0, stream=0):
         device = SimpleNamespace(id=number)
         data = SimpleNamespace(memory=host, context=SimpleNamespace(device=device))
@@ -298,6 +333,7 @@ def numba():
     cuda.device_array = lambda shape, dtype, stream: wrapped(poisoned(shape, dtype), stream=stream)
     cuda.to_device = lambda host, stream: wrapped(registered(host), stream=stream)
     cuda.default_stream = lambda: SimpleNamespace(handle=0)
+    cuda.as_cuda_array = lambda array, sync: wrapped(array.host, array.number)
     cuda.take = lambda host, number=0, stream=0: wrapped(registered(host), number, stream)
     return {"numba.cuda": cuda, "numba.cuda.cudadrv.devicearray": arrays}
 

@@ -41,9 +41,10 @@ from numnorm.backends.scalars import input_gradient
 
 
 def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
-    """Return a device function ``gates_again(z, xp, table, row, width, at, weights, numbers, ...)``.
+    """Return a device function that makes a row's gates again.
 
-    Then come ``values, found, gates``: the normalized products, their statistics and the gates.
+    ``gates_again(z, xp, table, row, width, at, weights, numbers, values, found, gates)``: it also
+    finds the normalized products and their statistics.
     """
     read = make_read_products(form, element, shape, summed=True)
     gates_of, count = make_gates(form, element, shape), gate_parts(form).count
@@ -160,7 +161,11 @@ def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     kept, all_places = make_kept_statistics(element, 1), places(form)
     gain_at = make_column_weight(element, gain_of(form.cell, element), columns)
     bias_at = make_column_weight(element, bias_of(form.cell, element), columns)
-    apply, working, zero = device(form.cell.formula.forward), element.working, constant(element, 0.0)
+    apply, working, zero = (
+        device(form.cell.formula.forward),
+        element.working,
+        constant(element, 0.0),
+    )
 
     @device
     def at_cell(table, row, at, width, weights, numbers, found, xhat, gain, normal):
@@ -297,8 +302,8 @@ def _make_after(form: LSTMForm, element: Element, shape: RowShape) -> Any:
 
     What of dc reaches the new cell, and what goes past the step.
     """
-    columns, working = row_columns(element, shape), element.working
-    read, slots, zoned = make_read_columns(element, columns), columns.slots, form.zoneout
+    columns, zoned = row_columns(element, shape), form.zoneout
+    read, slots = make_read_columns(element, columns), columns.slots
 
     @device
     def after(dc, keep_c, row, width, at, passes, kept):
@@ -362,7 +367,10 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Ker
         passes = cuda.local.array(slots, working)
         kept = cuda.local.array(slots, working)
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
-        row, at = cuda.blockIdx.x * teams + cuda.threadIdx.x // team, cuda.threadIdx.x % team * lanes
+        row, at = (
+            cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
+            cuda.threadIdx.x % team * lanes,
+        )
         row, limit = (row, width) if row < rows else (rows - 1, 0)
         weights, pair = (gamma_h, gamma_x), (gain, bias)
         gates_again(

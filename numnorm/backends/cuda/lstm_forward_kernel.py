@@ -104,7 +104,11 @@ def _make_cell_of(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     statistics = make_cell_statistics(formula, element, shape, CELL)
     gain = make_column_weight(element, gain_of(form.cell, element), columns)
     bias = make_column_weight(element, bias_of(form.cell, element), columns)
-    team_sum, apply, centred = make_team_sum(element, team), device(formula.forward), formula.centred
+    team_sum, apply, centred = (
+        make_team_sum(element, team),
+        device(formula.forward),
+        formula.centred,
+    )
     keep, all_places = make_keep_statistics(element, 1), places(form)
     behind, zero = ROOMS * room_for_parts(1, shape), constant(element, 0.0)
 
@@ -207,7 +211,10 @@ def make_lstm_forward(form: LSTMForm, element: Element, shape: RowShape) -> Kern
         cells = cuda.local.array(slots, working)
         normal = cuda.local.array(slots, working)
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
-        row, at = cuda.blockIdx.x * teams + cuda.threadIdx.x // team, cuda.threadIdx.x % team * lanes
+        row, at = (
+            cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
+            cuda.threadIdx.x % team * lanes,
+        )
         there = row < rows
         row, limit = (row, width) if there else (rows - 1, 0)
         scaling = share, scale_share, eps, eps_on_deviation, root_eps
