@@ -1,11 +1,12 @@
 """Forms of an LSTM, shapes of its kernels, and what the tests of its cells are given."""
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
 
-from numnorm.backends.contract import scaling_by
+from numnorm.backends.contract import Steps, scaling_by
 from numnorm.backends.cpu import cells as cpu
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.rnn import LSTMParameters
@@ -24,10 +25,10 @@ ZONED = [lstm_form(*choice).cell._replace(zoneout=True) for choice in
 # Parts of a warp, a warp and several; units in whole pieces of 16 bytes, and any number of them.
 SHAPES = {
     "several rows a warp": (RowShape(4, 8, 1, True), 12),
-    "a row a warp": (RowShape(32, 1, 1, False), 77),
-    "several warps a row": (RowShape(64, 1, 1, True), 200),
+    "a row a warp": (RowShape(32, 1, 1, False), 37),
+    "several warps a row": (RowShape(64, 1, 1, True), 132),
     "odd, several rows a warp": (RowShape(8, 4, 1, False), 13),
-    "odd, several warps a row": (RowShape(64, 1, 1, False), 131),
+    "odd, several warps a row": (RowShape(64, 1, 1, False), 67),
 }
 
 
@@ -75,8 +76,9 @@ class Problem:
     slopes: tuple
     eps: float = 1e-5
 
+    @functools.cached_property
     def forward(self):
-        """Of the CPU: the states, and what it saves."""
+        """Of the CPU: the parameters as it takes them; the states, and what it saves."""
         weights = cpu.cell_weights(self.form, self.given, 1.0, 0.1, False)
         scaling = scaling_by(self.eps)
         found = cpu.cell_forward(
@@ -84,9 +86,10 @@ class Problem:
         )
         return weights, found
 
+    @functools.cached_property
     def backward(self):
         """Of the CPU: all gradients."""
-        weights, (_, saved) = self.forward()
+        weights, (_, saved) = self.forward
         dy, *last = self.slopes
         last = tuple(a.copy() for a in last)
         return cpu.cell_backward(
@@ -95,12 +98,10 @@ class Problem:
         )  # fmt: skip
 
 
+@functools.cache
 def problem(form, units, counts, inputs=3, dtype="float64", seed=0, eps=1e-5):
     """A batch whose steps have so many rows; its numbers are all of a dtype."""
-    from numnorm.backends.contract import Steps
-
-    rng = np.random.default_rng(seed)
-    counts = np.array(counts, np.int64)
+    rng, counts = np.random.default_rng(seed), np.array(counts, np.int64)
     rows, batch = int(counts.sum()), int(counts[0])
 
     def draw(*shape):

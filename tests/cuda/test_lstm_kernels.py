@@ -18,7 +18,7 @@ from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
 from numnorm.backends.cuda.lstm_gates import places
 from numnorm.rnn.forms import lstm_form
 
-ROWS = 11
+ROWS = 9
 DTYPES = ("float32", "float64")
 FORMS = [pytest.param(form, id=form.name) for form in (*cells.FORMS, *cells.ZONED)]
 SOME_FORMS = [
@@ -114,14 +114,14 @@ def backward(problem, shape, dtype):
 
 def check_step(form, name, dtype):
     shape, units = cells.shape_for(name, dtype)
-    problem = cells.problem(form, units, [ROWS if shape.teams > 1 else 2], dtype=dtype)
+    problem = cells.problem(form, units, (ROWS if shape.teams > 1 else 2,), dtype=dtype)
     check_forward(problem, shape, dtype)
     check_backward(problem, shape, dtype)
 
 
 def check_forward(problem, shape, dtype):
     form, batch = problem.form, problem.states[0].shape[0]
-    _, ((state, carried), saved) = problem.forward()
+    _, ((state, carried), saved) = problem.forward
     h, c, _, xp, cell, table = forward(problem, shape, dtype)
     assert_close(h, state[batch:], dtype, "h")
     assert_close(c, carried[batch:], dtype, "c")
@@ -135,7 +135,7 @@ def check_forward(problem, shape, dtype):
 
 
 def check_backward(problem, shape, dtype):
-    form, expected, given = problem.form, problem.backward(), problem.given
+    form, expected, given = problem.form, problem.backward, problem.given
     dz, dxp, slopes, dn, dh, dc = backward(problem, shape, dtype)
     of_x = dxp if form.by_product else dz
     assert_close(dc, expected.states[1], dtype, "dc")
@@ -151,14 +151,14 @@ def check_backward(problem, shape, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form(form, dtype, order):
+    # Narrow ones: a thread has all of a unit, whatever the form.
     check_step(form, "several rows a warp", dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name in cells.SHAPES if name != "several rows a warp"])
 @pytest.mark.parametrize("form", SOME_FORMS)
-def test_every_shape(form, name, dtype, order):
-    check_step(form, name, dtype)
+def test_every_shape(form, name, order):
+    check_step(form, name, "float32")
 
 
 def scaled(problem, dtype, factors):
@@ -168,16 +168,15 @@ def scaled(problem, dtype, factors):
     return dataclasses.replace(problem, states=(h * factors, c), x=problem.x * factors)
 
 
-@pytest.mark.parametrize("eps", [0.0, 1e-5])
+@pytest.mark.parametrize(
+    ("name", "eps"), [("several rows a warp", 1e-5), ("odd, several warps a row", 0.0)]
+)
 @pytest.mark.parametrize("form", SOME_FORMS)
-@pytest.mark.parametrize("name", ["several rows a warp", "odd, several warps a row"])
 def test_products_of_any_scale_beside_each_other(form, name, eps, order):
     shape, units = cells.shape_for(name, "float32")
-    factors = [1, 1e-25, 1e25, 1e-3, 1e36, 1, 1e-36]
-    problem = cells.problem(form, units, [len(factors)], dtype="float32", eps=eps)
+    factors = [1, 1e-25, 1e36]
+    problem = cells.problem(form, units, (len(factors),), dtype="float32", eps=eps)
     problem = scaled(problem, "float32", factors)
-    if form.gates is None:
-        pytest.skip("of these only norms make something of size 1")
     check_forward(problem, shape, "float32")
 
 
@@ -186,14 +185,15 @@ def test_constant_products_and_cells_without_epsilon(name, order):
     # Their normalized value is 0 by convention, whatever the rounding of a mean.
     shape, units = cells.shape_for(name, "float32")
     form = lstm_form("layer", "paper").cell
-    problem = cells.problem(form, units, [2], inputs=1, dtype="float32", eps=0.0)
+    problem = cells.problem(form, units, (2,), inputs=1, dtype="float32", eps=0.0)
     given = problem.given
     ones = np.ones_like(given.weight_x)
-    problem.given = given._replace(
+    given = given._replace(
         weight_x=ones, weight_h=np.zeros_like(given.weight_h), bias=0 * given.bias + 0.1,
         beta_x=0 * given.bias, beta_h=0 * given.bias,
     )  # fmt: skip
-    problem.states = problem.states[0], np.full_like(problem.states[1], 0.3)
+    states = problem.states[0], np.full_like(problem.states[1], 0.3)
+    problem = dataclasses.replace(problem, given=given, states=states)
     h, c, *_ = forward(problem, shape, "float32")
     expected = np.tanh(given.beta_c) / (1 + np.exp(-0.1))
     assert_close(h, np.broadcast_to(expected, h.shape), "float32")
