@@ -75,7 +75,7 @@ def forward(
     single: bool = False,
 ) -> tuple[Any, list[Any], Any]:
     """Return y, the last states, and what `backward` needs; of a single step, x is (B, I)."""
-    backend, x = backend_for(x, "x")
+    backend, x = on_host("x", x)
     x, batch_first = _time_first(x, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
     dtype, scaling = x.dtype, scaling_by(eps)
@@ -113,6 +113,17 @@ def forward(
         kind, single, backend, form, scaling, layout, batch_first, rows, dtype, given, weights,
         keeps, kept,
     )  # fmt: skip
+
+
+def on_host(name: str, value: Any) -> tuple[Any, Any]:
+    """Return the backend of an array, and the array, which is one of the host."""
+    backend, array = backend_for(value, name)
+    if not isinstance(array, np.ndarray):
+        raise NotImplementedError(
+            f"recurrent cells are not there yet for arrays of a CUDA device: bring {name} to the "
+            "host"
+        )
+    return backend, array
 
 
 def _time_first(x: Any, batch_first: Any, single: bool) -> tuple[Any, bool]:
@@ -166,7 +177,7 @@ def pack(kind: Kind, form: Form, parameters: Any, dtype: Any) -> Packed:
 def _state(name: str, value: Any, shape: tuple[int, int], dtype: Any) -> Any:
     if value is None:
         return np.zeros(shape, dtype)
-    _, array = backend_for(value, name)
+    _, array = on_host(name, value)
     check_shape(name, array.shape, shape, "that of the batch and the units")
     return np.array(array, dtype, order="C")
 
@@ -234,7 +245,7 @@ def backward(
 def _slope(saved: _Saved, dy: Any, name: str) -> Any:
     """Return the gradients of all states, time first."""
     layout, width = saved.layout, np.shape(saved.given.weight_h)[1]
-    _, slope = backend_for(dy, name)
+    _, slope = on_host(name, dy)
     expected: tuple[int, ...] = (layout.time, layout.batch, width)
     if saved.batch_first:
         expected = (layout.batch, layout.time, width)

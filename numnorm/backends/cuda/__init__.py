@@ -8,6 +8,7 @@ from numnorm.backends.contract import Backend
 
 _HOMES = {
     "arrays": ("as_float_array",),
+    "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
     "columns": ("column_backward", "column_forward", "column_moments"),
     "row_gradients": ("row_backward",),
     "rows": ("row_forward",),
