@@ -89,8 +89,8 @@ def new(x: DeviceArray, shape: Shape) -> Any:
 def make_weights(given: Any, others: tuple[Any, ...], numbers: tuple[float, float]) -> Weights:
     """Return the weights of a cell."""
     x, h, owner = given.weight_x.array, given.weight_h.array, given.weight_x.owner
-    turned = (owner.permuted(a, (1, 0)) for a in (x, h))
-    return Weights(x, h, *turned, others, numbers)
+    turned_x, turned_h = (owner.permuted(a, (1, 0)) for a in (x, h))
+    return Weights(x, h, turned_x, turned_h, others, numbers)
 
 
 def norm_numbers(norm: Norm | None, ada: tuple[float, float]) -> tuple[float, float]:

@@ -7,6 +7,7 @@ step. What is between two of them is one kernel.
 import functools
 from typing import Any, NamedTuple
 
+from numnorm.arguments import Shape
 from numnorm.backends.contract import CellGradients, LSTMForm, Scaling, Steps
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import (
@@ -284,8 +285,8 @@ def _parameter_sums(
 
 def _of_nothing(x: DeviceArray, weights: Weights, units: int) -> dict[str, Any]:
     """Return the gradients of the parameters where there are no steps: sums of nothing."""
-    wide, owner = GATES * units, x.owner
-    shapes = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), (wide,))
-    shapes |= {"gamma_c": (units,), "beta_c": (units,)}
+    wide, owner = (GATES * units,), x.owner
+    shapes: dict[str, Shape] = {"gamma_c": (units,), "beta_c": (units,)}
+    shapes |= dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), wide)
     shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
     return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

@@ -130,10 +130,10 @@ def make_gates(form: LSTMForm, element: Element, shape: RowShape) -> Any:
         element.working,
         constant(element, 0.0),
     )
-    slots, by_product, plain = columns.slots, form.by_product, form.gates is None
+    slots, by_product = columns.slots, form.by_product
     offset_of = make_column_weight(element, element, columns)
     gain = make_column_weight(element, gain_of(form.gates, element), columns)
-    apply = device((lambda xhat, g, b: xhat) if plain else form.gates.formula.forward)
+    apply = device(form.gates.formula.forward if form.gates else lambda xhat, g, b: xhat)
     sigmoid, tanh = make_sigmoid(element), tangent(element)
 
     @device
