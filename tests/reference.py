@@ -50,10 +50,20 @@ def row_mean(x, axes):
     return first + (x - first).mean(axes, keepdims=True)
 
 
+def centred(x, axes):
+    """The distances to the mean.
+
+    A row may vary so little that the mean, rounded even to extended precision, is too far off: the
+    distances to it, which are exact then, have that error as their mean.
+    """
+    distances = x - row_mean(x, axes)
+    return distances - distances.mean(axes, keepdims=True)
+
+
 def row_variance(x, axes, ddof=0):
     """The mean squared distance to the mean, with `ddof` subtracted from the count."""
     count = np.prod([x.shape[number] for number in axes])
-    return np.square(x - row_mean(x, axes)).sum(axes, keepdims=True) / (count - ddof)
+    return np.square(centred(x, axes)).sum(axes, keepdims=True) / (count - ddof)
 
 
 def row_rstd(x, axes, eps):
@@ -81,7 +91,7 @@ def layer_norm(x, gamma=None, beta=None, axis=-1, eps=1e-5):
     x = exact(x)
     axes = normalized_axes(x.ndim, axis)
     mean, rstd = row_mean(x, axes), row_rstd(x, axes, eps)
-    y = (x - mean) * rstd * along(gamma, x.ndim, axes, 1) + along(beta, x.ndim, axes, 0)
+    y = centred(x, axes) * rstd * along(gamma, x.ndim, axes, 1) + along(beta, x.ndim, axes, 0)
     return y, mean.squeeze(axes), rstd.squeeze(axes)
 
 
@@ -90,7 +100,7 @@ def layer_norm_backward(dy, x, gamma=None, axis=-1, eps=1e-5, detach=None):
     axes = normalized_axes(x.ndim, axis)
     rows = other_axes(x.ndim, axes)
     rstd = row_rstd(x, axes, eps)
-    xhat = (x - row_mean(x, axes)) * rstd
+    xhat = centred(x, axes) * rstd
     dx = through_statistics(dy * along(gamma, x.ndim, axes, 1), xhat, rstd, axes, detach)
     return dx, (dy * xhat).sum(rows), dy.sum(rows)
 
@@ -130,7 +140,7 @@ def ada_norm(x, axis=-1, scale=1.0, k=0.1, eps=1e-5, eps_in="variance", ddof=0):
     x = exact(x)
     axes = normalized_axes(x.ndim, axis)
     mean, rstd = row_mean(x, axes), inverse(ada_denominator(x, axes, eps, eps_in, ddof)[0])
-    y = (x - mean) * rstd
+    y = centred(x, axes) * rstd
     z = np.longdouble(scale) * (1 - np.longdouble(k) * y) * y
     return z, mean.squeeze(axes), rstd.squeeze(axes)
 
@@ -150,7 +160,7 @@ def ada_norm_backward(
     axes = normalized_axes(x.ndim, axis)
     count = np.prod([x.shape[number] for number in axes])
     denominator, deviation = ada_denominator(x, axes, eps, eps_in, ddof)
-    y = (x - row_mean(x, axes)) * inverse(denominator)
+    y = centred(x, axes) * inverse(denominator)
     slope = 1 - (1 if detach_factor else 2) * np.longdouble(k) * y
     h = dy * np.longdouble(scale) * slope
     through_mean = (h - h.mean(axes, keepdims=True)) * inverse(denominator)
@@ -172,7 +182,8 @@ def batch_norm(x, gamma=None, beta=None, channel_axis=1, eps=1e-5):
     x = exact(x)
     shared, channel = shared_and_channel(channel_axis, x.ndim)
     mean, rstd = row_mean(x, shared), row_rstd(x, shared, eps)
-    y = (x - mean) * rstd * along(gamma, x.ndim, channel, 1) + along(beta, x.ndim, channel, 0)
+    xhat = centred(x, shared) * rstd
+    y = xhat * along(gamma, x.ndim, channel, 1) + along(beta, x.ndim, channel, 0)
     return y, mean.squeeze(shared), rstd.squeeze(shared)
 
 
@@ -180,7 +191,7 @@ def batch_norm_backward(dy, x, gamma=None, channel_axis=1, eps=1e-5):
     dy, x = exact(dy), exact(x)
     shared, channel = shared_and_channel(channel_axis, x.ndim)
     rstd = row_rstd(x, shared, eps)
-    xhat = (x - row_mean(x, shared)) * rstd
+    xhat = centred(x, shared) * rstd
     dx = through_statistics(dy * along(gamma, x.ndim, channel, 1), xhat, rstd, shared)
     return dx, (dy * xhat).sum(shared), dy.sum(shared)
 
@@ -245,7 +256,7 @@ def split_groups(x, groups, channel_axis):
 def group_norm(x, gamma=None, beta=None, groups=1, channel_axis=1, eps=1e-5):
     moved, rows = split_groups(exact(x), groups, channel_axis)
     mean, rstd = row_mean(rows, (2,)), row_rstd(rows, (2,), eps)
-    xhat = ((rows - mean) * rstd).reshape(moved.shape)
+    xhat = (centred(rows, (2,)) * rstd).reshape(moved.shape)
     y = xhat * along(gamma, moved.ndim, (1,), 1) + along(beta, moved.ndim, (1,), 0)
     return np.moveaxis(y, 1, channel_axis), mean[..., 0], rstd[..., 0]
 
@@ -254,7 +265,7 @@ def group_norm_backward(dy, x, gamma=None, groups=1, channel_axis=1, eps=1e-5):
     moved, rows = split_groups(exact(x), groups, channel_axis)
     dy = np.moveaxis(exact(dy), channel_axis, 1)
     rstd = row_rstd(rows, (2,), eps)
-    xhat = (rows - row_mean(rows, (2,))) * rstd
+    xhat = centred(rows, (2,)) * rstd
     g = (dy * along(gamma, moved.ndim, (1,), 1)).reshape(rows.shape)
     dx = through_statistics(g, xhat, rstd, (2,)).reshape(moved.shape)
     shared = other_axes(moved.ndim, (1,))

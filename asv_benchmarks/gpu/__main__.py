@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 from numnorm.commands.wholefile import appearing
 
 from .cases import Case, all_cases
-from .contestants import CONTESTANTS, Arrays, Maker
+from .contestants import Maker, load
 from .devices import Device, TorchDevice
-from .report import OWN, markdown
+from .measure import measured
+from .report import line, markdown
 
 RESULTS = Path(__file__).parent.parent / "gpu_results"
+_LIBRARIES = ("numnorm", "numba_cuda", "torch", "triton", "cupy", "jax", "liger_kernel", "quack")
 
 
 def main() -> None:
@@ -34,37 +36,34 @@ def main() -> None:
         if options.only in case.name
     ]
     rounds = options.rounds or (3 if options.quick else 10)
-    write(measure(TorchDevice(), cases, rounds, CONTESTANTS), options.output)
+    contestants, missing = load()
+    write(measure(TorchDevice(), cases, rounds, contestants, missing), options.output)
 
 
 def measure(
-    device: Device, cases: list[Case], rounds: int, contestants: dict[str, Maker]
+    device: Device,
+    cases: list[Case],
+    rounds: int,
+    contestants: dict[str, Maker],
+    missing: dict[str, str],
 ) -> dict[str, Any]:
-    """Return what each contestant takes for each case, the contestants taking turns."""
-    today = datetime.date.today().isoformat()
-    records = [_measured(device, case, rounds, contestants) for case in cases]
-    return {"device": device.description() | {"date": today}, "records": records}
+    """Return what each contestant takes for each case, and why others are missing."""
+    facts = device.description() | {
+        "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
+        "rounds": str(rounds),
+        "date": datetime.date.today().isoformat(),
+    }
+    records = []
+    for case in cases:
+        records.append(measured(device, case, rounds, contestants))
+        print(line(records[-1]), flush=True)
+    return {"device": facts, "missing": missing, "records": records}
 
 
-def _measured(
-    device: Device, case: Case, rounds: int, contestants: dict[str, Maker]
-) -> dict[str, Any]:
-    arrays = Arrays(device, case)
-    calls = {name: make(case, arrays) for name, make in contestants.items()}
-    ready = {name: call for name, call in calls.items() if call is not None}
-    times: dict[str, list[float]] = {name: [] for name in ready}
-    for call in ready.values():
-        device.seconds(call)  # which compiles it, and fills the caches
-    for _ in range(rounds):
-        for name, call in ready.items():
-            times[name].append(device.seconds(call))
-    seconds = {name: statistics.median(those) for name, those in times.items()}
-    print(
-        case.name, {name: f"{case.bytes_moved / s / 1e9:.0f} GB/s" for name, s in seconds.items()}
-    )
-    host = device.host_seconds(ready[OWN])
-    moved = case.bytes_moved
-    return {**case._asdict(), "bytes_moved": moved, "seconds": seconds, "host_seconds": host}
+def _versions() -> dict[str, str]:
+    """Return the versions of the libraries that the contestants have imported."""
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
+    return {name: str(number) for name, number in found.items() if number is not None}
 
 
 def write(result: dict[str, Any], folder: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-WIDTHS = (64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+# Powers of two, and one whose rows begin anywhere.
+WIDTHS = (256, 512, 1024, 2048, 4095, 4096, 8192, 16384, 32768)
 _ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 

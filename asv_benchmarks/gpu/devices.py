@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
-_LAUNCHES = 20
+from .contestants import Call
+
+_LAUNCHES, _HOST_CALLS = 20, 200
 
 
 class Device(Protocol):
@@ -16,10 +17,13 @@ class Device(Protocol):
     def normal(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Return random numbers in the device's memory."""
 
-    def seconds(self, call: Callable[[], Any]) -> float:
+    def wide(self, array: Any) -> Any:
+        """Return any contestant's array in float64, with NumPy's methods and operators."""
+
+    def seconds(self, call: Call) -> float:
         """Return how long the device works on a call, many of them in a row."""
 
-    def host_seconds(self, call: Callable[[], Any]) -> float:
+    def host_seconds(self, call: Call) -> float:
         """Return how long the host is busy with a call, without waiting for the device."""
 
     def description(self) -> dict[str, str]:
@@ -35,27 +39,36 @@ class TorchDevice:
 
         return torch.randn(shape, device="cuda", dtype=getattr(torch, dtype))
 
-    def seconds(self, call: Callable[[], Any]) -> float:
+    def wide(self, array: Any) -> Any:
+        """Return any contestant's array in float64, with NumPy's methods and operators."""
+        import torch
+
+        tensor = array.detach() if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
+        return tensor.double()
+
+    def seconds(self, call: Call) -> float:
         """Return how long the device works on a call, many of them in a row."""
         import torch
 
+        if call.wait is not None:
+            return _waited(call)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(_LAUNCHES):
-            call()
+            call.run()
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3 / _LAUNCHES
 
-    def host_seconds(self, call: Callable[[], Any]) -> float:
+    def host_seconds(self, call: Call) -> float:
         """Return how long the host is busy with a call, without waiting for the device."""
         import torch
 
         times = []
-        for _ in range(_LAUNCHES):
+        for _ in range(_HOST_CALLS):
             torch.cuda.synchronize()
             begin = time.perf_counter()
-            call()
+            call.run()
             times.append(time.perf_counter() - begin)
         return statistics.median(times)
 
@@ -69,5 +82,17 @@ class TorchDevice:
             "compute capability": f"{properties.major}.{properties.minor}",
             "multiprocessors": str(properties.multi_processor_count),
             "CUDA of torch": str(torch.version.cuda),
-            "torch": torch.__version__,
         }
+
+
+def _waited(call: Call) -> float:
+    """Return the like by the host's clock, for what PyTorch's stream does not see."""
+    import torch
+
+    assert call.wait is not None
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(_LAUNCHES):
+        result = call.run()
+    call.wait(result)
+    return (time.perf_counter() - begin) / _LAUNCHES

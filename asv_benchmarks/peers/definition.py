@@ -123,6 +123,9 @@ def errors_of(case: Case, results: list[Array]) -> Iterator[tuple[float, float]]
     expected = _expected(case.norm, case.direction, case.shape, case.dtype)
     for result, wanted in zip(results, expected, strict=True):
         error = np.abs(result.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max()
-        summands = expected[0].size // wanted.size
-        sums = math.sqrt(summands) * _UNITS[case.dtype]
-        yield float(error), max(_ROUNDINGS[case.dtype] * _UNITS[case.dtype], sums)
+        yield float(error), allowed_error(case.dtype, expected[0].size // wanted.size)
+
+
+def allowed_error(dtype: str, summands: int) -> float:
+    """Return the error allowed in the sums of so many elements, relative to the largest value."""
+    return max(_ROUNDINGS[dtype], math.sqrt(summands)) * _UNITS[dtype]

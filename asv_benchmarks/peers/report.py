@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 from typing import Any
 
@@ -135,20 +134,16 @@ def _table(records: list[Record], libraries: dict[str, Any], yardstick: str) -> 
 
 
 def as_markdown(header: list[str], rows: list[list[str]]) -> str:
-    """Return a table in Markdown."""
-    from rich.box import MARKDOWN
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=MARKDOWN)
-    for i, name in enumerate(header):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    text = io.StringIO()
-    # Wide enough for any table; nothing in a cell is rich's markup.
-    Console(file=text, width=1000, markup=False, highlight=False, emoji=False).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().strip().splitlines()) + "\n"
+    """Return a table in Markdown, its first column to the left and the others to the right."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    lines = [
+        [f"{cell:{'>' if i else '<'}{widths[i]}}" for i, cell in enumerate(row)]
+        for row in (header, *rows)
+    ]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    texts = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([texts[0], f"|{rule}|", *texts[1:]]) + "\n"
 
 
 def _cell(record: Record, own: Record | None = None) -> str:

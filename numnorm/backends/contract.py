@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from numnorm.arguments import ColumnLayout, RowLayout, Shape
+from numnorm.arguments import ColumnLayout, RowLayout
 
 
 class Names(NamedTuple):
@@ -73,6 +74,11 @@ class Scaling:
     eps: float
     eps_on_deviation: float = 0.0
     ddof: int = 0
+
+    @property
+    def of_nothing(self) -> float:
+        """The statistics of a row without elements: sums of nothing, over 0 or over a number."""
+        return 0.0 if self.ddof < 0 else math.nan
 
 
 @functools.lru_cache(maxsize=1024)
@@ -217,14 +223,11 @@ class Backend(Protocol):
     def as_float_array(self, name: str, value: Any) -> Any:
         """Return an array of a supported float dtype; integers and bool become float64."""
 
-    def as_statistic(self, name: str, value: Any, expected: Shape, meaning: str) -> Any:
-        """Return a saved statistic, checked, as a 1-D array of float64."""
-
     def saved(self, statistic: Any, x: Any) -> Any:
         """Return a new array of the dtype in which the statistics of x are returned."""
 
-    def reciprocal(self, values: Any) -> Any:
-        """Return 1 over each value, and 0 for 0."""
+    def reciprocal(self, name: str, value: Any, x: Any, layout: RowLayout) -> Any:
+        """Return 1 over a saved statistic of each row of x, and 0 for 0, for `row_backward`."""
 
     def reciprocal_deviation(self, variance: Any, eps: float) -> Any:
         """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside float64's range."""
@@ -275,10 +278,8 @@ class Backend(Protocol):
         `mean` is None where the norm is not centred.
         """
 
-    def column_moments(
-        self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
-    ) -> tuple[int, Any, Any]:
-        """Return (count, mean, m2) of each channel, going on from `after`.
+    def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any]:
+        """Return (count, mean, m2) of each channel.
 
         Nobody but this backend looks into mean and m2; m2 can be divided by a number.
         """
@@ -286,7 +287,21 @@ class Backend(Protocol):
     def streamed_moments(
         self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
     ) -> tuple[int, Any, Any]:
-        """Return `column_moments` for the caller, in arrays of the library of x."""
+        """Return `column_moments` for the caller, in arrays of the library of x, of float64.
+
+        They go on from those of the chunks before, `after`, whose arrays are checked here.
+        """
+
+    def merged_moments(
+        self, mean: Any, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
+    ) -> tuple[Any, Any]:
+        """Return mean and m2 of two sets of the caller's moments, of which none is empty.
+
+        `mean` is that of the first as this backend's own kind of array; the rest is checked here.
+        """
+
+    def variance(self, m2: Any, divisor: int) -> Any:
+        """Return the caller's m2 over a number."""
 
     def column_forward(
         self,

@@ -13,8 +13,7 @@ from numnorm.arguments import (
     column_layout,
 )
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached
-from numnorm.norms.moments import Moments
+from numnorm.backends.contract import Backend, Detached
 from numnorm.norms.results import Gradients, Normalized
 
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
@@ -110,21 +109,10 @@ def batch_norm(
     >>> running_mean, running_var
     (array([0.2, 2. ]), array([ 1.1, 20.9]))
     """
-    return batch_norm_forward(
-        x,
-        gamma,
-        beta,
-        channel_axis=channel_axis,
-        running_mean=running_mean,
-        running_var=running_var,
-        training=training,
-        momentum=momentum,
-        batches=batches,
-        convention=convention,
-        unbiased=unbiased,
-        eps=eps,
-        out=out,
-    ).y
+    running, momentums = (running_mean, running_var), (momentum, batches, convention)
+    return _normalized(
+        x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
+    )[0]
 
 
 def batch_norm_forward(
@@ -162,27 +150,46 @@ convention, unbiased, eps, out
     >>> numnorm.batch_norm_forward([[1.0], [3.0]], eps=0).mean
     array([2.])
     """
+    running, momentums = (running_mean, running_var), (momentum, batches, convention)
+    y, mean, rstd, backend, x = _normalized(
+        x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
+    )
+    return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
+
+
+def _normalized(
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    channel_axis: Any,
+    running: tuple[Any, Any],
+    training: Any,
+    momentums: tuple[Any, Any, Any],
+    unbiased: Any,
+    eps: Any,
+    out: Any,
+) -> tuple[Any, Any, Any, Backend, Any]:
+    """Return y, the backend's mean and rstd, the backend, and x as its array."""
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     eps = check_eps(eps)
-    share = new_share(momentum, batches, convention)
-    unbiased = convention == "torch" if unbiased is None else check_flag("unbiased", unbiased)
+    share = new_share(*momentums)
+    unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     training = check_flag("training", training)
-    running = _given(running_mean, running_var, training)
-    if running is not None:
-        running = backend.running_statistics(*running, x, layout, training)
-    if running is not None and not training:
-        mean, rstd = running[0], backend.reciprocal_deviation(running[1], eps)
+    given = _given(*running, training)
+    if given is not None:
+        given = backend.running_statistics(*given, x, layout, training)
+    if given is not None and not training:
+        mean, rstd = given[0], backend.reciprocal_deviation(given[1], eps)
     else:
-        correction = _correction(unbiased, layout, running)
-        moments = Moments(*backend.column_moments(x, layout, None))
-        mean = moments.mean
-        rstd = backend.reciprocal_deviation(moments.m2 / max(moments.count, 1), eps)
+        correction = _correction(unbiased, layout, given)
+        count, mean, m2 = backend.column_moments(x, layout)
+        rstd = backend.reciprocal_deviation(m2 / max(count, 1), eps)
     y = backend.column_forward(x, mean, rstd, gamma, beta, layout, out)
-    if running is not None and training and moments.count:
-        backend.update_running(running[0], moments.mean, share)
-        backend.update_running(running[1], moments.variance(correction), share)
-    return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
+    if given is not None and training and count:
+        backend.update_running(given[0], mean, share)
+        backend.update_running(given[1], m2 / (count - correction), share)
+    return y, mean, rstd, backend, x
 
 
 def batch_norm_backward(
@@ -260,9 +267,9 @@ def new_share(momentum: Any, batches: Any, convention: Any) -> float:
         raise ValueError(f"batches must be None unless momentum='cumulative', got {brief(batches)}")
     if isinstance(momentum, str):
         raise ValueError(f"momentum must be a number, 'cumulative' or None, got {brief(momentum)}")
-    if momentum is None:
-        momentum = _DEFAULT_MOMENTUM[convention]
-    share = check_number("momentum", momentum, least=0.0, most=1.0)
+    share = _DEFAULT_MOMENTUM[convention]
+    if momentum is not None:
+        share = check_number("momentum", momentum, least=0.0, most=1.0)
     return share if convention == "torch" else 1.0 - share
 
 

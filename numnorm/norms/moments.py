@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import check_float, check_integer, check_shape, column_layout
+from numnorm.arguments import check_integer, check_shape, column_layout
 from numnorm.backends import backend_for
-from numnorm.backends.scalars import merge_moments
 
 
 class Moments(NamedTuple):
@@ -21,7 +20,7 @@ class Moments(NamedTuple):
     count : int
         The number of values in each channel.
     mean : array of float64
-        ``(C,)``.
+        ``(C,)``. On a device an array of the library of x (of float32 for JAX without float64).
     m2 : array of float64
         The sum of the squared deviations from the mean, ``(C,)``.
 
@@ -49,10 +48,11 @@ class Moments(NamedTuple):
         -------
         Moments
         """
-        _check_moments("other", other, np.shape(self.mean), "the channels")
+        _check_moments("other", other, tuple(np.shape(self.mean)), "the channels")
         if self.count == 0 or other.count == 0:
             return other if self.count == 0 else self
-        return Moments(self.count + other.count, *merge_moments(*self, *other))
+        backend, mean = backend_for(self.mean, "mean")
+        return Moments(self.count + other.count, *backend.merged_moments(mean, self, other))
 
     def variance(self, ddof: int = 0) -> Any:
         """Return the variance of each channel.
@@ -80,7 +80,8 @@ class Moments(NamedTuple):
         """
         if self.count <= check_integer("ddof", ddof, 0):
             raise ValueError(f"ddof must be less than the count, {self.count}, got {ddof}")
-        return self.m2 / (self.count - ddof)
+        backend, m2 = backend_for(self.m2, "m2")
+        return backend.variance(m2, self.count - ddof)
 
 
 def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None) -> Moments:
@@ -94,7 +95,7 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     channel_axis : int, default 1
         The axis of the channels; the statistics are taken over all other axes.
     after : Moments, optional
-        The moments of the chunks before this one, to go on from.
+        The moments of the chunks before this one, to go on from: on the device of x.
 
     Returns
     -------
@@ -133,8 +134,7 @@ def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) 
         raise TypeError(f"{name} must be Moments, got an object of type {type(value).__name__}")
     check_integer(f"{name}.count", value.count, 0)
     for field, array in (("mean", value.mean), ("m2", value.m2)):
-        check_shape(f"{name}.{field}", np.shape(array), shape, meaning)
-        check_float(f"{name}.{field}", np.asarray(array).dtype)
+        check_shape(f"{name}.{field}", tuple(np.shape(array)), shape, meaning)
 
 
 def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:

@@ -84,8 +84,6 @@ def weight_norm_forward(
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     w, norm, _ = backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, True)
-    if layout.width == 0:
-        norm[...] = 0  # there is no mean of nothing, but a length
     return WeightNormalized(w, norm)
 
 
@@ -135,8 +133,7 @@ def weight_norm_backward(
     """
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
-    norm = backend.as_statistic("norm", norm, layout.statistic_shape, "one for each row")
-    rnorm = backend.reciprocal(norm).reshape(layout.statistic_shape)
+    rnorm = backend.reciprocal("norm", norm, v, layout)
     dv, dg, _ = backend.row_backward(
         _WEIGHT, dw, v, None, rnorm, g, None, layout, _scaling(layout), Detached(), out
     )

@@ -47,7 +47,7 @@ class _Place:
         if self.running is not None and self._constant:
             self.mean[t], variance = self.running.read(t)
         else:
-            moments = self.backend.column_moments(x, column_layout(x.shape, 1), None)
+            moments = self.backend.column_moments(x, column_layout(x.shape, 1))
             count, self.mean[t], m2 = moments
             variance = m2 / count
             if self.running is not None:

@@ -19,7 +19,8 @@ HEAD = """\
 
 What each kernel takes of a device, found by compiling it, without one: registers of a thread,
 bytes of its stack, loads and stores of 16 bytes and of less, float64 operations and barriers.
-`whole` rows begin and end at multiples of 16 bytes; `any` are of any width and place.
+`whole` rows and channels begin and end at multiples of 16 bytes, `any` are of any width and place;
+`unaligned` ones have the width of whole ones, in an array that begins elsewhere.
 A float32 kernel has float64 operations only where a saved statistic is read or written.
 
 """
@@ -89,6 +90,47 @@ def row_gradient_kernels():
     yield backward(ADA.formula, FLOAT32, 0, False, 256, 1, 4, True)
 
 
+def wide_row_gradient_kernels():
+    """The kernels of the gradients of rows that are read in a loop."""
+    from numnorm.backends.cuda import row_backward_loop_kernel as loop
+    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.row_backward_columns_kernel import make_row_backward_columns
+    from numnorm.backends.cuda.row_shape import RowShape
+    from numnorm.backends.cuda.row_weights import Weights
+    from numnorm.norms.ada import ADA
+    from numnorm.norms.affine import AFFINE, GAIN
+
+    def name_of(kind, formula, element, shape):
+        place = "whole" if shape.whole else "any"
+        threads = f"{shape.team} × {shape.teams} threads"
+        return f"wide row backward {kind} {formula.name} {element.name}, {threads}, {place}"
+
+    def by_runs(formula, element, parameters, *shape):
+        shape = RowShape(*shape)
+        weights = Weights(element if parameters else None, None, shared=parameters > 0)
+        kernel = loop.make_row_backward_loop(formula, element, FLOAT64, weights, parameters, shape)
+        return name_of("by run", formula, element, shape), kernel
+
+    def terms(formula, element, whole):
+        shape, weights = RowShape(512, 1, 0, whole), Weights(element, None)
+        kernel = loop.make_row_backward_terms(formula, element, FLOAT64, weights, shape)
+        return name_of("terms", formula, element, shape), kernel
+
+    def by_columns(formula, element, parameters, whole):
+        shape, weights = RowShape(128, 1, 1, whole), Weights(element, None)
+        kernel = make_row_backward_columns(formula, element, weights, parameters, shape)
+        return name_of("by column", formula, element, shape), kernel
+
+    for element, whole in itertools.product(ELEMENTS.values(), (True, False)):
+        yield by_runs(AFFINE, element, 2, 512, 1, 0, whole)
+        yield by_runs(AFFINE, element, 2, 32, 16, 0, whole)
+        yield terms(AFFINE, element, whole)
+        yield by_columns(AFFINE, element, 2, whole)
+    yield terms(GAIN, FLOAT32, True)
+    yield by_columns(GAIN, FLOAT32, 1, True)
+    yield by_runs(ADA.formula, FLOAT32, 0, 512, 1, 0, True)
+
+
 def column_kernels():
     """The kernels of channels: across rows of them, and along what lies beside each other."""
     from numnorm.arguments import ColumnLayout
@@ -96,7 +138,7 @@ def column_kernels():
     from numnorm.backends.cuda import column_forward_kernel as forward
     from numnorm.backends.cuda import column_moments_kernels as moments
     from numnorm.backends.cuda.column_shape import column_shape
-    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32
+    from numnorm.backends.cuda.elements import ELEMENTS
 
     across = {
         "moments": (moments.make_moments_across, 1),
@@ -110,17 +152,23 @@ def column_kernels():
         "sums": (backward.make_sums_along, 2),
         "backward": (backward.make_dx_along, 2),
     }
-    kinds = ((ColumnLayout(8192, 1024, 1), across), (ColumnLayout(32, 64, 3136), along))
-    for element, (layout, kernels), whole in itertools.product(
-        ELEMENTS.values(), kinds, (True, False)
+    # The channels, the inner elements, and whether arrays begin at a multiple of 16 bytes.
+    places = {
+        "whole": (1024, 3136, True),
+        "unaligned": (1024, 3136, False),
+        "any": (1001, 49, True),
+    }
+    for element, (place, (channels, inner, aligned)) in itertools.product(
+        ELEMENTS.values(), places.items()
     ):
-        if not whole and element is not FLOAT32:
+        if place != "whole" and element.name not in ("float32", "bfloat16"):
             continue
-        place = "whole" if whole else "any"
-        where = "along" if kernels is along else "across"
-        for name, (make, arrays) in kernels.items():
-            shape = column_shape(element, layout, whole=whole, arrays=arrays)
-            yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
+        kinds = (ColumnLayout(8192, channels, 1), across), (ColumnLayout(32, 64, inner), along)
+        for layout, kernels in kinds:
+            where = "along" if kernels is along else "across"
+            for name, (make, arrays) in kernels.items():
+                shape = column_shape(element, layout, aligned=aligned, arrays=arrays)
+                yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
 
 
 def cell_kernels():
@@ -155,7 +203,29 @@ def cell_kernels():
         yield f"cell arrays added up {element.name}", sums.make_added_up(element)
 
 
-FAMILIES = (row_kernels, row_gradient_kernels, column_kernels, cell_kernels)
+def statistic_kernels():
+    """The kernels of stored statistics, which are float64."""
+    from numnorm.backends.cuda import channel_statistics_kernels as statistics
+    from numnorm.backends.cuda.column_moments_kernels import make_merged_moments
+    from numnorm.backends.cuda.column_plans import IN_ORDER, fold_shape
+    from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
+
+    yield "statistics reciprocal, float64", statistics.make_reciprocal(FLOAT64)
+    yield "statistics reciprocal, float32 to float64", statistics.make_reciprocal(FLOAT32)
+    yield "statistics converted, float64 to float32", statistics.make_converted(FLOAT64, FLOAT32)
+    yield "statistics of two, float64", statistics.make_two_moments()
+    yield "statistics merged in a tree, float64", make_merged_moments(fold_shape(64))
+    yield "statistics merged in order, float64", make_merged_moments(IN_ORDER)
+
+
+FAMILIES = (
+    row_kernels,
+    row_gradient_kernels,
+    wide_row_gradient_kernels,
+    column_kernels,
+    statistic_kernels,
+    cell_kernels,
+)
 
 
 def of_capability(capability):

@@ -1,5 +1,6 @@
 """What a device array is, whose it is, and what is said of those that do not fit."""
 
+import pkgutil
 import sys
 import types
 
@@ -10,7 +11,7 @@ import simulated_target
 
 import numnorm
 from numnorm.arguments import is_on_device
-from numnorm.backends import cuda
+from numnorm.backends import contract, cuda
 from numnorm.backends.cuda import arrays, owners, queues
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) ** 2
@@ -260,15 +261,20 @@ def test_statistics_of_jax_without_float64(imported):
 # What is missing
 
 
-def test_what_is_not_there_yet(library):
+def test_what_is_not_there_yet():
     refused(
         NotImplementedError,
-        "^streamed_moments is not there yet for arrays of a CUDA device: bring them to the host$",
-        numnorm.batch_moments,
-        library.take(X),
+        "^matrix_panels is not there yet for arrays of a CUDA device: bring them to the host$",
+        cuda.matrix_panels,
+        X,
     )
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         cuda.nothing
+
+
+def test_no_module_hides_a_function():
+    modules = {module.name for module in pkgutil.iter_modules(cuda.__path__)}
+    assert not modules & set(vars(contract.Backend))
 
 
 def test_without_a_driver(library, monkeypatch):

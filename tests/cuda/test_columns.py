@@ -25,7 +25,14 @@ from numnorm.backends.cuda.column_moments_kernels import (
     make_moments_across,
     make_moments_along,
 )
-from numnorm.backends.cuda.column_shape import ColumnShape, Partition, column_shape, partition
+from numnorm.backends.cuda.column_shape import (
+    ColumnShape,
+    Partition,
+    column_shape,
+    partition,
+    stream_partition,
+    stream_shape,
+)
 from numnorm.backends.cuda.column_terms_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
@@ -34,7 +41,7 @@ from numnorm.backends.cuda.column_terms_kernels import (
     make_gradient_terms,
     make_output_terms,
 )
-from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64
+from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
 from numnorm.backends.cuda.row_weights import Weights
 
 DTYPES = {
@@ -57,6 +64,8 @@ CASES = {
     "channels first": ((7, 3, 21), ColumnShape(8, 4, 2, 1, False), 4, 24),
     "long channels, whole": ((2, 2, 624), ColumnShape(64, 1, 1, 2, True), 1, 512),
     "long channels": ((2, 2, 611), ColumnShape(32, 2, 1, 2, False), 2, 512),
+    "channels last, anywhere": ((45, 16), ColumnShape(4, 16, 2, 1, True, False), 32, 1),
+    "channels first, anywhere": ((7, 3, 16), ColumnShape(8, 8, 2, 1, True, False), 8, 16),
     "one value": ((3, 2, 1), ColumnShape(8, 4, 1, 1, False), 2, 1),
 }
 
@@ -71,7 +80,7 @@ class Case:
         self.inner = shape[2] if len(shape) == 3 else 1
         self.along = len(shape) == 3
         parts = -(-self.outer // block) * -(-self.inner // segment)
-        span = 1 if self.along else columns.lanes * columns.slots(self.element)
+        span = 1 if self.along else columns.lanes * columns.piece(self.element)
         self.cut = Partition(block, segment, parts, parts * -(-self.channels // span))
 
     def launch(self, across, along, *arrays):
@@ -155,8 +164,7 @@ def case_of(name, dtype):
     shape, columns, block, segment = CASES[name]
     rng = np.random.default_rng(len(name))
     x, dy = (rng.normal(mean, 2, shape).astype(dtype) for mean in (3, 1))
-    behind = 0 if columns.whole else np.dtype(dtype).itemsize
-    # dy at another place than x: what is one piece of the one is not one of the other.
+    behind = 0 if columns.whole and columns.aligned else np.dtype(dtype).itemsize
     return Case(dtype, shape, columns, block, segment), placed(x, behind), placed(dy, 2 * behind)
 
 
@@ -320,7 +328,7 @@ def test_moments_go_on_from_others(name, order):
 
 def test_rounding_does_not_grow_with_the_rows():
     element, layout = ELEMENTS["float32"], ColumnLayout(40_000, 1, 1)
-    columns = column_shape(element, layout, whole=False, arrays=1)
+    columns = column_shape(element, layout, aligned=False, arrays=1)
     cut = partition(element, layout, columns)
     case = Case(np.float32, (40_000, 1), columns, cut.block, 1)
     x = np.random.default_rng(0).normal(100, 1, (40_000, 1)).astype(np.float32)
@@ -336,30 +344,72 @@ LENGTHS = [
     (17, 8, 3136),
     (256, 512, 56),
     (1, 8, 160_000),
+    (8192, 1001, 1),
+    (256, 512, 49),
+    (2, 3, 160_001),
 ]
 
 
-@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_parts_cover_an_array_in_bounded_sums(dtype, whole):
+def test_parts_cover_an_array_in_bounded_sums(dtype):
     element = ELEMENTS[dtype]
     for outer, channels, inner in LENGTHS:
         layout = ColumnLayout(outer, channels, inner)
-        columns = column_shape(element, layout, whole=whole, arrays=2)
+        columns = column_shape(element, layout, aligned=True, arrays=2)
         cut = partition(element, layout, columns)
         assert columns.threads == 256
         assert cut.parts == -(-outer // cut.block) * -(-inner // cut.segment)
-        assert cut.segment % element.vector == 0 or inner == 1
-        stride = columns.lanes * element.vector if inner > 1 else 1
+        assert cut.segment % columns.piece(element) == 0 or inner == 1
+        stride = columns.lanes * columns.piece(element) if inner > 1 else 1
         turns = -(-min(cut.segment, inner) // stride)
         assert cut.block // columns.teams * turns <= 64
+        columns = stream_shape(element, layout, aligned=True)
+        cut = stream_partition(element, layout, columns)
+        assert columns.threads % 32 == 0 and columns.threads <= 256
+        assert cut.block == layout.block
+        assert cut.parts == -(-outer // cut.block) * -(-inner // cut.segment)
+        assert cut.segment % columns.piece(element) == 0 or inner == 1
+        stride = columns.lanes * columns.piece(element) if inner > 1 else 1
+        turns = -(-min(cut.segment, inner) // stride)
+        assert cut.block // columns.teams * turns <= 128
+
+
+@pytest.mark.parametrize("teams", [1, 8])
+def test_parts_are_merged_in_order(teams, order):
+    parts, channels = 21, 5
+    rng = np.random.default_rng(2)
+    counts = rng.integers(1, 9, parts).astype(np.float64)
+    mean, m2 = rng.normal(5, 1, (parts, channels)), rng.normal(5, 1, (parts, channels)) ** 2
+    before = 7.0, rng.normal(5, 1, channels), rng.normal(5, 1, channels) ** 2
+
+    def merged(first, last, before):
+        found, arrays = nans(2, channels), (counts, mean, m2)
+        shape = ColumnShape(4, teams, 1, 1, False)
+        make_merged_moments(shape).launch(
+            2, 0, *(register(array[first:last].copy()) for array in arrays),
+            *map(address, before[1:]), *map(register, found), last - first, channels, before[0],
+        )  # fmt: skip
+        return before[0] + counts[first:last].sum(), *found
+
+    found, expected = merged(0, parts, before), before
+    for part in range(parts):
+        expected = reference.merge_moments(expected, (counts[part], mean[part], m2[part]))
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, np.float64(wanted), rtol=1e-13)
+    if teams == 1:
+        again = merged(9, parts, merged(0, 9, (0, None, None)))
+        whole = merged(0, parts, (0, None, None))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(again[1:], whole[1:], strict=True))
 
 
 def test_stored_statistics():
     values = np.array([2.0, 0.0, -4.0, np.inf, np.nan, 1e-310])
     found = nans(6)
-    make_reciprocal().launch(1, 0, register(values), register(found), 6)
+    make_reciprocal(FLOAT64).launch(1, 0, register(values), register(found), 6)
     np.testing.assert_array_equal(found, [0.5, 0, -0.25, 0, np.nan, np.inf])
+    narrow = np.array([3.0, 0.0, 1e-45], np.float32)
+    make_reciprocal(FLOAT32).launch(1, 0, register(narrow), register(found), 3)
+    np.testing.assert_array_equal(found[:3], [1 / 3, 0, 1 / np.float64(narrow[2])])
     variance = 4 * np.array([4.0, 0.0, 1e-300, np.inf, np.nan, 1.0])
     kernel = make_reciprocal_deviation(FLOAT64)
     kernel.launch(1, 0, register(variance), register(found), 6, 0.25, 0.0)

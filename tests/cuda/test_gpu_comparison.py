@@ -1,29 +1,39 @@
 """The comparison on a GPU, run from end to end on a device in Python."""
 
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 BENCHMARKS = str(Path(__file__).parents[2] / "asv_benchmarks")
+OTHERS = ("torch", "triton", "cupy", "jax", "liger_kernel", "quack")
 
 
 class SimulatedDevice:
-    """Arrays of a made-up library, and the clock of the host."""
+    """Arrays of a made-up library, and the clock of the host; numnorm's own time is made up."""
 
     def __init__(self, library):
-        self.made_up = library
+        self.made_up, self.generator = library, np.random.default_rng(0)
 
     def normal(self, shape, dtype):
-        return self.made_up.take(np.random.default_rng(0).normal(3, 2, shape).astype(dtype))
+        return self.made_up.take(self.generator.normal(3, 2, shape).astype(dtype))
+
+    def wide(self, array):
+        return array.host.astype(np.float64)
 
     def seconds(self, call):
         begin = time.perf_counter()
-        call()
+        result = call.run()
+        if call.wait is not None:
+            call.wait(result)
         return time.perf_counter() - begin
 
-    host_seconds = seconds
+    def host_seconds(self, call):
+        call.run()
+        return 12.5e-6
 
     def description(self):
         return {"device": "none: simulated"}
@@ -33,27 +43,115 @@ class SimulatedDevice:
 def library(imported, monkeypatch):
     """One of the made-up libraries, beside the benchmarks."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return imported("cupy")
+    return imported("torch")
 
 
-def test_every_case_is_measured_and_reported(library, tmp_path):
-    from gpu.__main__ import measure, write
+@pytest.fixture
+def loaded(library, monkeypatch):
+    """The contestants of an installation that has none of the other libraries, and the missing."""
+    from gpu.contestants import load
+
+    with monkeypatch.context() as without:
+        for name in OTHERS:
+            without.setitem(sys.modules, name, None)
+        return load()
+
+
+def made_up_contestants():
+    """One that is right and waited for, three that are wrong, and one that raises."""
+    from gpu.agreement import expected
+    from gpu.contestants import Call
+
+    waited = []
+
+    def right(case, arrays, factor=1.0, count=None):
+        def run():
+            found = expected(SimpleNamespace(wide=lambda a: a.host.astype(float)), case, arrays)
+            return tuple(SimpleNamespace(host=factor * array) for array in found[:count])
+
+        return Call(run, waited.append)
+
+    def fails(case, arrays):
+        raise RuntimeError("no such\nkernel")
+
+    contestants = {
+        "right": right,
+        "absent": lambda case, arrays: None,
+        "inexact": lambda case, arrays: right(case, arrays, 1.01),
+        "not a number": lambda case, arrays: right(case, arrays, np.nan),
+        "short": lambda case, arrays: right(case, arrays, count=0),
+        "broken": fails,
+    }
+    return contestants, waited
+
+
+def one_case_of_each_kind():
     from gpu.cases import Case, all_cases
-    from gpu.contestants import CONTESTANTS
 
     kinds = dict.fromkeys((case.norm, case.direction) for case in all_cases(1 << 20, quick=False))
-    cases = [Case(*kind, "float32", 5, 24) for kind in kinds]
-    contestants = {
-        "numnorm": CONTESTANTS["numnorm"],
-        "copy": lambda case, arrays: lambda: np.copyto(arrays.out.host, arrays.x.host),
-        "absent": lambda case, arrays: None,
-    }
-    result = measure(SimulatedDevice(library), cases, 2, contestants)
-    assert [set(record["seconds"]) for record in result["records"]] == [{"numnorm", "copy"}] * 8
+    return [Case(*kind, "float32", 5, 24) for kind in kinds]
+
+
+def test_every_case_is_measured_and_reported(library, loaded, tmp_path):
+    from gpu.__main__ import measure, write
+
+    found, missing = loaded
+    assert set(found) == {"numnorm", "copy"}
+    contestants, waited = made_up_contestants()
+    cases = one_case_of_each_kind()
+    result = measure(SimulatedDevice(library), cases, 2, found | contestants, missing)
+    assert len(result["records"]) == len(cases) == 8
+    wrong = dict.fromkeys(("inexact", "not a number", "short"), "wrong")
+    for record in result["records"]:
+        assert set(record["seconds"]) == {"numnorm", "copy", "right"}
+        statuses = {name: fault["status"] for name, fault in record["failures"].items()}
+        assert statuses == wrong | {"broken": "failed"}
+    assert len(waited) > 3 * len(cases)
     write(result, tmp_path / "results")
-    table = (tmp_path / "results" / "gpu.md").read_text("utf-8")
-    assert table.count("float32 5×24") == len(cases) == 8
-    assert "simulated" in table and "absent" not in table
+    report = (tmp_path / "results" / "gpu.md").read_text("utf-8")
+    tables, notes = report.split("## What was not timed")
+    assert tables.count("| float32 5×24 ") == len(cases)
+    assert "simulated" in tables and "absent" not in report
+    for name in ("torch", "torch.compile", "triton", "cupy", "jax", "liger", "quack"):
+        assert f"- {name} is left out: ModuleNotFoundError: " in tables
+    for status, count in (("**wrong**", 3), ("**failed**", 1)):
+        assert all(row.count(status) == count for row in rows_of(tables))
+    assert notes.count("is off by 0.01 of the largest value") == len(cases)
+    assert notes.count("failed, RuntimeError: no such kernel") == len(cases)
+
+
+def rows_of(tables):
+    return [row for row in tables.splitlines() if row.startswith("| float32 5×24 ")]
+
+
+@pytest.mark.parametrize("seconds, cell", [(12.5e-6, "12.5"), (31e-6, "**31**")])
+def test_time_of_the_host(library, loaded, seconds, cell):
+    from gpu.__main__ import measure
+    from gpu.report import markdown
+
+    device = SimulatedDevice(library)
+    device.host_seconds = lambda call: seconds
+    found, missing = loaded
+    report = markdown(measure(device, one_case_of_each_kind()[:1], 1, found, missing))
+    [row] = rows_of(report)
+    assert row.split("|")[-2].strip() == cell
+    assert f"- time of the host for a call of numnorm: {cell.strip('*')} µs, at most" in report
+    assert "What was not timed" not in report
+
+
+def test_a_norm_that_numnorm_does_not_have(library, loaded):
+    from gpu.__main__ import measure
+    from gpu.report import markdown
+
+    def refuses(case, arrays):
+        raise NotImplementedError("not there yet")
+
+    found, missing = loaded
+    contestants = found | {"numnorm": refuses}
+    result = measure(SimulatedDevice(library), one_case_of_each_kind()[:1], 1, contestants, missing)
+    report = markdown(result)
+    assert "**failed**" in report and "NotImplementedError: not there yet" in report
+    assert "call of numnorm: not known" in report
 
 
 def test_bytes_that_have_to_be_moved(library):
@@ -61,3 +159,12 @@ def test_bytes_that_have_to_be_moved(library):
 
     assert Case("layer_norm", "forward", "float32", 10, 8).bytes_moved == 2 * 10 * 8 * 4
     assert Case("layer_norm", "backward", "bfloat16", 10, 8).bytes_moved == 3 * 10 * 8 * 2
+
+
+def test_cases_are_wide_and_large(library):
+    from gpu.cases import all_cases
+
+    cases = all_cases(64 << 20, quick=False)
+    assert {1 << k for k in range(8, 16)} < {case.width for case in cases}
+    assert any(case.width % 2 for case in cases)
+    assert all(case.bytes_moved >= 2 * 63 << 20 for case in cases)

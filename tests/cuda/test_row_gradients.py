@@ -7,15 +7,19 @@ from test_rows import DTYPES, NORMS, draw, dtype_of, supports
 
 import numnorm
 from numnorm.backends.cuda import launch
+from numnorm.backends.cuda.elements import ELEMENTS
+from numnorm.backends.cuda.launch import backward_parts, backward_shape, strip_shape, strips_of
+from numnorm.backends.cuda.row_gradient_plans import gradient_plan
+from numnorm.backends.cuda.row_shape import RowShape
 
 
 def gradients(library, norm, dtype, shape=None, detach=None, in_place=False):
     """All gradients on the device, and as they are defined."""
-    given, of_parameters, count, options = NORMS[norm]
+    given, _, count, options = NORMS[norm]
     shape = shape or given
     x, dy = draw(shape, dtype), draw(shape, dtype, 9)
-    if norm == "layer_norm":
-        of_parameters = shape[-1:]
+    axes = {"layer_norm": slice(-1, None), "rms_norm": slice(-1, None), "weight_norm": slice(1)}
+    of_parameters = shape[axes.get(norm, slice(1, 2))]  # else those of channels
     gamma = [draw(of_parameters, dtype, 1)] if count else []
     forward, backward = (getattr(numnorm, f"{norm}_{way}") for way in ("forward", "backward"))
     arrays = [library.take(array) for array in (x, *gamma)]
@@ -53,7 +57,7 @@ def check(found, expected, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("norm", [norm for norm in NORMS if norm != "weight_norm"])
+@pytest.mark.parametrize("norm", NORMS)
 def test_gradients(library, norm, dtype):
     if not supports(library, dtype):
         pytest.skip("a dtype that Numba does not have")
@@ -93,18 +97,88 @@ def test_nothing(library, shape):
     np.testing.assert_array_equal(dbeta.host, np.zeros(shape[1:]))
 
 
-def test_the_gradient_of_weight_norm_is_not_there(library):
-    v = library.take(draw((4, 9)))
-    _, norm = numnorm.weight_norm_forward(v)
-    with pytest.raises(NotImplementedError, match=r"^as_statistic is not there yet"):
-        numnorm.weight_norm_backward(v, v, norm)
+# Rows that no registers hold
 
 
-def test_rows_that_no_registers_hold(library):
-    x = library.take(np.zeros((1, 20000), np.float32))
-    _, mean, rstd = numnorm.layer_norm_forward(x)
-    with pytest.raises(NotImplementedError, match=r"^rows of 20000 elements of float32"):
-        numnorm.layer_norm_backward(x, x, mean, rstd)
+@pytest.fixture
+def few_registers(monkeypatch):
+    """Rows of any width are read in a loop, by blocks of few threads."""
+    for name, value in (("_TEAMS", ()), ("_LOOP", 64), ("_STRIP", 32)):
+        monkeypatch.setattr(launch, f"_BACKWARD{name}", value)
+    gradient_plan.cache_clear()
+    yield
+    gradient_plan.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("norm", NORMS)
+def test_gradients_in_a_loop(library, norm, dtype, few_registers):
+    if not supports(library, dtype):
+        pytest.skip("a dtype that Numba does not have")
+    check(*gradients(library, norm, dtype), dtype)
+
+
+SPACES = {"layer_norm": (3, 280), "group_norm": (2, 6, 140), "instance_norm": (2, 3, 260)}
+
+
+@pytest.mark.parametrize("norm", SPACES)
+def test_shapes_in_a_loop(imported, norm, few_registers, order):
+    library = imported("torch")
+    check(*gradients(library, norm, "float32", SPACES[norm], in_place=True), "float32")
+
+
+def test_channels_without_space_in_a_loop(imported, few_registers, order):
+    library = imported("torch")
+    check(*gradients(library, "group_norm", "float32", (4, 39)), "float32")
+
+
+def test_more_rows_than_are_summed_up_in_one_go_in_a_loop(
+    library, monkeypatch, few_registers, order
+):
+    monkeypatch.setattr(launch, "_THREADS", 32)
+    check(*gradients(library, "layer_norm", "float32", (80, 5)), "float32")
+
+
+@pytest.mark.parametrize("norm, dtype, shape", [
+    ("layer_norm", "float32", (2, 8193)),
+    ("layer_norm", "bfloat16", (1, 8200)),
+    ("layer_norm", "float64", (1, 4098)),
+    ("rms_norm", "float16", (1, 8193)),
+    ("ada_norm", "float32", (1, 20011)),
+    ("group_norm", "float32", (1, 6, 2740)),
+    ("group_norm", "float16", (1, 6, 53, 53)),
+    ("instance_norm", "float64", (2, 3, 1367)),
+])  # fmt: skip
+def test_rows_that_no_registers_hold(imported, norm, dtype, shape):
+    check(*gradients(imported("torch"), norm, dtype, shape), dtype)
+
+
+def test_group_norm_of_many_narrow_channels_in_one_row(imported):
+    library, shape = imported("torch"), (1, 2741, 3)
+    x, dy = draw(shape), draw(shape, seed=9)
+    _, mean, rstd = numnorm.group_norm_forward(library.take(x), groups=1)
+    found = numnorm.group_norm_backward(library.take(dy), library.take(x), mean, rstd, groups=1)
+    check(found, reference.group_norm_backward(dy, x, groups=1), "float32")
+
+
+@pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
+def test_wider_rows_are_read_in_a_loop(element):
+    widest = 4096 if element.name == "float64" else 8192
+    for whole in (True, False):
+        assert backward_shape(widest, element, whole=whole).pieces > 0
+        shape = backward_shape(widest + 1, element, whole=whole)
+        assert shape == RowShape(512, 1, 0, whole)
+
+
+def test_parts_of_wide_rows():
+    """As many blocks as fit the largest devices, however wide the rows and however many."""
+    strip = strip_shape(RowShape(512, 1, 0, True))
+    for rows, width in ((1, 8196), (10000, 8196), (100, 1 << 20), (64, 1 << 24)):
+        strips = strips_of(width, ELEMENTS["float32"], strip)
+        assert (strips - 1) * strip.threads * 4 < width <= strips * strip.threads * 4
+        parts = backward_parts(rows, strip, 1, strips)
+        assert 1 <= parts <= -(-rows // 8)
+        assert parts == 1 or parts * strips * strip.threads <= 1 << 17
 
 
 def test_statistics_of_other_dtypes(library):

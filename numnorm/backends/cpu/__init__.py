@@ -5,9 +5,16 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "arrays": ("as_float_array", "as_statistic"),
+    "arrays": ("as_float_array",),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
-    "columns": ("column_backward", "column_forward", "column_moments", "streamed_moments"),
+    "columns": (
+        "column_backward",
+        "column_forward",
+        "column_moments",
+        "merged_moments",
+        "streamed_moments",
+        "variance",
+    ),
     "matrices": ("matrix_panels", "matrix_product", "transposed_matrix_product"),
     "rows": ("row_backward", "row_forward"),
     "statistics": (

@@ -20,8 +20,8 @@ from numnorm.backends.scalars import merge_moments
 
 _merge_moments = inlined(merge_moments)
 
-# The guess is off by more than a deviation, and all is read again, for one channel in 16,000 if rows
-# are random. With half as many rows it is one in 200, and so nearly every tile of channels.
+# The guess is off by more than a deviation, and all is read again, for one channel in 16,000 of
+# random rows. With half as many rows it is one in 200, and so nearly every tile of channels.
 _ROWS_OF_GUESS = 16
 _SMALLEST = 1e-300
 

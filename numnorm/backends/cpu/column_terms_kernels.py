@@ -128,12 +128,13 @@ def make_gradient_terms(storage: Storage) -> Twins:
 
     It takes ``gamma``, the sums over each channel of ``dy * (x * scale - high) * rstd`` and of
     dy, the share of each statistic, which is 1 over the number of values or 0 where it is
-    detached, and then ``dgamma`` and ``terms``, of whose rows `make_centre_terms` has made the
-    first four. The others become factor, slope, offset, and what dx is to be multiplied by.
+    detached, and then ``gradients``, whose rows become dgamma and dbeta, and ``terms``, of whose
+    rows `make_centre_terms` has made the first four. The others become factor, slope, offset, and
+    what dx is to be multiplied by.
     """
     powers, product = _make_range(storage), _make_product(storage)
 
-    def kernel(gamma, sums, sums_dy, mean_share, scale_share, dgamma, terms, first, last):
+    def kernel(gamma, sums, sums_dy, mean_share, scale_share, gradients, terms, first, last):
         stand_alone()
         scale, high, reciprocal, low = terms[0], terms[1], terms[2], terms[3]
         factor, slope, offset, back = terms[4], terms[5], terms[6], terms[7]
@@ -142,11 +143,12 @@ def make_gradient_terms(storage: Storage) -> Twins:
             weight, rstd = np.float64(element(gamma, c, 1.0)), np.float64(reciprocal[c])
             _, of_weight = powers(np.float64(high[c]), rstd, weight)
             lost = np.float64(low[c]) * rstd
-            dgamma[c] = sums[c] - lost * sums_dy[c]
+            slope_sum = sums[c] - lost * sums_dy[c]
+            gradients[0, c], gradients[1, c] = slope_sum, sums_dy[c]
             weight = weight / of_weight
             # A detached statistic passes nothing on, a NaN neither.
             through_mean = sums_dy[c] * mean_share * weight if mean_share > 0.0 else 0.0
-            through_scale = dgamma[c] * scale_share * weight if scale_share > 0.0 else 0.0
+            through_scale = slope_sum * scale_share * weight if scale_share > 0.0 else 0.0
             factor[c] = rstd * weight
             slope[c] = rstd * through_scale
             offset[c] = rstd * (through_mean - lost * through_scale)

@@ -151,7 +151,7 @@ def row_forward(
         arguments = (source, gamma, beta, *constants, target, saved, parts)
         run(kernel, arguments, elements, parts)
     else:
-        saved[...] = np.nan
+        saved[...] = scaling.of_nothing
     y = target if direct and out is None else result(target, x, out, layout.order)
     if not save:
         return y, None, None

@@ -1,34 +1,37 @@
-"""The stored statistics of batch and weight norm: a handful of numbers, worked on by NumPy."""
+"""The stored statistics of batch and weight norm: a number or two for each channel or vector."""
 
-import math
+import functools
 from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import ColumnLayout, as_plain_array, check_float, check_shape
-from numnorm.backends.cpu.arrays import Array
+from numnorm.arguments import ColumnLayout, RowLayout, as_plain_array, check_float, check_shape
+from numnorm.backends.cpu.arrays import Array, as_statistic
 from numnorm.backends.cpu.storage import storage_of
+from numnorm.backends.cpu.stored_statistics_kernels import (
+    make_moving_average,
+    make_reciprocal_deviations,
+)
 
-# Below this a float64 number has lost digits of its squares.
-_SMALLEST_VARIANCE = 1e-290
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_reciprocal_deviations = functools.cache(make_reciprocal_deviations)
+_moving_average = functools.cache(make_moving_average)
 
 
-def reciprocal(values: Array) -> Array:
-    """Return 1 over each value, and 0 for 0."""
+def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
+    """Return 1 over a saved statistic of each row of x, and 0 for 0."""
+    values = as_statistic(name, value, layout.statistic_shape, "one for each row")
     with np.errstate(divide="ignore", over="ignore"):
-        return np.where(values == 0, values.dtype.type(0), 1 / values)
+        found = np.where(values == 0, 0.0, 1 / values)
+    return found.reshape(layout.statistic_shape)
 
 
 def reciprocal_deviation(variance: Any, eps: float) -> Array:
     """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
-    variance = np.asarray(variance, np.float64)
-    total = variance + eps
-    if total.size and total.min() >= _SMALLEST_VARIANCE and total.max() < math.inf:
-        return np.asarray(1.0 / np.sqrt(total))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rstd = 1.0 / np.sqrt(total)
-    rstd[total == 0.0] = 0.0
-    rstd[(total == math.inf) | ((variance > 0.0) & (total < _SMALLEST_VARIANCE))] = math.nan
+    if variance.dtype is not _FLOAT64 or not variance.flags.carray:
+        variance = np.array(variance, np.float64, order="C")
+    rstd = np.empty(variance.shape)
+    _reciprocal_deviations().serial(variance, eps, rstd, 0, variance.size)
     return rstd
 
 
@@ -46,12 +49,19 @@ def running_statistics(
         for name, array in given.items():
             check_updatable(name, array)
     for name, value in given.items():
-        array = given[name] = as_plain_array(name, value)
-        check_shape(name, array.shape, (layout.channels,), "the channels of x")
-        check_float(name, array.dtype)
+        if type(value) is not np.ndarray or value.dtype is not _FLOAT32:
+            given[name] = _float_array(name, value)
+        if given[name].shape != (layout.channels,):
+            check_shape(name, given[name].shape, (layout.channels,), "the channels of x")
     if update and np.shares_memory(mean, variance):
         raise ValueError("running_var must not share memory with running_mean, got such an array")
     return given["running_mean"], given["running_var"]
+
+
+def _float_array(name: str, value: Any) -> Array:
+    array = as_plain_array(name, value)
+    check_float(name, array.dtype)
+    return array
 
 
 def check_updatable(name: str, array: Any) -> None:
@@ -66,7 +76,9 @@ def check_updatable(name: str, array: Any) -> None:
 
 def update_running(running: Array, new: Array, share: float) -> None:
     """Move running statistics towards those of a new batch by its share."""
+    if running.dtype in (_FLOAT32, _FLOAT64) and running.flags.carray and new.flags.carray:
+        _moving_average().serial(running, new, share, 0, running.size)
+        return
     moved = running.astype(np.float64)
-    moved *= 1.0 - share
-    moved += new * share
+    _moving_average().serial(moved, np.ascontiguousarray(new), share, 0, moved.size)
     running[...] = moved

@@ -9,11 +9,13 @@ from numnorm.backends.contract import Backend
 _HOMES = {
     "arrays": ("as_float_array",),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
-    "columns": ("column_backward", "column_forward", "column_moments"),
+    "columns": ("column_backward", "column_forward"),
+    "moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
     "row_gradients": ("row_backward",),
     "rows": ("row_forward",),
     "statistics": (
         "check_updatable",
+        "reciprocal",
         "reciprocal_deviation",
         "running_statistics",
         "saved",

@@ -5,11 +5,13 @@ from numnorm.backends.cuda.target import (
     Kernel,
     constant,
     cuda,
+    device,
     make_load_one,
     make_store_one,
     square_root,
 )
 from numnorm.backends.cuda.target import reciprocal as reciprocal_of
+from numnorm.backends.scalars import merge_moments
 
 _THREADS = 128
 _ZERO, _ONE, _INFINITY, _NAN = (
@@ -19,18 +21,18 @@ _ZERO, _ONE, _INFINITY, _NAN = (
 _SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
 
 
-def make_reciprocal() -> Kernel:
+def make_reciprocal(of: Element) -> Kernel:
     """Return the kernel of 1 over each value, and 0 for 0.
 
-    It takes ``values, result`` as addresses of float64, and ``count``.
+    It takes ``values, result`` as addresses, the latter of float64, and ``count``.
     """
-    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
     inverse = reciprocal_of(FLOAT64)
 
     def kernel(values, result, count):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
-            value = load(values, i)
+            value = kind(load(values, i))
             store(result, i, _ZERO if value == _ZERO else inverse(value))
 
     return Kernel(kernel, ("address",) * 2 + ("index",), _THREADS)
@@ -79,14 +81,38 @@ def make_update_running(running: Element) -> Kernel:
 def make_converted(of: Element, into: Element) -> Kernel:
     """Return the kernel that copies statistics into another type.
 
-    It takes ``values, result`` as addresses, and ``count``.
+    It takes ``values, result`` as addresses, ``count``, and the number ``factor`` by which they are
+    multiplied.
     """
     load, store = make_load_one(of), make_store_one(into)
-    kind = into.working
+    wide, kind = FLOAT64.working, into.working
 
-    def kernel(values, result, count):
+    def kernel(values, result, count, factor):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
-            store(result, i, kind(load(values, i)))
+            store(result, i, kind(wide(load(values, i)) * factor))
 
-    return Kernel(kernel, ("address",) * 2 + ("index",), _THREADS)
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+
+
+def make_two_moments() -> Kernel:
+    """Return the kernel of the moments of two sets of values together, of which none is empty.
+
+    It takes ``mean, m2``, the ``other_mean, other_m2`` and ``merged_mean, merged_m2`` as addresses
+    of float64; ``channels``; and how many values there are in each: ``count, other_count``.
+    """
+    load, store, merge = make_load_one(FLOAT64), make_store_one(FLOAT64), device(merge_moments)
+
+    def kernel(
+        mean, m2, other_mean, other_m2, merged_mean, merged_m2, channels, count, other_count
+    ):  # fmt: skip
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < channels:
+            centre, squares = merge(
+                count, load(mean, i), load(m2, i),
+                other_count, load(other_mean, i), load(other_m2, i),
+            )  # fmt: skip
+            store(merged_mean, i, centre)
+            store(merged_m2, i, squares)
+
+    return Kernel(kernel, ("address",) * 6 + ("index",) + ("float64",) * 2, _THREADS)

@@ -6,16 +6,14 @@ from numnorm.backends.cuda.column_folds import make_fold_sums
 from numnorm.backends.cuda.column_places import (
     make_place_across,
     make_place_along,
-    make_read_across,
     make_read_along,
+    make_read_piece,
     make_read_terms,
-    make_write_across,
     make_write_along,
-    slack,
-    working_element,
+    make_write_piece,
 )
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import FLOAT64, Element
+from numnorm.backends.cuda.elements import FLOAT64, Element, working_element
 from numnorm.backends.cuda.target import (
     Kernel,
     constant,
@@ -37,7 +35,7 @@ def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
     ``add(dy, x, index, step, terms, slopes, values, first, second)``: the terms are scale, high
     and rstd; the last two are arrays of a sum for each channel.
     """
-    read, slots = make_read_across(element, whole=shape.whole), shape.slots(element)
+    read, slots = make_read_piece(element, shape), shape.piece(element)
     zero = constant(element, 0.0)
 
     @device
@@ -65,13 +63,13 @@ def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
     ``(parts, channels)`` as addresses, and ``rows, channels, block``. The sums are those of
     ``dy * (x * scale - high) * rstd`` and of dy.
     """
-    slots, ahead, working = shape.slots(element), shape.ahead, element.working
+    slots, ahead, working = shape.piece(element), shape.ahead, element.working
     threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.working
     places, held, zero = threads * slots, ahead * slots, constant(element, 0.0)
     place, fold = make_place_across(element, shape), make_fold_sums(shape, slots)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
-    read_terms, store = make_read_terms(element, whole=shape.whole), make_store_one(FLOAT64)
+    read_terms, store = make_read_terms(element, shape), make_store_one(FLOAT64)
 
     def kernel(dy, x, terms, products, plain, rows, channels, block):
         first_here = cuda.shared.array(places, working)
@@ -116,9 +114,9 @@ def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
 
     It takes ``outer, channels, inner, block, segment`` behind the addresses.
     """
-    vector, lanes, threads, working = element.vector, shape.lanes, shape.threads, element.working
-    held, beyond = shape.ahead * shape.pieces * vector, slack(element, shape)
-    turn, deep = lanes * vector * shape.pieces, shape.teams * shape.ahead
+    piece, lanes, threads = shape.piece(element), shape.lanes, shape.threads
+    held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
+    deep, working = shape.teams * shape.ahead, element.working
     read, place = make_read_along(element, shape), make_place_along(shape)
     load, store = make_load_one(working_element(element)), make_store_one(FLOAT64)
     team_sum, warps = make_team_sum(element, threads), max(1, threads // WARP)
@@ -127,7 +125,7 @@ def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
     @device
     def total(sums):
         found = sums[0]
-        for j in range(1, vector):
+        for j in range(1, piece):
             found += sums[j]
         return found
 
@@ -135,22 +133,22 @@ def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
         room = cuda.shared.array(rooms, working)
         slopes = cuda.local.array(held, working)
         values = cuda.local.array(held, working)
-        one = cuda.local.array(vector, working)
-        two = cuda.local.array(vector, working)
+        one = cuda.local.array(piece, working)
+        two = cuda.local.array(piece, working)
         thread = cuda.threadIdx.x
         part, channel, first, entries, width = place(outer, channels, inner, block, segment)
         jump, scale = channels * inner, load(terms, channel)
         high, rstd = load(terms, channels + channel), load(terms, 2 * channels + channel)
-        for j in range(vector):
+        for j in range(piece):
             one[j], two[j] = zero, zero
         for entry in range(thread // lanes, entries, deep):
             begin, left = first + entry * jump, entries - entry
-            for base in range(thread % lanes * vector, width + beyond, turn):
-                read(dy, x, begin, jump, left, base, width, slopes)
-                read(x, x, begin, jump, left, base, width, values)
+            for base in range(thread % lanes * piece, width, turn):
+                read(dy, begin, jump, left, base, width, slopes)
+                read(x, begin, jump, left, base, width, values)
                 for k in range(held):
-                    one[k % vector] += slopes[k] * ((values[k] * scale - high) * rstd)
-                    two[k % vector] += slopes[k]
+                    one[k % piece] += slopes[k] * ((values[k] * scale - high) * rstd)
+                    two[k % piece] += slopes[k]
         of_products, of_plain = team_sum(total(one), room), team_sum(total(two), room[warps:])
         if thread == 0:
             store(products, part * channels + channel, kind(of_products))
@@ -165,10 +163,10 @@ def make_dx_across(element: Element, shape: ColumnShape) -> Kernel:
     It takes ``dy, x``, the ``terms`` of `make_gradient_terms` and ``dx`` as addresses, and
     ``rows, channels, block``.
     """
-    slots, ahead, teams, working = shape.slots(element), shape.ahead, shape.teams, element.working
-    place, read = make_place_across(element, shape), make_read_across(element, whole=shape.whole)
-    read_terms = make_read_terms(element, whole=shape.whole)
-    write, gradient = make_write_across(element, whole=shape.whole), device(channel_gradient)
+    slots, ahead, teams, working = shape.piece(element), shape.ahead, shape.teams, element.working
+    place, read = make_place_across(element, shape), make_read_piece(element, shape)
+    read_terms = make_read_terms(element, shape)
+    write, gradient = make_write_piece(element, shape), device(channel_gradient)
     held = ahead * slots
 
     @device
@@ -222,9 +220,9 @@ def make_dx_along(element: Element, shape: ColumnShape) -> Kernel:
 
     It takes ``outer, channels, inner, block, segment`` behind the addresses.
     """
-    vector, lanes, working = element.vector, shape.lanes, element.working
-    held, beyond = shape.ahead * shape.pieces * vector, slack(element, shape)
-    turn, deep = lanes * vector * shape.pieces, shape.teams * shape.ahead
+    piece, lanes, working = shape.piece(element), shape.lanes, element.working
+    held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
+    deep = shape.teams * shape.ahead
     read, write = make_read_along(element, shape), make_write_along(element, shape)
     place, load = make_place_along(shape), make_load_one(working_element(element))
     gradient = device(channel_gradient)
@@ -240,12 +238,12 @@ def make_dx_along(element: Element, shape: ColumnShape) -> Kernel:
         back, factor = load(terms, 6 * channels + channel), load(terms, 8 * channels + channel)
         for entry in range(thread // lanes, entries, deep):
             begin, left = first + entry * jump, entries - entry
-            for base in range(thread % lanes * vector, width + beyond, turn):
-                read(dy, x, begin, jump, left, base, width, slopes)
-                read(x, x, begin, jump, left, base, width, values)
+            for base in range(thread % lanes * piece, width, turn):
+                read(dy, begin, jump, left, base, width, slopes)
+                read(x, begin, jump, left, base, width, values)
                 for k in range(held):
                     value = values[k] * scale
                     values[k] = back * gradient(slopes[k], value, high, rstd, factor, slope, offset)
-                write(dx, x, begin, jump, left, base, width, values)
+                write(dx, begin, jump, left, base, width, values)
 
     return Kernel(kernel, ("address",) * 4 + ("index",) * 5, shape.threads)

@@ -3,16 +3,14 @@
 from numnorm.backends.cuda.column_places import (
     make_place_across,
     make_place_along,
-    make_read_across,
     make_read_along,
+    make_read_piece,
     make_read_terms,
-    make_write_across,
     make_write_along,
-    slack,
-    working_element,
+    make_write_piece,
 )
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.target import Kernel, cuda, device, make_load_one
 from numnorm.backends.scalars import channel_output
 
@@ -23,10 +21,10 @@ def make_forward_across(element: Element, shape: ColumnShape) -> Kernel:
     It takes ``x``, the ``terms`` of `make_output_terms` and ``y`` as addresses, and ``rows,
     channels, block``.
     """
-    slots, ahead, teams, working = shape.slots(element), shape.ahead, shape.teams, element.working
-    place, read = make_place_across(element, shape), make_read_across(element, whole=shape.whole)
-    read_terms = make_read_terms(element, whole=shape.whole)
-    write, output = make_write_across(element, whole=shape.whole), device(channel_output)
+    slots, ahead, teams, working = shape.piece(element), shape.ahead, shape.teams, element.working
+    place, read = make_place_across(element, shape), make_read_piece(element, shape)
+    read_terms = make_read_terms(element, shape)
+    write, output = make_write_piece(element, shape), device(channel_output)
     held = ahead * slots
 
     @device
@@ -69,9 +67,9 @@ def make_forward_along(element: Element, shape: ColumnShape) -> Kernel:
     It takes the addresses of `make_forward_across`, and ``outer, channels, inner, block,
     segment``.
     """
-    vector, lanes, working = element.vector, shape.lanes, element.working
-    held, beyond = shape.ahead * shape.pieces * vector, slack(element, shape)
-    turn, deep = lanes * vector * shape.pieces, shape.teams * shape.ahead
+    piece, lanes, working = shape.piece(element), shape.lanes, element.working
+    held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
+    deep = shape.teams * shape.ahead
     read, write = make_read_along(element, shape), make_write_along(element, shape)
     place, load = make_place_along(shape), make_load_one(working_element(element))
     output = device(channel_output)
@@ -85,10 +83,10 @@ def make_forward_along(element: Element, shape: ColumnShape) -> Kernel:
         factor, offset = load(terms, 2 * channels + channel), load(terms, 3 * channels + channel)
         for entry in range(thread // lanes, entries, deep):
             begin, left = first + entry * jump, entries - entry
-            for base in range(thread % lanes * vector, width + beyond, turn):
-                read(x, x, begin, jump, left, base, width, values)
+            for base in range(thread % lanes * piece, width, turn):
+                read(x, begin, jump, left, base, width, values)
                 for k in range(held):
                     values[k] = output(values[k] * scale, high, factor, offset)
-                write(y, x, begin, jump, left, base, width, values)
+                write(y, begin, jump, left, base, width, values)
 
     return Kernel(kernel, ("address",) * 3 + ("index",) * 5, shape.threads)

@@ -4,16 +4,15 @@ from typing import Any
 
 from numnorm.backends.cuda.column_folds import make_fold_moments
 from numnorm.backends.cuda.column_places import (
+    make_all_there,
     make_place_across,
     make_place_along,
-    make_read_across,
     make_read_along,
-    slack,
+    make_read_piece,
 )
 from numnorm.backends.cuda.column_shape import ColumnShape
 from numnorm.backends.cuda.column_statistics import make_centre, make_is_poor, make_unscaled
 from numnorm.backends.cuda.elements import FLOAT64, Element
-from numnorm.backends.cuda.row_parts import make_shift
 from numnorm.backends.cuda.row_statistics import make_power_of_two
 from numnorm.backends.cuda.target import (
     Kernel,
@@ -30,6 +29,8 @@ from numnorm.backends.scalars import merge_moments
 # Folds take turns with two rooms in shared memory: the barrier of one tells that all threads have
 # read the room of the one before.
 _ROOMS = 2
+# The parts that are read before the first of them is merged.
+_AHEAD = 4
 
 
 def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
@@ -40,7 +41,7 @@ def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
     squares around it are not much larger than those around the mean, whatever the first rows are,
     because these are among them.
     """
-    read, slots = make_read_across(element, whole=shape.whole), shape.slots(element)
+    read, slots = make_read_piece(element, shape), shape.piece(element)
     ahead, zero = shape.ahead, constant(element, 0.0)
     share = constant(element, 1 / ahead)
 
@@ -63,7 +64,7 @@ def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
     ``add(x, index, step, scale, origin, values, first, second)``: the last two are arrays of a sum
     for each channel.
     """
-    read, slots = make_read_across(element, whole=shape.whole), shape.slots(element)
+    read, slots = make_read_piece(element, shape), shape.piece(element)
     zero = constant(element, 0.0)
 
     @device
@@ -88,7 +89,7 @@ def _make_sums_across(element: Element, shape: ColumnShape) -> Any:
     ``moments(x, index, step, count, scale, values, origin, low, m2)`` fills the last three, which
     have a place for each channel.
     """
-    slots, ahead, zero = shape.slots(element), shape.ahead, constant(element, 0.0)
+    slots, ahead, zero = shape.piece(element), shape.ahead, constant(element, 0.0)
     find_origin, centre = _make_origin_across(element, shape), make_centre(element)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
@@ -115,7 +116,7 @@ def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
     It finds a scale for the channels whose squares left the range of the working type, and
     returns whether there is any.
     """
-    read, slots = make_read_across(element, whole=shape.whole), shape.slots(element)
+    read, slots = make_read_piece(element, shape), shape.piece(element)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     zero, one, working = constant(element, 0.0), constant(element, 1.0), element.working
 
@@ -149,8 +150,8 @@ def make_moments_across(element: Element, shape: ColumnShape) -> Kernel:
     It takes ``x, counts, means, m2s`` as addresses, the last two of float64 ``(parts, channels)``
     and the counts of float64 ``(parts,)``, and ``rows, channels, block``.
     """
-    slots, working, threads = shape.slots(element), element.working, shape.threads
-    kind, held = FLOAT64.working, shape.ahead * shape.slots(element)
+    slots, working, threads = shape.piece(element), element.working, shape.threads
+    kind, held = FLOAT64.working, shape.ahead * shape.piece(element)
     places, one = threads * slots, constant(element, 1.0)
     place, teams, lanes = make_place_across(element, shape), shape.teams, shape.lanes
     moments, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
@@ -198,40 +199,49 @@ def _make_add_along(element: Element, shape: ColumnShape) -> Any:
     ``add(x, first, jump, left, base, width, scale, origin, values, one, two)``: as `read_along`;
     `one` and `two` are sums of deviations and of their squares, as many as a piece has elements.
     """
-    read, shift_of = make_read_along(element, shape), make_shift(element, whole=shape.whole)
-    vector, ahead, pieces, teams = element.vector, shape.ahead, shape.pieces, shape.teams
-    stride, whole = shape.lanes * element.vector, shape.whole
+    read, piece = make_read_along(element, shape), shape.piece(element)
+    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    stride, all_there = shape.lanes * piece, make_all_there(element, shape)
+
+    @device
+    def add_piece(values, slot, scale, origin, one, two):
+        for j in range(piece):
+            deviation = values[slot + j] * scale - origin
+            one[j] += deviation
+            two[j] += deviation * deviation
+
+    @device
+    def add_some(left, base, width, scale, origin, values, one, two):
+        for u in range(ahead):
+            for p in range(pieces):
+                if u * teams < left and base + p * stride < width:
+                    add_piece(values, (u * pieces + p) * piece, scale, origin, one, two)
 
     @device
     def add(x, first, jump, left, base, width, scale, origin, values, one, two):
-        read(x, x, first, jump, left, base, width, values)
-        for u in range(ahead):
-            at = base - shift_of(x, first + u * teams * jump)
-            for p in range(pieces):
-                here, slot = at + p * stride, (u * pieces + p) * vector
-                if u * teams < left and here < width:
-                    for j in range(vector):
-                        if whole or 0 <= here + j < width:
-                            deviation = values[slot + j] * scale - origin
-                            one[j] += deviation
-                            two[j] += deviation * deviation
+        read(x, first, jump, left, base, width, values)
+        if all_there(left, base, width):
+            for k in range(ahead * pieces):
+                add_piece(values, k * piece, scale, origin, one, two)
+        else:
+            add_some(left, base, width, scale, origin, values, one, two)
 
     return add
 
 
 def _make_largest_along(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``largest(x, first, jump, entries, width, values)`` of a thread."""
-    read, beyond, vector = make_read_along(element, shape), slack(element, shape), element.vector
+    read, piece = make_read_along(element, shape), shape.piece(element)
     lanes, zero = shape.lanes, constant(element, 0.0)
-    turn, deep = shape.lanes * element.vector * shape.pieces, shape.teams * shape.ahead
-    held = shape.ahead * shape.pieces * vector
+    turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
+    held = shape.ahead * shape.pieces * piece
 
     @device
     def largest(x, first, jump, entries, width, values):
         thread, found = cuda.threadIdx.x, zero
         for entry in range(thread // lanes, entries, deep):
-            for base in range(thread % lanes * vector, width + beyond, turn):
-                read(x, x, first + entry * jump, jump, entries - entry, base, width, values)
+            for base in range(thread % lanes * piece, width, turn):
+                read(x, first + entry * jump, jump, entries - entry, base, width, values)
                 for k in range(held):
                     found = max(found, abs(values[k]))
         return found
@@ -250,33 +260,32 @@ def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
         make_centre(element),
         make_load_one(element),
     )
-    vector, lanes, teams, working = element.vector, shape.lanes, shape.teams, element.working
-    turn, deep = lanes * vector * shape.pieces, teams * shape.ahead
+    piece, lanes, working = shape.piece(element), shape.lanes, element.working
+    turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
     team_sum, inverse = make_team_sum(element, shape.threads), reciprocal(element)
-    beyond, zero = slack(element, shape), constant(element, 0.0)
-    warps = max(1, shape.threads // WARP)
+    zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
 
     @device
     def total(sums):
         found = sums[0]
-        for j in range(1, vector):
+        for j in range(1, piece):
             found += sums[j]
         return found
 
     @device
     def moments(x, first, jump, entries, width, scale, values, room):
-        one = cuda.local.array(vector, working)
-        two = cuda.local.array(vector, working)
-        team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * vector
+        one = cuda.local.array(piece, working)
+        two = cuda.local.array(piece, working)
+        team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * piece
         # The first walk ends where a thread first turns: the mean of that, or near it, is the
         # origin of the second one. Its own origin is one of the elements, so that a constant
         # channel gives exactly that constant.
         origin, sum_of_one = load_one(x, first) * scale, zero
         for walk in range(2):
-            for j in range(vector):
+            for j in range(piece):
                 one[j], two[j] = zero, zero
             last = min(entries, deep) if walk == 0 else entries
-            stop = min(width + beyond, turn) if walk == 0 else width + beyond
+            stop = min(width, turn) if walk == 0 else width
             entry = team  # range() would take registers for what is left
             while entry < last:
                 begin, left, base = first + entry * jump, entries - entry, start
@@ -300,10 +309,10 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
     It takes the addresses of `make_moments_across`, and ``outer, channels, inner, block,
     segment``.
     """
-    vector, threads, one = element.vector, shape.threads, constant(element, 1.0)
+    threads, one = shape.threads, constant(element, 1.0)
     warps, working, kind = max(1, threads // WARP), element.working, FLOAT64.working
     place, moments = make_place_along(shape), _make_moments_along(element, shape)
-    held, rooms = shape.ahead * shape.pieces * vector, _ROOMS * warps
+    held, rooms = shape.ahead * shape.pieces * shape.piece(element), _ROOMS * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     largest_of, largest = (
         make_team_largest(element, threads),
@@ -334,30 +343,51 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
     return Kernel(kernel, ("address",) * 4 + ("index",) * 5, threads)
 
 
+def _make_of_run() -> Any:
+    """Return a device function ``of_run(parts, first, last, channels, channel, found)``.
+
+    It adds the moments of parts, at the addresses ``counts, means, m2s``, to those found before,
+    one after the other.
+    """
+    load, merge, zero = make_load_one(FLOAT64), device(merge_moments), constant(FLOAT64, 0.0)
+    kind = FLOAT64.working
+
+    @device
+    def of_run(parts, first, last, channels, channel, found):
+        counts, means, m2s = parts
+        some = cuda.local.array(_AHEAD, kind)
+        others = cuda.local.array(_AHEAD, kind)
+        squares = cuda.local.array(_AHEAD, kind)
+        count, mean, m2 = found
+        for start in range(first, last, _AHEAD):
+            for u in range(_AHEAD):
+                part = min(start + u, last - 1)
+                here = part * channels + channel
+                some[u], others[u] = load(counts, part), load(means, here)
+                squares[u] = load(m2s, here)
+            for u in range(_AHEAD):
+                if start + u < last:
+                    if count > zero:
+                        mean, m2 = merge(count, mean, m2, some[u], others[u], squares[u])
+                    else:
+                        mean, m2 = others[u], squares[u]
+                    count += some[u]
+        return count, mean, m2
+
+    return of_run
+
+
 def make_merged_moments(shape: ColumnShape) -> Kernel:
     """Return the kernel that merges the moments of all parts, in a fixed order.
 
     It takes ``counts, means, m2s`` of the parts, ``mean, m2`` of what was before them, of a count
     that may be 0, and ``merged_mean, merged_m2``, all as addresses of float64; ``parts,
-    channels``; and the number ``before``, that count. A lane has one channel.
+    channels``; and the number ``before``, that count. A lane has one channel. The first team goes
+    on from what was before; a team that is alone merges one part after the other.
     """
     lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.working
     load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
-    fold, merge = make_fold_moments(shape, 1), device(merge_moments)
-    zero = constant(FLOAT64, 0.0)
-
-    @device
-    def of_run(counts, means, m2s, first, last, channels, channel):
-        count, mean, m2 = zero, zero, zero
-        for part in range(first, last):
-            here = part * channels + channel
-            more, other, squares = load(counts, part), load(means, here), load(m2s, here)
-            if count > zero:
-                mean, m2 = merge(count, mean, m2, more, other, squares)
-            else:
-                mean, m2 = other, squares
-            count += more
-        return count, mean, m2
+    fold, of_run, zero = make_fold_moments(shape, 1), _make_of_run(), constant(FLOAT64, 0.0)
 
     def kernel(
         counts, means, m2s, mean, m2, merged_mean, merged_m2, parts, channels, before
@@ -370,17 +400,15 @@ def make_merged_moments(shape: ColumnShape) -> Kernel:
         there = channel < channels
         first = thread // lanes * run
         last = min(first + run, parts) if there else first
-        count, centre, squares = of_run(counts, means, m2s, first, last, channels, channel)
-        counts_here[thread], means_here[thread], m2s_here[thread] = count, centre, squares
+        count, centre, squares = zero, zero, zero
+        if there and thread < lanes and before > zero:
+            count, centre, squares = before, load(mean, channel), load(m2, channel)
+        counts_here[thread], means_here[thread], m2s_here[thread] = of_run(
+            (counts, means, m2s), first, last, channels, channel, (count, centre, squares)
+        )
         fold(counts_here, means_here, m2s_here)
         if thread < lanes and there:
-            centre, squares = means_here[thread], m2s_here[thread]
-            if before > zero:
-                centre, squares = merge(
-                    before, load(mean, channel), load(m2, channel),
-                    counts_here[thread], centre, squares,
-                )  # fmt: skip
-            store(merged_mean, channel, centre)
-            store(merged_m2, channel, squares)
+            store(merged_mean, channel, means_here[thread])
+            store(merged_m2, channel, m2s_here[thread])
 
     return Kernel(kernel, ("address",) * 7 + ("index",) * 2 + ("float64",), threads)

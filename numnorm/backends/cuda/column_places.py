@@ -5,12 +5,13 @@ so many rows of its part. With them they go along each channel: a block has one 
 threads share the elements of each outer entry as those of a team share a row.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
-from numnorm.backends.cuda.row_parts import make_as_tuple, make_read, make_shift, make_write
+from numnorm.backends.cuda.elements import Element, working_element
+from numnorm.backends.cuda.row_parts import make_as_tuple
 from numnorm.backends.cuda.target import (
     constant,
     cuda,
@@ -22,11 +23,6 @@ from numnorm.backends.cuda.target import (
 )
 
 
-def working_element(element: Element) -> Element:
-    """Return the element whose type is the one that another is computed in."""
-    return FLOAT32 if element.working_name == "float32" else FLOAT64
-
-
 @functools.cache
 def make_place_across(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``place(rows, channels, block)`` of a thread's work.
@@ -35,7 +31,7 @@ def make_place_across(element: Element, shape: ColumnShape) -> Any:
     channels, its first row, and the number of its rows, which lie `shape.teams` apart: 0 for a
     thread without work.
     """
-    lanes, teams, slots = shape.lanes, shape.teams, shape.slots(element)
+    lanes, teams, slots = shape.lanes, shape.teams, shape.piece(element)
     span = lanes * slots
 
     @device
@@ -52,52 +48,52 @@ def make_place_across(element: Element, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_read_across(element: Element, *, whole: bool) -> Any:
-    """Return a device function ``read(address, index, values, slot)`` of a thread's channels."""
-    load, load_one, vector = make_load(element), make_load_one(element), element.vector
+def make_read_piece(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``read(address, index, values, slot)`` of one piece."""
+    load, load_one, piece = make_load(element), make_load_one(element), shape.piece(element)
 
     @device
-    def read_piece(address, index, values, slot):
+    def read_at_once(address, index, values, slot):
         found = load(address, index)
-        for j in range(vector):
+        for j in range(piece):
             values[slot + j] = found[j]
 
     @device
-    def read_one(address, index, values, slot):
-        values[slot] = load_one(address, index)
+    def read_one_by_one(address, index, values, slot):
+        for j in range(piece):
+            values[slot + j] = load_one(address, index + j)
 
-    return read_piece if whole else read_one
+    return read_at_once if shape.whole and shape.aligned else read_one_by_one
 
 
 @functools.cache
-def make_write_across(element: Element, *, whole: bool) -> Any:
+def make_write_piece(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``write(address, index, values, slot)``, the like of `read`."""
-    store, store_one, as_tuple = (
-        make_store(element),
-        make_store_one(element),
-        make_as_tuple(element),
-    )
+    store, store_one, piece = make_store(element), make_store_one(element), shape.piece(element)
+    as_tuple = make_as_tuple(element)
 
     @device
-    def write_piece(address, index, values, slot):
+    def write_at_once(address, index, values, slot):
         store(address, index, as_tuple(values, slot))
 
     @device
-    def write_one(address, index, values, slot):
-        store_one(address, index, values[slot])
+    def write_one_by_one(address, index, values, slot):
+        for j in range(piece):
+            store_one(address, index + j, values[slot + j])
 
-    return write_piece if whole else write_one
+    return write_at_once if shape.whole and shape.aligned else write_one_by_one
 
 
 @functools.cache
-def make_read_terms(element: Element, *, whole: bool) -> Any:
+def make_read_terms(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``read_terms(terms, index, values)`` of a thread's channels.
 
-    It reads a row of a table of terms, from the first of the channels on.
+    It reads a row of a table of terms, which is aligned, from the first of the channels on.
     """
     stored = working_element(element)
-    read, step = make_read_across(stored, whole=whole), stored.vector
-    count = element.vector // step if whole else 1
+    table = dataclasses.replace(shape, aligned=True)
+    read, step = make_read_piece(stored, table), table.piece(stored)
+    count = shape.piece(element) // step
 
     @device
     def read_terms(terms, index, values):
@@ -128,61 +124,93 @@ def make_place_along(shape: ColumnShape) -> Any:
     return place
 
 
-def slack(element: Element, shape: ColumnShape) -> int:
-    """Return how far before a stretch of elements its first piece may begin.
+@functools.cache
+def make_all_there(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``all_there(left, base, width)``: whether no element is missing.
 
-    Pieces are cut at multiples of 16 bytes; they have to reach so much further than the stretch.
+    It is of those that a thread reads at a time, where they are single ones: most threads have all
+    of them, and to ask for each takes longer than to read it.
     """
-    return 0 if shape.whole else element.vector - 1
+    last_entry = (shape.ahead - 1) * shape.teams
+    last_piece = (shape.pieces - 1) * shape.lanes * shape.piece(element)
+    if shape.whole:
+        return device(lambda left, base, width: False)
+    return device(lambda left, base, width: last_entry < left and base + last_piece < width)
 
 
 @functools.cache
 def make_read_along(element: Element, shape: ColumnShape) -> Any:
     """Return a device function of a thread's pieces of some outer entries.
 
-    ``read_along(x, cut, first, jump, left, base, width, values)`` reads from `x` those pieces that
-    are cut at multiples of 16 bytes of the array at `cut`. The first entry begins at `first`, and
-    there are `left`, `jump` apart. `base` is where the thread's first piece would begin if the
-    entry began at such a multiple. What is not there becomes 0.
+    ``read_along(x, first, jump, left, base, width, values)``: the first entry begins at `first`,
+    and there are `left`, `jump` apart; the thread's first piece begins `base` elements behind.
+    What is not there becomes 0.
     """
-    read, shift_of = make_read(element, whole=shape.whole), make_shift(element, whole=shape.whole)
-    vector, ahead, pieces, teams = element.vector, shape.ahead, shape.pieces, shape.teams
-    stride, zero = shape.lanes * element.vector, constant(element, 0.0)
+    read, piece = make_read_piece(element, shape), shape.piece(element)
+    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    stride, zero = shape.lanes * piece, constant(element, 0.0)
+    all_there = make_all_there(element, shape)
 
     @device
-    def read_along(x, cut, first, jump, left, base, width, values):
+    def read_all(x, first, jump, values):
+        for u in range(ahead):
+            for p in range(pieces):
+                here = first + u * teams * jump + p * stride
+                read(x, here, values, (u * pieces + p) * piece)
+
+    @device
+    def read_some(x, first, jump, left, base, width, values):
         for u in range(ahead):
             start = first + u * teams * jump
-            at = base - shift_of(cut, start)
             for p in range(pieces):
-                here, slot = at + p * stride, (u * pieces + p) * vector
+                here, slot = base + p * stride, (u * pieces + p) * piece
                 if u * teams < left and here < width:
-                    read(x, start, here, width, values, slot)
+                    read(x, start + here, values, slot)
                 else:
-                    for j in range(vector):
+                    for j in range(piece):
                         values[slot + j] = zero
+
+    @device
+    def read_along(x, first, jump, left, base, width, values):
+        if all_there(left, base, width):
+            read_all(x, first + base, jump, values)
+        else:
+            read_some(x, first, jump, left, base, width, values)
 
     return read_along
 
 
 @functools.cache
 def make_write_along(element: Element, shape: ColumnShape) -> Any:
-    """Return a device function ``write_along(y, cut, first, jump, left, base, width, values)``.
+    """Return a device function ``write_along(y, first, jump, left, base, width, values)``.
 
     It writes the pieces that `read_along` reads.
     """
-    write, shift_of = make_write(element, whole=shape.whole), make_shift(element, whole=shape.whole)
-    vector, ahead, pieces, teams = element.vector, shape.ahead, shape.pieces, shape.teams
-    stride, as_tuple = shape.lanes * element.vector, make_as_tuple(element)
+    write, piece = make_write_piece(element, shape), shape.piece(element)
+    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    stride, all_there = shape.lanes * piece, make_all_there(element, shape)
 
     @device
-    def write_along(y, cut, first, jump, left, base, width, values):
+    def write_all(y, first, jump, values):
+        for u in range(ahead):
+            for p in range(pieces):
+                here = first + u * teams * jump + p * stride
+                write(y, here, values, (u * pieces + p) * piece)
+
+    @device
+    def write_some(y, first, jump, left, base, width, values):
         for u in range(ahead):
             start = first + u * teams * jump
-            at = base - shift_of(cut, start)
             for p in range(pieces):
-                here, slot = at + p * stride, (u * pieces + p) * vector
+                here = base + p * stride
                 if u * teams < left and here < width:
-                    write(y, start, here, width, as_tuple(values, slot))
+                    write(y, start + here, values, (u * pieces + p) * piece)
+
+    @device
+    def write_along(y, first, jump, left, base, width, values):
+        if all_there(left, base, width):
+            write_all(y, first + base, jump, values)
+        else:
+            write_some(y, first, jump, left, base, width, values)
 
     return write_along

@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.cuda.compensated_sums import make_joined, two_sum
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.row_columns import (
     RowColumns,
     make_read_columns,
@@ -23,11 +23,6 @@ from numnorm.backends.cuda.team_sums import WARP
 
 # Few enough that a float32 sum of so many terms is good to its last bits.
 ROWS_BETWEEN_FLUSHES = 32
-
-
-def _table(element: Element) -> Element:
-    """Return how sums of these elements lie in memory."""
-    return FLOAT32 if element.working_name == "float32" else FLOAT64
 
 
 def _folded_columns(shape: RowShape, columns: RowColumns) -> RowColumns:
@@ -85,7 +80,7 @@ def make_flush(element: Element, shape: RowShape) -> Any:
     neither read if this is the `fresh` flush of a row nor written if it is the last. All threads
     of a block take part, with the first of their columns in `at`.
     """
-    columns, of = _folded_columns(shape, row_columns(element, shape)), _table(element)
+    columns, of = _folded_columns(shape, row_columns(element, shape)), working_element(element)
     one_piece = dataclasses.replace(columns, pieces=1)
     read_piece, write_piece = make_read_columns(of, one_piece), make_write_columns(of, one_piece)
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride

@@ -11,9 +11,8 @@ import functools
 from typing import Any
 
 from numnorm.backends.cuda.column_folds import make_fold_sums
-from numnorm.backends.cuda.column_places import working_element
 from numnorm.backends.cuda.column_shape import ColumnShape
-from numnorm.backends.cuda.elements import FLOAT64, Element
+from numnorm.backends.cuda.elements import FLOAT64, Element, working_element
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.backends.cuda.target import (
     Kernel,

@@ -20,12 +20,8 @@ from numnorm.backends.cuda.column_backward_kernels import (
     make_sums_along,
 )
 from numnorm.backends.cuda.column_forward_kernel import make_forward_across, make_forward_along
-from numnorm.backends.cuda.column_moments_kernels import (
-    make_merged_moments,
-    make_moments_across,
-    make_moments_along,
-)
-from numnorm.backends.cuda.column_shape import ColumnShape, column_shape, partition
+from numnorm.backends.cuda.column_plans import fold_shape, plan_of
+from numnorm.backends.cuda.column_shape import ColumnShape
 from numnorm.backends.cuda.column_terms_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
@@ -36,22 +32,16 @@ from numnorm.backends.cuda.column_terms_kernels import (
 )
 from numnorm.backends.cuda.elements import FLOAT64, Element
 from numnorm.backends.cuda.queues import Behind, on_device_of, queue
-from numnorm.backends.cuda.row_parts import BYTES
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.backends.cuda.statistics import (
     Statistic,
     float64_memory,
     given_statistic,
     in_float64,
-    new_statistic,
-    zero_statistic,
 )
 from numnorm.backends.cuda.target import Kernel
 
 _MEANING = "the channels of x"
-# A block that merges parts: neighbouring channels are in one piece of memory, and the more parts
-# its threads share, the fewer wait for each other.
-_FOLD_LANES, _FOLD_THREADS = 8, 256
 
 _Maker = Callable[[Element, ColumnShape], Kernel]
 
@@ -59,7 +49,6 @@ _Maker = Callable[[Element, ColumnShape], Kernel]
 class _Family(NamedTuple):
     """The kernels of one layout."""
 
-    moments: _Maker
     forward: _Maker
     sums: _Maker
     dx: _Maker
@@ -67,88 +56,22 @@ class _Family(NamedTuple):
 
 # Without inner axes the kernels go across the channels, with them along each channel.
 _ACROSS = _Family(
-    moments=functools.cache(make_moments_across),
     forward=functools.cache(make_forward_across),
     sums=functools.cache(make_sums_across),
     dx=functools.cache(make_dx_across),
 )
 _ALONG = _Family(
-    moments=functools.cache(make_moments_along),
     forward=functools.cache(make_forward_along),
     sums=functools.cache(make_sums_along),
     dx=functools.cache(make_dx_along),
 )
-_merged_moments = functools.cache(make_merged_moments)
 _output_terms = functools.cache(make_output_terms)
 _centre_terms = functools.cache(make_centre_terms)
 _gradient_terms = functools.cache(make_gradient_terms)
 
 
-class _Plan(NamedTuple):
-    """How the threads share an array, found once for all arrays like it."""
-
-    shape: ColumnShape
-    parts: int
-    blocks: int
-    sizes: tuple[int, ...]
-
-
-@functools.lru_cache(maxsize=1024)
-def _plan(element: Element, layout: ColumnLayout, whole: bool, arrays: int) -> _Plan:
-    shape = column_shape(element, layout, whole=whole, arrays=arrays)
-    cut = partition(element, layout, shape)
-    sizes: tuple[int, ...] = layout.outer, layout.channels, cut.block
-    if layout.inner > 1:
-        sizes = layout.outer, layout.channels, layout.inner, cut.block, cut.segment
-    return _Plan(shape, cut.parts, cut.blocks, sizes)
-
-
 def _family(layout: ColumnLayout) -> _Family:
     return _ACROSS if layout.inner == 1 else _ALONG
-
-
-def _fold_shape(channels: int) -> ColumnShape:
-    lanes = min(_FOLD_LANES, 1 << (channels - 1).bit_length())
-    return ColumnShape(lanes, _FOLD_THREADS // lanes, 1, 1, False)
-
-
-def _plan_of(x: DeviceArray, layout: ColumnLayout, *arrays: Any, reads: int = 1) -> _Plan:
-    """Return the plan for a kernel that reads and writes the elements of these arrays."""
-    width = layout.channels if layout.inner == 1 else layout.inner
-    whole = width * x.element.itemsize % BYTES == 0
-    whole = whole and not any(x.owner.address(array) % BYTES for array in arrays)
-    return _plan(x.element, layout, whole, reads)
-
-
-def column_moments(
-    x: DeviceArray, layout: ColumnLayout, after: tuple[int, Statistic, Statistic] | None
-) -> tuple[int, Statistic, Statistic]:
-    """Return (count, mean, m2) of each channel, going on from `after`."""
-    channels = layout.channels
-    with on_device_of(x):
-        if layout.per_channel == 0 or channels == 0:
-            if after is not None:
-                return after
-            return 0, zero_statistic("mean", x, channels), zero_statistic("m2", x, channels)
-        source = x.owner.contiguous(x.array)
-        plan = _plan_of(x, layout, source)
-        work, size = float64_memory(x, plan.parts * (1 + 2 * channels)), FLOAT64.itemsize
-        means = plan.parts * size
-        parts = work, Behind(work, means), Behind(work, means + plan.parts * channels * size)
-        kernel = _family(layout).moments(x.element, plan.shape)
-        queue(kernel, plan.blocks, x, (source, *parts), plan.sizes)
-        before, old_mean, old_m2 = (0, None, None) if after is None else after
-        mean, m2 = new_statistic("mean", x, channels), new_statistic("m2", x, channels)
-        arrays = [None if old is None else old.array for old in (old_mean, old_m2)]
-        fold = _fold_shape(channels)
-        queue(
-            _merged_moments(fold),
-            -(-channels // fold.lanes),
-            x,
-            (*parts, *arrays, mean.array, m2.array),
-            (plan.parts, channels, float(before)),
-        )
-        return before + layout.per_channel, mean, m2
 
 
 def column_forward(
@@ -212,7 +135,7 @@ def column_backward(
             offset = CONSTANT_TERMS * channels * x.element.working(0).itemsize
             _queue_output(x, layout, slopes, Behind(terms, offset), output.target)
         else:
-            plan = _plan_of(x, layout, slopes, source, output.target, reads=2)
+            plan = plan_of(x, layout, slopes, source, output.target, reads=2)
             kernel = _family(layout).dx(x.element, plan.shape)
             queue(kernel, plan.blocks, x, (slopes, source, terms, output.target), plan.sizes)
         return result(output, x, None), dgamma, dbeta
@@ -239,12 +162,12 @@ def _queue_gradient_terms(
 ) -> None:
     """Queue the kernels of the sums over each channel, and of all that follows from them."""
     channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
-    plan = _plan_of(x, layout, slopes, source, reads=2)
+    plan = plan_of(x, layout, slopes, source, reads=2)
     products = float64_memory(x, 2 * plan.parts * channels)
     plain = Behind(products, plan.parts * channels * FLOAT64.itemsize)
     kernel = _family(layout).sums(x.element, plan.shape)
     queue(kernel, plan.blocks, x, (slopes, source, terms, products, plain), plan.sizes)
-    share, fold = 1.0 / layout.per_channel, _fold_shape(channels)
+    share, fold = 1.0 / layout.per_channel, fold_shape(channels)
     shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
     queue(
         _gradient_terms(x.element, _element(weight), gradient, fold),
@@ -259,7 +182,7 @@ def _queue_output(
     x: DeviceArray, layout: ColumnLayout, source: Any, terms: Any, target: Any
 ) -> None:
     """Queue the kernel of what follows from one array and the terms of its channels."""
-    plan = _plan_of(x, layout, source, target)
+    plan = plan_of(x, layout, source, target)
     kernel = _family(layout).forward(x.element, plan.shape)
     queue(kernel, plan.blocks, x, (source, terms, target), plan.sizes)
 

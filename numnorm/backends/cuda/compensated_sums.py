@@ -19,6 +19,22 @@ def two_sum(a: Any, b: Any) -> Any:
 
 
 @functools.cache
+def make_add_each(count: int) -> Any:
+    """Return a device function ``add_each(values, high, low)`` of so many sums.
+
+    Each sum has a place in `high`, and what rounding lost of it one in `low`.
+    """
+
+    @device
+    def add_each(values, high, low):
+        for k in range(count):
+            high[k], lost = two_sum(high[k], values[k])
+            low[k] += lost
+
+    return add_each
+
+
+@functools.cache
 def make_joined(element: Element, of: Element) -> Any:
     """Return a device function ``joined(high, low)``: a sum in the type `of` is computed in.
 

@@ -59,3 +59,8 @@ ELEMENTS = {
         Element("bfloat16", 2, "float32"),
     )
 }
+
+
+def working_element(element: Element) -> Element:
+    """Return the element whose type is the one that another is computed in."""
+    return FLOAT32 if element.working_name == "float32" else FLOAT64

@@ -7,8 +7,8 @@ beta are sums of ``dy * xhat`` and of `dy`: over rows for each column, or over e
 from typing import Any
 
 from numnorm.backends.contract import Formula
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
-from numnorm.backends.cuda.row_columns import row_columns
+from numnorm.backends.cuda.elements import Element, working_element
+from numnorm.backends.cuda.row_columns import RowColumns, row_columns
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.backends.cuda.target import (
@@ -27,15 +27,14 @@ def room_for_sums(shape: RowShape) -> int:
 
 
 def make_column_gradient_sums(
-    formula: Formula, element: Element, parameters: int, shape: RowShape
+    formula: Formula, element: Element, parameters: int, columns: RowColumns
 ) -> Any:
     """Return a device function that turns dy into g, and adds to the sums of each column.
 
     ``gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)`` returns this thread's parts
     of the row's sums. `slopes` are dy, and become g; `values` are xhat.
     """
-    slots = row_columns(element, shape).slots
-    backward, zero = device(formula.backward), constant(element, 0.0)
+    slots, backward, zero = columns.slots, device(formula.backward), constant(element, 0.0)
 
     @device
     def gradient_sums(slopes, values, weight, bias, of_gamma, of_beta):
@@ -55,7 +54,7 @@ def make_column_gradient_sums(
     return gradient_sums
 
 
-def _make_run_weight(element: Element, of: Element | None) -> Any:
+def make_run_weight(element: Element, of: Element | None) -> Any:
     """Return a device function ``run_weight(address, number, channel)``: a run's parameter."""
     if of is None:
         return device(lambda address, number, channel: number)
@@ -63,24 +62,17 @@ def _make_run_weight(element: Element, of: Element | None) -> Any:
     return device(lambda address, number, channel: working(load_one(address, channel)))
 
 
-def make_run_gradient_sums(
-    formula: Formula, element: Element, weights: Weights, parameters: int, shape: RowShape
-) -> Any:
-    """Return the like for parameters that a run shares, which stores the sums of each run.
+def make_sums_in_run(formula: Formula, element: Element, columns: RowColumns) -> Any:
+    """Return a device function that turns dy of one run into g, and adds up what it has there.
 
-    ``gradient_sums(slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room,
-    turn)``: cut is ``rows, run, runs, channels``, and the row's first run is of that channel. It
-    takes the two halves of the room in turn, and also returns which one is next.
+    ``sums_in_run(slopes, values, at, left, right, gamma, beta)`` returns this thread's parts of
+    the sums of g, of g * xhat, of dy * xhat and of dy: over its columns from `left` up to `right`.
     """
-    columns, team = row_columns(element, shape), shape.team
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
-    gamma_of, beta_of = (_make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     backward, zero = device(formula.backward), constant(element, 0.0)
-    store_one = make_store_one(FLOAT32 if element.working_name == "float32" else FLOAT64)
-    team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
 
     @device
-    def of_run(slopes, values, at, left, right, gamma, beta):
+    def sums_in_run(slopes, values, at, left, right, gamma, beta):
         sum_g, sum_g_xhat, of_gamma, of_beta = zero, zero, zero, zero
         for p in range(pieces):
             for j in range(lanes):
@@ -95,6 +87,24 @@ def make_run_gradient_sums(
                     slopes[k] = g
         return sum_g, sum_g_xhat, of_gamma, of_beta
 
+    return sums_in_run
+
+
+def make_run_gradient_sums(
+    formula: Formula, element: Element, weights: Weights, parameters: int, shape: RowShape
+) -> Any:
+    """Return the like for parameters that a run shares, which stores the sums of each run.
+
+    ``gradient_sums(slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room,
+    turn)``: cut is ``rows, run, runs, channels``, and the row's first run is of that channel. It
+    takes the two halves of the room in turn, and also returns which one is next.
+    """
+    team, zero = shape.team, constant(element, 0.0)
+    gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
+    sums_in_run = make_sums_in_run(formula, element, row_columns(element, shape))
+    store_one = make_store_one(working_element(element))
+    team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
+
     @device
     def gradient_sums(
         slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room, turn
@@ -105,7 +115,9 @@ def make_run_gradient_sums(
             gamma = gamma_of(addresses[0], numbers[0], channel)
             beta = beta_of(addresses[1], numbers[1], channel)
             left = r * run
-            g, g_xhat, of_gamma, of_beta = of_run(slopes, values, at, left, left + run, gamma, beta)
+            g, g_xhat, of_gamma, of_beta = sums_in_run(
+                slopes, values, at, left, left + run, gamma, beta
+            )
             sum_g += g
             sum_g_xhat += g_xhat
             of_gamma, of_beta = team_two_sums(of_gamma, of_beta, room[turn:])

@@ -25,6 +25,9 @@ _ANYWHERE = (*_NARROW, (128, _EASY), (256, _EASY), (512, _EASY), (1024, _EASY))
 
 # Sums over rows stay in registers too, beside a row of x and of dy.
 _BACKWARD_TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
+# Threads of a block that reads such a row in a loop: two of them share a multiprocessor, so that
+# one reads while the other waits for its sums. Threads of a block that reads it by columns.
+_BACKWARD_LOOP, _BACKWARD_STRIP = 512, 128
 _ROWS_OF_PART = 8
 _THREADS = 1 << 17  # of all blocks together: as many as the largest devices run at a time
 
@@ -43,34 +46,47 @@ def row_shape(width: int, element: Element, *, whole: bool) -> RowShape:
 
 
 def backward_shape(width: int, element: Element, *, whole: bool) -> RowShape:
-    """Return the shape for the gradients of rows of so many elements.
-
-    Raises
-    ------
-    NotImplementedError
-        If they do not fit the registers.
-    """
+    """Return the shape for the gradients of rows of so many elements."""
     most, needed = _pieces(element, _EASY), -(-width // element.vector)
     for team in _BACKWARD_TEAMS:
         pieces = -(-needed // team)
         if pieces <= most:
             teams = max(1, _BLOCK // team) if team <= WARP else 1
             return RowShape(team, teams, pieces, whole)
-    widest = _BACKWARD_TEAMS[-1] * most * element.vector
-    raise NotImplementedError(
-        f"rows of {width} elements of {element.name} are wider than the {widest} whose gradients "
-        "are there for arrays of a CUDA device: bring them to the host"
-    )
+    return RowShape(_BACKWARD_LOOP, 1, 0, whole)
 
 
-def backward_parts(rows: int, shape: RowShape, channels: int) -> int:
+def run_shape(width: int, run: int, element: Element, shape: RowShape) -> RowShape:
+    """Return how the threads of a block that reads rows in a loop share the runs of a row.
+
+    Where there are enough runs for all of its warps, they are dealt out to warps or, if they are
+    short, to parts of them: threads that no barrier keeps together.
+    """
+    whole = shape.whole and run % element.vector == 0
+    team = min(WARP, 1 << (-(-run // element.vector) - 1).bit_length())
+    if width // run < shape.threads // WARP:
+        team = shape.threads
+    return RowShape(team, shape.threads // team, 0, whole)
+
+
+def strip_shape(shape: RowShape) -> RowShape:
+    """Return the shape of a block that reads some columns of such rows."""
+    return RowShape(_BACKWARD_STRIP, 1, 1, shape.whole)
+
+
+def strips_of(width: int, element: Element, shape: RowShape) -> int:
+    """Return how many blocks share the columns of a row, by the shape of one."""
+    return -(-width // (shape.threads * element.vector))
+
+
+def backward_parts(rows: int, shape: RowShape, channels: int, strips: int = 1) -> int:
     """Return into how many parts the rows are cut, a multiple of the channels.
 
     It follows from the shapes alone, so that no sum depends on the device. A part has some rows
-    for every row of sums that it leaves.
+    for every row of sums that it leaves, and a block for each of so many strips of columns.
     """
     by_rows = -(-rows // (_ROWS_OF_PART * shape.teams))
-    parts = min(by_rows, max(1, _THREADS // shape.threads))
+    parts = min(by_rows, max(1, _THREADS // (shape.threads * strips)))
     return -(-parts // channels) * channels
 
 

@@ -1,7 +1,7 @@
 """From the sums that the blocks of a backward kernel left to the gradients of the parameters."""
 
 from numnorm.backends.cuda.compensated_sums import make_joined, two_sum
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
+from numnorm.backends.cuda.elements import Element, working_element
 from numnorm.backends.cuda.target import Kernel, constant, cuda, make_load_one, make_store_one
 from numnorm.backends.cuda.team_sums import WARP
 
@@ -18,7 +18,7 @@ def make_parameter_gradients(element: Element, of: Element, strips: int = 8) -> 
 
     So many `strips` of threads add up every so manieth row, and then they are added in order.
     """
-    table = FLOAT32 if element.working_name == "float32" else FLOAT64
+    table = working_element(element)
     load_one, store_one, joined = make_load_one(table), make_store_one(of), make_joined(table, of)
     working, zero, places = table.working, constant(table, 0.0), strips * COLUMNS
 

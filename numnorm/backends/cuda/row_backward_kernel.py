@@ -15,6 +15,7 @@ from numnorm.backends.cuda.gradient_sums import (
     room_for_sums,
 )
 from numnorm.backends.cuda.row_columns import (
+    RowColumns,
     make_column_weight,
     make_read_columns,
     make_write_columns,
@@ -28,6 +29,27 @@ from numnorm.backends.cuda.team_sums import make_team_two_sums
 from numnorm.backends.scalars import centre, input_gradient
 
 
+def make_normalize(element: Element, columns: RowColumns) -> Any:
+    """Return a device function ``normalize(values, at, limit, terms)``: x becomes xhat.
+
+    The terms are those of `make_saved_statistics`. Columns from `limit` on become 0.
+    """
+    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
+    centred, zero = device(centre), constant(element, 0.0)
+
+    @device
+    def normalize(values, at, limit, terms):
+        scale, high, low, factor = terms
+        for p in range(pieces):
+            there = at + p * stride < limit
+            for j in range(lanes):
+                k = p * lanes + j
+                # What is not there has no xhat, which is infinite at worst.
+                values[k] = centred(values[k] * scale, high, low) * factor if there else zero
+
+    return normalize
+
+
 def _make_read_normalized(
     formula: Formula, element: Element, saved: Element, shape: RowShape
 ) -> Any:
@@ -37,33 +59,25 @@ def _make_read_normalized(
     ``scale, factor``, whose product is rstd. Columns from `limit` on become 0.
     """
     columns = row_columns(element, shape)
-    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
-    read_columns, centred = make_read_columns(element, columns), device(centre)
+    read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
     statistics = make_saved_statistics(formula, element, saved)
-    zero = constant(element, 0.0)
 
     @device
     def read_normalized(dy, x, mean, rstd, row, width, limit, at, values, slopes):
         read_columns(x, row * width, at, limit, values)
         read_columns(dy, row * width, at, limit, slopes)
-        scale, high, low, factor = statistics(mean, rstd, row)
-        for p in range(pieces):
-            there = at + p * stride < limit
-            for j in range(lanes):
-                k = p * lanes + j
-                # What is not there has no xhat, which is infinite at worst.
-                values[k] = centred(values[k] * scale, high, low) * factor if there else zero
-        return scale, factor
+        terms = statistics(mean, rstd, row)
+        normalize(values, at, limit, terms)
+        return terms[0], terms[3]
 
     return read_normalized
 
 
-def _make_write_gradient(element: Element, shape: RowShape) -> Any:
+def make_write_gradient(element: Element, columns: RowColumns) -> Any:
     """Return a device function that stores dx of a row from g and xhat in registers.
 
     ``write_gradient(dx, first, at, limit, slopes, values, means, scale, factor)``.
     """
-    columns = row_columns(element, shape)
     write_columns, gradient = make_write_columns(element, columns), device(input_gradient)
     slots = columns.slots
 
@@ -113,10 +127,11 @@ def _make_gradient_of_row(
 
     ``gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, shares)``.
     """
+    columns = row_columns(element, shape)
     read_normalized = _make_read_normalized(formula, element, saved, shape)
-    gradient_sums = make_column_gradient_sums(formula, element, parameters, shape)
+    gradient_sums = make_column_gradient_sums(formula, element, parameters, columns)
     team_two_sums, means_of = make_team_two_sums(element, shape.team), make_means(element)
-    write_gradient = _make_write_gradient(element, shape)
+    write_gradient = make_write_gradient(element, columns)
 
     @device
     def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, shares):
@@ -206,7 +221,7 @@ def _of_runs(
     read_normalized = _make_read_normalized(formula, element, saved, shape)
     gradient_sums = make_run_gradient_sums(formula, element, weights, parameters, shape)
     team_two_sums, means_of = make_team_two_sums(element, team), make_means(element)
-    write_gradient, half = _make_write_gradient(element, shape), room_for_sums(shape)
+    write_gradient, half = make_write_gradient(element, columns), room_for_sums(shape)
     both = 2 * half
 
     def kernel(

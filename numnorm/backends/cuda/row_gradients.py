@@ -1,10 +1,9 @@
 """The gradients of the norms whose statistics are shared by a row, on arrays of a device."""
 
-import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 from numnorm.arguments import RowLayout
-from numnorm.backends.contract import Detached, Formula, Norm, Scaling
+from numnorm.backends.contract import Detached, Norm, Scaling
 from numnorm.backends.cuda.arrays import (
     DeviceArray,
     as_parameter,
@@ -12,88 +11,15 @@ from numnorm.backends.cuda.arrays import (
     output_like,
     result,
 )
-from numnorm.backends.cuda.column_sums import ROWS_BETWEEN_FLUSHES
-from numnorm.backends.cuda.elements import FLOAT32, FLOAT64, Element
-from numnorm.backends.cuda.launch import backward_parts, backward_shape
-from numnorm.backends.cuda.parameter_gradients_kernel import COLUMNS, make_parameter_gradients
+from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
+from numnorm.backends.cuda.parameter_gradients_kernel import COLUMNS
 from numnorm.backends.cuda.queues import on_device_of, queue
-from numnorm.backends.cuda.row_backward_kernel import make_row_backward
-from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.row_gradient_plans import GradientPlan, gradient_plan
+from numnorm.backends.cuda.row_terms import TERMS
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.backends.cuda.rows import all_whole, weight_of
+from numnorm.backends.cuda.statistics import Statistic
 from numnorm.backends.cuda.target import Kernel
-
-
-class _Plan(NamedTuple):
-    """What follows from norm, elements and layout alone, found once for all calls like it.
-
-    Attributes
-    ----------
-    kernel, finish : Kernel
-        The one of the rows, and the one that makes gradients of what it leaves for gamma and beta.
-    parts : int
-        How many blocks there are.
-    sizes, constants : tuple
-        The kernel's numbers.
-    table : tuple of int
-        How many sums there are for a column, and how many columns, of each parameter.
-    long : bool
-        Whether a part has more rows than are summed up in one go.
-    """
-
-    kernel: Kernel
-    finish: Kernel
-    parts: int
-    sizes: tuple[int, ...]
-    constants: tuple[float, ...]
-    table: tuple[int, int]
-    long: bool
-
-
-@functools.cache
-def _kernel(
-    formula: Formula,
-    element: Element,
-    saved: Element,
-    weights: Weights,
-    parameters: int,
-    shape: RowShape,
-) -> Kernel:
-    return make_row_backward(formula, element, saved, weights, parameters, shape)
-
-
-@functools.cache
-def _finish(element: Element, of: Element) -> Kernel:
-    return make_parameter_gradients(element, of)
-
-
-@functools.lru_cache(maxsize=1024)
-def _plan(
-    norm: Norm,
-    element: Element,
-    saved: Element,
-    weights: Weights,
-    layout: RowLayout,
-    scaling: Scaling,
-    detached: Detached,
-    whole: bool,
-) -> _Plan:
-    shape = backward_shape(layout.width, element, whole=whole)
-    by_run = layout.shared and norm.parameters > 0
-    channels = layout.channels if norm.parameters else 1
-    parts = backward_parts(layout.rows, shape, 1 if by_run else channels)
-    mean_share = 1.0 / layout.width if norm.formula.centred and not detached.mean else 0.0
-    scale_share = 0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof)
-    runs = layout.rows * layout.width // layout.run
-    return _Plan(
-        _kernel(norm.formula, element, saved, weights, norm.parameters, shape),
-        _finish(element, weights.gamma or element),
-        parts,
-        (layout.rows, layout.width, layout.run, channels, parts),
-        (mean_share, scale_share, scaling.eps_on_deviation),
-        (runs // channels, channels) if by_run else (parts // channels, channels * layout.width),
-        layout.rows > ROWS_BETWEEN_FLUSHES * shape.teams * parts and not by_run,
-    )
 
 
 def row_backward(
@@ -128,18 +54,36 @@ def row_backward(
         if not layout.rows * layout.width:
             return result(output, x, layout.order), *_no_gradients(norm, layout, x, weights)
         whole = all_whole(x, layout, (slopes, source, output.target), scale, shift)
-        plan = _plan(norm, x.element, of_rstd.element, weights, layout, scaling, detached, whole)
-        sums, rests = _tables(norm, plan, x)
-        numbers = scale.number, shift.number, *plan.constants
-        queue(
-            plan.kernel,
-            plan.parts,
-            x,
-            (*inputs, output.target, sums, rests),
-            (*plan.sizes, *numbers),
+        plan = gradient_plan(
+            norm, x.element, of_rstd.element, weights, layout, scaling, detached, whole
         )
+        sums, rests = _tables(norm, plan, x)
+        results, numbers = (output.target, sums, rests), (scale.number, shift.number)
+        if plan.terms is None:
+            more = *plan.sizes, *numbers, *plan.constants
+            queue(plan.kernel, plan.blocks, x, (*inputs, *results), more)
+        else:
+            _queue_by_columns(plan.terms, plan, x, inputs, results, numbers)
         gradients = _gradients(norm, plan, layout, x, weights, sums)
         return result(output, x, layout.order), *gradients
+
+
+def _queue_by_columns(
+    leave_terms: Kernel,
+    plan: GradientPlan,
+    x: DeviceArray,
+    inputs: tuple[Any, ...],
+    results: tuple[Any, ...],
+    numbers: tuple[float, ...],
+) -> None:
+    """Queue the kernel that leaves the terms of wide rows, and the one that works by columns."""
+    dy, source, _, _, gamma, beta = inputs
+    rows, width, _, channels, parts = plan.sizes
+    terms = x.owner.empty(x.array, (rows, TERMS), x.element.working_name)
+    arrays, more = (*inputs, terms), (width, channels, *numbers, *plan.constants)
+    queue(leave_terms, rows, x, arrays, more)
+    arrays, more = (dy, source, gamma, beta, terms, *results), (rows, width, channels, parts)
+    queue(plan.kernel, plan.blocks, x, arrays, (*more, *numbers))
 
 
 def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
@@ -152,7 +96,9 @@ def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
 
 
 def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> DeviceArray:
-    """Return a saved statistic of every row."""
+    """Return a saved statistic of every row, as the caller gives it or already found."""
+    if isinstance(value, Statistic):
+        return value
     if value is None:
         raise TypeError(f"{name} must be an array of shape {layout.statistic_shape}, got None")
     array = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
@@ -161,7 +107,7 @@ def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> Devi
     return array
 
 
-def _tables(norm: Norm, plan: _Plan, x: DeviceArray) -> tuple[Any, Any]:
+def _tables(norm: Norm, plan: GradientPlan, x: DeviceArray) -> tuple[Any, Any]:
     """Return where the kernel leaves its sums, and what rounding lost of long ones."""
     if not norm.parameters:
         return None, None
@@ -172,7 +118,7 @@ def _tables(norm: Norm, plan: _Plan, x: DeviceArray) -> tuple[Any, Any]:
 
 
 def _gradients(
-    norm: Norm, plan: _Plan, layout: RowLayout, x: DeviceArray, weights: Weights, sums: Any
+    norm: Norm, plan: GradientPlan, layout: RowLayout, x: DeviceArray, weights: Weights, sums: Any
 ) -> tuple[Any, Any]:
     """Return dgamma and dbeta of what a kernel has left; None for those that there are not."""
     if not norm.parameters:

@@ -10,9 +10,10 @@ class RowShape:
     Parameters
     ----------
     team : int
-        The number of threads that work on one row, a power of two.
+        The number of threads that work on one row, a power of two; or on one run of it at a time,
+        where a block of several teams reads the row in a loop.
     teams : int
-        The number of rows of a block; 1 for teams wider than a warp.
+        The number of rows, or of runs at a time, of a block; 1 for teams wider than a warp.
     pieces : int
         How many pieces of 16 bytes a thread holds; 0 if it reads them twice, in a loop.
     whole : bool

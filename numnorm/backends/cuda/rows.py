@@ -95,7 +95,7 @@ def row_forward(
             numbers = scale.number, shift.number, *plan.constants
             queue(plan.kernel, plan.blocks, x, arrays, (*plan.sizes, *numbers))
         elif save:
-            nothing = layout.statistic_shape, saved.name, math.nan
+            nothing = layout.statistic_shape, saved.name, scaling.of_nothing
             mean, rstd = owner.full(x.array, *nothing), owner.full(x.array, *nothing)
         return result(output, x, order), mean, rstd
 

@@ -1,4 +1,4 @@
-"""The stored statistics of batch norm on a device: a number for each channel.
+"""The stored statistics of batch and weight norm on a device: a number for each channel or row.
 
 They are float64 wherever a kernel makes them, even for a library that has no float64: then they
 lie in its memory as something else, and only kernels look at them.
@@ -6,9 +6,10 @@ lie in its memory as something else, and only kernels look at them.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
-from numnorm.arguments import ColumnLayout, check_shape
+from numnorm.arguments import ColumnLayout, RowLayout, check_shape
 from numnorm.backends.cuda.arrays import (
     DeviceArray,
     as_companion,
@@ -17,23 +18,25 @@ from numnorm.backends.cuda.arrays import (
 )
 from numnorm.backends.cuda.channel_statistics_kernels import (
     make_converted,
+    make_reciprocal,
     make_reciprocal_deviation,
     make_update_running,
 )
-from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64
+from numnorm.backends.cuda.elements import ELEMENTS, FLOAT64, Element
 from numnorm.backends.cuda.queues import on_device_of, queue
 from numnorm.backends.cuda.target import Kernel
 
 _MEANING = "the channels of x"
 
 _converted = functools.cache(make_converted)
+_reciprocal = functools.cache(make_reciprocal)
 _reciprocal_deviation = functools.cache(make_reciprocal_deviation)
 _update_running = functools.cache(make_update_running)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistic(DeviceArray):
-    """A statistic of each channel, in C-contiguous memory.
+    """A statistic of each channel or row, in C-contiguous memory.
 
     Parameters
     ----------
@@ -88,22 +91,40 @@ def given_statistic(name: str, value: Any, x: DeviceArray, channels: int) -> Sta
 
 def in_float64(statistic: Statistic) -> Statistic:
     """Return a statistic of any float dtype in float64."""
-    if statistic.element == FLOAT64:
+    if statistic.element == FLOAT64 and statistic.factor == 1.0:
         return statistic
     x, element = statistic.x, statistic.element
     found = new_statistic(statistic.name, x, statistic.shape[0])
-    _queue_each(_converted(element, FLOAT64), x, statistic, found.array)
+    _queue_each(_converted(element, FLOAT64), x, statistic, found.array, statistic.factor)
     return found
 
 
 def saved(statistic: Statistic, x: DeviceArray) -> Any:
     """Return an array of the dtype in which the statistics of x are returned, not the caller's."""
-    into = ELEMENTS[x.owner.statistic_name(x.element.name)]
+    with on_device_of(x):
+        return _as_array(statistic, ELEMENTS[x.owner.statistic_name(x.element.name)])
+
+
+def handed_out(statistic: Statistic) -> Any:
+    """Return an array of float64, of float32 for a library without that, not the caller's."""
+    return _as_array(statistic, ELEMENTS[statistic.owner.statistic_name("float64")])
+
+
+def _as_array(statistic: Statistic, into: Element) -> Any:
     if statistic.shareable and statistic.element == into:
         return statistic.array
+    x = statistic.x
+    found = x.owner.empty(x.array, statistic.shape, into.name)
+    _queue_each(_converted(statistic.element, into), x, statistic, found, statistic.factor)
+    return found
+
+
+def reciprocal(name: str, value: Any, x: DeviceArray, layout: RowLayout) -> Statistic:
+    """Return 1 over a saved statistic of each row of x, and 0 for 0."""
     with on_device_of(x):
-        found = x.owner.empty(x.array, statistic.shape, into.name)
-        _queue_each(_converted(statistic.element, into), x, statistic, found)
+        given = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
+        found = new_statistic(name, x, layout.rows)
+        _queue_each(_reciprocal(given.element), x, given, found.array)
     return found
 
 
@@ -164,8 +185,8 @@ def _has_float64(x: DeviceArray) -> bool:
 def _queue_each(
     kernel: Kernel, x: DeviceArray, values: DeviceArray, other: Any, *numbers: float
 ) -> None:
-    """Queue a kernel that has a thread for each channel of x."""
-    count = values.shape[0]
+    """Queue a kernel that has a thread for each of the values."""
+    count = math.prod(values.shape)
     if count:
         blocks = -(-count // kernel.threads)
         queue(kernel, blocks, x, (values.array, other), (count, *numbers))

@@ -1,0 +1,48 @@
+"""Whether a result is that of the definition, computed in float64 on the same numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from peers import arrays as peers_arrays
+from peers import cases as peers_cases
+from peers import definition
+
+from .arrays import Arrays
+from .cases import Case
+
+
+def expected(device: Any, case: Case, arrays: Arrays) -> list[Any]:
+    """Return the output, or dx and the gradients of what parameters there are, in float64."""
+    inputs = (device.wide(array) for array in (arrays.x, arrays.dy, arrays.gamma, arrays.beta))
+    exact = peers_arrays.Arrays(*inputs, None, None)
+    whole = as_peers_case(case)
+    if case.direction == "forward":
+        return [definition.forward(whole, exact)]
+    return definition.backward(whole, exact)
+
+
+def as_peers_case(case: Case) -> peers_cases.Case:
+    """Return the case as the definitions know it."""
+    return peers_cases.Case(case.norm, case.direction, (case.rows, case.width), case.dtype)
+
+
+def disagreement(device: Any, case: Case, result: Any, wanted: list[Any]) -> str | None:
+    """Return how far off a result is, an array or several; None if it is not."""
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    if len(results) != len(wanted):
+        return f"{len(results)} arrays, not {len(wanted)}"
+    for number, (given, right) in enumerate(zip(results, wanted, strict=True)):
+        found = device.wide(given)
+        if math.prod(found.shape) != math.prod(right.shape):
+            return f"result {number} has another shape"
+        error = float(abs(found.reshape(right.shape) - right).max() / abs(right).max())
+        summands = case.rows * case.width // math.prod(right.shape)
+        allowed = definition.allowed_error(case.dtype, summands)
+        if not error <= allowed:  # a NaN is not below it, either
+            return (
+                f"result {number} is off by {error:.1g} of the largest value, "
+                f"{allowed:.1g} is allowed"
+            )
+    return None

@@ -1,0 +1,61 @@
+"""One case: each contestant is checked, then they take turns, a round after the other."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from .agreement import disagreement, expected
+from .arrays import Arrays
+from .cases import Case
+from .contestants import FLOOR, OWN, Call, Maker, reason
+from .devices import Device
+
+Failures = dict[str, dict[str, str]]
+
+
+def measured(
+    device: Device, case: Case, rounds: int, contestants: dict[str, Maker]
+) -> dict[str, Any]:
+    """Return what each contestant takes for a case, and which were wrong or failed."""
+    ready, failures = _checked(device, case, contestants)
+    for call in ready.values():
+        device.seconds(call)  # the caches and the memory that it allocates are in use then
+    times: dict[str, list[float]] = {name: [] for name in ready}
+    for _ in range(rounds):
+        for name, call in ready.items():
+            times[name].append(device.seconds(call))
+    seconds = {name: statistics.median(those) for name, those in times.items()}
+    host = device.host_seconds(ready[OWN]) if OWN in ready else None
+    results = {"seconds": seconds, "host_seconds": host, "failures": failures}
+    return {**case._asdict(), "bytes_moved": case.bytes_moved, **results}
+
+
+def _checked(
+    device: Device, case: Case, contestants: dict[str, Maker]
+) -> tuple[dict[str, Call], Failures]:
+    """Return the calls whose results are right, and why others are not among them."""
+    arrays = Arrays(device, case)
+    wanted = expected(device, case, arrays)
+    ready: dict[str, Call] = {}
+    failures: Failures = {}
+    for name, make in contestants.items():
+        try:
+            call = make(case, arrays)
+            fault = None if call is None else _fault(device, case, name, call, wanted)
+        except Exception as error:  # whatever a library raises belongs into the table
+            failures[name] = {"status": "failed", "detail": reason(error)}
+            continue
+        if fault is not None:
+            failures[name] = {"status": "wrong", "detail": fault}
+        elif call is not None:
+            ready[name] = call
+    return ready, failures
+
+
+def _fault(device: Device, case: Case, name: str, call: Call, wanted: list[Any]) -> str | None:
+    result = call.run()
+    if call.wait is not None:
+        call.wait(result)
+    # A copy is not a norm.
+    return None if name == FLOOR else disagreement(device, case, result, wanted)
