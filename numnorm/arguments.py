@@ -313,10 +313,8 @@ def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     except (TypeError, ValueError, RuntimeError):
         array = np.asarray(None)
     if array.shape == () and array.dtype == object:
-        raise TypeError(
-            f"{name} must be an array or turn into one, got an object of type "
-            f"{type(value).__name__}"
-        )
+        wanted = "lie on the host" if is_on_device(value) else "be an array or turn into one"
+        raise TypeError(f"{name} must {wanted}, got an object of type {type(value).__name__}")
     return array
 
 

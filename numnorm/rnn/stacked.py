@@ -316,7 +316,7 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
             f"saved must be what stacked_forward returned, got an object of type "
             f"{type(saved).__name__}"
         )
-    _, slope = on_host("dy", dy)
+    slope = on_host("dy", dy, "stacked_backward")
     check_shape("dy", slope.shape, saved.shape, "that of y")
     slope = slope.swapaxes(0, 1) if saved.batch_first else slope
     given = _by_direction("dstates", dstates, saved.plan)
@@ -361,7 +361,7 @@ def _run(
     options: dict[str, Any],
     save: bool,
 ) -> tuple[Any, tuple[Any, ...], Any]:
-    _, y = on_host("x", x)
+    y = on_host("x", x, "stacked")
     if len(y.shape) != 3:
         raise ValueError(f"x must have 3 axes, of time, batch and inputs, got {len(y.shape)}")
     y = y.swapaxes(0, 1) if check_flag("batch_first", batch_first) else y

@@ -37,6 +37,12 @@ def registered(host):
     return host
 
 
+def viewed(host, shape):
+    """The same memory in another shape."""
+    assert host.flags.c_contiguous
+    return host.reshape(shape)
+
+
 def joined(arrays):
     """New memory with the rows of all arrays."""
     return registered(np.concatenate([array.host for array in arrays]))
@@ -90,6 +96,9 @@ def cupy():
         def __getitem__(self, key):
             return ndarray(self.host[key], self.number)
 
+        def reshape(self, shape):
+            return ndarray(viewed(self.host, shape), self.number)
+
     def ascontiguousarray(array):
         if array.host.flags.c_contiguous:
             return array
@@ -109,7 +118,13 @@ def cupy():
     module.cuda = SimpleNamespace(
         get_current_stream=lambda: stream, Device=device, ExternalStream=contextlib.nullcontext
     )
-    module.asarray = lambda array: ndarray(array.host, array.number)
+
+    def asarray(array):
+        if isinstance(array, np.ndarray):
+            return ndarray(registered(array.copy()), current[0])
+        return ndarray(array.host, array.number)
+
+    module.asarray = asarray
     module.matmul = lambda a, b: ndarray(registered(a.host @ b.host), a.number)
     module.concatenate = lambda arrays: ndarray(joined(arrays), arrays[0].number)
     module.take = lambda host, number=0: ndarray(registered(host), number)
@@ -131,7 +146,7 @@ def torch():
     module = types.ModuleType("torch")
     module.asked, module.gradients = [], True
     module.strided = "torch.strided"
-    names = ("float16", "bfloat16", "float32", "float64", "int64", "bool")
+    names = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
     for name in names:
         setattr(module, name, _Dtype(name))
 
@@ -192,6 +207,9 @@ def torch():
         def __getitem__(self, key):
             return Tensor(self.host[key], self.device)
 
+        def reshape(self, shape):
+            return Tensor(viewed(self.host, shape), self.device)
+
     def empty(shape, *, dtype, device):
         return Tensor(poisoned(shape, _bfloat16_or(dtype.name)), device)
 
@@ -206,6 +224,7 @@ def torch():
         return SimpleNamespace(cuda_stream=STREAMS["torch"] + int(device.removeprefix("cuda:")))
 
     module.Tensor, module.empty, module.full, module.mm = Tensor, empty, full, mm
+    module.as_tensor = lambda array, *, device: Tensor(registered(array.copy()), device)
     module.cat = lambda arrays: Tensor(joined(arrays), arrays[0].device)
     module.is_grad_enabled = lambda: module.gradients
     module.cuda = SimpleNamespace(current_stream=current_stream)
@@ -237,6 +256,12 @@ def jax():
             assert self.platform == "cpu"
             return self.host
 
+        def reshape(self, shape):
+            return Array(viewed(self.host, shape), self.number)
+
+        def __getitem__(self, key):
+            return Array(registered(self.host[key].copy()), self.number)
+
         def devices(self):
             return {_Device(self.platform, self.number)}
 
@@ -267,7 +292,11 @@ def jax():
     def dynamic_slice_in_dim(array, start, size):
         return Array(registered(array.host[start : start + size].copy()), array.number)
 
-    module.Array = Array
+    def device_put(array, device):
+        assert array.dtype != np.int64, "would be int32 without 64 bits"
+        return Array(registered(array.copy()), device.number)
+
+    module.Array, module.device_put = Array, device_put
     module.lax = SimpleNamespace(dynamic_slice_in_dim=dynamic_slice_in_dim)
     module.numpy = SimpleNamespace(
         transpose=transpose, empty=empty, full=full, matmul=matmul,
@@ -323,6 +352,9 @@ def numba():
 
         def __getitem__(self, key):
             return wrapped(self.host[key], self.number, self.stream)
+
+        def reshape(self, shape):
+            return wrapped(viewed(self.host, shape), self.number, self.stream)
 
     def wrapped(host, number=0, stream=0):
         device = SimpleNamespace(id=number)

@@ -178,6 +178,7 @@ def cell_kernels():
     from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
     from numnorm.backends.cuda.lstm_backward_kernel import make_lstm_backward
     from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
+    from numnorm.backends.cuda.taken_rows_kernel import make_taken_rows
     from numnorm.rnn.forms import lstm_form
 
     def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
@@ -201,6 +202,7 @@ def cell_kernels():
         yield f"cell sums {element.name}", sums.make_cell_sums(element, normed=True)
         yield f"cell sums {element.name}, no norm", sums.make_cell_sums(element, normed=False)
         yield f"cell arrays added up {element.name}", sums.make_added_up(element)
+        yield f"rows taken {element.name}", make_taken_rows(element, element)
 
 
 def statistic_kernels():

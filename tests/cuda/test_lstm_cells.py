@@ -9,7 +9,6 @@ import pytest
 from fake_libraries import cupy
 from test_lstm_kernels import FORMS, SOME_FORMS, assert_close
 
-from numnorm import rnn
 from numnorm.backends.contract import GRUForm, scaling_by
 from numnorm.backends.cuda import arrays
 from numnorm.backends.cuda import cells as device
@@ -154,27 +153,3 @@ def test_other_cells(taken):
     x = taken("x", np.zeros((2, 2)), "float32")
     with pytest.raises(NotImplementedError, match="a GRU is not there yet"):
         device.cell_forward(GRUForm(None), scaling_by(1e-5), x, None, None, (), (), True)
-
-
-# Until the public functions work on device arrays, they say so
-
-
-def test_public_functions(library):
-    rng = np.random.default_rng(0)
-    parameters, x = rnn.lstm_init(3, 2, rng=rng), np.zeros((2, 4, 3), np.float32)
-    y, _, _, saved = rnn.lstm_forward(x, parameters)
-    dy = library.take(y.copy())
-    calls = {
-        "x": [
-            lambda: rnn.lstm(library.take(x.copy()), parameters),
-            lambda: rnn.lstm_cell(library.take(x[0].copy()), parameters),
-            lambda: rnn.gru(library.take(x.copy()), rnn.gru_init(3, 2, rng=rng)),
-            lambda: rnn.stacked(library.take(x.copy()), [parameters]),
-        ],
-        "h": [lambda: rnn.lstm(x, parameters, library.take(y[0].copy()))],
-        "dy": [lambda: rnn.lstm_backward(dy, saved)],
-    }
-    for name, functions in calls.items():
-        for function in functions:
-            with pytest.raises(NotImplementedError, match=f"not there yet.*bring {name} to"):
-                function()

@@ -13,6 +13,17 @@ _HOMES = {
     "moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
     "row_gradients": ("row_backward",),
     "rows": ("row_forward",),
+    "sequences": (
+        "cell_keep",
+        "cell_parameter",
+        "cell_state",
+        "companion",
+        "ordered",
+        "padded",
+        "parameter_gradient",
+        "restored",
+        "sequence_rows",
+    ),
     "statistics": (
         "check_updatable",
         "reciprocal",

@@ -15,13 +15,12 @@ from numnorm.backends.cuda.cell_sums_kernel import (
     make_cell_sums,
     parts_of,
 )
-from numnorm.backends.cuda.channel_statistics_kernels import make_converted
-from numnorm.backends.cuda.elements import ELEMENTS
+from numnorm.backends.cuda.elements import working_element
 from numnorm.backends.cuda.parameter_gradients_kernel import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.queues import on_device_of, queue
 from numnorm.backends.cuda.row_parts import BYTES
+from numnorm.backends.cuda.taken_rows import taken_rows
 
-_converted = functools.cache(make_converted)
 _added_up = functools.cache(make_added_up)
 _cell_sums = functools.cache(make_cell_sums)
 _finish = functools.cache(make_parameter_gradients)
@@ -58,7 +57,7 @@ class Table(NamedTuple):
 
 def working(x: DeviceArray) -> DeviceArray:
     """Return an array in the dtype that it is computed in, C-contiguous."""
-    element = ELEMENTS[x.element.working_name]
+    element = working_element(x.element)
     with on_device_of(x):
         array = x.owner.contiguous(x.array)
         if x.element != element:
@@ -68,17 +67,7 @@ def working(x: DeviceArray) -> DeviceArray:
 
 def copied(x: DeviceArray) -> Any:
     """Return a copy of a C-contiguous array, in the dtype that it is computed in."""
-    target = new(x, x.shape)
-    write_rows(x, target)
-    return target
-
-
-def write_rows(x: DeviceArray, target: Any) -> None:
-    """Write a C-contiguous array to the beginning of a larger one of its working dtype."""
-    kernel = _converted(x.element, ELEMENTS[x.element.working_name])
-    count = math.prod(x.shape)
-    if count:
-        queue(kernel, -(-count // kernel.threads), x, (x.array, target), (count,))
+    return taken_rows(x, working_element(x.element), x.shape)
 
 
 def new(x: DeviceArray, shape: Shape) -> Any:

@@ -17,8 +17,9 @@ def _home(form: CellForm) -> Any:
     home = _HOMES.get(type(form))
     if home is None:
         kind = type(form).__name__.removesuffix("Form")
+        article = "an" if kind == "RNN" else "a"
         raise NotImplementedError(
-            f"a {kind} is not there yet for arrays of a CUDA device: bring them to the host"
+            f"{article} {kind} is not there yet for arrays of a CUDA device: bring them to the host"
         )
     return home
 

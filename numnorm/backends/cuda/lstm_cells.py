@@ -25,7 +25,6 @@ from numnorm.backends.cuda.cell_passes import (
     norm_numbers,
     parameter_or,
     scaling_numbers,
-    write_rows,
 )
 from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.elements import Element
@@ -35,6 +34,7 @@ from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
 from numnorm.backends.cuda.lstm_gates import GATES, gate_parts, places
 from numnorm.backends.cuda.queues import queue
 from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.taken_rows import write_rows
 from numnorm.backends.cuda.target import Kernel
 
 
@@ -115,7 +115,7 @@ def forward(
     owner, rows, (batch, units) = x.owner, x.shape[0], states[0].shape
     state, carried = new(x, (batch + rows, units)), new(x, (batch + rows * save, units))
     for given, target in zip(states, (state, carried), strict=True):
-        write_rows(given, target)
+        write_rows(given, given.element, given.shape, target)
     if not rows:
         return (state, carried), Saved(*(None,) * 3, carried, state, Table(None, 0))
     xp = owner.product(x.array, weights.turned_x)

@@ -90,6 +90,14 @@ class Owner:
         """Write one array into another of the same shape."""
         target[...] = source
 
+    def from_host(self, like: Any, array: Any) -> Any:
+        """Return a copy of a NumPy array beside an array on a device."""
+        raise NotImplementedError
+
+    def reshaped(self, array: Any, shape: Shape) -> Any:
+        """Return a C-contiguous array in another shape, as a view where there are views."""
+        return array.reshape(shape)
+
     def rows(self, array: Any, start: int, stop: int) -> Any:
         """Return some rows of an array, as a view where there are views."""
         return array[start:stop]
@@ -135,6 +143,9 @@ class _CuPy(Owner):
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         return self.module.full(shape, value, name)
+
+    def from_host(self, like: Any, array: Any) -> Any:
+        return self.module.asarray(array)
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self.module.concatenate(arrays)
@@ -192,6 +203,9 @@ class _Torch(Owner):
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         torch = self.module
         return torch.full(shape, value, dtype=getattr(torch, name), device=like.device)
+
+    def from_host(self, like: Any, array: Any) -> Any:
+        return self.module.as_tensor(array, device=like.device)
 
     def copy(self, target: Any, source: Any) -> None:
         target.copy_(source)
@@ -255,7 +269,10 @@ class _Numba(Owner):
         return self._cuda.device_array(shape, np.dtype(name), stream=like.stream)
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
-        return self._cuda.to_device(np.full(shape, value, name), stream=like.stream)
+        return self.from_host(like, np.full(shape, value, name))
+
+    def from_host(self, like: Any, array: Any) -> Any:
+        return self._cuda.to_device(array, stream=like.stream)
 
     def copy(self, target: Any, source: Any) -> None:
         stream = target.stream or self._cuda.default_stream()
@@ -325,6 +342,10 @@ class _Jax(Owner):
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         (device,) = like.devices()
         return self.module.numpy.full(shape, value, np.dtype(name), device=device)
+
+    def from_host(self, like: Any, array: Any) -> Any:
+        (device,) = like.devices()
+        return self.module.device_put(array, device)
 
     def rows(self, array: Any, start: int, stop: int) -> Any:
         # Where they begin is an argument of what is compiled for them; in a slice it is a part.

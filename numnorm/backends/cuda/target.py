@@ -26,6 +26,7 @@ __all__ = [
     "device",
     "exponent",
     "exponential",
+    "load_index",
     "make_load",
     "make_load_one",
     "make_store",
@@ -255,6 +256,18 @@ def make_store(element: Element) -> Any:
         return types.void(types.int64, types.int64, kind), generate
 
     return store
+
+
+@intrinsic
+def load_index(context, address, index):
+    """Return an int32 number in memory, as an index."""
+
+    def generate(context, builder, signature, arguments):
+        found = builder.load(_place(builder, arguments[0], arguments[1], 4, _I32))
+        found.align = 4
+        return builder.sext(found, _I64)
+
+    return types.int64(types.int64, types.int64), generate
 
 
 @functools.cache
