@@ -148,7 +148,10 @@ def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:
 
 
 def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any, Any]:
-    """Return the parameters as they were given, checked, and as the backend takes them."""
+    """Return the parameters as they were given, checked, and as the backend takes them.
+
+    Packed ones have been checked.
+    """
     if not isinstance(parameters, Packed):
         ready = checked(kind, parameters, form, x, backend, x.shape[1])
         weights = None

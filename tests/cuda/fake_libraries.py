@@ -293,7 +293,8 @@ def jax():
         return Array(registered(array.host[start : start + size].copy()), array.number)
 
     def device_put(array, device):
-        assert array.dtype != np.int64, "would be int32 without 64 bits"
+        if array.dtype.itemsize == 8 and not module.config.jax_enable_x64:
+            raise AssertionError("would silently be of 32 bits")
         return Array(registered(array.copy()), device.number)
 
     module.Array, module.device_put = Array, device_put

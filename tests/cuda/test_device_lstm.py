@@ -209,6 +209,15 @@ def test_half_precision(imported):
         np.testing.assert_allclose(got.astype(np.float64), value, 1e-3, 1e-5, err_msg=name)
 
 
+def test_jax_without_float64(imported):
+    library, case = imported("jax"), Case()
+    library.config.jax_enable_x64 = False
+    options = {"lengths": LENGTHS, "zoneout": 0.5}
+    found = case.to(library.take, "float32").run(rng=np.random.default_rng(3), **options)
+    expected = case.run(rng=np.random.default_rng(3), **options)
+    assert_same(found, expected, "float32")
+
+
 # Errors
 
 
