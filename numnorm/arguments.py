@@ -313,7 +313,7 @@ def check_on_host(name: str, value: Any) -> None:
     if is_on_device(value):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(
-            f"{name} must be in the host's memory, as other arrays are, got a {kind} on a device"
+            f"{name} must lie on the host, as other arrays do, got a {kind} on a device"
         )
 
 

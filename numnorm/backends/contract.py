@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from numnorm.arguments import ColumnLayout, RowLayout
+from numnorm.arguments import ColumnLayout, RowLayout, Shape
 
 
 class Names(NamedTuple):
@@ -213,6 +213,43 @@ class Steps(NamedTuple):
     counts: Any
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SequenceLayout:
+    """Which rows a batch of sequences of any lengths is: step by step, the longer ones first.
+
+    The arrays are NumPy's, for every backend.
+
+    Attributes
+    ----------
+    time, batch : int
+        The shape of the padded array.
+    order : array of int or None
+        The sequences that are not empty, longest first; None if that is all, in turn.
+    places : array of int or None
+        Each row's place in an array (time, batch), as one index; None if that is all, in turn.
+    steps : Steps
+    last : array of int
+        The row of the last step of each sequence of the order.
+    """
+
+    time: int
+    batch: int
+    order: Any
+    places: Any
+    steps: Steps
+    last: Any
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self.time * self.batch if self.places is None else len(self.places)
+
+    def rows(self, array: Any) -> Any:
+        """Return the rows of a NumPy array (time, batch, width)."""
+        flat = array.reshape(self.time * self.batch, array.shape[-1])
+        return flat if self.places is None else flat[self.places]
+
+
 class Backend(Protocol):
     """The functions of a backend's package; arrays are of that backend's own type.
 
@@ -339,6 +376,51 @@ class Backend(Protocol):
 
     def transposed_matrix_product(self, a: Any, b: Any) -> Any:
         """Return ``a.T @ b``."""
+
+    def companion(self, name: str, value: Any, x: Any) -> Any:
+        """Return an array of a supported float dtype that must lie where x does."""
+
+    def sequence_rows(self, x: Any, layout: SequenceLayout, batch_first: bool, like: Any) -> Any:
+        """Return the rows of padded sequences, in the dtype that x is computed in.
+
+        That is the one of `like`, rows already, unless that is None. A single step may lack its
+        axis of time.
+        """
+
+    def padded(
+        self, rows: Any, start: int, layout: SequenceLayout, batch_first: bool, x: Any, dtype: Any
+    ) -> Any:
+        """Return the caller's array of all sequences, with zeros where there is no row.
+
+        The rows, as wide as they may be but else like those of x, begin at one of an array.
+        """
+
+    def cell_state(self, name: str, value: Any, shape: Shape, x: Any) -> Any:
+        """Return a new array of a state, checked, of the dtype of x; None stands for 0."""
+
+    def ordered(self, states: Any, layout: SequenceLayout) -> Any:
+        """Return the states of the order of a layout; they may be the very same."""
+
+    def restored(
+        self, states: Any, places: Any, given: Any, layout: SequenceLayout, dtype: Any
+    ) -> Any:
+        """Return the caller's array of the states of the whole batch.
+
+        Those of the order are at so many `places` of an array, None if that is all of it; an empty
+        sequence's is the one it was given.
+        """
+
+    def cell_parameter(self, name: str, value: Any, x: Any, check: Callable[[Shape], None]) -> Any:
+        """Return a parameter in the dtype of x, C-contiguous, its shape checked."""
+
+    def cell_keep(self, share: Any, layout: SequenceLayout, width: int, x: Any) -> Any:
+        """Return what each step keeps of each element of a state, as `cell_forward` takes it.
+
+        It is one share of all, or a NumPy array (time, batch, width) of them.
+        """
+
+    def parameter_gradient(self, name: str, gradient: Any, parameter: Any, x: Any) -> Any:
+        """Return a gradient in the shape and dtype of the caller's parameter."""
 
     def working(self, x: Any) -> Any:
         """Return an array in the dtype that it is computed in, C-contiguous."""

@@ -32,7 +32,8 @@ class LSTMForward(NamedTuple):
     Attributes
     ----------
     y, h, c : array
-        As in `LSTMStates`; y is read-only, as it belongs to `saved`.
+        As in `LSTMStates`; y is read-only, as it belongs to `saved`. An array of a device can be
+        written none the less: it must not be before the backward pass.
     saved : object
         For `lstm_backward`. For each step of each sequence it holds 10 H numbers of the working
         precision (6 H where no norm is taken of each product; H more if the normalized cell is
@@ -176,9 +177,16 @@ def lstm(
     of batch norm, when they are those of the batch. In half precision a call rounds the states
     that it returns: there many calls differ from one.
 
+    Arrays of a CUDA device are taken too, all of them of one library and on one device, for every
+    `norm` but "batch"; `lengths` lie on the host. The products are those of that library, of CuPy
+    for Numba's arrays, and may round a row of one batch otherwise than that of another: on a device
+    the last bits of a sequence's result may depend on what is beside it, and on how its steps are
+    divided among calls.
+
     With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
     or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
-    depend on the number of sequences and on its place among them.
+    depend on the number of sequences and on its place among them. They are drawn on the host for
+    arrays of a device, too.
 
     References
     ----------
@@ -397,7 +405,7 @@ def lstm_pack(
     Parameters
     ----------
     parameters : LSTMParameters
-        They are copied: what becomes of them afterwards changes nothing.
+        They are copied: what becomes of them afterwards changes nothing. Arrays of the host.
     norm, variant : str
         As in the calls that will follow.
     dtype : dtype, default float32

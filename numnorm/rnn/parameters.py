@@ -1,14 +1,11 @@
 """The parameters of recurrent cells: what they are, and their checks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from numnorm.arguments import as_plain_array, check_float, check_shape
+from numnorm.arguments import Shape, check_shape
+from numnorm.backends.contract import Backend
 from numnorm.rnn.forms import Form
-
-Array = np.ndarray[Any, Any]
 
 
 class LSTMParameters(NamedTuple):
@@ -164,52 +161,49 @@ def named(kind: Kind, parameters: Any) -> Any:
 
 
 def checked(
-    kind: Kind, parameters: Any, form: Form, working: Any, inputs: int | None = None
+    kind: Kind, parameters: Any, form: Form, x: Any, backend: Backend, inputs: int | None = None
 ) -> Any:
-    """Return the parameters of a kind in the working dtype, C-contiguous.
+    """Return the parameters of a kind as a backend takes them: C-contiguous, in the dtype of x.
 
     Without a number of inputs, it is that of weight_x.
     """
     given = named(kind, parameters)
-    hidden = _hidden(kind, given.weight_h)
-    rows = kind.gates * hidden
-    if inputs is None:
-        inputs = _inputs(given.weight_x, rows)
-    values: dict[str, Any] = {
-        "weight_x": _as_parameter("weight_x", given.weight_x, (rows, inputs), working),
-        "weight_h": _as_parameter("weight_h", given.weight_h, (rows, hidden), working),
-    }
-    for name, size in kind.sizes.items():
+
+    def taken(name: str, check: Callable[[Shape], None]) -> Any:
         value = getattr(given, name)
         if value is None:
+            raise TypeError(f"{name} must be an array, got None")
+        return backend.cell_parameter(name, value, x, check)
+
+    def of_shape(name: str, *expected: int) -> Any:
+        meaning = "that of the units and inputs"
+        return taken(name, lambda shape: check_shape(name, shape, expected, meaning))
+
+    weight_h = taken("weight_h", lambda shape: _check_hidden(kind, shape))
+    rows, hidden = weight_h.shape
+    values = {
+        "weight_x": of_shape("weight_x", rows, inputs)
+        if inputs is not None
+        else taken("weight_x", lambda shape: _check_inputs(shape, rows)),
+        "weight_h": weight_h,
+    }
+    for name, size in kind.sizes.items():
+        if getattr(given, name) is None:
             values[name] = None
         elif name.startswith(("gamma", "beta")) and name not in form.parameters:
             raise ValueError(f"{name} must be None, as this norm and variant do not use it")
         else:
-            values[name] = _as_parameter(name, value, (size * hidden,), working)
+            values[name] = of_shape(name, size * hidden)
     return kind.parameters(**values)
 
 
-def _hidden(kind: Kind, weight_h: Any) -> int:
-    shape = as_plain_array("weight_h", weight_h).shape
+def _check_hidden(kind: Kind, shape: Shape) -> None:
     if len(shape) != 2 or shape[0] != kind.gates * shape[1] or shape[1] == 0:
         raise ValueError(
             f"weight_h must have shape ({kind.rows}, H) with H at least 1, got {shape}"
         )
-    return int(shape[1])
 
 
-def _inputs(weight_x: Any, rows: int) -> int:
-    shape = as_plain_array("weight_x", weight_x).shape
+def _check_inputs(shape: Shape, rows: int) -> None:
     if len(shape) != 2 or shape[0] != rows:
         raise ValueError(f"weight_x must have shape ({rows}, I), got {shape}")
-    return int(shape[1])
-
-
-def _as_parameter(name: str, value: Any, expected: tuple[int, ...], working: Any) -> Array:
-    if value is None:
-        raise TypeError(f"{name} must be an array, got None")
-    array = as_plain_array(name, value)
-    check_shape(name, array.shape, expected, "that of the units and inputs")
-    check_float(name, array.dtype)
-    return np.ascontiguousarray(array, working)

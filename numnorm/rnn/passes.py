@@ -12,13 +12,14 @@ from numnorm.arguments import (
     check_generator,
     check_number,
     check_shape,
+    is_on_device,
 )
 from numnorm.backends import backend_for
-from numnorm.backends.contract import LSTMForm, Scaling, scaling_by
+from numnorm.backends.contract import LSTMForm, Scaling, SequenceLayout, scaling_by
 from numnorm.rnn.batch_normalized import batch_lstm_backward, batch_lstm_forward
 from numnorm.rnn.forms import Form, with_zoneout
 from numnorm.rnn.parameters import Kind, checked, named
-from numnorm.rnn.sequences import SequenceLayout, sequence_layout
+from numnorm.rnn.sequences import sequence_layout
 
 # AdaNorm's C and k, as its own function has them.
 _ADA_SCALE, _ADA_K = 1.0, 0.1
@@ -56,6 +57,7 @@ class _Saved(NamedTuple):
     layout: SequenceLayout
     batch_first: bool
     x: Any
+    units: int
     dtype: Any
     given: Any
     weights: Any
@@ -76,59 +78,82 @@ def forward(
 ) -> tuple[Any, list[Any], Any]:
     """Return y, the last states, and what `backward` needs; of a single step, x is (B, I)."""
     backend, x = backend_for(x, "x")
-    x, batch_first = _time_first(x, options.batch_first, single)
+    if form.batch and not isinstance(x, np.ndarray):
+        raise _not_there("recurrent batch norm", "x")
+    time, batch, batch_first = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
     dtype, scaling = x.dtype, scaling_by(eps)
-    layout = sequence_layout(x.shape[0], x.shape[1], options.lengths, reverse)
-    x = backend.working(x)
+    layout = sequence_layout(time, batch, options.lengths, reverse)
+    x = backend.sequence_rows(x, layout, batch_first, None)
     given, ready, weights = _weights(kind, form, parameters, x, backend)
     shares = _shares(kind, options.zoneout)
     if any(shares) and form.batch:
         raise ValueError("zoneout must be 0 with batch norm")
     form = with_zoneout(form) if any(shares) else form
-    shape = x.shape[1], np.shape(given.weight_h)[1]
-    first = [_state(name, s, shape, x.dtype) for name, s in zip(kind.states, states, strict=True)]
-    rows, keeps = layout.rows(x), _keeps(shares, options.rng, layout, shape[1], x.dtype)
-    ordered = tuple(layout.ordered(s) for s in first)
+    shape = batch, ready.weight_h.shape[1]
+    first = [
+        backend.cell_state(name, s, shape, x) for name, s in zip(kind.states, states, strict=True)
+    ]
+    keeps = _keeps(shares, options.rng, layout, shape[1], x, backend)
+    ordered = tuple(backend.ordered(s, layout) for s in first)
     if form.batch:
         history, kept = batch_lstm_forward(
-            cast(LSTMForm, form.cell), form.batch, eps, rows, layout.steps, ready, ordered
+            cast(LSTMForm, form.cell), form.batch, eps, x, layout.steps, ready, ordered
         )
     else:
         history, kept = backend.cell_forward(
-            form.cell, scaling, rows, layout.steps, weights, ordered, keeps, save
+            form.cell, scaling, x, layout.steps, weights, ordered, keeps, save
         )
-    batch, whole = ordered[0].shape[0], save or form.batch is not None
-    y = layout.padded(history[0][batch:])
+    begin, whole = ordered[0].shape[0], save or form.batch is not None
+    y = backend.padded(history[0], begin, layout, batch_first, x, dtype)
+    places = begin + layout.last
     last = [
-        layout.restored(h[batch + layout.last] if i == 0 or whole else h.copy(), s)
+        backend.restored(h, places if i == 0 or whole else None, s, layout, dtype)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
-    y = y.swapaxes(0, 1) if batch_first else y
-    y, *last = (a.astype(dtype, copy=False) for a in (y, *last))
     if not save:
         return y, last, None
-    y.flags.writeable = False  # its memory is what the backward pass reads
+    if isinstance(y, np.ndarray):
+        y.flags.writeable = False  # its memory is what the backward pass reads
     return y, last, _Saved(
-        kind, single, backend, form, scaling, layout, batch_first, rows, dtype, given, weights,
-        keeps, kept,
+        kind, single, backend, form, scaling, layout, batch_first, x, shape[1], dtype, given,
+        weights, keeps, kept,
     )  # fmt: skip
 
 
-def _time_first(x: Any, batch_first: Any, single: bool) -> tuple[Any, bool]:
+def on_host(name: str, value: Any, what: str) -> Any:
+    """Return an array that must be one of the host for what is to be done with it."""
+    _, array = backend_for(value, name)
+    if not isinstance(array, np.ndarray):
+        raise _not_there(what, name)
+    return array
+
+
+def _not_there(what: str, name: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{what} is not there yet for arrays of a CUDA device: bring {name} to the host"
+    )
+
+
+def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:
+    """Return the time and the batch, and whether the batch comes first."""
     axes = "2 axes, of batch and inputs" if single else "3 axes, of time, batch and inputs"
-    if len(x.shape) != int(axes[0]):
-        raise ValueError(f"x must have {axes}, got {len(x.shape)}")
+    if len(shape) != int(axes[0]):
+        raise ValueError(f"x must have {axes}, got {len(shape)}")
     if single:
-        return x[None], False
+        return 1, shape[0], False
     swapped = check_flag("batch_first", batch_first)
-    return (x.swapaxes(0, 1) if swapped else x), swapped
+    time, batch = (shape[1], shape[0]) if swapped else shape[:2]
+    return time, batch, swapped
 
 
 def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any, Any]:
-    """Return the parameters as they were given, checked, and as the backend takes them."""
+    """Return the parameters as they were given, checked, and as the backend takes them.
+
+    Packed ones have been checked.
+    """
     if not isinstance(parameters, Packed):
-        ready = checked(kind, parameters, form, x.dtype, x.shape[2])
+        ready = checked(kind, parameters, form, x, backend, x.shape[1])
         weights = None
         if not form.batch:
             weights = backend.cell_weights(form.cell, ready, _ADA_SCALE, _ADA_K, False)
@@ -137,6 +162,8 @@ def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> t
         raise TypeError(
             f"parameters must be packed for {kind.name}, got those for {parameters.kind.name}"
         )
+    if parameters.backend is not backend:
+        raise TypeError("parameters must lie where x does, got them packed for the host")
     if parameters.form is not form:
         raise ValueError(f"parameters must be packed for the same {' and '.join(kind.options)}")
     if parameters.dtype != x.dtype:
@@ -144,9 +171,9 @@ def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> t
             f"parameters must be packed for {x.dtype}, got those for {parameters.dtype}"
         )
     inputs = parameters.given.weight_x.shape[1]
-    if x.shape[2] != inputs:
-        raise ValueError(f"x must have {inputs} inputs, as weight_x has, got {x.shape[2]}")
-    return parameters.given, None, parameters.weights
+    if x.shape[1] != inputs:
+        raise ValueError(f"x must have {inputs} inputs, as weight_x has, got {x.shape[1]}")
+    return parameters.given, parameters.given, parameters.weights
 
 
 def pack(kind: Kind, form: Form, parameters: Any, dtype: Any) -> Packed:
@@ -156,19 +183,13 @@ def pack(kind: Kind, form: Form, parameters: Any, dtype: Any) -> Packed:
     backend, like = backend_for(np.empty(0, check_dtype(dtype)), "dtype")
     like = backend.working(like)
     given = named(kind, parameters)
-    checked(kind, given, form, like.dtype)  # before a copy loses masks
+    if is_on_device(given.weight_h):
+        raise _not_there(f"{kind.name}_pack", "the parameters")
+    checked(kind, given, form, like, backend)  # before a copy loses masks
     copied = kind.parameters(*(None if p is None else np.array(p) for p in given))
-    ready = checked(kind, copied, form, like.dtype)
+    ready = checked(kind, copied, form, like, backend)
     weights = backend.cell_weights(form.cell, ready, _ADA_SCALE, _ADA_K, True)
     return Packed(kind, form, copied, backend, like.dtype, weights)
-
-
-def _state(name: str, value: Any, shape: tuple[int, int], dtype: Any) -> Any:
-    if value is None:
-        return np.zeros(shape, dtype)
-    _, array = backend_for(value, name)
-    check_shape(name, array.shape, shape, "that of the batch and the units")
-    return np.array(array, dtype, order="C")
 
 
 def _shares(kind: Kind, zoneout: Any) -> tuple[float, ...]:
@@ -183,20 +204,19 @@ def _shares(kind: Kind, zoneout: Any) -> tuple[float, ...]:
 
 
 def _keeps(
-    shares: tuple[float, ...], rng: Any, layout: SequenceLayout, width: int, dtype: Any
+    shares: tuple[float, ...], rng: Any, layout: SequenceLayout, width: int, x: Any, backend: Any
 ) -> tuple[Any, ...]:
     """Return what a step keeps of each element: drawn, or expected if there is no generator."""
     if rng is not None:
         check_generator(rng)
     if not any(shares):
         return (None,) * len(shares)
-    if rng is None:
-        keeps = [np.full((layout.time, layout.batch, width), share) for share in shares]
-    else:
+    keeps: list[Any] = list(shares)
+    if rng is not None:
         # A step's numbers before the next one's, so that padding and chunks change none.
         drawn = rng.random((layout.time, len(shares), layout.batch, width), np.float32)
         keeps = [drawn[:, i] < share for i, share in enumerate(shares)]
-    return tuple(np.ascontiguousarray(layout.rows(keep), dtype) for keep in keeps)
+    return tuple(backend.cell_keep(keep, layout, width, x) for keep in keeps)
 
 
 def backward(
@@ -209,52 +229,49 @@ def backward(
             if not isinstance(saved, _Saved)
             else f"saved must be what {maker} returned, got that of another function"
         )
-    layout, dtype = saved.layout, saved.dtype
-    slope = _slope(saved, dy, "dh" if single else "dy")
-    shape = layout.batch, slope.shape[2]
+    layout, backend, x, dtype = saved.layout, saved.backend, saved.x, saved.dtype
+    rows = backend.sequence_rows(
+        _slope(saved, dy, "dh" if single else "dy"), layout, saved.batch_first, x
+    )
     last = [
-        _state(f"d{name}", s, shape, slope.dtype)
+        backend.cell_state(f"d{name}", s, (layout.batch, saved.units), x)
         for name, s in zip(kind.states, dstates, strict=True)
     ]
-    rows, ordered = layout.rows(slope), tuple(layout.ordered(s).copy() for s in last)
+    ordered = tuple(backend.ordered(s, layout) for s in last)
     if saved.form.batch:
         found = batch_lstm_backward(saved.kept, rows, ordered)
     else:
-        found = saved.backend.cell_backward(
-            saved.form.cell, saved.scaling, saved.x, layout.steps, saved.weights, saved.kept,
+        found = backend.cell_backward(
+            saved.form.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,
             saved.keeps, rows, ordered,
         )  # fmt: skip
-    dx = layout.padded(found.dx)
-    dx = dx.swapaxes(0, 1) if saved.batch_first else dx
-    first = (layout.restored(f, s) for f, s in zip(found.states, last, strict=True))
-    gradients = (a.astype(dtype, copy=False) for a in (dx[0] if single else dx, *first))
-    return *gradients, _parameter_gradients(kind, found.parameters, saved.given)
+    dx = backend.padded(found.dx, 0, layout, saved.batch_first, x, dtype)
+    first = (
+        backend.restored(f, None, s, layout, dtype) for f, s in zip(found.states, last, strict=True)
+    )
+    return (dx[0] if single else dx), *first, _parameter_gradients(saved, found.parameters)
 
 
 def _slope(saved: _Saved, dy: Any, name: str) -> Any:
-    """Return the gradients of all states, time first."""
-    layout, width = saved.layout, np.shape(saved.given.weight_h)[1]
-    _, slope = backend_for(dy, name)
-    expected: tuple[int, ...] = (layout.time, layout.batch, width)
+    """Return the gradients of all states, of the shape of what the forward pass returned."""
+    layout = saved.layout
+    slope = saved.backend.companion(name, dy, saved.x)
+    expected: tuple[int, ...] = (layout.time, layout.batch, saved.units)
     if saved.batch_first:
-        expected = (layout.batch, layout.time, width)
+        expected = (layout.batch, layout.time, saved.units)
     if saved.single:
         expected = expected[1:]
     check_shape(name, slope.shape, expected, "that of y" if name == "dy" else "that of h")
-    if saved.single:
-        slope = slope[None]
-    elif saved.batch_first:
-        slope = slope.swapaxes(0, 1)
-    return np.ascontiguousarray(slope, saved.x.dtype)
+    return slope
 
 
-def _parameter_gradients(kind: Kind, found: dict[str, Any], given: Any) -> Any:
+def _parameter_gradients(saved: _Saved, found: dict[str, Any]) -> Any:
     """Return the gradients of the parameters that there are, in their dtypes and shapes."""
-    values = {}
-    for name, value in given._asdict().items():
-        if value is not None:
-            parameter = np.asarray(value)
-            whole = parameter.dtype.kind in "biu"
-            dtype = np.dtype(np.float64) if whole else parameter.dtype
-            values[name] = np.asarray(found[name]).reshape(parameter.shape).astype(dtype)
-    return kind.parameters(**{name: values.get(name) for name in given._fields})
+    return saved.kind.parameters(
+        **{
+            name: None
+            if value is None
+            else saved.backend.parameter_gradient(name, found[name], value, saved.x)
+            for name, value in saved.given._asdict().items()
+        }
+    )

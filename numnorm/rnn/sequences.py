@@ -4,66 +4,14 @@ The rows of a step are the first of the step before it, and no row is padding: i
 and cannot influence a result.
 """
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
 from numnorm.arguments import as_plain_array, check_shape
-from numnorm.backends.contract import Steps
+from numnorm.backends.contract import SequenceLayout, Steps
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SequenceLayout:
-    """Where the rows come from.
-
-    Attributes
-    ----------
-    time, batch : int
-        The shape of the padded array.
-    order : array of int or None
-        The sequences that are not empty, longest first; None if that is all, in turn.
-    places : array of int or None
-        Each row's place in an array (time, batch), as one index; None if that is all, in turn.
-    steps : Steps
-    last : array of int
-        The row of the last step of each sequence of the order.
-    """
-
-    time: int
-    batch: int
-    order: Array | None
-    places: Array | None
-    steps: Steps
-    last: Array
-
-    def rows(self, array: Array) -> Array:
-        """Return the rows of an array (time, batch, width)."""
-        flat = array.reshape(self.time * self.batch, array.shape[2])
-        return flat if self.places is None else flat[self.places]
-
-    def padded(self, rows: Array) -> Array:
-        """Return an array (time, batch, width) of rows, with zeros elsewhere."""
-        shape = (self.time, self.batch, rows.shape[1])
-        if self.places is None:
-            return rows.reshape(shape)
-        flat = np.zeros((self.time * self.batch, rows.shape[1]), rows.dtype)
-        flat[self.places] = rows
-        return flat.reshape(shape)
-
-    def ordered(self, states: Array) -> Array:
-        """Return the states (batch, width) of the order."""
-        return states if self.order is None else states[self.order]
-
-    def restored(self, states: Array, given: Array) -> Array:
-        """Return the states of the whole batch; an empty sequence's is the one it was given."""
-        if self.order is None:
-            return states
-        result = given.copy()
-        result[self.order] = states
-        return result
 
 
 def sequence_layout(time: int, batch: int, lengths: Any, reverse: bool) -> SequenceLayout:

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
-from numnorm.backends import backend_for
 from numnorm.rnn.elman import rnn, rnn_backward, rnn_forward
 from numnorm.rnn.gru import gru, gru_backward, gru_forward
 from numnorm.rnn.lstm import lstm, lstm_backward, lstm_forward
 from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
-from numnorm.rnn.passes import Packed
+from numnorm.rnn.passes import Packed, on_host
 from numnorm.rnn.sequences import check_lengths
 
 Array = np.ndarray[Any, Any]
@@ -317,7 +316,7 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
             f"saved must be what stacked_forward returned, got an object of type "
             f"{type(saved).__name__}"
         )
-    _, slope = backend_for(dy, "dy")
+    slope = on_host("dy", dy, "stacked_backward")
     check_shape("dy", slope.shape, saved.shape, "that of y")
     slope = slope.swapaxes(0, 1) if saved.batch_first else slope
     given = _by_direction("dstates", dstates, saved.plan)
@@ -362,7 +361,7 @@ def _run(
     options: dict[str, Any],
     save: bool,
 ) -> tuple[Any, tuple[Any, ...], Any]:
-    _, y = backend_for(x, "x")
+    y = on_host("x", x, "stacked")
     if len(y.shape) != 3:
         raise ValueError(f"x must have 3 axes, of time, batch and inputs, got {len(y.shape)}")
     y = y.swapaxes(0, 1) if check_flag("batch_first", batch_first) else y

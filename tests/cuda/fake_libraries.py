@@ -37,6 +37,17 @@ def registered(host):
     return host
 
 
+def viewed(host, shape):
+    """The same memory in another shape."""
+    assert host.flags.c_contiguous
+    return host.reshape(shape)
+
+
+def joined(arrays):
+    """New memory with the rows of all arrays."""
+    return registered(np.concatenate([array.host for array in arrays]))
+
+
 class OnDevice:
     """What all of these arrays have; `host` is the memory that stands for a device's."""
 
@@ -82,6 +93,12 @@ def cupy():
         def __setitem__(self, key, value):
             self.host[key] = value.host if isinstance(value, ndarray) else value
 
+        def __getitem__(self, key):
+            return ndarray(self.host[key], self.number)
+
+        def reshape(self, shape):
+            return ndarray(viewed(self.host, shape), self.number)
+
     def ascontiguousarray(array):
         if array.host.flags.c_contiguous:
             return array
@@ -98,7 +115,18 @@ def cupy():
     module.empty = lambda shape, name: ndarray(poisoned(shape, _bfloat16_or(name)), current[0])
     module.full = lambda shape, value, name: ndarray(filled(shape, value, name), current[0])
     stream = SimpleNamespace(ptr=STREAMS["cupy"])
-    module.cuda = SimpleNamespace(get_current_stream=lambda: stream, Device=device)
+    module.cuda = SimpleNamespace(
+        get_current_stream=lambda: stream, Device=device, ExternalStream=contextlib.nullcontext
+    )
+
+    def asarray(array):
+        if isinstance(array, np.ndarray):
+            return ndarray(registered(array.copy()), current[0])
+        return ndarray(array.host, array.number)
+
+    module.asarray = asarray
+    module.matmul = lambda a, b: ndarray(registered(a.host @ b.host), a.number)
+    module.concatenate = lambda arrays: ndarray(joined(arrays), arrays[0].number)
     module.take = lambda host, number=0: ndarray(registered(host), number)
     return {"cupy": module}
 
@@ -118,7 +146,7 @@ def torch():
     module = types.ModuleType("torch")
     module.asked, module.gradients = [], True
     module.strided = "torch.strided"
-    names = ("float16", "bfloat16", "float32", "float64", "int64", "bool")
+    names = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
     for name in names:
         setattr(module, name, _Dtype(name))
 
@@ -176,16 +204,28 @@ def torch():
         def copy_(self, source):
             self.host[...] = source.host
 
+        def __getitem__(self, key):
+            return Tensor(self.host[key], self.device)
+
+        def reshape(self, shape):
+            return Tensor(viewed(self.host, shape), self.device)
+
     def empty(shape, *, dtype, device):
         return Tensor(poisoned(shape, _bfloat16_or(dtype.name)), device)
 
     def full(shape, value, *, dtype, device):
         return Tensor(filled(shape, value, dtype.name), device)
 
+    def mm(a, b, *, out):
+        assert a.dtype is b.dtype is out.dtype
+        np.matmul(a.host, b.host, out=out.host)
+
     def current_stream(device):
         return SimpleNamespace(cuda_stream=STREAMS["torch"] + int(device.removeprefix("cuda:")))
 
-    module.Tensor, module.empty, module.full = Tensor, empty, full
+    module.Tensor, module.empty, module.full, module.mm = Tensor, empty, full, mm
+    module.as_tensor = lambda array, *, device: Tensor(registered(array.copy()), device)
+    module.cat = lambda arrays: Tensor(joined(arrays), arrays[0].device)
     module.is_grad_enabled = lambda: module.gradients
     module.cuda = SimpleNamespace(current_stream=current_stream)
     module.take = lambda host, number=0: Tensor(registered(host), f"cuda:{number}")
@@ -216,6 +256,12 @@ def jax():
             assert self.platform == "cpu"
             return self.host
 
+        def reshape(self, shape):
+            return Array(viewed(self.host, shape), self.number)
+
+        def __getitem__(self, key):
+            return Array(registered(self.host[key].copy()), self.number)
+
         def devices(self):
             return {_Device(self.platform, self.number)}
 
@@ -239,8 +285,24 @@ def jax():
     def full(shape, value, dtype, *, device):
         return Array(filled(shape, value, dtype), device.number)
 
-    module.Array = Array
-    module.numpy = SimpleNamespace(transpose=transpose, empty=empty, full=full)
+    def matmul(a, b, *, precision):
+        assert precision == "highest", "would be rounded to 10 bits"
+        return Array(registered(a.host @ b.host), a.number)
+
+    def dynamic_slice_in_dim(array, start, size):
+        return Array(registered(array.host[start : start + size].copy()), array.number)
+
+    def device_put(array, device):
+        if array.dtype.itemsize == 8 and not module.config.jax_enable_x64:
+            raise AssertionError("would silently be of 32 bits")
+        return Array(registered(array.copy()), device.number)
+
+    module.Array, module.device_put = Array, device_put
+    module.lax = SimpleNamespace(dynamic_slice_in_dim=dynamic_slice_in_dim)
+    module.numpy = SimpleNamespace(
+        transpose=transpose, empty=empty, full=full, matmul=matmul,
+        concatenate=lambda arrays: Array(joined(arrays), arrays[0].number),
+    )  # fmt: skip
     module.take = lambda host, number=0: Array(registered(host), number)
     return {"jax": module}
 
@@ -289,6 +351,12 @@ def numba():
             cuda.asked.append("copy")
             self.host[key] = value.host
 
+        def __getitem__(self, key):
+            return wrapped(self.host[key], self.number, self.stream)
+
+        def reshape(self, shape):
+            return wrapped(viewed(self.host, shape), self.number, self.stream)
+
     def wrapped(host, number=0, stream=0):
         device = SimpleNamespace(id=number)
         data = SimpleNamespace(memory=host, context=SimpleNamespace(device=device))
@@ -298,6 +366,7 @@ def numba():
     cuda.device_array = lambda shape, dtype, stream: wrapped(poisoned(shape, dtype), stream=stream)
     cuda.to_device = lambda host, stream: wrapped(registered(host), stream=stream)
     cuda.default_stream = lambda: SimpleNamespace(handle=0)
+    cuda.as_cuda_array = lambda array, sync: wrapped(array.host, array.number)
     cuda.take = lambda host, number=0, stream=0: wrapped(registered(host), number, stream)
     return {"numba.cuda": cuda, "numba.cuda.cudadrv.devicearray": arrays}
 

@@ -171,6 +171,40 @@ def column_kernels():
                 yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
 
 
+def cell_kernels():
+    """The kernels of one step of a recurrent cell, and of the sums over all steps."""
+    from numnorm.backends.cuda import cell_sums_kernel as sums
+    from numnorm.backends.cuda.cell_shape import cell_shape
+    from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.lstm_backward_kernel import make_lstm_backward
+    from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
+    from numnorm.backends.cuda.taken_rows_kernel import make_taken_rows
+    from numnorm.rnn.forms import lstm_form
+
+    def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
+        form = lstm_form(norm, variant).cell._replace(zoneout=zoneout)
+        shape = cell_shape(units, element, whole=whole)
+        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+        what = f"{norm} {variant} {element.name}{kept}, {shape.team} × {shape.teams} threads"
+        yield f"LSTM forward {what}, {place}", make_lstm_forward(form, element, shape)
+        yield f"LSTM backward {what}, {place}", make_lstm_backward(form, element, shape)
+
+    for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
+        yield from of_form(FLOAT32, 1024, "layer", variant)
+    for norm in ("rms", "ada", None):
+        yield from of_form(FLOAT32, 1024, norm, "paper")
+    for element in (FLOAT32, FLOAT64):
+        widest = 512 * element.vector
+        yield from of_form(element, 64, "layer", "paper")
+        for whole in (True, False):
+            yield from of_form(element, widest, "layer", "paper", whole=whole, zoneout=True)
+        yield from of_form(element, widest, "layer", "per_gate", whole=False)
+        yield f"cell sums {element.name}", sums.make_cell_sums(element, normed=True)
+        yield f"cell sums {element.name}, no norm", sums.make_cell_sums(element, normed=False)
+        yield f"cell arrays added up {element.name}", sums.make_added_up(element)
+        yield f"rows taken {element.name}", make_taken_rows(element, element)
+
+
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
     from numnorm.backends.cuda import channel_statistics_kernels as statistics
@@ -200,6 +234,7 @@ FAMILIES = (
     column_kernels,
     statistic_kernels,
     user_kernels,
+    cell_kernels,
 )
 
 

@@ -90,6 +90,12 @@ def make_load_one(element):
     return lambda address, index: element.working(_memory(address, index, element, 1)[0])
 
 
+def load_index(address, index):
+    place = int(address) + 4 * int(index)
+    _check_place(place, 4)
+    return ctypes.c_int32.from_address(place).value
+
+
 @functools.cache
 def make_store_one(element):
     def store_one(address, index, value):
@@ -132,6 +138,14 @@ def exponent(element):
 
 def times_power_of_two(element):
     return lambda value, power: element.working(np.ldexp(value, int(power)))
+
+
+def exponential(element):
+    return np.exp
+
+
+def tangent(element):
+    return np.tanh
 
 
 # Threads

@@ -124,7 +124,7 @@ def test_tensor_on_the_host_as_parameter(imported):
 
 def test_parameter_on_the_device_for_an_array_on_the_host(library):
     row = library.take(X[0])
-    text = rf"must be in the host's memory, as other arrays are, got a {kind_of(row)} on a device$"
+    text = rf"must lie on the host, as other arrays do, got a {kind_of(row)} on a device$"
     refused(TypeError, f"^gamma {text}", numnorm.layer_norm, X, row)
     refused(TypeError, f"^out {text}", numnorm.layer_norm, X, out=library.take(X))
     running = {"running_mean": row, "running_var": row}

@@ -235,11 +235,11 @@ def test_moments_of_the_host_and_of_a_device(library):
     there = batch_moments(of_x)
     message = "^after.mean must be a .* on device 0, as x is, got numpy.ndarray$"
     refused(TypeError, message, batch_moments, of_x, after=here)
-    message = "^after.mean must be in the host's memory, as other arrays are, got a "
+    message = "^after.mean must lie on the host, as other arrays do, got a "
     refused(TypeError, message, batch_moments, x, after=there)
     message = "^other.mean must be a .* on device 0, as mean is, got numpy.ndarray$"
     refused(TypeError, message, there.merge, here)
-    refused(TypeError, "^other.mean must be in the host's memory", here.merge, there)
+    refused(TypeError, "^other.mean must lie on the host", here.merge, there)
     nothing = batch_moments(draw((0, 5)))
     refused(TypeError, "^other.mean must be where mean is", there.merge, nothing)
     refused(TypeError, "^other.mean must be where mean is", nothing.merge, there)

@@ -17,6 +17,17 @@ _HOMES = {
     ),
     "matrices": ("matrix_panels", "matrix_product", "transposed_matrix_product"),
     "rows": ("row_backward", "row_forward"),
+    "sequences": (
+        "cell_keep",
+        "cell_parameter",
+        "cell_state",
+        "companion",
+        "ordered",
+        "padded",
+        "parameter_gradient",
+        "restored",
+        "sequence_rows",
+    ),
     "statistics": (
         "check_updatable",
         "reciprocal",

@@ -43,6 +43,9 @@ def cell_forward(
     """Return the history of each state, those given first, and what the backward pass needs."""
     home = _HOMES[type(form)]
     history, saved = home.forward(form, scaling, x, steps, weights, states, keeps, save)
+    if not save:
+        # The others are in memory that is used again.
+        history = history[0], *(h.copy() for h in history[1:])
     return history, saved
 
 

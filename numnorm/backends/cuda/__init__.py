@@ -8,10 +8,22 @@ from numnorm.backends.contract import Backend
 
 _HOMES = {
     "arrays": ("as_float_array",),
+    "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
     "columns": ("column_backward", "column_forward"),
     "moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
     "row_gradients": ("row_backward",),
     "rows": ("row_forward",),
+    "sequences": (
+        "cell_keep",
+        "cell_parameter",
+        "cell_state",
+        "companion",
+        "ordered",
+        "padded",
+        "parameter_gradient",
+        "restored",
+        "sequence_rows",
+    ),
     "statistics": (
         "check_updatable",
         "reciprocal",

@@ -42,6 +42,11 @@ class DeviceArray:
     shape: Shape
     device: int
 
+    @property
+    def dtype(self) -> Element:
+        """The type of its elements, for those who know arrays by it."""
+        return self.element
+
 
 def as_float_array(name: str, value: Any) -> DeviceArray:
     """Return what is known of a device array of a float dtype."""

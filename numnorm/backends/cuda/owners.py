@@ -5,6 +5,7 @@ None of them is imported here: whoever hands over its array has imported it.
 
 import contextlib
 import functools
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -89,6 +90,26 @@ class Owner:
         """Write one array into another of the same shape."""
         target[...] = source
 
+    def from_host(self, like: Any, array: Any) -> Any:
+        """Return a copy of a NumPy array beside an array on a device."""
+        raise NotImplementedError
+
+    def reshaped(self, array: Any, shape: Shape) -> Any:
+        """Return a C-contiguous array in another shape, as a view where there are views."""
+        return array.reshape(shape)
+
+    def rows(self, array: Any, start: int, stop: int) -> Any:
+        """Return some rows of an array, as a view where there are views."""
+        return array[start:stop]
+
+    def concatenated(self, arrays: Sequence[Any]) -> Any:
+        """Return a new array with the rows of all of them; none is empty."""
+        raise NotImplementedError
+
+    def product(self, a: Any, b: Any) -> Any:
+        """Return the product of two matrices of one dtype, rounded to it, on the stream of a."""
+        raise NotImplementedError
+
     def stream(self, array: Any) -> int:
         """Return the handle of the stream on which work on an array is to be queued."""
         raise NotImplementedError
@@ -122,6 +143,15 @@ class _CuPy(Owner):
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         return self.module.full(shape, value, name)
+
+    def from_host(self, like: Any, array: Any) -> Any:
+        return self.module.asarray(array)
+
+    def concatenated(self, arrays: Sequence[Any]) -> Any:
+        return self.module.concatenate(arrays)
+
+    def product(self, a: Any, b: Any) -> Any:
+        return self.module.matmul(a, b)
 
     def stream(self, array: Any) -> int:
         return int(self.module.cuda.get_current_stream().ptr)
@@ -174,8 +204,20 @@ class _Torch(Owner):
         torch = self.module
         return torch.full(shape, value, dtype=getattr(torch, name), device=like.device)
 
+    def from_host(self, like: Any, array: Any) -> Any:
+        return self.module.as_tensor(array, device=like.device)
+
     def copy(self, target: Any, source: Any) -> None:
         target.copy_(source)
+
+    def concatenated(self, arrays: Sequence[Any]) -> Any:
+        return self.module.cat(arrays)
+
+    def product(self, a: Any, b: Any) -> Any:
+        result = self.empty(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
+        # Where it is told where to write, automatic mixed precision leaves it alone.
+        self.module.mm(a, b, out=result)
+        return result
 
     def stream(self, array: Any) -> int:
         return int(self.module.cuda.current_stream(array.device).cuda_stream)
@@ -227,14 +269,36 @@ class _Numba(Owner):
         return self._cuda.device_array(shape, np.dtype(name), stream=like.stream)
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
-        return self._cuda.to_device(np.full(shape, value, name), stream=like.stream)
+        return self.from_host(like, np.full(shape, value, name))
+
+    def from_host(self, like: Any, array: Any) -> Any:
+        return self._cuda.to_device(array, stream=like.stream)
 
     def copy(self, target: Any, source: Any) -> None:
         stream = target.stream or self._cuda.default_stream()
         target.setitem(slice(None), source, stream=stream)
 
+    def concatenated(self, arrays: Sequence[Any]) -> Any:
+        return self._by_cupy(lambda cupy, *given: cupy.concatenate(given), *arrays)
+
+    def product(self, a: Any, b: Any) -> Any:
+        return self._by_cupy(lambda cupy, *given: cupy.matmul(*given), a, b)
+
     def stream(self, array: Any) -> int:
         return int(array.stream.handle) if array.stream else 0
+
+    def _by_cupy(self, function: Any, *arrays: Any) -> Any:
+        """Return what a function of CuPy makes of arrays, on the stream of the first."""
+        try:
+            cupy = importlib.import_module("cupy")
+        except ImportError as error:
+            raise ImportError(
+                "products of matrices of Numba's device arrays need CuPy, as Numba has none: "
+                "pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
+            ) from error
+        with cupy.cuda.ExternalStream(self.stream(arrays[0])):
+            found = function(cupy, *(cupy.asarray(array) for array in arrays))
+            return self._cuda.as_cuda_array(found, sync=False)
 
 
 class _Jax(Owner):
@@ -278,6 +342,21 @@ class _Jax(Owner):
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
         (device,) = like.devices()
         return self.module.numpy.full(shape, value, np.dtype(name), device=device)
+
+    def from_host(self, like: Any, array: Any) -> Any:
+        (device,) = like.devices()
+        return self.module.device_put(array, device)
+
+    def rows(self, array: Any, start: int, stop: int) -> Any:
+        # Where they begin is an argument of what is compiled for them; in a slice it is a part.
+        return self.module.lax.dynamic_slice_in_dim(array, start, stop - start)
+
+    def concatenated(self, arrays: Sequence[Any]) -> Any:
+        return self.module.numpy.concatenate(arrays)
+
+    def product(self, a: Any, b: Any) -> Any:
+        # Else it would round the factors to 10 bits.
+        return self.module.numpy.matmul(a, b, precision="highest")
 
     def stream(self, array: Any) -> int:
         return 0

@@ -27,8 +27,8 @@ def on_device_of(x: DeviceArray) -> Iterator[None]:
 def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
     """Queue a kernel behind what the library of x has queued for it, and do not wait.
 
-    Its first arguments are the addresses of the arrays or parts of them, 0 for None, and then
-    come the others.
+    Its first arguments are the addresses of the arrays or parts of them, 0 for None, or numbers
+    that are addresses already, and then come the others.
     Only for a library whose own queue is out of sight does the host wait.
     """
     owner, stream = x.owner, x.owner.stream(x.array)
@@ -41,6 +41,8 @@ def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: A
 def _address(owner: Owner, array: Any) -> int:
     if array is None:
         return 0
+    if isinstance(array, int):
+        return array
     if isinstance(array, Behind):
         return owner.address(array.array) + array.offset
     return owner.address(array)

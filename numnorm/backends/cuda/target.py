@@ -25,6 +25,8 @@ __all__ = [
     "cuda",
     "device",
     "exponent",
+    "exponential",
+    "load_index",
     "make_load",
     "make_load_one",
     "make_store",
@@ -33,6 +35,7 @@ __all__ = [
     "reciprocal",
     "square_root",
     "synchronize",
+    "tangent",
     "times_power_of_two",
 ]
 
@@ -77,6 +80,16 @@ def exponent(element: Element) -> Any:
 def times_power_of_two(element: Element) -> Any:
     """Return ``function(value, exponent)`` for values of the working type."""
     return libdevice.scalbnf if element.working is np.float32 else libdevice.scalbn
+
+
+def exponential(element: Element) -> Any:
+    """Return exp, of the working type, within 2 units in the last place."""
+    return libdevice.expf if element.working is np.float32 else libdevice.exp
+
+
+def tangent(element: Element) -> Any:
+    """Return tanh, of the working type, within 2 units in the last place."""
+    return libdevice.tanhf if element.working is np.float32 else libdevice.tanh
 
 
 class Kernel:
@@ -243,6 +256,18 @@ def make_store(element: Element) -> Any:
         return types.void(types.int64, types.int64, kind), generate
 
     return store
+
+
+@intrinsic
+def load_index(context, address, index):
+    """Return an int32 number in memory, as an index."""
+
+    def generate(context, builder, signature, arguments):
+        found = builder.load(_place(builder, arguments[0], arguments[1], 4, _I32))
+        found.align = 4
+        return builder.sext(found, _I64)
+
+    return types.int64(types.int64, types.int64), generate
 
 
 @functools.cache

@@ -66,6 +66,22 @@ def make_team_two_sums(element: Element, team: int) -> Any:
 
 
 @functools.cache
+def make_team_sums(element: Element, team: int, count: int) -> Any:
+    """Return a device function ``team_sums(values, room)`` of so many sums behind one barrier.
+
+    Each of a thread's `values`, an array, becomes the sum over its team. `room` has so many places
+    for each warp of the team, which is all of the block if it is wider than a warp.
+    """
+    return _make_folds(element, team, count, _sum)
+
+
+@functools.cache
+def make_team_largest_of(element: Element, team: int, count: int) -> Any:
+    """Return the like of `make_team_sums` for the largest of numbers that are not negative."""
+    return _make_folds(element, team, count, _larger)
+
+
+@functools.cache
 def make_team_largest(element: Element, team: int) -> Any:
     """Return the like for the largest of numbers that are not negative, but for NaN."""
     return _make_fold(element, team, _larger)
@@ -96,6 +112,33 @@ def _make_fold(element: Element, team: int, fold: Callable[..., Any]) -> Any:
         cuda.syncthreads()
         first = warp // warps * warps
         return in_whole_warp(room[first + lane] if lane < warps else none)
+
+    return of_wide_team
+
+
+def _make_folds(element: Element, team: int, count: int, fold: Callable[..., Any]) -> Any:
+    in_warp = _make_fold_in_warp(min(team, WARP), device(fold))
+    if team <= WARP:
+
+        @device
+        def of_narrow_team(values, room):
+            for k in range(count):
+                values[k] = in_warp(values[k])
+
+        return of_narrow_team
+    warps, none = team // WARP, constant(element, 0.0)
+
+    @device
+    def of_wide_team(values, room):
+        thread = cuda.threadIdx.x
+        warp, lane = thread // WARP, thread % WARP
+        for k in range(count):
+            value = in_warp(values[k])
+            if lane == 0:
+                room[k * warps + warp] = value
+        cuda.syncthreads()
+        for k in range(count):
+            values[k] = in_warp(room[k * warps + lane] if lane < warps else none)
 
     return of_wide_team
 

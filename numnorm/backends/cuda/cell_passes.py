@@ -1,0 +1,181 @@
+"""What the passes of all recurrent cells on a device share: parameters, states and sums."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+from numnorm.arguments import Shape
+from numnorm.backends.contract import Norm, Scaling
+from numnorm.backends.cuda.arrays import DeviceArray
+from numnorm.backends.cuda.cell_norms import NUMBERS
+from numnorm.backends.cuda.cell_sums_kernel import (
+    blocks_of_columns,
+    make_added_up,
+    make_cell_sums,
+    parts_of,
+)
+from numnorm.backends.cuda.elements import working_element
+from numnorm.backends.cuda.parameter_gradients_kernel import COLUMNS, make_parameter_gradients
+from numnorm.backends.cuda.queues import on_device_of, queue
+from numnorm.backends.cuda.row_parts import BYTES
+from numnorm.backends.cuda.taken_rows import taken_rows
+
+_added_up = functools.cache(make_added_up)
+_cell_sums = functools.cache(make_cell_sums)
+_finish = functools.cache(make_parameter_gradients)
+
+
+class Weights(NamedTuple):
+    """The parameters of a recurrent cell, arrays of its library.
+
+    Attributes
+    ----------
+    x, h : array
+    turned_x, turned_h : array
+        The transposed weights.
+    others : tuple
+        The arrays that the kernels take besides; None where there is none.
+    numbers : tuple of float
+        What stands for gamma and beta where there are no arrays of them.
+    """
+
+    x: Any
+    h: Any
+    turned_x: Any
+    turned_h: Any
+    others: tuple[Any, ...]
+    numbers: tuple[float, float]
+
+
+class Table(NamedTuple):
+    """The statistics of all rows, ``(rows, places * NUMBERS)``."""
+
+    array: Any
+    places: int
+
+
+def working(x: DeviceArray) -> DeviceArray:
+    """Return an array in the dtype that it is computed in, C-contiguous."""
+    element = working_element(x.element)
+    with on_device_of(x):
+        array = x.owner.contiguous(x.array)
+        if x.element != element:
+            array = copied(dataclasses.replace(x, array=array))
+    return dataclasses.replace(x, array=array, element=element)
+
+
+def copied(x: DeviceArray) -> Any:
+    """Return a copy of a C-contiguous array, in the dtype that it is computed in."""
+    return taken_rows(x, working_element(x.element), x.shape)
+
+
+def new(x: DeviceArray, shape: Shape) -> Any:
+    """Return a new array of the working dtype of x, of any content."""
+    return x.owner.empty(x.array, shape, x.element.working_name)
+
+
+def make_weights(given: Any, others: tuple[Any, ...], numbers: tuple[float, float]) -> Weights:
+    """Return the weights of a cell."""
+    x, h, owner = given.weight_x.array, given.weight_h.array, given.weight_x.owner
+    turned_x, turned_h = (owner.permuted(a, (1, 0)) for a in (x, h))
+    return Weights(x, h, turned_x, turned_h, others, numbers)
+
+
+def norm_numbers(norm: Norm | None, ada: tuple[float, float]) -> tuple[float, float]:
+    """Return what stands for gamma and beta where there are no arrays of them."""
+    return ada if norm is not None and norm.parameters == 0 else (1.0, 0.0)
+
+
+def parameter_or(
+    missing: float, value: DeviceArray | None, norm: Norm | None, count: int, like: DeviceArray,
+    size: int,
+) -> Any:  # fmt: skip
+    """Return the array of a parameter that norms with so many of them have, None for others."""
+    if norm is None or norm.parameters < count:
+        return None
+    if value is not None:
+        return value.array
+    return like.owner.full(like.array, (size,), like.element.name, missing)
+
+
+def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
+    """Return the sum of up to three arrays of the library; None stands for 0."""
+    result, kernel = new(like, shape), _added_up(like.element)
+    count = math.prod(shape)
+    given = (*values, None, None, None)[:3]
+    if count:
+        queue(kernel, -(-count // kernel.threads), like, (*given, result), (count,))
+    return result
+
+
+def scaling_numbers(scaling: Scaling, width: int) -> tuple[float, ...]:
+    """Return how the forward kernels take the scaling of so many elements."""
+    count = width - scaling.ddof
+    return 1.0 / width, 1.0 / count, scaling.eps, scaling.eps_on_deviation, math.sqrt(scaling.eps)
+
+
+def flow_numbers(norm: Norm | None, scaling: Scaling, width: int) -> tuple[float, ...]:
+    """Return how the backward kernels take it."""
+    centred = norm is not None and norm.formula.centred
+    return 1.0 / width if centred else 0.0, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation
+
+
+def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
+    """Return whether the units of every gate of all arrays are whole pieces of 16 bytes."""
+    if units * x.element.itemsize % BYTES:
+        return False
+    return not any(x.owner.address(a) % BYTES for a in arrays if a is not None)
+
+
+class StepArrays:
+    """The addresses of arrays of which each step takes rows.
+
+    The addresses are asked for once: of what a library computes out of sight only then does the
+    host wait for it.
+    """
+
+    def __init__(self, x: DeviceArray, *arrays: Any) -> None:
+        itemsize = x.element.itemsize
+        self._places = [
+            (0, 0)
+            if array is None
+            else (x.owner.address(array), math.prod(x.owner.shape(array)[1:]) * itemsize)
+            for array in arrays
+        ]
+
+    def behind(self, *rows: int) -> list[int]:
+        """Return the address of a row of each array; 0 for those that there are not."""
+        pairs = zip(self._places, rows, strict=True)
+        return [address + row * size if address else 0 for (address, size), row in pairs]
+
+
+def column_sums(
+    x: DeviceArray,
+    slopes: Any,
+    values: Any = None,
+    table: Table | None = None,
+    place: int = 0,
+    parts: int = 1,
+) -> tuple[Any, Any]:
+    """Return, for each column, the sums of the slopes times the normalized values, and of them.
+
+    The norm has so many `parts`, with the statistics from a place of the table on; without
+    values there is no norm, and None for its sums.
+    """
+    rows, columns = x.owner.shape(slopes)
+    normed, count = values is not None, parts_of(rows, columns)
+    kernel = _cell_sums(x.element, normed=normed)
+    sums = new(x, (2 if normed else 1, count, columns))
+    arrays = slopes, values, table.array if table else None, sums
+    sizes = rows, columns, count, table.places if table else 0, place, columns // parts
+    queue(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
+    results = [new(x, (columns,)) for _ in range(2 if normed else 1)]
+    finish, of_each = _finish(x.element, x.element), -(-columns // COLUMNS)
+    queue(finish, len(results) * of_each, x, (sums, *results, None)[:3], (count, columns))
+    return (results[0], results[1]) if normed else (None, results[0])
+
+
+def new_table(x: DeviceArray, rows: int, places: int) -> Table:
+    """Return room for the statistics of all rows."""
+    return Table(new(x, (rows, places * NUMBERS)) if places else None, places)

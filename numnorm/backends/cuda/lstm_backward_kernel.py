@@ -1,0 +1,397 @@
+"""The backward kernel of a normalized LSTM: what reaches the products of one step.
+
+The gates are made again of what enters them. What reaches them before their norm, and what
+reaches the normalized cell, is stored too: the gradients of the norms' parameters are sums of
+those over all steps, which a kernel of its own takes afterwards. To add to them step by step would
+take more memory traffic than all the rest of a step.
+"""
+
+from typing import Any
+
+from numnorm.backends.contract import LSTMForm
+from numnorm.backends.cuda.cell_norms import (
+    NUMBERS,
+    make_kept_statistics,
+    normalized,
+)
+from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.lstm_gates import (
+    GATES,
+    bias_of,
+    gain_of,
+    gate_parts,
+    make_gates,
+    make_normalize,
+    make_read_products,
+    places,
+    sections,
+)
+from numnorm.backends.cuda.row_columns import (
+    make_column_weight,
+    make_read_columns,
+    make_write_columns,
+    row_columns,
+)
+from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.saved_statistics import make_means
+from numnorm.backends.cuda.target import Kernel, constant, cuda, device, tangent
+from numnorm.backends.cuda.team_sums import WARP, make_team_sums
+from numnorm.backends.cuda.zoneout import passed
+from numnorm.backends.scalars import input_gradient
+
+
+def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function that makes a row's gates again.
+
+    ``gates_again(z, xp, table, row, width, at, weights, numbers, values, found, gates)``: it also
+    finds the normalized products and their statistics.
+    """
+    read = make_read_products(form, element, shape, summed=True)
+    gates_of, count = make_gates(form, element, shape), gate_parts(form).count
+    if form.gates is None:
+
+        @device
+        def plain(z, xp, table, row, width, at, weights, numbers, values, found, gates):
+            read(z, xp, row, width, at, width, values)
+            gates_of(values, weights, numbers, at, width, width, gates)
+
+        return plain
+    kept, normalize = make_kept_statistics(element, count), make_normalize(form, element, shape)
+    all_places = places(form)
+
+    @device
+    def gates_again(z, xp, table, row, width, at, weights, numbers, values, found, gates):
+        kept(table, row, all_places, 0, found)
+        read(z, xp, row, width, at, width, values)
+        normalize(values, found, at, width)
+        gates_of(values, weights, numbers, at, width, width, gates)
+
+    return gates_again
+
+
+def _make_slope(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function ``slope_of(addresses, row, width, at, limit, later, slope)``.
+
+    It adds up what reaches the state: the addresses are ``dy, product, dh, keep_h``. With zoneout,
+    the share that goes past the step is left in dh.
+    """
+    columns, working = row_columns(element, shape), element.working
+    read, write = make_read_columns(element, columns), make_write_columns(element, columns)
+    slots, zoned = columns.slots, form.zoneout
+
+    @device
+    def slope_of(addresses, row, width, at, limit, later, slope):
+        dy, product, dh, keep_h = addresses
+        other = cuda.local.array(slots, working)
+        first, goes_on = row * width, row < later
+        read(dy, first, at, width, slope)
+        read(product, first, at, width if goes_on else 0, other)
+        for k in range(slots):
+            slope[k] += other[k]
+        read(dh, first, at, width if zoned or not goes_on else 0, other)
+        for k in range(slots):
+            slope[k] += other[k]
+        if zoned:
+            read(keep_h, first, at, width, other)
+            for k in range(slots):
+                share = other[k]
+                other[k] = share * slope[k]
+                slope[k] = passed(slope[k], share)
+            write(dh, first, at, limit, other)
+
+    return slope_of
+
+
+def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function of what reaches the cell before its norm.
+
+    ``cell_gradient(cell, table, dn, row, width, at, limit, weights, numbers, flows, room, gates,
+    slope, passes)``: the slope of the state becomes that of the cell, and o in the gates what
+    reaches it. `passes` is what of dc reaches the new cell.
+    """
+    columns, working, tanh = row_columns(element, shape), element.working, tangent(element)
+    read, write = make_read_columns(element, columns), make_write_columns(element, columns)
+    slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
+    carries, through_norm = form.carries_normalized, _make_through_cell_norm(form, element, shape)
+    at_cell = _make_cell_again(form, element, shape)
+    stored = form.cell is not None and form.cell.parameters > 0
+
+    @device
+    def cell_gradient(
+        cell, table, dn, row, width, at, limit, weights, numbers, flows, room, gates, slope, passes
+    ):  # fmt: skip
+        xhat = cuda.local.array(slots, working)
+        found = cuda.local.array(NUMBERS, working)
+        gain = cuda.local.array(slots, working)
+        normal = cuda.local.array(slots, working)
+        read(cell, row * width, at, width, xhat)
+        at_cell(table, row, at, width, weights, numbers, found, xhat, gain, normal)
+        for k in range(slots):
+            out, gate = tanh(normal[k]), gates[o + k]
+            gates[o + k] = slope[k] * out * gate * (one - gate)
+            slope[k] = slope[k] * gate * (one - out * out)
+            if carries:
+                slope[k] += passes[k]
+        if stored:
+            write(dn, row * width, at, limit, slope)
+        through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)
+        for k in range(slots):
+            if not carries:
+                slope[k] += passes[k]
+
+    return cell_gradient
+
+
+def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function that normalizes a row's cell again.
+
+    ``at_cell(table, row, at, width, weights, numbers, found, xhat, gain, normal)``: the cell, in
+    `xhat`, becomes the normalized value; `gain` is gamma there, and `normal` the norm's result.
+    """
+    columns = row_columns(element, shape)
+    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    if form.cell is None:
+
+        @device
+        def plain(table, row, at, width, weights, numbers, found, xhat, gain, normal):
+            for k in range(slots):
+                normal[k] = xhat[k]
+
+        return plain
+    kept, all_places = make_kept_statistics(element, 1), places(form)
+    gain_at = make_column_weight(element, gain_of(form.cell, element), columns)
+    bias_at = make_column_weight(element, bias_of(form.cell, element), columns)
+    apply, working, zero = (
+        device(form.cell.formula.forward),
+        element.working,
+        constant(element, 0.0),
+    )
+
+    @device
+    def at_cell(table, row, at, width, weights, numbers, found, xhat, gain, normal):
+        shift = cuda.local.array(slots, working)
+        kept(table, row, all_places, all_places - 1, found)
+        gain_at(weights[0], numbers[0], 0, at, width, gain)
+        bias_at(weights[1], numbers[1], 0, at, width, shift)
+        for p in range(pieces):
+            there = at + p * stride < width
+            for j in range(lanes):
+                k = p * lanes + j
+                xhat[k] = normalized(xhat[k], found, 0) if there else zero
+                normal[k] = apply(xhat[k], gain[k], shift[k])
+
+    return at_cell
+
+
+def _make_through_cell_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function that takes the cell's slope through its norm.
+
+    ``through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)``.
+    """
+    if form.cell is None:
+        return device(lambda slope, at, width, xhat, gain, numbers, found, flows, room: None)
+    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    backward, gradient = device(form.cell.formula.backward), device(input_gradient)
+    team_sums, means_of = make_team_sums(element, shape.team, 2), make_means(element)
+
+    @device
+    def through_norm(slope, at, width, xhat, gain, numbers, found, flows, room):
+        sums = cuda.local.array(2, working)
+        sums[0], sums[1] = zero, zero
+        for k in range(slots):
+            # Of the formulas only AdaNorm's, whose parameters are numbers, asks for the second.
+            slope[k] = backward(slope[k], xhat[k], gain[k], numbers[1])
+            sums[0] += slope[k]
+            sums[1] += slope[k] * xhat[k]
+        team_sums(sums, room)
+        scale, factor = found[0], found[3]
+        means = means_of(sums[0], sums[1], scale, factor, flows[0], flows[1], flows[2])
+        for p in range(pieces):
+            there = at + p * stride < width
+            for j in range(lanes):
+                k = p * lanes + j
+                found_slope = gradient(slope[k], xhat[k], means[0], means[1], factor) * scale
+                # What is not there must not count in the sums over the gates.
+                slope[k] = found_slope if there else zero
+
+    return through_norm
+
+
+def _make_through_gate_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function that stores the gradients of a row's products.
+
+    ``through_norm(slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at,
+    limit)``: the slopes are those of what enters the gates, the values the normalized products.
+    """
+    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    slots, parts, all_sections = columns.slots, gate_parts(form), sections(form)
+    if form.gates is None:
+
+        @device
+        def nothing(
+            slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+        ):  # fmt: skip
+            pass
+
+        return nothing
+    gain_at = make_column_weight(element, gain_of(form.gates, element), columns)
+    write, means_of = make_write_columns(element, columns), make_means(element)
+    backward, gradient = device(form.gates.formula.backward), device(input_gradient)
+    count, size, both = parts.count, parts.sections, 2 * parts.count
+    team_sums = make_team_sums(element, shape.team, both)
+
+    @device
+    def through_norm(
+        slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+    ):  # fmt: skip
+        sums = cuda.local.array(both, working)
+        gain = cuda.local.array(slots, working)
+        for n in range(both):
+            sums[n] = zero
+        for section in range(all_sections):
+            gate, n = section % GATES, section // size
+            gain_at(weights[section // GATES], numbers[0], gate * width, at, width, gain)
+            for k in range(slots):
+                xhat = values[section * slots + k]
+                slope = backward(slopes[gate * slots + k], xhat, gain[k], numbers[1])
+                sums[n] += slope
+                sums[count + n] += slope * xhat
+        team_sums(sums, room)
+        for section in range(all_sections):
+            gate, n = section % GATES, section // size
+            scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]
+            means = means_of(sums[n], sums[count + n], scale, factor, flows[0], flows[1], flows[2])
+            gain_at(weights[section // GATES], numbers[0], gate * width, at, width, gain)
+            for k in range(slots):
+                xhat = values[section * slots + k]
+                slope = backward(slopes[gate * slots + k], xhat, gain[k], numbers[1])
+                gain[k] = gradient(slope, xhat, means[0], means[1], factor) * scale
+            write(dz if section < GATES else dxp, (row * GATES + gate) * width, at, limit, gain)
+
+    return through_norm
+
+
+def _make_gate_slopes(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function of what reaches the gates, and the cell before.
+
+    ``gate_slopes(before, dc, row, width, at, limit, gates, slope, kept)``: f, i and g become what
+    reaches them; dc that of the cell before, with what was `kept` of it.
+    """
+    columns, working, one = row_columns(element, shape), element.working, constant(element, 1.0)
+    read, write = make_read_columns(element, columns), make_write_columns(element, columns)
+    slots, zoned = columns.slots, form.zoneout
+
+    @device
+    def gate_slopes(before, dc, row, width, at, limit, gates, slope, kept):
+        cell = cuda.local.array(slots, working)
+        read(before, row * width, at, width, cell)
+        for k in range(slots):
+            f, i, g = gates[k], gates[slots + k], gates[3 * slots + k]
+            gates[k] = slope[k] * cell[k] * f * (one - f)
+            gates[slots + k] = slope[k] * g * i * (one - i)
+            gates[3 * slots + k] = slope[k] * i * (one - g * g)
+            slope[k] = slope[k] * f + kept[k] if zoned else slope[k] * f
+        write(dc, row * width, at, limit, slope)
+
+    return gate_slopes
+
+
+def _make_after(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function ``after(dc, keep_c, row, width, at, passes, kept)``.
+
+    What of dc reaches the new cell, and what goes past the step.
+    """
+    columns, zoned = row_columns(element, shape), form.zoneout
+    read, slots = make_read_columns(element, columns), columns.slots
+
+    @device
+    def after(dc, keep_c, row, width, at, passes, kept):
+        read(dc, row * width, at, width, passes)
+        if zoned:
+            read(keep_c, row * width, at, width, kept)
+            for k in range(slots):
+                share = kept[k]
+                kept[k] = share * passes[k]
+                passes[k] = passed(passes[k], share)
+
+    return after
+
+
+def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Kernel:
+    """Return the kernel of one step of an LSTM.
+
+    It takes as addresses, each of what belongs to the step's first row:
+
+    - ``z, xp (rows, 4H)``, the products, the first their sum where no norm is taken of each;
+      ``cell (rows, H)``, before its norm; ``before (rows, H)``, the cell that the step was handed;
+      and the ``table`` of statistics;
+    - the offset and the parameters, and ``keep_h, keep_c``, as the forward kernel;
+    - ``dy (rows, H)``; ``product (later, H)``, what the states get from the next step, which has
+      the first `later` rows; ``dh, dc (rows, H)``, those of the last states, which become those of
+      the cell before and, with zoneout, what of the state goes past this step;
+    - ``dz, dxp (rows, 4H)``, the results, where the gates have a norm; ``slopes (rows, 4H)`` of
+      what enters the gates, the results where they have none; ``dn (rows, H)``, that of the
+      normalized cell, if its norm has parameters;
+
+    then ``rows, later, width``; and as numbers AdaNorm's two, and of the gates' norm and the
+    cell's ``mean_share, scale_share, eps_on_deviation``, as the backward kernel of rows.
+    """
+    columns, working = row_columns(element, shape), element.working
+    slots, all_gates, lanes = columns.slots, GATES * columns.slots, columns.lanes
+    team, teams, warps = shape.team, shape.teams, max(1, shape.threads // WARP)
+    parts, size = gate_parts(form).count, sections(form) * columns.slots
+    gates_again, slope_of = (
+        make(form, element, shape) for make in (_make_gates_again, _make_slope)
+    )
+    cell_gradient, gate_slopes = (
+        make(form, element, shape) for make in (_make_cell_gradient, _make_gate_slopes)
+    )
+    through_norm, after = (
+        make(form, element, shape) for make in (_make_through_gate_norm, _make_after)
+    )
+    write, numbers = make_write_columns(element, columns), max(1, parts * NUMBERS)
+    of_cell, of_all = 2 * warps, 2 * warps * (1 + parts)
+
+    def kernel(
+        z, xp, cell, before, table, offset, gamma_h, gamma_x, gamma_c, beta_c, keep_h, keep_c,
+        dy, product, dh, dc, dz, dxp, slopes, dn, rows, later, width, gain, bias,
+        mean_share, scale_share, eps_on_deviation,
+        cell_mean_share, cell_scale_share, cell_eps_on_deviation,
+    ):  # fmt: skip
+        room = cuda.shared.array(of_all, working)
+        values = cuda.local.array(size, working)
+        gates = cuda.local.array(all_gates, working)
+        found = cuda.local.array(numbers, working)
+        slope = cuda.local.array(slots, working)
+        passes = cuda.local.array(slots, working)
+        kept = cuda.local.array(slots, working)
+        # A team behind the last row goes along, for the barriers' sake, and stores nothing.
+        row, at = (
+            cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
+            cuda.threadIdx.x % team * lanes,
+        )
+        row, limit = (row, width) if row < rows else (rows - 1, 0)
+        weights, pair = (gamma_h, gamma_x), (gain, bias)
+        gates_again(
+            z, xp, table, row, width, at, (offset, gamma_h, gamma_x), pair, values, found, gates
+        )  # fmt: skip
+        slope_of((dy, product, dh, keep_h), row, width, at, limit, later, slope)
+        after(dc, keep_c, row, width, at, passes, kept)
+        flows = cell_mean_share, cell_scale_share, cell_eps_on_deviation
+        cell_gradient(
+            cell, table, dn, row, width, at, limit, (gamma_c, beta_c), pair, flows, room, gates,
+            slope, passes,
+        )  # fmt: skip
+        gate_slopes(before, dc, row, width, at, limit, gates, slope, kept)
+        for gate in range(GATES):
+            first = (row * GATES + gate) * width
+            write(slopes, first, at, limit, gates[gate * slots :])
+        flows = mean_share, scale_share, eps_on_deviation
+        through_norm(
+            gates, values, found, weights, pair, flows, room[of_cell:], dz, dxp, row, width, at,
+            limit,
+        )  # fmt: skip
+
+    parameters = ("address",) * 20 + ("index",) * 3 + (element.working_name,) * 8
+    return Kernel(kernel, parameters, shape.threads)

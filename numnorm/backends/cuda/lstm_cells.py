@@ -1,0 +1,292 @@
+"""LSTM on arrays of a device: a whole pass, step by step.
+
+The products are those of the arrays' own library: of x for all steps at once, of the state in each
+step. What is between two of them is one kernel.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+from numnorm.arguments import Shape
+from numnorm.backends.contract import CellGradients, LSTMForm, Scaling, Steps
+from numnorm.backends.cuda.arrays import DeviceArray
+from numnorm.backends.cuda.cell_passes import (
+    StepArrays,
+    Table,
+    Weights,
+    added_up,
+    column_sums,
+    copied,
+    flow_numbers,
+    is_whole,
+    make_weights,
+    new,
+    new_table,
+    norm_numbers,
+    parameter_or,
+    scaling_numbers,
+)
+from numnorm.backends.cuda.cell_shape import cell_shape
+from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.launch import blocks_of
+from numnorm.backends.cuda.lstm_backward_kernel import make_lstm_backward
+from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
+from numnorm.backends.cuda.lstm_gates import GATES, gate_parts, places
+from numnorm.backends.cuda.queues import queue
+from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.taken_rows import write_rows
+from numnorm.backends.cuda.target import Kernel
+
+
+class Saved(NamedTuple):
+    """What the backward pass of an LSTM reads, rows in the order of the steps.
+
+    Attributes
+    ----------
+    z, xp : array (rows, 4H)
+        The products with the state and with x; their sum and None where no norm is taken of each.
+    cell : array (rows, H)
+        Before its norm.
+    carried, state : array (batch + rows, H)
+        The cell as each step was handed it, and the states; first those given.
+    table : Table
+        The statistics.
+    """
+
+    z: Any
+    xp: Any
+    cell: Any
+    carried: Any
+    state: Any
+    table: Table
+
+
+@functools.cache
+def _forward_kernel(form: LSTMForm, element: Element, shape: RowShape) -> Kernel:
+    return make_lstm_forward(form, element, shape)
+
+
+@functools.cache
+def _backward_kernel(form: LSTMForm, element: Element, shape: RowShape) -> Kernel:
+    return make_lstm_backward(form, element, shape)
+
+
+def weights(form: LSTMForm, given: Any, ada: tuple[float, float]) -> Weights:
+    """Return the parameters of an LSTM; the betas of the products join the bias."""
+    like = given.weight_h
+    units = like.shape[1]
+    wide, of_x = GATES * units, form.gates if form.by_product else None
+    terms = (p if p is None else p.array for p in (given.bias, given.beta_x, given.beta_h))
+    others = (
+        added_up(like, (wide,), *terms),
+        parameter_or(1.0, given.gamma_h, form.gates, 1, like, wide),
+        parameter_or(1.0, given.gamma_x, of_x, 1, like, wide),
+        parameter_or(1.0, given.gamma_c, form.cell, 1, like, units),
+        parameter_or(0.0, given.beta_c, form.cell, 2, like, units),
+    )
+    return make_weights(given, others, norm_numbers(form.cell or form.gates, ada))
+
+
+def _is_apart(form: LSTMForm) -> bool:
+    """Return whether the cell that is handed on is not that before its norm."""
+    return form.carries_normalized or form.zoneout
+
+
+def _normalized_units(form: LSTMForm, units: int) -> int:
+    """Return how many elements are normalized together on their way to the gates."""
+    return units if form.separate else GATES * units
+
+
+def _array(keep: DeviceArray | None) -> Any:
+    return None if keep is None else keep.array
+
+
+def forward(
+    form: LSTMForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Weights,
+    states: tuple[DeviceArray, ...],
+    keeps: tuple[DeviceArray | None, ...],
+    save: bool,
+) -> tuple[tuple[Any, Any], Saved | None]:
+    """Return all states and cells; if nothing is saved, the cells are the last ones alone."""
+    owner, rows, (batch, units) = x.owner, x.shape[0], states[0].shape
+    state, carried = new(x, (batch + rows, units)), new(x, (batch + rows * save, units))
+    for given, target in zip(states, (state, carried), strict=True):
+        write_rows(given, given.element, given.shape, target)
+    if not rows:
+        return (state, carried), Saved(*(None,) * 3, carried, state, Table(None, 0))
+    xp = owner.product(x.array, weights.turned_x)
+    cell = new(x, (rows, units)) if save and _is_apart(form) else None
+    table = new_table(x, rows, places(form)) if save else Table(None, 0)
+    products = _run_forward(
+        form, scaling, x, steps, weights, (xp, *map(_array, keeps), cell, table.array),
+        (state, carried), save,
+    )  # fmt: skip
+    if not save:
+        return (state, carried), None
+    of_each = owner.concatenated(products) if form.by_product else None
+    if not _is_apart(form):
+        cell = owner.rows(carried, batch, batch + rows)
+    z, xp = (of_each, xp) if form.by_product else (xp, None)
+    return (state, carried), Saved(z, xp, cell, carried, state, table)
+
+
+def _run_forward(
+    form: LSTMForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Weights,
+    arrays: tuple[Any, ...],
+    states: tuple[Any, Any],
+    save: bool,
+) -> list[Any]:
+    """Take all steps, and return the products with the state if they are to be kept."""
+    owner, (state, _) = x.owner, states
+    units = owner.shape(state)[1]
+    batch = owner.shape(state)[0] - x.shape[0]
+    # A new product begins at a multiple of 16 bytes, as all memory of the libraries does.
+    whole = is_whole(units, x, (*arrays, *states, *weights.others))
+    shape = cell_shape(units, x.element, whole=whole)
+    kernel = _forward_kernel(form, x.element, shape)
+    at = StepArrays(x, *arrays, *states)
+    sizes = units, *weights.numbers, *scaling_numbers(scaling, _normalized_units(form, units))
+    products, before, summed = [], 0, save and not form.by_product
+    others = [0 if a is None else owner.address(a) for a in weights.others]
+    for start, count in zip(steps.starts.tolist(), steps.counts.tolist(), strict=True):
+        z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
+        now = batch + start
+        old_cell, new_cell = (before, now) if save else (0, 0)
+        xp, keep_h, keep_c, cell, table, h, c = at.behind(*(start,) * 5, now, new_cell)
+        *_, h_before, c_before = at.behind(*(start,) * 5, before, old_cell)
+        queue(
+            kernel, blocks_of(count, shape), x,
+            (
+                z, xp, *others, keep_h, keep_c, h_before, c_before, h, c, xp if summed else 0,
+                cell, table,
+            ),
+            (count, *sizes, *scaling_numbers(scaling, units)),
+        )  # fmt: skip
+        if save and form.by_product:
+            products.append(z)
+        before = now
+    return products
+
+
+def backward(
+    form: LSTMForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Weights,
+    saved: Saved,
+    keeps: tuple[DeviceArray | None, ...],
+    dy: DeviceArray,
+    dstates: tuple[DeviceArray, ...],
+) -> CellGradients:
+    """Return all gradients."""
+    owner, rows, units = x.owner, x.shape[0], dstates[0].shape[1]
+    dh, dc = map(copied, dstates)
+    if not rows:
+        return CellGradients(copied(x), (dh, dc), _of_nothing(x, weights, units))
+    wide = rows, GATES * units
+    slopes = new(x, wide)
+    dz = new(x, wide) if form.gates else slopes
+    dxp = new(x, wide) if form.by_product else None
+    dn = new(x, (rows, units)) if form.cell and form.cell.parameters else None
+    keep_h, keep_c = map(_array, keeps)
+    arrays = (
+        saved.z, saved.xp, saved.cell, saved.carried, saved.table.array, keep_h, keep_c, dy.array,
+        dz, dxp, slopes, dn,
+    )  # fmt: skip
+    dh = _run_backward(form, scaling, x, steps, weights, arrays, (dh, dc))
+    of_x = dxp if form.by_product else dz
+    turned_x, turned_z = owner.permuted(of_x, (1, 0)), owner.permuted(dz, (1, 0))
+    found = _parameter_sums(form, x, saved, slopes, dn)
+    found["weight_x"] = owner.product(turned_x, x.array)
+    found["weight_h"] = owner.product(turned_z, _states_before(x, steps, saved.state))
+    return CellGradients(owner.product(of_x, weights.x), (dh, dc), found)
+
+
+def _run_backward(
+    form: LSTMForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Weights,
+    arrays: tuple[Any, ...],
+    slopes: tuple[Any, Any],
+) -> Any:
+    """Take all steps back, and return the gradient of the first states; that of the cells is dc."""
+    owner, (dh, dc), dz = x.owner, slopes, arrays[8]
+    batch, units = owner.shape(dh)
+    whole = is_whole(units, x, (*arrays, dh, dc, *weights.others))
+    shape = cell_shape(units, x.element, whole=whole)
+    kernel = _backward_kernel(form, x.element, shape)
+    at, address = StepArrays(x, *arrays), owner.address
+    others = [0 if a is None else address(a) for a in weights.others]
+    last = address(dh), address(dc)
+    numbers = (
+        *weights.numbers,
+        *flow_numbers(form.gates, scaling, _normalized_units(form, units)),
+        *flow_numbers(form.cell, scaling, units),
+    )
+    later, product = 0, None
+    starts, counts = steps.starts.tolist(), steps.counts.tolist()
+    for s in reversed(range(len(starts))):
+        start, count = starts[s], counts[s]
+        before = batch + starts[s - 1] if s else 0
+        z, xp, cell, c_before, table, keep_h, keep_c, dy, *results = at.behind(
+            *(start,) * 3, before, *(start,) * 8
+        )
+        queue(
+            kernel, blocks_of(count, shape), x,
+            (
+                z, xp, cell, c_before, table, *others, keep_h, keep_c, dy, product, *last,
+                *results,
+            ),
+            (count, later, units, *numbers),
+        )  # fmt: skip
+        later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
+    return added_up(x, (batch, units), product, dh) if form.zoneout else product
+
+
+def _states_before(x: DeviceArray, steps: Steps, state: Any) -> Any:
+    """Return the state that each row was handed."""
+    owner, counts = x.owner, steps.counts
+    batch = owner.shape(state)[0] - x.shape[0]
+    if (counts == batch).all():  # one after the other
+        return owner.rows(state, 0, x.shape[0])
+    before = [0, *(batch + steps.starts[:-1]).tolist()]
+    pairs = zip(before, counts.tolist(), strict=True)
+    return owner.concatenated([owner.rows(state, b, b + n) for b, n in pairs])
+
+
+def _parameter_sums(
+    form: LSTMForm, x: DeviceArray, saved: Saved, slopes: Any, dn: Any
+) -> dict[str, Any]:
+    """Return the gradients of biases and norms, by name."""
+    found, table, parts = {}, saved.table, GATES if form.separate else 1
+    summed = form.gates is not None and form.gates.parameters > 0
+    if summed:
+        found["gamma_h"], offset = column_sums(x, slopes, saved.z, table, 0, parts)
+    else:
+        _, offset = column_sums(x, slopes)
+    if summed and form.by_product:
+        found["gamma_x"], _ = column_sums(x, slopes, saved.xp, table, 1)
+    if dn is not None:
+        place = gate_parts(form).count
+        found["gamma_c"], found["beta_c"] = column_sums(x, dn, saved.cell, table, place)
+    return found | {"bias": offset, "beta_x": offset, "beta_h": offset}
+
+
+def _of_nothing(x: DeviceArray, weights: Weights, units: int) -> dict[str, Any]:
+    """Return the gradients of the parameters where there are no steps: sums of nothing."""
+    wide, owner = (GATES * units,), x.owner
+    shapes: dict[str, Shape] = {"gamma_c": (units,), "beta_c": (units,)}
+    shapes |= dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), wide)
+    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
+    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}
