@@ -51,7 +51,8 @@ def backward_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
 
 
 def _shape(team: int, pieces: int, width: int, element: Element, aligned: bool) -> RowShape:
-    teams, whole = max(1, _BLOCK // team) if team <= WARP else 1, width % element.vector == 0
+    whole, several = width % element.vector == 0, pieces > 0 and team <= WARP
+    teams = max(1, _BLOCK // team) if several else 1
     return RowShape(team, teams, pieces, whole, aligned or not whole)  # single elements always are
 
 
