@@ -19,16 +19,34 @@ HEAD = """\
 
 What each kernel takes of a device, found by compiling it, without one: registers of a thread,
 bytes of its stack, loads and stores of 16 bytes and of less, float64 operations and barriers.
-`whole` rows and channels begin and end at multiples of 16 bytes, `any` are of any width and place;
+`whole` rows and channels begin and end at multiples of 16 bytes, `any` are of any width;
 `unaligned` ones have the width of whole ones, in an array that begins elsewhere.
 A float32 kernel has float64 operations only where a saved statistic is read or written.
 
 """
 
 
+# Whether rows fill a multiple of 16 bytes, and whether arrays begin at one.
+PLACES = {"whole": (True, True), "unaligned": (True, False), "any": (False, True)}
+
+
+def place_of(shape):
+    """Which of the places rows of a shape are in."""
+    return next(p for p, found in PLACES.items() if found == (shape.whole, shape.aligned))
+
+
+def row_places():
+    """Every element in every place; those that differ in their size alone, only once unaligned."""
+    from numnorm.backends.cuda.elements import ELEMENTS
+
+    for element, (place, found) in itertools.product(ELEMENTS.values(), PLACES.items()):
+        if place != "unaligned" or element.name in ("float32", "bfloat16"):
+            yield element, found
+
+
 def row_kernels():
     """The kernels of rows in registers, and of rows that are read twice."""
-    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
     from numnorm.backends.cuda.row_forward_kernel import make_row_forward
     from numnorm.backends.cuda.row_forward_loop_kernel import make_row_forward_loop
     from numnorm.backends.cuda.row_shape import RowShape
@@ -37,9 +55,8 @@ def row_kernels():
     from numnorm.norms.affine import AFFINE, GAIN
 
     def name_of(kind, formula, element, shape):
-        place = "whole" if shape.whole else "any"
         threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
-        return f"{kind} {formula.name} {element.name}, {threads}, {place}"
+        return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}"
 
     def forward(make, kind, formula, element, *shape):
         shape, plain = RowShape(*shape), formula is ADA.formula
@@ -47,17 +64,15 @@ def row_kernels():
         kernel = make(formula, element, FLOAT64, weights, shape)
         return name_of(kind, formula, element, shape), kernel
 
-    for element, whole in itertools.product(ELEMENTS.values(), (True, False)):
-        yield forward(make_row_forward, "row forward", AFFINE, element, 16, 8, 1, whole)
-        # The code for the ends of many pieces of halves would not be unrolled.
-        pieces = 4 if whole or element.itemsize > 2 else 2
-        yield forward(make_row_forward, "row forward", AFFINE, element, 256, 1, pieces, whole)
-        threads = 1024 if whole else 512
-        yield forward(make_row_forward_loop, "row forward", AFFINE, element, threads, 1, 0, whole)
+    for element, place in row_places():
+        yield forward(make_row_forward, "row forward", AFFINE, element, 16, 8, 1, *place)
+        yield forward(make_row_forward, "row forward", AFFINE, element, 256, 1, 4, *place)
+        yield forward(make_row_forward_loop, "row forward", AFFINE, element, 1024, 1, 0, *place)
     for formula in (GAIN, ADA.formula):
         yield forward(make_row_forward, "row forward", formula, FLOAT32, 256, 1, 4, True)
     for shape in ((128, 1, 2), (256, 1, 8), (512, 1, 8)):
-        yield forward(make_row_forward, "row forward", AFFINE, FLOAT32, *shape, True)
+        for place in PLACES.values():
+            yield forward(make_row_forward, "row forward", AFFINE, FLOAT32, *shape, *place)
 
 
 def row_gradient_kernels():
@@ -75,9 +90,8 @@ def row_gradient_kernels():
         weights = Weights(element if parameters else None, None, shared)
         kernel = make_row_backward(formula, element, FLOAT64, weights, parameters, shape)
         kind = "row backward by run" if shared else "row backward"
-        place = "whole" if shape.whole else "any"
         threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
-        return f"{kind} {formula.name} {element.name}, {threads}, {place}", kernel
+        return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}", kernel
 
     for element in ELEMENTS.values():
         pieces = 16 // element.vector // (2 if element is FLOAT64 else 1)
@@ -85,6 +99,7 @@ def row_gradient_kernels():
         yield backward(AFFINE, element, 2, False, 16, 8, 1, True)
         yield f"parameter gradients {element.name}", make_parameter_gradients(element, element)
     yield backward(AFFINE, FLOAT32, 2, False, 128, 1, 2, False)
+    yield backward(AFFINE, FLOAT32, 2, False, 128, 1, 2, True, False)
     yield backward(AFFINE, FLOAT32, 2, True, 128, 1, 2, True)
     yield backward(GAIN, FLOAT32, 1, False, 512, 1, 4, True)
     yield backward(ADA.formula, FLOAT32, 0, False, 256, 1, 4, True)
@@ -93,7 +108,7 @@ def row_gradient_kernels():
 def wide_row_gradient_kernels():
     """The kernels of the gradients of rows that are read in a loop."""
     from numnorm.backends.cuda import row_backward_loop_kernel as loop
-    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
     from numnorm.backends.cuda.row_backward_columns_kernel import make_row_backward_columns
     from numnorm.backends.cuda.row_shape import RowShape
     from numnorm.backends.cuda.row_weights import Weights
@@ -101,9 +116,9 @@ def wide_row_gradient_kernels():
     from numnorm.norms.affine import AFFINE, GAIN
 
     def name_of(kind, formula, element, shape):
-        place = "whole" if shape.whole else "any"
         threads = f"{shape.team} × {shape.teams} threads"
-        return f"wide row backward {kind} {formula.name} {element.name}, {threads}, {place}"
+        kind = f"wide row backward {kind} {formula.name}"
+        return f"{kind} {element.name}, {threads}, {place_of(shape)}"
 
     def by_runs(formula, element, parameters, *shape):
         shape = RowShape(*shape)
@@ -111,21 +126,21 @@ def wide_row_gradient_kernels():
         kernel = loop.make_row_backward_loop(formula, element, FLOAT64, weights, parameters, shape)
         return name_of("by run", formula, element, shape), kernel
 
-    def terms(formula, element, whole):
-        shape, weights = RowShape(512, 1, 0, whole), Weights(element, None)
+    def terms(formula, element, *place):
+        shape, weights = RowShape(512, 1, 0, *place), Weights(element, None)
         kernel = loop.make_row_backward_terms(formula, element, FLOAT64, weights, shape)
         return name_of("terms", formula, element, shape), kernel
 
-    def by_columns(formula, element, parameters, whole):
-        shape, weights = RowShape(128, 1, 1, whole), Weights(element, None)
+    def by_columns(formula, element, parameters, *place):
+        shape, weights = RowShape(128, 1, 1, *place), Weights(element, None)
         kernel = make_row_backward_columns(formula, element, weights, parameters, shape)
         return name_of("by column", formula, element, shape), kernel
 
-    for element, whole in itertools.product(ELEMENTS.values(), (True, False)):
-        yield by_runs(AFFINE, element, 2, 512, 1, 0, whole)
-        yield by_runs(AFFINE, element, 2, 32, 16, 0, whole)
-        yield terms(AFFINE, element, whole)
-        yield by_columns(AFFINE, element, 2, whole)
+    for element, place in row_places():
+        yield by_runs(AFFINE, element, 2, 512, 1, 0, *place)
+        yield by_runs(AFFINE, element, 2, 32, 16, 0, *place)
+        yield terms(AFFINE, element, *place)
+        yield by_columns(AFFINE, element, 2, *place)
     yield terms(GAIN, FLOAT32, True)
     yield by_columns(GAIN, FLOAT32, 1, True)
     yield by_runs(ADA.formula, FLOAT32, 0, 512, 1, 0, True)

@@ -104,8 +104,7 @@ def norms(imported):
 
 def test_the_widths_are_of_different_kernels():
     narrow, wide, wider = (
-        row_shape(width, FLOAT32, whole=width % 4 == 0)
-        for width in (WARP_WIDE, BLOCK_WIDE, TOO_WIDE)
+        row_shape(width, FLOAT32, aligned=True) for width in (WARP_WIDE, BLOCK_WIDE, TOO_WIDE)
     )
     assert narrow.team == 32 < wide.team
     assert wide.pieces > 0 == wider.pieces

@@ -164,10 +164,9 @@ def test_group_norm_of_many_narrow_channels_in_one_row(imported):
 @pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
 def test_wider_rows_are_read_in_a_loop(element):
     widest = 4096 if element.name == "float64" else 8192
-    for whole in (True, False):
-        assert backward_shape(widest, element, whole=whole).pieces > 0
-        shape = backward_shape(widest + 1, element, whole=whole)
-        assert shape == RowShape(512, 1, 0, whole)
+    assert backward_shape(widest, element, aligned=True).pieces > 0
+    for width, whole in ((widest + 1, False), (widest + 8, True)):
+        assert backward_shape(width, element, aligned=True) == RowShape(512, 1, 0, whole)
 
 
 def test_parts_of_wide_rows():

@@ -1,5 +1,7 @@
 """The public functions on device arrays of every library: results, dtypes, places, layouts."""
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from simulated_target import Kernel
 
 import numnorm
 from numnorm.backends.cuda.elements import ELEMENTS
-from numnorm.backends.cuda.launch import blocks_of, row_shape
+from numnorm.backends.cuda.launch import backward_shape, blocks_of, row_shape
 from numnorm.backends.cuda.row_shape import RowShape
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -219,33 +221,45 @@ def test_stream_of_the_library(library, launched):
 # How rows become teams
 
 
-@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
-def test_every_width_fits(element, whole):
-    widest = 8000 if element.name == "float64" else 16000
-    for width in range(1, widest, 1 if whole else 7):
-        shape = row_shape(width, element, whole=whole)
+def test_every_width_fits(element):
+    widest = 8192 if element.name == "float64" else 16384
+    for width in range(1, widest + 1):
+        shape = row_shape(width, element, aligned=True)
+        assert shape.whole == (width % element.vector == 0)
         slots = shape.pieces * element.vector
-        assert width + (0 if whole else element.vector - 1) <= shape.team * slots
+        # No thread lacks more than its last piece.
+        assert shape.team * (slots - element.vector) < width <= shape.team * slots
         assert shape.team & (shape.team - 1) == 0
         assert 1 <= shape.pieces <= 8
-        assert slots <= (32 if whole else 16)
+        assert slots <= 32
         assert shape.teams == 1 or shape.team <= 32
         assert shape.threads % 32 == 0 and shape.threads <= 1024
         # No thread of all has nothing to do for want of a narrower team, but for the last.
         assert shape.team == 1 or width + element.vector > shape.team // 2 * element.vector
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
-def test_wider_rows_are_read_in_a_loop(element, whole):
-    assert row_shape(16385, element, whole=whole) == RowShape(1024 if whole else 512, 1, 0, whole)
+def test_wider_rows_are_read_in_a_loop(element, aligned):
+    for width, whole in ((16385, False), (16392, True)):
+        shape = row_shape(width, element, aligned=aligned)
+        assert shape == RowShape(1024, 1, 0, whole, aligned or not whole)
+
+
+@pytest.mark.parametrize("shape_of", [row_shape, backward_shape])
+def test_a_shape_depends_on_addresses_for_how_pieces_are_read_alone(shape_of):
+    for element in ELEMENTS.values():
+        for width in range(1, 20000, 17):
+            shape = shape_of(width, element, aligned=True)
+            found = shape_of(width, element, aligned=False)
+            assert dataclasses.replace(found, aligned=True) == shape
 
 
 def test_a_shape_does_not_depend_on_the_rows(library, launched):
     for rows in (1, 33):
         numnorm.layer_norm(library.take(draw((rows, 8))))
-    shape = row_shape(8, ELEMENTS["float32"], whole=True)
+    shape = row_shape(8, ELEMENTS["float32"], aligned=True)
     assert [blocks for blocks, _, _ in launched] == [1, 1]
     assert {threads for _, threads, _ in launched} == {shape.threads}
     assert blocks_of(shape.teams + 1, shape) == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 from numnorm.backends.cuda.column_shape import ColumnShape
 from numnorm.backends.cuda.elements import Element, working_element
-from numnorm.backends.cuda.row_parts import make_as_tuple
+from numnorm.backends.cuda.pieces import make_as_tuple
 from numnorm.backends.cuda.target import (
     constant,
     cuda,

@@ -13,7 +13,7 @@ from numnorm.backends.cuda.column_shape import (
     stream_shape,
 )
 from numnorm.backends.cuda.elements import Element
-from numnorm.backends.cuda.row_parts import BYTES
+from numnorm.backends.cuda.pieces import BYTES
 
 # A block that merges parts: neighbouring channels are in one piece of memory, and the more parts
 # its threads share, the fewer wait for each other.

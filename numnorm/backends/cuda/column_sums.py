@@ -35,7 +35,7 @@ def _folded_columns(shape: RowShape, columns: RowColumns) -> RowColumns:
 def room_for_folding(element: Element, shape: RowShape) -> int:
     """Return how many numbers of the working type the threads of a block share for `flush`."""
     columns = row_columns(element, shape)
-    return 1 if shape.teams == 1 else shape.threads // WARP * columns.stride * columns.pieces
+    return 1 if shape.teams == 1 else shape.threads // WARP * columns.reach
 
 
 def _make_fold_teams(element: Element, shape: RowShape) -> Any:
@@ -47,7 +47,7 @@ def _make_fold_teams(element: Element, shape: RowShape) -> Any:
     lanes, slots, stride = columns.lanes, columns.slots, columns.stride
     team, threads, zero = shape.team, shape.threads, constant(element, 0.0)
     steps, warps = (WARP // team).bit_length() - 1, threads // WARP
-    pieces, width = _folded_columns(shape, columns).pieces, columns.stride * columns.pieces
+    pieces, width = _folded_columns(shape, columns).pieces, columns.reach
 
     @device
     def fold_teams(values, folded, at, room):
@@ -81,7 +81,8 @@ def make_flush(element: Element, shape: RowShape) -> Any:
     of a block take part, with the first of their columns in `at`.
     """
     columns, of = _folded_columns(shape, row_columns(element, shape)), working_element(element)
-    one_piece = dataclasses.replace(columns, pieces=1)
+    # The table is new memory, aligned wherever the rows are.
+    one_piece = dataclasses.replace(columns, pieces=1, aligned=True)
     read_piece, write_piece = make_read_columns(of, one_piece), make_write_columns(of, one_piece)
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
     joined, slots, working = make_joined(element, of), columns.slots, element.working

@@ -7,20 +7,18 @@ from numnorm.backends.cuda.team_sums import WARP
 # Of a block of several rows: few enough that many blocks share a multiprocessor.
 _BLOCK = 128
 
-# A thread's elements are in registers, of 32 bits: so many at ease, and at most. A row that begins
-# anywhere is read in loops with branches, and with more than that they would not be unrolled.
+# A thread's elements are in registers, of 32 bits: so many at ease, and at most.
 _EASY, _MOST = 16, 32
 _PIECES = 8  # in flight for each thread, at most
-# Threads of a block that reads a row in a loop: with more, the ends of rows that begin anywhere
-# would take more registers than there are.
-_LOOP = {True: 1024, False: 512}
+_LOOP = 1024  # threads of a block that reads a row in a loop
 
 # Teams from narrow to wide, each with the most registers that its threads may fill. Those of more
 # than a warp need barriers for their sums. None of this depends on how many rows there are: so a
 # row's result does not.
-_NARROW = (*((1 << k, _EASY // 2) for k in range(WARP.bit_length())), (WARP, _EASY))
-_WHOLE = (*_NARROW, (128, _EASY), (256, _EASY), (256, _MOST), (512, _MOST))
-_ANYWHERE = (*_NARROW, (128, _EASY), (256, _EASY), (512, _EASY), (1024, _EASY))
+_TEAMS = (
+    *((1 << k, _EASY // 2) for k in range(WARP.bit_length())),
+    *((WARP, _EASY), (128, _EASY), (256, _EASY), (256, _MOST), (512, _MOST)),
+)
 
 
 # Sums over rows stay in registers too, beside a row of x and of dy.
@@ -32,28 +30,30 @@ _ROWS_OF_PART = 8
 _THREADS = 1 << 17  # of all blocks together: as many as the largest devices run at a time
 
 
-def row_shape(width: int, element: Element, *, whole: bool) -> RowShape:
-    """Return the shape for rows of so many elements."""
-    vector = element.vector
-    # A row that begins anywhere may touch one more piece than it fills.
-    needed = -(-(width if whole else width + vector - 1) // vector)
-    for team, registers in _WHOLE if whole else _ANYWHERE:
+def row_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
+    """Return the shape for rows of so many elements, in arrays that may all be `aligned`."""
+    needed = -(-width // element.vector)
+    for team, registers in _TEAMS:
         pieces = -(-needed // team)
         if pieces <= _pieces(element, registers):
-            teams = max(1, _BLOCK // team) if team <= WARP else 1
-            return RowShape(team, teams, pieces, whole)
-    return RowShape(_LOOP[whole], 1, 0, whole)
+            return _shape(team, pieces, width, element, aligned)
+    return _shape(_LOOP, 0, width, element, aligned)
 
 
-def backward_shape(width: int, element: Element, *, whole: bool) -> RowShape:
+def backward_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
     """Return the shape for the gradients of rows of so many elements."""
     most, needed = _pieces(element, _EASY), -(-width // element.vector)
     for team in _BACKWARD_TEAMS:
         pieces = -(-needed // team)
         if pieces <= most:
-            teams = max(1, _BLOCK // team) if team <= WARP else 1
-            return RowShape(team, teams, pieces, whole)
-    return RowShape(_BACKWARD_LOOP, 1, 0, whole)
+            return _shape(team, pieces, width, element, aligned)
+    return _shape(_BACKWARD_LOOP, 0, width, element, aligned)
+
+
+def _shape(team: int, pieces: int, width: int, element: Element, aligned: bool) -> RowShape:
+    whole, several = width % element.vector == 0, pieces > 0 and team <= WARP
+    teams = max(1, _BLOCK // team) if several else 1
+    return RowShape(team, teams, pieces, whole, aligned or not whole)  # single elements always are
 
 
 def run_shape(width: int, run: int, element: Element, shape: RowShape) -> RowShape:
@@ -66,12 +66,12 @@ def run_shape(width: int, run: int, element: Element, shape: RowShape) -> RowSha
     team = min(WARP, 1 << (-(-run // element.vector) - 1).bit_length())
     if width // run < shape.threads // WARP:
         team = shape.threads
-    return RowShape(team, shape.threads // team, 0, whole)
+    return RowShape(team, shape.threads // team, 0, whole, shape.aligned or not whole)
 
 
 def strip_shape(shape: RowShape) -> RowShape:
     """Return the shape of a block that reads some columns of such rows."""
-    return RowShape(_BACKWARD_STRIP, 1, 1, shape.whole)
+    return RowShape(_BACKWARD_STRIP, 1, 1, shape.whole, shape.aligned)
 
 
 def strips_of(width: int, element: Element, shape: RowShape) -> int:

@@ -23,7 +23,7 @@ def make_row_backward_columns(
     may be dy or x.
     """
     columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
-    lanes, slots, reach = columns.lanes, columns.slots, columns.stride * columns.pieces
+    lanes, slots, reach = columns.lanes, columns.slots, columns.reach
     weight_of = make_column_weight(element, weights.gamma, columns)
     bias_of = make_column_weight(element, weights.beta, columns)
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)

@@ -11,6 +11,7 @@ the sums of theirs in registers. That is 20 bytes of each element in all, 10 of 
 has to hold anything.
 """
 
+import dataclasses
 from typing import Any
 
 from numnorm.backends.contract import Formula
@@ -43,7 +44,7 @@ _PIECES = 2
 
 def _columns(element: Element, shape: RowShape, pieces: int) -> RowColumns:
     """Return what a thread holds at a time."""
-    return row_columns(element, RowShape(shape.team, shape.teams, pieces, shape.whole))
+    return row_columns(element, dataclasses.replace(shape, pieces=pieces))
 
 
 def _columns_of_run(element: Element, shape: RowShape) -> RowColumns:
@@ -81,7 +82,7 @@ def _make_sums_of_runs(
     """
     columns, working = _columns_of_run(element, shape), element.working
     zero, table = constant(element, 0.0), working_element(element)
-    team, teams, step = shape.team, shape.teams, columns.stride * columns.pieces
+    team, teams, step = shape.team, shape.teams, columns.reach
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     read_run, add_each = _make_read_run(formula, element, columns), make_add_each(4)
     joined, store_one = make_joined(element, table), make_store_one(table)
@@ -131,7 +132,7 @@ def _make_write_runs(formula: Formula, element: Element, weights: Weights, shape
     """
     columns, team, teams = _columns_of_run(element, shape), shape.team, shape.teams
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
-    read_run, step = _make_read_run(formula, element, columns), columns.stride * columns.pieces
+    read_run, step = _make_read_run(formula, element, columns), columns.reach
     write_gradient = make_write_gradient(element, columns)
 
     @device
@@ -204,7 +205,7 @@ def make_row_backward_terms(
     addresses; ``width, channels``; and the numbers of `make_row_backward`.
     """
     columns, working = _columns(element, shape, _PIECES), element.working
-    lanes, slots, step = columns.lanes, columns.slots, columns.stride * columns.pieces
+    lanes, slots, step = columns.lanes, columns.slots, columns.reach
     statistics, means_of = make_saved_statistics(formula, element, saved), make_means(element)
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
     weight_of = make_column_weight(element, weights.gamma, columns)

@@ -1,13 +1,19 @@
 """The forward kernel of every norm whose statistics are shared by a row, held in registers."""
 
+import dataclasses
 from typing import Any
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cuda.elements import Element
-from numnorm.backends.cuda.row_parts import make_as_tuple, make_read, make_shift, make_write
+from numnorm.backends.cuda.row_columns import (
+    RowColumns,
+    make_read_columns,
+    make_write_columns,
+    row_columns,
+)
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_statistics import make_inverse_deviation, make_power_of_two
-from numnorm.backends.cuda.row_weights import Weights, make_weight
+from numnorm.backends.cuda.row_weights import Weights, make_first_weight, make_weight
 from numnorm.backends.cuda.saved_statistics import make_joined_statistics
 from numnorm.backends.cuda.target import (
     Kernel,
@@ -23,6 +29,16 @@ from numnorm.backends.cuda.team_sums import WARP, make_team_largest, make_team_s
 _ROOMS = 4
 
 
+def _columns_in_registers(element: Element, shape: RowShape) -> tuple[RowColumns, RowColumns]:
+    """Return a thread's columns, and those of 16 bytes of them, which it handles at a time.
+
+    A row fills all that its threads hold but the last 16 bytes of each.
+    """
+    step = row_columns(element, dataclasses.replace(shape, pieces=1))
+    columns = row_columns(element, shape)
+    return dataclasses.replace(columns, sure=columns.pieces - step.pieces), step
+
+
 def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
     """Return a device function ``spread(values, origin, at, width, share, room)``.
 
@@ -31,29 +47,35 @@ def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
     from `high`. `origin` is any of them: a constant row then gives exactly that constant.
     """
     team_sum, zero = make_team_sum(element, shape.team), constant(element, 0.0)
-    vector, pieces, whole = element.vector, shape.pieces, shape.whole
-    stride, warps = shape.team * vector, max(1, shape.threads // WARP)
+    columns, warps = _columns_in_registers(element, shape)[0], max(1, shape.threads // WARP)
+    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    sure, sure_slots = columns.sure, columns.sure * columns.lanes
 
     @device
     def mean_of(values, origin, at, width, share, room):
         total = zero
-        for p in range(pieces):
-            here = at + p * stride
-            for j in range(vector):
-                if here < width if whole else 0 <= here + j < width:
-                    total += values[p * vector + j] - origin
+        for k in range(sure_slots):
+            total += values[k] - origin
+        for p in range(sure, pieces):
+            if at + p * stride < width:
+                for j in range(lanes):
+                    total += values[p * lanes + j] - origin
         return origin + team_sum(total, room) * share
 
     @device
     def centred(values, origin, at, width, share, room):
         high = mean_of(values, origin, at, width, share, room)
         first, second = zero, zero
-        for p in range(pieces):
-            here = at + p * stride
-            for j in range(vector):
-                if here < width if whole else 0 <= here + j < width:
-                    deviation = values[p * vector + j] - high
-                    values[p * vector + j] = deviation
+        for k in range(sure_slots):
+            deviation = values[k] - high
+            values[k] = deviation
+            first += deviation
+            second += deviation * deviation
+        for p in range(sure, pieces):
+            if at + p * stride < width:
+                for j in range(lanes):
+                    deviation = values[p * lanes + j] - high
+                    values[p * lanes + j] = deviation
                     first += deviation
                     second += deviation * deviation
         first = team_sum(first, room[warps:])
@@ -66,33 +88,11 @@ def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
     @device
     def uncentred(values, origin, at, width, share, room):
         second = zero
-        for k in range(pieces * vector):
+        for k in range(slots):
             second += values[k] * values[k]  # those that are not there are 0
         return zero, zero, team_sum(second, room[warps:])
 
     return centred if formula.centred else uncentred
-
-
-def make_read_row(element: Element, shape: RowShape) -> Any:
-    """Return a device function ``read_row(x, first, at, width, values)``: a row into registers.
-
-    The thread's first piece begins `at` elements behind the row's first; what is not of the row
-    becomes 0.
-    """
-    vector, pieces, stride = element.vector, shape.pieces, shape.team * element.vector
-    read, zero = make_read(element, whole=shape.whole), constant(element, 0.0)
-
-    @device
-    def read_row(x, first, at, width, values):
-        for p in range(pieces):
-            here = at + p * stride
-            if here < width:
-                read(x, first, here, width, values, p * vector)
-            else:
-                for j in range(vector):
-                    values[p * vector + j] = zero
-
-    return read_row
 
 
 def _make_rescale(element: Element, shape: RowShape) -> Any:
@@ -118,6 +118,58 @@ def _make_rescale(element: Element, shape: RowShape) -> Any:
     return rescale
 
 
+def make_write_normalized(
+    formula: Formula, element: Element, weights: Weights, columns: RowColumns
+) -> Any:
+    """Return a device function that stores y at a thread's columns.
+
+    ``write_normalized(arrays, numbers, firsts, at, cut, low, factor, values, slot)`` takes
+    ``(values - low) * factor`` as the normalized values, from `slot` on. The arrays are ``gamma,
+    beta, y``, and `firsts` are where the row begins in y and in the parameters.
+    """
+    gamma_of = make_weight(element, weights.gamma, columns, shared=weights.shared)
+    beta_of = make_weight(element, weights.beta, columns, shared=weights.shared)
+    write_columns, forward = make_write_columns(element, columns), device(formula.forward)
+    slots, working = columns.slots, element.working
+
+    @device
+    def write_normalized(arrays, numbers, firsts, at, cut, low, factor, values, slot):
+        weight = cuda.local.array(slots, working)
+        bias = cuda.local.array(slots, working)
+        gamma_of(arrays[0], numbers[0], firsts[1], at, cut, weight)
+        beta_of(arrays[1], numbers[1], firsts[1], at, cut, bias)
+        for k in range(slots):
+            xhat = (values[slot + k] - low) * factor
+            weight[k] = forward(xhat, weight[k], bias[k])
+        write_columns(arrays[2], firsts[0], at, cut[0], weight)
+
+    return write_normalized
+
+
+def _make_write_row(formula: Formula, element: Element, weights: Weights, shape: RowShape) -> Any:
+    """Return a device function that stores y of a row in registers.
+
+    ``write_row(arrays, numbers, row, at, cut, low, factor, values)``, as `make_write_normalized`.
+    """
+    step = _columns_in_registers(element, shape)[1]
+    sure_step = dataclasses.replace(step, sure=step.pieces)
+    write_last = make_write_normalized(formula, element, weights, step)
+    write_sure = make_write_normalized(formula, element, weights, sure_step)
+    first_weight = make_first_weight(shared=weights.shared)
+    last, reach, slots = shape.pieces - 1, step.reach, step.slots
+
+    @device
+    def write_row(arrays, numbers, row, at, cut, low, factor, values):
+        firsts = row * cut[0], first_weight(row, cut)
+        for p in range(last):
+            here = at + p * reach
+            write_sure(arrays, numbers, firsts, here, cut, low, factor, values, p * slots)
+        here = at + last * reach
+        write_last(arrays, numbers, firsts, here, cut, low, factor, values, last * slots)
+
+    return write_row
+
+
 def make_row_forward(
     formula: Formula, element: Element, saved: Element, weights: Weights, shape: RowShape
 ) -> Kernel:
@@ -128,14 +180,11 @@ def make_row_forward(
     arrays of them, ``share`` (1 / width), ``scale_share`` (1 over the divisor of the squares),
     ``eps, eps_on_deviation`` and ``root_eps``, the root of eps.
     """
-    vector, slots, working = element.vector, shape.pieces * element.vector, element.working
-    team, teams, pieces, stride = shape.team, shape.teams, shape.pieces, shape.team * vector
-    shift_of, write = make_shift(element, whole=shape.whole), make_write(element, whole=shape.whole)
-    as_tuple, load_one = make_as_tuple(element), make_load_one(element)
-    read_row, rescale = make_read_row(element, shape), _make_rescale(element, shape)
-    gamma_of = make_weight(element, weights.gamma, shared=weights.shared, whole=shape.whole)
-    beta_of = make_weight(element, weights.beta, shared=weights.shared, whole=shape.whole)
-    forward, spread = device(formula.forward), _make_spread(formula, element, shape)
+    columns, working = _columns_in_registers(element, shape)[0], element.working
+    team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
+    read_row, load_one = make_read_columns(element, columns), make_load_one(element)
+    rescale, spread = _make_rescale(element, shape), _make_spread(formula, element, shape)
+    write_row = _make_write_row(formula, element, weights, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
     any_of = make_team_largest(element, max(team, WARP))
     zero, one = constant(element, 0.0), constant(element, 1.0)
@@ -149,15 +198,13 @@ def make_row_forward(
     ):  # fmt: skip
         room = cuda.shared.array(rooms, working)
         values = cuda.local.array(slots, working)
-        weight = cuda.local.array(vector, working)
-        bias = cuda.local.array(vector, working)
         thread, scale = cuda.threadIdx.x, one
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
         row = cuda.blockIdx.x * teams + thread // team
         there = row < rows
         row = min(row, rows - 1)
         first = row * width
-        at = thread % team * vector - shift_of(x, first)
+        at = thread % team * lanes
         origin = load_one(x, first)
         read_row(x, first, at, width, values)
         high, low, m2 = spread(values, origin, at, width, share, room)
@@ -171,15 +218,9 @@ def make_row_forward(
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
-        for p in range(pieces):
-            here = at + p * stride
-            if there and here < width:
-                gamma_of(gamma, gamma_number, row, here, (width, run, channels), weight)
-                beta_of(beta, beta_number, row, here, (width, run, channels), bias)
-                for j in range(vector):
-                    xhat = (values[p * vector + j] - low) * factor
-                    weight[j] = forward(xhat, weight[j], bias[j])
-                write(y, first, here, width, as_tuple(weight, 0))
+        if there:
+            arrays, numbers = (gamma, beta, y), (gamma_number, beta_number)
+            write_row(arrays, numbers, row, at, (width, run, channels), low, factor, values)
         if there and mean != 0 and thread % team == 0:
             save(mean, rstd, row, high, low, factor, scale)
 

@@ -1,14 +1,15 @@
 """The forward kernel of rows that no team's registers hold: they are read twice."""
 
+import dataclasses
 from typing import Any
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cuda.elements import Element
-from numnorm.backends.cuda.row_forward_kernel import make_save
-from numnorm.backends.cuda.row_parts import make_as_tuple, make_read, make_shift, make_write
+from numnorm.backends.cuda.row_columns import RowColumns, make_read_columns, row_columns
+from numnorm.backends.cuda.row_forward_kernel import make_save, make_write_normalized
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_statistics import make_inverse_deviation, make_power_of_two
-from numnorm.backends.cuda.row_weights import Weights, make_weight
+from numnorm.backends.cuda.row_weights import Weights, make_first_weight
 from numnorm.backends.cuda.target import (
     Kernel,
     constant,
@@ -21,28 +22,47 @@ from numnorm.backends.cuda.team_sums import WARP, make_team_largest, make_team_s
 
 # Folds that no barrier keeps apart need places of their own in shared memory.
 _ROOMS = 4
+# Reads of single elements are short ones, of which more must be under way: 16 bytes of halves are
+# enough of them.
+_SINGLE_PIECES = 2
+
+
+def _columns_of_turn(element: Element, shape: RowShape) -> tuple[RowColumns, RowColumns]:
+    """Return what a thread holds at a time, and the same where no column of it is missing."""
+    few = shape.whole or element.itemsize == 2
+    pieces = 1 if few else _SINGLE_PIECES
+    columns = row_columns(element, dataclasses.replace(shape, pieces=pieces))
+    return columns, dataclasses.replace(columns, sure=columns.pieces)
 
 
 def _make_sums(element: Element, shape: RowShape) -> Any:
-    """Return a device function ``sums(x, first, at, stop, width, scale, high, values)``.
+    """Return a device function ``sums(x, first, at, stop, scale, high, values)``.
 
-    The thread's sums of ``x * scale - high`` and of its squares, over the pieces that begin less
-    than `stop` elements behind the row's first.
+    The thread's sums of ``x * scale - high`` and of its squares, over the columns up to `stop`.
     """
-    read, zero = make_read(element, whole=shape.whole), constant(element, 0.0)
-    vector, stride, whole = element.vector, shape.threads * element.vector, shape.whole
+    columns, all_sure = _columns_of_turn(element, shape)
+    read_some, read_all = make_read_columns(element, columns), make_read_columns(element, all_sure)
+    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    reach, last, zero = columns.reach, (pieces - 1) * stride, constant(element, 0.0)
 
     @device
-    def sums(x, first, at, stop, width, scale, high, values):
+    def sums(x, first, at, stop, scale, high, values):
         total, squares = zero, zero
-        while at < stop:
-            read(x, first, at, width, values, 0)
-            for j in range(vector):
-                if whole or 0 <= at + j < width:
-                    deviation = values[j] * scale - high
-                    total += deviation
-                    squares += deviation * deviation
-            at += stride
+        while at + last < stop:
+            read_all(x, first, at, stop, values)
+            for k in range(slots):
+                deviation = values[k] * scale - high
+                total += deviation
+                squares += deviation * deviation
+            at += reach
+        if at < stop:
+            read_some(x, first, at, stop, values)
+            for p in range(pieces):
+                if at + p * stride < stop:
+                    for j in range(lanes):
+                        deviation = values[p * lanes + j] * scale - high
+                        total += deviation
+                        squares += deviation * deviation
         return total, squares
 
     return sums
@@ -52,17 +72,17 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
     """Return a device function that finds ``high, low, m2`` of a row times a scale.
 
     ``statistics(x, first, at, width, scale, share, values, room)``. The sums are taken around the
-    mean of the row's first pieces, and once more around the mean that follows from them where that
+    mean of the row's first columns, and once more around the mean that follows from them where that
     was a poor guess.
     """
     sums, team_sum = _make_sums(element, shape), make_team_sum(element, shape.threads)
     load_one, inverse = make_load_one(element), reciprocal(element)
     zero, warps, working = constant(element, 0.0), shape.threads // WARP, element.working
-    vector, reach = element.vector, shape.threads * element.vector
+    reach = _columns_of_turn(element, shape)[0].reach
 
     @device
     def around(x, first, at, width, scale, high, share, values, room):
-        total, squares = sums(x, first, at, width, width, scale, high, values)
+        total, squares = sums(x, first, at, width, scale, high, values)
         total = team_sum(total, room[warps:])
         low = total * share
         return low, total * low, team_sum(squares, room[2 * warps :])
@@ -70,9 +90,8 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
     @device
     def centred(x, first, at, width, scale, share, values, room):
         origin = load_one(x, first) * scale
-        # The thread 0 begins at the first element, or up to a piece before it.
-        seen = min(width, reach + at - cuda.threadIdx.x * vector)
-        total, _ = sums(x, first, at, seen, width, scale, origin, values)
+        seen = min(width, reach)
+        total, _ = sums(x, first, at, seen, scale, origin, values)
         high = origin + team_sum(total, room) * inverse(working(seen))
         low, lost, squares = around(x, first, at, width, scale, high, share, values, room)
         if lost > squares - lost:
@@ -84,7 +103,7 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
 
     @device
     def uncentred(x, first, at, width, scale, share, values, room):
-        _, squares = sums(x, first, at, width, width, scale, zero, values)
+        _, squares = sums(x, first, at, width, scale, zero, values)
         return zero, zero, team_sum(squares, room)
 
     return centred if formula.centred else uncentred
@@ -95,23 +114,46 @@ def _make_largest(element: Element, shape: RowShape) -> Any:
 
     It is the largest absolute value of a row, or `least`.
     """
+    columns = _columns_of_turn(element, shape)[0]
     read, team_largest = (
-        make_read(element, whole=shape.whole),
+        make_read_columns(element, columns),
         make_team_largest(element, shape.threads),
     )
-    vector, stride = element.vector, shape.threads * element.vector
+    slots, reach = columns.slots, columns.reach
 
     @device
     def largest(x, first, at, width, least, values, room):
         found = least
         while at < width:
-            read(x, first, at, width, values, 0)
-            for j in range(vector):
-                found = max(found, abs(values[j]))
-            at += stride
+            read(x, first, at, width, values)
+            for k in range(slots):
+                found = max(found, abs(values[k]))
+            at += reach
         return team_largest(found, room)
 
     return largest
+
+
+def _make_write_turn(
+    formula: Formula, element: Element, weights: Weights, columns: RowColumns
+) -> Any:
+    """Return a device function that reads a thread's columns once more, and stores y there.
+
+    ``write_turn(x, arrays, numbers, firsts, at, cut, terms, values)``: the terms are ``scale, high,
+    low, factor``, the rest is that of `make_write_normalized`.
+    """
+    read_columns, slots = make_read_columns(element, columns), columns.slots
+    write_normalized = make_write_normalized(formula, element, weights, columns)
+
+    @device
+    def write_turn(x, arrays, numbers, firsts, at, cut, terms, values):
+        scale, high, low, factor = terms
+        read_columns(x, firsts[0], at, cut[0], values)
+        for k in range(slots):
+            values[k] = values[k] * scale - high
+        write_normalized(arrays, numbers, firsts, at, cut, low, factor, values, 0)
+
+    return write_turn
 
 
 def make_row_forward_loop(
@@ -121,15 +163,15 @@ def make_row_forward_loop(
 
     It takes what `make_row_forward` takes; y may be x.
     """
-    vector, working, threads = element.vector, element.working, shape.threads
-    stride, warps = threads * vector, threads // WARP
-    shift_of, write = make_shift(element, whole=shape.whole), make_write(element, whole=shape.whole)
-    read, as_tuple = make_read(element, whole=shape.whole), make_as_tuple(element)
-    gamma_of = make_weight(element, weights.gamma, shared=weights.shared, whole=shape.whole)
-    beta_of = make_weight(element, weights.beta, shared=weights.shared, whole=shape.whole)
+    columns, all_sure = _columns_of_turn(element, shape)
+    working, warps = element.working, shape.threads // WARP
+    lanes, slots, reach = columns.lanes, columns.slots, columns.reach
+    write_some = _make_write_turn(formula, element, weights, columns)
+    write_all = _make_write_turn(formula, element, weights, all_sure)
+    first_weight = make_first_weight(shared=weights.shared)
     statistics, largest = _make_statistics(formula, element, shape), _make_largest(element, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
-    forward, power_of_two = device(formula.forward), make_power_of_two(element)
+    power_of_two, last = make_power_of_two(element), (columns.pieces - 1) * columns.stride
     smallest = constant(element, element.smallest_variance)
     one, infinity = constant(element, 1.0), constant(element, float("inf"))
     rooms = _ROOMS * warps
@@ -139,12 +181,9 @@ def make_row_forward_loop(
         gamma_number, beta_number, share, scale_share, eps, eps_on_deviation, root_eps,
     ):  # fmt: skip
         room = cuda.shared.array(rooms, working)
-        values = cuda.local.array(vector, working)
-        weight = cuda.local.array(vector, working)
-        bias = cuda.local.array(vector, working)
+        values = cuda.local.array(slots, working)
         thread, row, scale = cuda.threadIdx.x, cuda.blockIdx.x, one
-        first = row * width
-        at = thread * vector - shift_of(x, first)
+        first, at = row * width, thread * lanes
         high, low, m2 = statistics(x, first, at, width, scale, share, values, room)
         total = m2 * scale_share + eps + eps_on_deviation * eps_on_deviation
         if not (smallest < total and total < infinity):
@@ -154,17 +193,16 @@ def make_row_forward_loop(
             eps = root_eps * scale * (root_eps * scale)
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
-        while at < width:
-            read(x, first, at, width, values, 0)
-            gamma_of(gamma, gamma_number, row, at, (width, run, channels), weight)
-            beta_of(beta, beta_number, row, at, (width, run, channels), bias)
-            for j in range(vector):
-                xhat = (values[j] * scale - high - low) * factor
-                weight[j] = forward(xhat, weight[j], bias[j])
-            write(y, first, at, width, as_tuple(weight, 0))
-            at += stride
+        arrays, numbers = (gamma, beta, y), (gamma_number, beta_number)
+        cut, terms = (width, run, channels), (scale, high, low, factor)
+        firsts = first, first_weight(row, cut)
+        while at + last < width:
+            write_all(x, arrays, numbers, firsts, at, cut, terms, values)
+            at += reach
+        if at < width:
+            write_some(x, arrays, numbers, firsts, at, cut, terms, values)
         if mean != 0 and thread == 0:
             save(mean, rstd, row, high, low, factor, scale)
 
     numbers = (element.working_name,) * 7
-    return Kernel(kernel, ("address",) * 6 + ("index",) * 4 + numbers, threads)
+    return Kernel(kernel, ("address",) * 6 + ("index",) * 4 + numbers, shape.threads)

@@ -71,11 +71,11 @@ def gradient_plan(
     layout: RowLayout,
     scaling: Scaling,
     detached: Detached,
-    whole: bool,
+    aligned: bool,
 ) -> GradientPlan:
-    """Return the plan for arrays of these elements, whose rows may all be `whole`."""
+    """Return the plan for arrays of these elements, which may all be `aligned`."""
     formula, parameters = norm.formula, norm.parameters
-    shape = backward_shape(layout.width, element, whole=whole)
+    shape = backward_shape(layout.width, element, aligned=aligned)
     by_run = layout.shared and parameters > 0
     channels = layout.channels if parameters else 1
     terms, strips = None, 1

@@ -17,7 +17,7 @@ from numnorm.backends.cuda.queues import on_device_of, queue
 from numnorm.backends.cuda.row_gradient_plans import GradientPlan, gradient_plan
 from numnorm.backends.cuda.row_terms import TERMS
 from numnorm.backends.cuda.row_weights import Weights
-from numnorm.backends.cuda.rows import all_whole, weight_of
+from numnorm.backends.cuda.rows import all_aligned, weight_of
 from numnorm.backends.cuda.statistics import Statistic
 from numnorm.backends.cuda.target import Kernel
 
@@ -53,9 +53,9 @@ def row_backward(
         weights = Weights(scale.element, shift.element, layout.shared)
         if not layout.rows * layout.width:
             return result(output, x, layout.order), *_no_gradients(norm, layout, x, weights)
-        whole = all_whole(x, layout, (slopes, source, output.target), scale, shift)
+        aligned = all_aligned(x, layout, (slopes, source, output.target), scale, shift)
         plan = gradient_plan(
-            norm, x.element, of_rstd.element, weights, layout, scaling, detached, whole
+            norm, x.element, of_rstd.element, weights, layout, scaling, detached, aligned
         )
         sums, rests = _tables(norm, plan, x)
         results, numbers = (output.target, sums, rests), (scale.number, shift.number)

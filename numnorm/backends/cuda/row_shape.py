@@ -7,6 +7,9 @@ import dataclasses
 class RowShape:
     """How the threads of a block share its rows.
 
+    A row is dealt out to its threads in pieces of 16 bytes or, if it is not `whole`, element by
+    element. That does not depend on where it begins in memory, so that no result does.
+
     Parameters
     ----------
     team : int
@@ -15,15 +18,19 @@ class RowShape:
     teams : int
         The number of rows, or of runs at a time, of a block; 1 for teams wider than a warp.
     pieces : int
-        How many pieces of 16 bytes a thread holds; 0 if it reads them twice, in a loop.
+        How many times 16 bytes a thread holds, no more than the widest rows need; 0 if it reads
+        them twice, in a loop.
     whole : bool
-        Whether every row, of every array, begins and ends at a multiple of 16 bytes.
+        Whether every row, or every run, fills a multiple of 16 bytes.
+    aligned : bool
+        Whether all of them, in every array, begin at one. Else no piece is read at once.
     """
 
     team: int
     teams: int
     pieces: int
     whole: bool
+    aligned: bool = True
 
     @property
     def threads(self) -> int:

@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.cuda.elements import Element, working_element
-from numnorm.backends.cuda.row_parts import make_as_tuple
+from numnorm.backends.cuda.pieces import make_as_tuple
 from numnorm.backends.cuda.target import constant, device, make_load, make_store
 
 TERMS = 8

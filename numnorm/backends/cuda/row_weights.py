@@ -1,11 +1,11 @@
-"""Gamma and beta at the elements of a piece of a row: arrays of some kind, or two numbers."""
+"""Gamma and beta at a thread's columns of a row: arrays of some kind, or two numbers."""
 
 import dataclasses
 import functools
 from typing import Any
 
 from numnorm.backends.cuda.elements import Element
-from numnorm.backends.cuda.row_parts import make_read
+from numnorm.backends.cuda.row_columns import RowColumns, make_column_weight
 from numnorm.backends.cuda.target import device, make_load_one
 
 
@@ -26,58 +26,50 @@ class Weights:
     shared: bool = False
 
 
-@device
-def first_of(row, run, channels):
-    """Return which parameter a row's first element has, where each element has its own."""
-    # A remainder takes as long as all else that is done for a narrow row.
-    return 0 if channels == 1 else row % channels * run
+@functools.cache
+def make_first_weight(*, shared: bool) -> Any:
+    """Return a device function ``first_weight(row, cut)``: which parameter a row begins with.
+
+    The row has ``width`` elements in runs of ``run`` of so many ``channels``: ``cut``.
+    """
+
+    @device
+    def of_runs(row, cut):
+        return row * (cut[0] // cut[1])
+
+    @device
+    def of_elements(row, cut):
+        _, run, channels = cut
+        # A remainder takes as long as all else that is done for a narrow row.
+        return 0 if channels == 1 else row % channels * run
+
+    return of_runs if shared else of_elements
 
 
 @functools.cache
-def make_weight(element: Element, of: Element | None, *, shared: bool, whole: bool) -> Any:
-    """Return a device function that finds one parameter's values at the elements of a piece.
+def make_weight(element: Element, of: Element | None, columns: RowColumns, *, shared: bool) -> Any:
+    """Return a device function that finds one parameter's values at a thread's columns.
 
-    ``weight(address, number, row, at, cut, values)`` fills `values`, of the type that elements
-    are computed in, for the piece that begins `at` elements behind the row's first. The row has
-    ``width`` elements in runs of ``run`` of so many ``channels``: ``cut``.
+    ``weight(address, number, first, at, cut, values)`` fills `values`, of the type that elements
+    are computed in; `first` is that of `make_first_weight`, and the thread's first column `at`.
     """
-    vector, working = element.vector, element.working
-    if of is None:
+    if of is None or not shared:
+        column_weight = make_column_weight(element, of, columns)
 
         @device
-        def number_of(address, number, row, at, cut, values):
-            for j in range(vector):
-                values[j] = number
+        def of_columns(address, number, first, at, cut, values):
+            column_weight(address, number, first, at, cut[0], values)
 
-        return number_of
-    load_one = make_load_one(of)
-    if shared:
-
-        @device
-        def of_channel(address, number, row, at, cut, values):
-            width, run, channels = cut
-            first = row * (width // run)
-            for j in range(vector):
-                here = min(max(at + j, 0), width - 1)
-                values[j] = working(load_one(address, (first + here // run) % channels))
-
-        return of_channel
-    if of == element:
-        read = make_read(of, whole=whole, unchanging=True)
-
-        @device
-        def of_element(address, number, row, at, cut, values):
-            width, run, channels = cut
-            read(address, first_of(row, run, channels), at, width, values, 0)
-
-        return of_element
+        return of_columns
+    load_one, working = make_load_one(of), element.working
+    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
 
     @device
-    def of_another_type(address, number, row, at, cut, values):
+    def of_channels(address, number, first, at, cut, values):
         width, run, channels = cut
-        first = first_of(row, run, channels)
-        for j in range(vector):
-            here = min(max(at + j, 0), width - 1)
-            values[j] = working(load_one(address, first + here))
+        for p in range(pieces):
+            for j in range(lanes):
+                here = min(at + p * stride + j, width - 1)
+                values[p * lanes + j] = working(load_one(address, (first + here // run) % channels))
 
-    return of_another_type
+    return of_channels

@@ -15,10 +15,10 @@ from numnorm.backends.cuda.arrays import (
 )
 from numnorm.backends.cuda.elements import ELEMENTS, Element
 from numnorm.backends.cuda.launch import blocks_of, row_shape
+from numnorm.backends.cuda.pieces import BYTES
 from numnorm.backends.cuda.queues import on_device_of, queue
 from numnorm.backends.cuda.row_forward_kernel import make_row_forward
 from numnorm.backends.cuda.row_forward_loop_kernel import make_row_forward_loop
-from numnorm.backends.cuda.row_parts import BYTES
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.row_weights import Weights
 from numnorm.backends.cuda.target import Kernel
@@ -57,9 +57,9 @@ def _forward_plan(
     weights: Weights,
     layout: RowLayout,
     scaling: Scaling,
-    whole: bool,
+    aligned: bool,
 ) -> _Plan:
-    shape = row_shape(layout.width, element, whole=whole)
+    shape = row_shape(layout.width, element, aligned=aligned)
     count, eps = layout.width - scaling.ddof, scaling.eps
     return _Plan(
         _forward_kernel(formula, element, saved, weights, shape),
@@ -89,8 +89,8 @@ def row_forward(
         mean, rstd = _statistics(x, layout, saved) if save else (None, None)
         if layout.rows and layout.width:
             weights = Weights(scale.element, shift.element, layout.shared)
-            whole = all_whole(x, layout, (source, output.target), scale, shift)
-            plan = _forward_plan(norm.formula, x.element, saved, weights, layout, scaling, whole)
+            aligned = all_aligned(x, layout, (source, output.target), scale, shift)
+            plan = _forward_plan(norm.formula, x.element, saved, weights, layout, scaling, aligned)
             arrays = source, scale.array, shift.array, output.target, mean, rstd
             numbers = scale.number, shift.number, *plan.constants
             queue(plan.kernel, plan.blocks, x, arrays, (*plan.sizes, *numbers))
@@ -118,12 +118,10 @@ def _statistics(x: DeviceArray, layout: RowLayout, saved: Element) -> tuple[Any,
     return x.owner.empty(x.array, shape, name), x.owner.empty(x.array, shape, name)
 
 
-def all_whole(
+def all_aligned(
     x: DeviceArray, layout: RowLayout, arrays: tuple[Any, ...], scale: Weight, shift: Weight
 ) -> bool:
-    """Return whether all rows that are read in pieces begin and end at multiples of 16 bytes."""
-    if layout.width * x.element.itemsize % BYTES:
-        return False
+    """Return whether all arrays that may be read in pieces begin at multiples of 16 bytes."""
     # A parameter of another type, or that a run shares, is read element by element.
     in_pieces = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
     return not any(x.owner.address(array) % BYTES for array in (*arrays, *in_pieces))
