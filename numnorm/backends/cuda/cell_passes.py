@@ -17,8 +17,8 @@ from numnorm.backends.cuda.cell_sums_kernel import (
 )
 from numnorm.backends.cuda.elements import working_element
 from numnorm.backends.cuda.parameter_gradients_kernel import COLUMNS, make_parameter_gradients
+from numnorm.backends.cuda.pieces import BYTES
 from numnorm.backends.cuda.queues import on_device_of, queue
-from numnorm.backends.cuda.row_parts import BYTES
 from numnorm.backends.cuda.taken_rows import taken_rows
 
 _added_up = functools.cache(make_added_up)
