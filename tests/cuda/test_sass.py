@@ -1,6 +1,8 @@
 """Every kernel compiled for devices that are not there: what its machine code may not do."""
 
 import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sass_kernels
@@ -8,12 +10,8 @@ from sass_kernels import DOUBLE, matching, wide
 
 pytestmark = pytest.mark.sass
 
-# The oldest that there is a compiler for, and two that most people have. To compile all kernels
-# for one takes minutes: several workers share them out by capability, and none does it twice.
-CAPABILITIES = [
-    pytest.param(capability, marks=pytest.mark.xdist_group(capability))
-    for capability in ("7.5", "8.0", "9.0")
-]
+# The oldest that there is a compiler for, and two that most people have.
+CAPABILITIES = ("7.5", "8.0", "9.0")
 # Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
 MOST_REGISTERS = 128
 # A few words that do not fit beside the sums of the widest rows' gradients, or that are saved
@@ -25,9 +23,16 @@ MOST_DOUBLE, MOST_TO_MERGE = 40, 150
 
 
 @functools.cache
-def compiled(capability):
+def compiled_for_all():
     pytest.importorskip("numba_cuda", reason="numba-cuda compiles; `nox -s sass` installs it")
-    return sass_kernels.in_new_process(capability)
+    # Minutes for each: side by side, in as many processes as there are processors.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        reports = pool.map(sass_kernels.in_new_process, CAPABILITIES)
+        return dict(zip(CAPABILITIES, reports, strict=True))
+
+
+def compiled(capability):
+    return compiled_for_all()[capability]
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
