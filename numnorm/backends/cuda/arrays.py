@@ -163,10 +163,7 @@ def _clash(owner: Owner, memory: Any, source: Any) -> bool:
     """
     if source is None:
         return False
-    name, start, stop = _extent(owner, memory)
-    of_name, first, last = _extent(owner, source)
-    overlap = start < last and first < stop
-    return overlap and (name, start, stop) != (of_name, first, last)
+    return overlap(owner, memory, source) and _extent(owner, memory) != _extent(owner, source)
 
 
 def overlap(owner: Owner, one: Any, other: Any) -> bool:
