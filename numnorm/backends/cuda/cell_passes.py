@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape
-from numnorm.backends.contract import Norm, Scaling
+from numnorm.backends.contract import Norm, Scaling, Steps
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_norms import NUMBERS
 from numnorm.backends.cuda.cell_sums_kernel import (
@@ -109,6 +109,11 @@ def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
     return result
 
 
+def array_or_none(value: DeviceArray | None) -> Any:
+    """Return the array itself, of its library, where there is one."""
+    return None if value is None else value.array
+
+
 def scaling_numbers(scaling: Scaling, width: int) -> tuple[float, ...]:
     """Return how the forward kernels take the scaling of so many elements."""
     count = width - scaling.ddof
@@ -179,3 +184,14 @@ def column_sums(
 def new_table(x: DeviceArray, rows: int, places: int) -> Table:
     """Return room for the statistics of all rows."""
     return Table(new(x, (rows, places * NUMBERS)) if places else None, places)
+
+
+def states_before(x: DeviceArray, steps: Steps, state: Any) -> Any:
+    """Return the state that each row was handed."""
+    owner, counts = x.owner, steps.counts
+    batch = owner.shape(state)[0] - x.shape[0]
+    if (counts == batch).all():  # one after the other
+        return owner.rows(state, 0, x.shape[0])
+    before = [0, *(batch + steps.starts[:-1]).tolist()]
+    pairs = zip(before, counts.tolist(), strict=True)
+    return owner.concatenated([owner.rows(state, b, b + n) for b, n in pairs])

@@ -15,6 +15,7 @@ from numnorm.backends.cuda.cell_passes import (
     Table,
     Weights,
     added_up,
+    array_or_none,
     column_sums,
     copied,
     flow_numbers,
@@ -25,6 +26,7 @@ from numnorm.backends.cuda.cell_passes import (
     norm_numbers,
     parameter_or,
     scaling_numbers,
+    states_before,
 )
 from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.elements import Element
@@ -97,10 +99,6 @@ def _normalized_units(form: LSTMForm, units: int) -> int:
     return units if form.separate else GATES * units
 
 
-def _array(keep: DeviceArray | None) -> Any:
-    return None if keep is None else keep.array
-
-
 def forward(
     form: LSTMForm,
     scaling: Scaling,
@@ -122,7 +120,7 @@ def forward(
     cell = new(x, (rows, units)) if save and _is_apart(form) else None
     table = new_table(x, rows, places(form)) if save else Table(None, 0)
     products = _run_forward(
-        form, scaling, x, steps, weights, (xp, *map(_array, keeps), cell, table.array),
+        form, scaling, x, steps, weights, (xp, *map(array_or_none, keeps), cell, table.array),
         (state, carried), save,
     )  # fmt: skip
     if not save:
@@ -197,7 +195,7 @@ def backward(
     dz = new(x, wide) if form.gates else slopes
     dxp = new(x, wide) if form.by_product else None
     dn = new(x, (rows, units)) if form.cell and form.cell.parameters else None
-    keep_h, keep_c = map(_array, keeps)
+    keep_h, keep_c = map(array_or_none, keeps)
     arrays = (
         saved.z, saved.xp, saved.cell, saved.carried, saved.table.array, keep_h, keep_c, dy.array,
         dz, dxp, slopes, dn,
@@ -207,7 +205,7 @@ def backward(
     turned_x, turned_z = owner.permuted(of_x, (1, 0)), owner.permuted(dz, (1, 0))
     found = _parameter_sums(form, x, saved, slopes, dn)
     found["weight_x"] = owner.product(turned_x, x.array)
-    found["weight_h"] = owner.product(turned_z, _states_before(x, steps, saved.state))
+    found["weight_h"] = owner.product(turned_z, states_before(x, steps, saved.state))
     return CellGradients(owner.product(of_x, weights.x), (dh, dc), found)
 
 
@@ -252,17 +250,6 @@ def _run_backward(
         )  # fmt: skip
         later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
     return added_up(x, (batch, units), product, dh) if form.zoneout else product
-
-
-def _states_before(x: DeviceArray, steps: Steps, state: Any) -> Any:
-    """Return the state that each row was handed."""
-    owner, counts = x.owner, steps.counts
-    batch = owner.shape(state)[0] - x.shape[0]
-    if (counts == batch).all():  # one after the other
-        return owner.rows(state, 0, x.shape[0])
-    before = [0, *(batch + steps.starts[:-1]).tolist()]
-    pairs = zip(before, counts.tolist(), strict=True)
-    return owner.concatenated([owner.rows(state, b, b + n) for b, n in pairs])
 
 
 def _parameter_sums(
