@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from .contestants import Maker, load
 from .devices import Device, TorchDevice
 from .measure import measured
 from .report import line, markdown
+from .sequences import SequenceCase, all_sequences
 
 RESULTS = Path(__file__).parent.parent / "gpu_results"
 _LIBRARIES = ("numnorm", "numba_cuda", "torch", "triton", "cupy", "jax", "liger_kernel", "quack")
@@ -25,29 +27,29 @@ def main() -> None:
     """Measure, then write ``gpu.json`` and ``gpu.md``."""
     parser = argparse.ArgumentParser(prog="python -m gpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few shapes and 3 rounds")
-    parser.add_argument("--megabytes", type=int, default=256, help="the size of x (256)")
+    parser.add_argument("--megabytes", type=int, default=256, help="the size of a norm's x (256)")
     parser.add_argument("--rounds", type=int, help="rounds for each case (10)")
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases named so")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
     options = parser.parse_args()
-    cases = [
-        case
-        for case in all_cases(options.megabytes << 20, options.quick)
-        if options.only in case.name
-    ]
+    every = [*all_cases(options.megabytes << 20, options.quick), *all_sequences(options.quick)]
+    cases = [case for case in every if options.only in case.name]
     rounds = options.rounds or (3 if options.quick else 10)
-    contestants, missing = load()
+    contestants, missing = {}, []
+    for family in ("norms", "cells"):
+        contestants[family], absent = load(family)
+        missing += absent.values()
     write(measure(TorchDevice(), cases, rounds, contestants, missing), options.output)
 
 
 def measure(
     device: Device,
-    cases: list[Case],
+    cases: Sequence[Case | SequenceCase],
     rounds: int,
-    contestants: dict[str, Maker],
-    missing: dict[str, str],
+    contestants: dict[str, dict[str, Maker]],
+    missing: list[str],
 ) -> dict[str, Any]:
-    """Return what each contestant takes for each case, and why others are missing."""
+    """Return what each contestant of a family takes for each case, and why others are missing."""
     facts = device.description() | {
         "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
         "rounds": str(rounds),
@@ -55,7 +57,8 @@ def measure(
     }
     records = []
     for case in cases:
-        records.append(measured(device, case, rounds, contestants))
+        family = "norms" if isinstance(case, Case) else "cells"
+        records.append(measured(device, case, rounds, contestants[family]))
         print(line(records[-1]), flush=True)
     return {"device": facts, "missing": missing, "records": records}
 

@@ -27,6 +27,11 @@ class Case(NamedTuple):
     width: int
 
     @property
+    def launches(self) -> int:
+        """How many calls lie between two looks at the clock."""
+        return 20
+
+    @property
     def name(self) -> str:
         """One line for tables and messages."""
         return f"{self.norm} {self.direction} {self.dtype} {self.rows}×{self.width}"

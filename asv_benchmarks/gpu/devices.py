@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from .contestants import Call
 
-_LAUNCHES, _HOST_CALLS = 20, 200
-
 
 class Device(Protocol):
     """What the comparison asks of a device."""
@@ -17,14 +15,17 @@ class Device(Protocol):
     def normal(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Return random numbers in the device's memory."""
 
+    def taken(self, array: Any) -> Any:
+        """Return an array of NumPy, in the device's memory."""
+
     def wide(self, array: Any) -> Any:
         """Return any contestant's array in float64, with NumPy's methods and operators."""
 
-    def seconds(self, call: Call) -> float:
-        """Return how long the device works on a call, many of them in a row."""
+    def seconds(self, call: Call, launches: int) -> float:
+        """Return how long the device works on a call, so many of them in a row."""
 
-    def host_seconds(self, call: Call) -> float:
-        """Return how long the host is busy with a call, without waiting for the device."""
+    def host_seconds(self, call: Call, launches: int) -> float:
+        """Return how long the host is busy with a call, the median of so many."""
 
     def description(self) -> dict[str, str]:
         """Return the device, its driver, and the versions of the libraries."""
@@ -39,6 +40,12 @@ class TorchDevice:
 
         return torch.randn(shape, device="cuda", dtype=getattr(torch, dtype))
 
+    def taken(self, array: Any) -> Any:
+        """Return an array of NumPy, in the device's memory."""
+        import torch
+
+        return torch.tensor(array, device="cuda")
+
     def wide(self, array: Any) -> Any:
         """Return any contestant's array in float64, with NumPy's methods and operators."""
         import torch
@@ -46,26 +53,26 @@ class TorchDevice:
         tensor = array.detach() if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
         return tensor.double()
 
-    def seconds(self, call: Call) -> float:
-        """Return how long the device works on a call, many of them in a row."""
+    def seconds(self, call: Call, launches: int) -> float:
+        """Return how long the device works on a call, so many of them in a row."""
         import torch
 
         if call.wait is not None:
-            return _waited(call)
+            return _waited(call, launches)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        for _ in range(_LAUNCHES):
+        for _ in range(launches):
             call.run()
         end.record()
         end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3 / _LAUNCHES
+        return float(begin.elapsed_time(end)) / 1e3 / launches
 
-    def host_seconds(self, call: Call) -> float:
-        """Return how long the host is busy with a call, without waiting for the device."""
+    def host_seconds(self, call: Call, launches: int) -> float:
+        """Return how long the host is busy with a call, the median of so many."""
         import torch
 
         times = []
-        for _ in range(_HOST_CALLS):
+        for _ in range(launches):
             torch.cuda.synchronize()
             begin = time.perf_counter()
             call.run()
@@ -85,14 +92,14 @@ class TorchDevice:
         }
 
 
-def _waited(call: Call) -> float:
+def _waited(call: Call, launches: int) -> float:
     """Return the like by the host's clock, for what PyTorch's stream does not see."""
     import torch
 
     assert call.wait is not None
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    for _ in range(_LAUNCHES):
+    for _ in range(launches):
         result = call.run()
     call.wait(result)
-    return (time.perf_counter() - begin) / _LAUNCHES
+    return (time.perf_counter() - begin) / launches

@@ -6,36 +6,39 @@ import statistics
 from typing import Any
 
 from .agreement import disagreement, expected
-from .arrays import Arrays
+from .arrays import arrays_of
 from .cases import Case
-from .contestants import FLOOR, OWN, Call, Maker, reason
+from .contestants import OWN, UNCHECKED, Call, Maker, reason
 from .devices import Device
+from .sequences import SequenceCase
 
 Failures = dict[str, dict[str, str]]
 
 
 def measured(
-    device: Device, case: Case, rounds: int, contestants: dict[str, Maker]
+    device: Device, case: Case | SequenceCase, rounds: int, contestants: dict[str, Maker]
 ) -> dict[str, Any]:
     """Return what each contestant takes for a case, and which were wrong or failed."""
     ready, failures = _checked(device, case, contestants)
     for call in ready.values():
-        device.seconds(call)  # the caches and the memory that it allocates are in use then
+        device.seconds(
+            call, case.launches
+        )  # the caches and the memory that it allocates are in use then
     times: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(rounds):
         for name, call in ready.items():
-            times[name].append(device.seconds(call))
+            times[name].append(device.seconds(call, case.launches))
     seconds = {name: statistics.median(those) for name, those in times.items()}
-    host = device.host_seconds(ready[OWN]) if OWN in ready else None
+    host = device.host_seconds(ready[OWN], 10 * case.launches) if OWN in ready else None
     results = {"seconds": seconds, "host_seconds": host, "failures": failures}
-    return {**case._asdict(), "bytes_moved": case.bytes_moved, **results}
+    return {**case._asdict(), **results}
 
 
 def _checked(
-    device: Device, case: Case, contestants: dict[str, Maker]
+    device: Device, case: Case | SequenceCase, contestants: dict[str, Maker]
 ) -> tuple[dict[str, Call], Failures]:
     """Return the calls whose results are right, and why others are not among them."""
-    arrays = Arrays(device, case)
+    arrays = arrays_of(device, case)
     wanted = expected(device, case, arrays)
     ready: dict[str, Call] = {}
     failures: Failures = {}
@@ -53,9 +56,10 @@ def _checked(
     return ready, failures
 
 
-def _fault(device: Device, case: Case, name: str, call: Call, wanted: list[Any]) -> str | None:
+def _fault(
+    device: Device, case: Case | SequenceCase, name: str, call: Call, wanted: list[Any]
+) -> str | None:
     result = call.run()
     if call.wait is not None:
         call.wait(result)
-    # A copy is not a norm.
-    return None if name == FLOOR else disagreement(device, case, result, wanted)
+    return None if name in UNCHECKED else disagreement(device, case.dtype, result, wanted)

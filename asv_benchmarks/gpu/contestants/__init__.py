@@ -2,8 +2,8 @@
 
 Each file has a function ``call_of(case, arrays)``; it returns None for a case that the library
 does not have. Arrays are tensors of PyTorch, in the device's memory; other libraries take the same
-memory as theirs. What a call returns is the output, or the gradients in the order dx, dgamma,
-dbeta. A library that is not installed is left out.
+memory as theirs. What a call returns is the output, or the gradients in the order dx, then those
+of the parameters. A library that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -12,21 +12,30 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..arrays import Arrays
-from ..cases import Case
-
-OWN, FLOOR = "numnorm", "copy"
+OWN, FLOOR, YARDSTICK = "numnorm", "copy", "torch.nn.LSTM"
+# Whose results are not looked at: a copy is not a norm, and cuDNN's LSTM has none.
+UNCHECKED = (FLOOR, YARDSTICK, f"{YARDSTICK}, TF32")
 # The file of each, in the order of the tables.
 _FILES = {
-    OWN: "numnorm",
-    FLOOR: "copy",
-    "torch": "torch",
-    "torch.compile": "torch_compile",
-    "triton": "triton",
-    "cupy": "cupy",
-    "jax": "jax",
-    "liger": "liger",
-    "quack": "quack",
+    "norms": {
+        OWN: "numnorm",
+        FLOOR: "copy",
+        "torch": "torch",
+        "torch.compile": "torch_compile",
+        "triton": "triton",
+        "cupy": "cupy",
+        "jax": "jax",
+        "liger": "liger",
+        "quack": "quack",
+    },
+    "cells": {
+        OWN: "numnorm",
+        YARDSTICK: "torch_nn",
+        f"{YARDSTICK}, TF32": "torch_nn_tf32",
+        "torch": "torch",
+        "torch.compile": "torch_compile",
+        "jax": "jax",
+    },
 }
 
 
@@ -46,17 +55,17 @@ class Call(NamedTuple):
     wait: Callable[[Any], Any] | None = None
 
 
-Maker = Callable[[Case, Arrays], Call | None]
+Maker = Callable[[Any, Any], Call | None]
 
 
-def load() -> tuple[dict[str, Maker], dict[str, str]]:
-    """Return those that are installed, and of the others why they are left out."""
+def load(family: str) -> tuple[dict[str, Maker], dict[str, str]]:
+    """Return those of "norms" or "cells" that are installed, and why others are left out."""
     found, missing = {}, {}
-    for name, file in _FILES.items():
+    for name, file in _FILES[family].items():
         try:
-            found[name] = importlib.import_module(f"{__name__}.{file}").call_of
+            found[name] = importlib.import_module(f"{__name__}.{family}.{file}").call_of
         except Exception as error:  # some look for a device when they are imported
-            missing[name] = f"{name} is left out: {reason(error)}"
+            missing[name] = f"{family}: {name} is left out: {reason(error)}"
     return found, missing
 
 

@@ -149,25 +149,33 @@ def _ln_lstm_call(case: Case, arrays: Sequences) -> Call:
     x, dy = map(_tensor, arrays[:2])
     parameters = rnn.LSTMParameters(*map(_tensor, arrays.parameters))
     if case.direction == "forward":
-        run = torch.no_grad()(partial(_ln_lstm, x, parameters))
+        run = torch.no_grad()(partial(ln_lstm, x, parameters))
         return Call(run, lambda y: [_array(y)])
     inputs = [tensor.requires_grad_() for tensor in (x, *parameters)]
     return Call(
-        lambda: torch.autograd.grad(_ln_lstm(x, parameters), inputs, dy),
+        lambda: torch.autograd.grad(ln_lstm(x, parameters), inputs, dy),
         lambda gs: [*map(_array, gs)],
     )
 
 
-def _ln_lstm(x: torch.Tensor, p: rnn.LSTMParameters) -> torch.Tensor:
+def ln_lstm_step(
+    z: torch.Tensor, h: torch.Tensor, c: torch.Tensor, p: rnn.LSTMParameters
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the next state and cell, of what the input brings to the gates."""
+    gates, hidden = p.weight_h.shape
+    z = z + F.layer_norm(F.linear(h, p.weight_h), (gates,), p.gamma_h, p.beta_h, EPS)
+    f, i, o, g = z.chunk(4, 1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * F.layer_norm(c, (hidden,), p.gamma_c, p.beta_c, EPS).tanh(), c
+
+
+def ln_lstm(x: torch.Tensor, p: rnn.LSTMParameters, step: Any = ln_lstm_step) -> torch.Tensor:
     """The equations of the paper; what does not wait for a state is done for all steps at once."""
     gates, hidden = p.weight_h.shape
     of_x = F.layer_norm(F.linear(x, p.weight_x), (gates,), p.gamma_x, p.beta_x, EPS) + p.bias
     h = c = x.new_zeros(x.shape[1], hidden)
     states = []
     for z in of_x.unbind():
-        z = z + F.layer_norm(F.linear(h, p.weight_h), (gates,), p.gamma_h, p.beta_h, EPS)
-        f, i, o, g = z.chunk(4, 1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * F.layer_norm(c, (hidden,), p.gamma_c, p.beta_c, EPS).tanh()
+        h, c = step(z, h, c, p)
         states.append(h)
     return torch.stack(states)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numnorm
 
-from ..arrays import Arrays
-from ..cases import Case
-from . import Call
+from ...arrays import Arrays
+from ...cases import Case
+from .. import Call
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..arrays import Arrays
-from ..cases import Case
-from . import Call
+from ...arrays import Arrays
+from ...cases import Case
+from .. import Call
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:

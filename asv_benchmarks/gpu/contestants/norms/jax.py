@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from peers import arrays as peers_arrays
 from peers import definition
 
-from ..agreement import as_peers_case
-from ..arrays import Arrays
-from ..cases import Case
-from . import Call
+from ...agreement import as_peers_case
+from ...arrays import Arrays
+from ...cases import Case
+from .. import Call
 
 jax.config.update("jax_enable_x64", True)
 

@@ -4,9 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-from ..arrays import Arrays
-from ..cases import Case
-from . import Call
+from ...arrays import Arrays
+from ...cases import Case
+from .. import Call
 
 # Elements of a thread: enough loads in flight, and few enough registers.
 _EACH, _MOST_WARPS = 16, 32

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from liger_kernel.transformers.functional import liger_layer_norm, liger_rms_norm
 
-from ..arrays import Arrays
-from ..cases import Case
-from . import Call
+from ...arrays import Arrays
+from ...cases import Case
+from .. import Call
 from .torch import gradient_call
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..arrays import Arrays
-from ..cases import Case
-from . import Call
+from ...arrays import Arrays
+from ...cases import Case
+from .. import Call
 from .torch import forward_of
 
 

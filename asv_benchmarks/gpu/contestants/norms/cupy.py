@@ -7,9 +7,9 @@ from typing import Any
 
 import cupy
 
-from ..arrays import Arrays
-from ..cases import Case
-from . import Call
+from ...arrays import Arrays
+from ...cases import Case
+from .. import Call
 
 _layer_norm = cupy.ElementwiseKernel(
     "T x, S mean, S variance, T gamma, T beta, S eps",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from quack.rmsnorm import layernorm_fwd, rmsnorm
 
-from ..arrays import Arrays
-from ..cases import Case
-from . import Call
+from ...arrays import Arrays
+from ...cases import Case
+from .. import Call
 from .torch import gradient_call
 
 

@@ -1,0 +1,1 @@
+"""Who runs an LSTM, a file each."""

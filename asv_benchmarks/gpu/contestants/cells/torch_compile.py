@@ -1,0 +1,17 @@
+"""The same loop in PyTorch, its step compiled."""
+
+from __future__ import annotations
+
+import torch
+from peers.libraries.torch import ln_lstm_step
+
+from ...arrays import Sequences
+from ...sequences import SequenceCase
+from .. import Call
+from .torch import call_of as loop_of
+
+
+def call_of(case: SequenceCase, arrays: Sequences) -> Call | None:
+    """Return the loop; hundreds of steps in one function would take minutes to compile."""
+    torch.compiler.reset()
+    return loop_of(case, arrays, torch.compile(ln_lstm_step, dynamic=False))

@@ -1,0 +1,13 @@
+"""`torch.nn.LSTM` as it comes: it rounds what it multiplies to 10 bits."""
+
+from __future__ import annotations
+
+from ...arrays import Sequences
+from ...sequences import SequenceCase
+from .. import Call
+from .torch_nn import call_of as module_of
+
+
+def call_of(case: SequenceCase, arrays: Sequences) -> Call | None:
+    """Return a call of the module with the faster products of tensor cores."""
+    return module_of(case, arrays, rounded=True)

@@ -1,0 +1,1 @@
+"""Who normalizes, a file each."""
