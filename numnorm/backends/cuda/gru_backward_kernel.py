@@ -122,6 +122,7 @@ def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kerne
         )
     )
     write, of_gates = make_write_columns(element, columns), 4 * max(1, shape.threads // WARP)
+    two, four, numbers, of_all = 2 * slots, 4 * slots, 2 * NUMBERS, 2 * of_gates
 
     def kernel(
         z, xp, before, table, offset, offset_x, offset_h, gamma_h, gamma_x, keep, dy, product, dh,
@@ -129,12 +130,12 @@ def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kerne
         mean_share, scale_share, eps_on_deviation,
         rest_mean_share, rest_scale_share, rest_eps_on_deviation,
     ):  # fmt: skip
-        room = cuda.shared.array(2 * of_gates, working)
-        both = cuda.local.array(4 * slots, working)
-        rest = cuda.local.array(2 * slots, working)
-        gates = cuda.local.array(4 * slots, working)
-        found = cuda.local.array(2 * NUMBERS, working)
-        found_rest = cuda.local.array(2 * NUMBERS, working)
+        room = cuda.shared.array(of_all, working)
+        both = cuda.local.array(four, working)
+        rest = cuda.local.array(two, working)
+        gates = cuda.local.array(four, working)
+        found = cuda.local.array(numbers, working)
+        found_rest = cuda.local.array(numbers, working)
         slope = cuda.local.array(slots, working)
         kept = cuda.local.array(slots, working)
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
@@ -161,7 +162,7 @@ def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kerne
             room, dz, dxp, row, width, at, limit,
         )  # fmt: skip
         through_rest(
-            gates[2 * slots :], rest, found_rest, gammas, pair,
+            gates[two:], rest, found_rest, gammas, pair,
             (rest_mean_share, rest_scale_share, rest_eps_on_deviation),
             room[of_gates:], dz, dxp, row, width, at, limit,
         )  # fmt: skip

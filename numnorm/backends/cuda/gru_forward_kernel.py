@@ -55,12 +55,12 @@ def _make_products(form: GRUForm, element: Element, shape: RowShape) -> Any:
         make_normalize(element, shape, parts) for parts in (OF_GATES, OF_REST)
     )
     keep, all_places, team = make_keep_statistics(element, 1), places(form), shape.team
-    behind = ROOMS * room_for_parts(OF_GATES.count, shape)
+    behind, numbers = ROOMS * room_for_parts(OF_GATES.count, shape), 2 * NUMBERS
 
     @device
     def products(z, xp, table, there, row, width, at, both, rest, scalings, room):
-        found = cuda.local.array(2 * NUMBERS, working)
-        found_rest = cuda.local.array(2 * NUMBERS, working)
+        found = cuda.local.array(numbers, working)
+        found_rest = cuda.local.array(numbers, working)
         origins = cuda.local.array(2, working)
         first = row * GATES * width
         last = first + 2 * width
@@ -99,7 +99,7 @@ def make_gru_forward(form: GRUForm, element: Element, shape: RowShape) -> Kernel
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     products, gates_of = _make_products(form, element, shape), make_gates(form, element, shape)
     of_all = ROOMS * sum(room_for_parts(parts.count, shape) for parts in (OF_GATES, OF_REST))
-    zoned, suggested = form.zoneout, 2 * slots
+    two, four, zoned = 2 * slots, 4 * slots, form.zoneout
 
     def kernel(
         z, xp, offset, offset_x, offset_h, gamma_h, gamma_x, keep, h_before, h, table, rows, width,
@@ -107,9 +107,9 @@ def make_gru_forward(form: GRUForm, element: Element, shape: RowShape) -> Kernel
         rest_share, rest_scale_share, rest_eps, rest_eps_on_deviation, rest_root_eps,
     ):  # fmt: skip
         room = cuda.shared.array(of_all, working)
-        both = cuda.local.array(4 * slots, working)
-        rest = cuda.local.array(2 * slots, working)
-        gates = cuda.local.array(4 * slots, working)
+        both = cuda.local.array(four, working)
+        rest = cuda.local.array(two, working)
+        gates = cuda.local.array(four, working)
         before = cuda.local.array(slots, working)
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
         row, at = (
@@ -129,7 +129,7 @@ def make_gru_forward(form: GRUForm, element: Element, shape: RowShape) -> Kernel
         read(h_before, first, at, width, before)
         for k in range(slots):
             old = gates[k]
-            rest[k] = old * before[k] + (one - old) * gates[suggested + k]
+            rest[k] = old * before[k] + (one - old) * gates[two + k]
         if zoned:
             read(keep, first, at, width, gates)
             for k in range(slots):
