@@ -1,6 +1,7 @@
 """The public functions of recurrent cells on device arrays, beside the host's."""
 
 import copy
+import itertools
 import sys
 
 import cells
@@ -19,13 +20,11 @@ FORMS = [
     *((LSTM, {"variant": variant}) for variant in cells.VARIANTS[1:]),
     *((GRU, {"norm": norm}) for norm in cells.NORMS),
 ]
+KINDS = pytest.mark.parametrize("kind", [LSTM, GRU], ids=["lstm", "gru"])
 
 
 def _id(value):
     return "-".join(map(str, value.values())) if isinstance(value, dict) else value.name
-
-
-KINDS = pytest.mark.parametrize("kind", [LSTM, GRU], ids=["lstm", "gru"])
 
 
 @pytest.fixture
@@ -220,6 +219,13 @@ def test_the_arguments_are_only_read(products, kind):
     case.run(zoneout=0.5)
     for array, value in zip(case.arrays(), before, strict=True):
         assert (array.host == value).all()
+
+
+@KINDS
+def test_results_are_arrays_of_their_own(products, kind):
+    found = Case(kind).to(products.take, "float32").run(lengths=LENGTHS)
+    for (name, one), (other_name, other) in itertools.combinations(found.items(), 2):
+        assert not np.shares_memory(one.host, other.host), (name, other_name)
 
 
 @pytest.mark.parametrize(
