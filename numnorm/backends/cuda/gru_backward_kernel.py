@@ -7,7 +7,12 @@ norm is stored for the sums over all steps.
 from typing import Any
 
 from numnorm.backends.contract import GRUForm
-from numnorm.backends.cuda.cell_norms import NUMBERS, make_kept_statistics, make_normalize
+from numnorm.backends.cuda.cell_norms import (
+    NUMBERS,
+    make_kept_statistics,
+    make_normalize,
+    room_for_parts,
+)
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.gate_norm_gradients import Stretch, make_through_gate_norm
 from numnorm.backends.cuda.gru_gates import (
@@ -26,7 +31,6 @@ from numnorm.backends.cuda.row_columns import (
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, constant, cuda, device
-from numnorm.backends.cuda.team_sums import WARP
 
 
 def _make_gates_again(form: GRUForm, element: Element, shape: RowShape) -> Any:
@@ -91,6 +95,59 @@ def _make_gate_slopes(form: GRUForm, element: Element, shape: RowShape) -> Any:
     return gate_slopes
 
 
+def _make_write_slopes(element: Element, shape: RowShape) -> Any:
+    """Return a device function that stores what reaches the norms' results, for either product.
+
+    ``write_slopes(slopes_z, slopes_x, row, width, at, limit, slopes)``: the slopes are the four
+    sections that `gate_slopes` leaves.
+    """
+    columns = row_columns(element, shape)
+    write, slots = make_write_columns(element, columns), columns.slots
+
+    @device
+    def write_slopes(slopes_z, slopes_x, row, width, at, limit, slopes):
+        first = row * GATES * width
+        for gate in range(2):
+            write(slopes_z, first + gate * width, at, limit, slopes[gate * slots :])
+            write(slopes_x, first + gate * width, at, limit, slopes[gate * slots :])
+        write(slopes_z, first + 2 * width, at, limit, slopes[2 * slots :])
+        write(slopes_x, first + 2 * width, at, limit, slopes[3 * slots :])
+
+    return write_slopes
+
+
+def _make_through_norms(form: GRUForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function that stores the gradients of a row's products.
+
+    ``through_norms(slopes, normal, found, gammas, numbers, flows, room, dz, dxp, row, width, at,
+    limit)``: the slopes are the sections that `gate_slopes` leaves; what is normal, its statistics
+    and the flows are those of both gates and of the rest.
+    """
+    through_gates, through_rest = (
+        make_through_gate_norm(form.norm, element, shape, parts, stretch)
+        for parts, stretch in (
+            (OF_GATES, Stretch(GATES, 0, 2)),
+            (OF_REST, Stretch(GATES, 2, 1, shared=False)),
+        )
+    )
+    of_rest, behind = 2 * row_columns(element, shape).slots, room_for_parts(OF_GATES.count, shape)
+
+    @device
+    def through_norms(
+        slopes, normal, found, gammas, numbers, flows, room, dz, dxp, row, width, at, limit
+    ):  # fmt: skip
+        through_gates(
+            slopes, normal[0], found[0], gammas, numbers, flows[0], room, dz, dxp, row, width, at,
+            limit,
+        )  # fmt: skip
+        through_rest(
+            slopes[of_rest:], normal[1], found[1], gammas, numbers, flows[1], room[behind:], dz,
+            dxp, row, width, at, limit,
+        )  # fmt: skip
+
+    return through_norms
+
+
 def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kernel:
     """Return the kernel of one step of a gated recurrent unit.
 
@@ -114,15 +171,10 @@ def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kerne
     gates_again, gate_slopes = (
         make(form, element, shape) for make in (_make_gates_again, _make_gate_slopes)
     )
-    through_gates, through_rest = (
-        make_through_gate_norm(form.norm, element, shape, parts, stretch)
-        for parts, stretch in (
-            (OF_GATES, Stretch(GATES, 0, 2)),
-            (OF_REST, Stretch(GATES, 2, 1, shared=False)),
-        )
-    )
-    write, of_gates = make_write_columns(element, columns), 4 * max(1, shape.threads // WARP)
-    two, four, numbers, of_all = 2 * slots, 4 * slots, 2 * NUMBERS, 2 * of_gates
+    through_norms = _make_through_norms(form, element, shape)
+    write_slopes = _make_write_slopes(element, shape)
+    two, four, numbers = 2 * slots, 4 * slots, 2 * NUMBERS
+    of_all = room_for_parts(OF_GATES.count, shape) + room_for_parts(OF_REST.count, shape)
 
     def kernel(
         z, xp, before, table, offset, offset_x, offset_h, gamma_h, gamma_x, keep, dy, product, dh,
@@ -151,20 +203,14 @@ def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kerne
         )  # fmt: skip
         slope_of((dy, product, dh, keep), row, width, at, later, slope, kept)
         gate_slopes(before, dh, row, width, at, limit, gates, slope, kept)
-        first = row * GATES * width
-        for gate in range(GATES):
-            write(slopes_z, first + gate * width, at, limit, gates[gate * slots :])
-        for gate in range(2):
-            write(slopes_x, first + gate * width, at, limit, gates[gate * slots :])
-        write(slopes_x, first + 2 * width, at, limit, gates[3 * slots :])
-        through_gates(
-            gates, both, found, gammas, pair, (mean_share, scale_share, eps_on_deviation),
-            room, dz, dxp, row, width, at, limit,
-        )  # fmt: skip
-        through_rest(
-            gates[two:], rest, found_rest, gammas, pair,
+        write_slopes(slopes_z, slopes_x, row, width, at, limit, gates)
+        flows = (
+            (mean_share, scale_share, eps_on_deviation),
             (rest_mean_share, rest_scale_share, rest_eps_on_deviation),
-            room[of_gates:], dz, dxp, row, width, at, limit,
+        )
+        through_norms(
+            gates, (both, rest), (found, found_rest), gammas, pair, flows, room, dz, dxp, row,
+            width, at, limit,
         )  # fmt: skip
 
     parameters = ("address",) * 17 + ("index",) * 3 + (element.working_name,) * 8
