@@ -30,7 +30,8 @@ class GRUForward(NamedTuple):
     Attributes
     ----------
     y, h : array
-        As in `GRUStates`; y is read-only, as it belongs to `saved`.
+        As in `GRUStates`; y is read-only, as it belongs to `saved`. An array of a device can be
+        written none the less: it must not be before the backward pass.
     saved : object
         For `gru_backward`. For each step of each sequence it holds 7 H numbers of the
         working precision, H more with zoneout, and the statistics of each norm. It refers to x
@@ -144,9 +145,13 @@ def gru(
     steps are taken in one call or many, and for any number of threads. In half precision a call
     rounds the states that it returns: there many calls differ from one.
 
+    Arrays of a CUDA device are taken too, as by `lstm`: there the last bits of a sequence's result
+    may depend on what is beside it, and on how its steps are divided among calls.
+
     With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
     or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
-    depend on the number of sequences and on its place among them.
+    depend on the number of sequences and on its place among them. They are drawn on the host for
+    arrays of a device, too.
 
     PyTorch, Keras and ONNX call 1 - σ(z) their z: `gru_from_torch` turns signs.
 

@@ -1,4 +1,4 @@
-"""Forms of an LSTM, shapes of its kernels, and what the tests of its cells are given."""
+"""Forms of recurrent cells, shapes of their kernels, and what the tests of them are given."""
 
 import dataclasses
 import functools
@@ -6,21 +6,33 @@ import itertools
 
 import numpy as np
 
-from numnorm.backends.contract import Steps, scaling_by
+from numnorm.backends.contract import GRUForm, LSTMForm, Steps, scaling_by
 from numnorm.backends.cpu import cells as cpu
 from numnorm.backends.cuda.row_shape import RowShape
-from numnorm.rnn import LSTMParameters
-from numnorm.rnn.forms import lstm_form
+from numnorm.rnn.forms import gru_form, lstm_form
+from numnorm.rnn.parameters import GRU, LSTM
 
 NORMS = ("layer", "rms", "ada", None)
 VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
-FORMS = [
-    lstm_form(norm, variant).cell
+_LSTM_FORMS = [
+    lstm_form(norm, variant)
     for norm, variant in itertools.product(NORMS, VARIANTS)
     if norm or variant == "paper"
 ]
-ZONED = [lstm_form(*choice).cell._replace(zoneout=True) for choice in
+_GRU_FORMS = [gru_form(norm) for norm in NORMS]
+_OF_NORMS = {form.cell: form.parameters for form in (*_LSTM_FORMS, *_GRU_FORMS)}
+KINDS = {LSTMForm: LSTM, GRUForm: GRU}
+
+
+def zoned(form):
+    """The same with zoneout."""
+    return form.cell._replace(zoneout=True)
+
+
+FORMS = [form.cell for form in _LSTM_FORMS]
+ZONED = [zoned(lstm_form(*choice)) for choice in
          (("layer", "paper"), ("layer", "normalized_cell"), (None, "paper"))]  # fmt: skip
+GRU_FORMS = [*(form.cell for form in _GRU_FORMS), *(zoned(gru_form(n)) for n in ("layer", None))]
 
 # Parts of a warp, a warp and several; units in whole pieces of 16 bytes, and any number of them.
 SHAPES = {
@@ -43,24 +55,18 @@ def shape_for(name, dtype):
 
 def parameters(form, units, inputs, dtype="float64", seed=0):
     """Those that a form has, none of them special."""
-    rng = np.random.default_rng(seed)
-    four = 4 * units
+    rng, kind = np.random.default_rng(seed), KINDS[type(form)]
+    names, wide = _OF_NORMS[form._replace(zoneout=False)], kind.gates * units
 
     def draw(mean, *shape):
         return rng.normal(mean, 0.5, shape).astype(dtype)
 
-    weights = rng.normal(0, 2 / np.sqrt(units), (four, units)).astype(dtype)
-    found = LSTMParameters(draw(0, four, inputs), weights, draw(0, four))
-    norm = form.gates or form.cell
-    if norm is None or not norm.parameters:
-        return found
-    gains = {"gamma_c": draw(1, units), "beta_c": draw(0, units)}
-    if form.gates:
-        gains |= {"gamma_h": draw(1, four), "beta_h": draw(0, four)}
-    if form.by_product:
-        gains |= {"gamma_x": draw(1, four), "beta_x": draw(0, four)}
-    kinds = ("gamma", "beta")[: norm.parameters]
-    return found._replace(**{k: v for k, v in gains.items() if k.split("_")[0] in kinds})
+    found = {"weight_x": draw(0, wide, inputs)}
+    found["weight_h"] = rng.normal(0, 2 / np.sqrt(units), (wide, units)).astype(dtype)
+    for name, size in kind.sizes.items():
+        if name in names or name.startswith("bias"):
+            found[name] = draw(1 if name.startswith("gamma") else 0, size * units)
+    return kind.parameters(**found)
 
 
 @dataclasses.dataclass
@@ -68,7 +74,7 @@ class Problem:
     """A batch for one form, in float64 however it is going to be computed."""
 
     form: object
-    given: LSTMParameters
+    given: tuple
     x: np.ndarray
     steps: object
     states: tuple
@@ -108,11 +114,12 @@ def problem(form, units, counts, inputs=3, dtype="float64", seed=0, eps=1e-5):
         return rng.normal(size=shape).astype(dtype).astype(np.float64)
 
     steps = Steps(np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
-    states, x = (draw(batch, units), draw(batch, units)), draw(rows, inputs)
-    keeps = (None, None)
+    names = KINDS[type(form)].states
+    states, x = tuple(draw(batch, units) for _ in names), draw(rows, inputs)
+    keeps = (None,) * len(names)
     if form.zoneout:
-        keeps = tuple(rng.choice([0, 0.25, 1], (rows, units)).astype(np.float64) for _ in range(2))
-    slopes = draw(rows, units), draw(batch, units), draw(batch, units)
+        keeps = tuple(rng.choice([0, 0.25, 1], (rows, units)).astype(np.float64) for _ in names)
+    slopes = draw(rows, units), *(draw(batch, units) for _ in names)
     given = parameters(form, units, inputs, dtype, seed)
-    given = LSTMParameters(*(None if p is None else p.astype(np.float64) for p in given))
+    given = type(given)(*(None if p is None else p.astype(np.float64) for p in given))
     return Problem(form, given, x, steps, states, keeps, slopes, eps)

@@ -220,6 +220,30 @@ def cell_kernels():
         yield f"rows taken {element.name}", make_taken_rows(element, element)
 
 
+def gru_kernels():
+    """The kernels of one step of a GRU."""
+    from numnorm.backends.cuda.cell_shape import cell_shape
+    from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.gru_backward_kernel import make_gru_backward
+    from numnorm.backends.cuda.gru_forward_kernel import make_gru_forward
+    from numnorm.rnn.forms import gru_form
+
+    def of_form(element, units, norm, *, whole=True, zoneout=False):
+        form = gru_form(norm).cell._replace(zoneout=zoneout)
+        shape = cell_shape(units, element, whole=whole)
+        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+        what = f"{norm} {element.name}{kept}, {shape.team} × {shape.teams} threads, {place}"
+        yield f"GRU forward {what}", make_gru_forward(form, element, shape)
+        yield f"GRU backward {what}", make_gru_backward(form, element, shape)
+
+    for norm in ("layer", "rms", "ada", None):
+        yield from of_form(FLOAT32, 1024, norm)
+    yield from of_form(FLOAT32, 64, "layer")
+    for element in (FLOAT32, FLOAT64):
+        for whole in (True, False):
+            yield from of_form(element, 512 * element.vector, "layer", whole=whole, zoneout=True)
+
+
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
     from numnorm.backends.cuda import channel_statistics_kernels as statistics
@@ -250,6 +274,7 @@ FAMILIES = (
     statistic_kernels,
     user_kernels,
     cell_kernels,
+    gru_kernels,
 )
 
 

@@ -1,4 +1,4 @@
-"""The LSTM on real device arrays, beside the one of the host."""
+"""Recurrent cells on real device arrays, beside those of the host."""
 
 import numpy as np
 import pytest
@@ -20,19 +20,35 @@ TOLERANCE = 5e-5
     (None, "paper"),
 ])  # fmt: skip
 def test_lstm(library, norm, variant):
+    check(library, "lstm", 64, norm=norm, variant=variant)
+
+
+# Parts of a warp with 16 bytes of each gate, and several warps with single elements.
+@pytest.mark.parametrize("units", [64, 331])
+@pytest.mark.parametrize("norm", ["layer", "rms", "ada", None])
+def test_gru(library, norm, units):
+    check(library, "gru", units, norm=norm)
+
+
+def test_gru_with_zoneout(library):
+    check(library, "gru", 64, zoneout=0.25)
+
+
+def check(library, kind, units, *, zoneout=0.0, **norm):
+    """The states and all gradients of ragged sequences."""
     pytest.importorskip("cupy")  # which makes the products of Numba's arrays
+    forward, backward = getattr(rnn, f"{kind}_forward"), getattr(rnn, f"{kind}_backward")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(9, 12, 20)).astype(np.float32)
-    dy = rng.normal(size=(9, 12, 64)).astype(np.float32)
-    options = {"norm": norm, "variant": variant}
-    parameters = rnn.lstm_init(20, 64, rng=rng, dtype=np.float32, **options)
-    options["lengths"] = rng.integers(1, 10, 12)
+    dy = rng.normal(size=(9, 12, units)).astype(np.float32)
+    parameters = getattr(rnn, f"{kind}_init")(20, units, rng=rng, dtype=np.float32, **norm)
+    options = norm | {"lengths": rng.integers(1, 10, 12), "zoneout": zoneout}
     on_device = type(parameters)(*(None if p is None else library.take(p) for p in parameters))
-    *results, saved = rnn.lstm_forward(library.take(x), on_device, **options)
-    *expected, saved_here = rnn.lstm_forward(x, parameters, **options)
+    *results, saved = forward(library.take(x), on_device, **options)
+    *expected, saved_here = forward(x, parameters, **options)
     compare(library, results, expected)
-    gradients = rnn.lstm_backward(library.take(dy), saved)
-    compare(library, gradients, rnn.lstm_backward(dy, saved_here))
+    gradients = backward(library.take(dy), saved)
+    compare(library, gradients, backward(dy, saved_here))
 
 
 def compare(library, found, expected):

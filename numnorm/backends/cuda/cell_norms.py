@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from numnorm.backends.contract import Formula
+from numnorm.backends.contract import Formula, Norm
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.row_columns import row_columns
 from numnorm.backends.cuda.row_shape import RowShape
@@ -50,6 +50,16 @@ class Parts:
 
 
 CELL = Parts(1, 1)
+
+
+def gain_of(norm: Norm | None, element: Element) -> Element | None:
+    """Return the elements of a norm's gamma; None where a number stands for all of it."""
+    return element if norm is not None and norm.parameters > 0 else None
+
+
+def bias_of(norm: Norm | None, element: Element) -> Element | None:
+    """Return those of its beta."""
+    return element if norm is not None and norm.parameters > 1 else None
 
 
 def room_for_parts(count: int, shape: RowShape) -> int:
@@ -238,3 +248,22 @@ def normalized(x: Any, found: Any, n: Any) -> Any:
     """Return a value of the n-th part, normalized."""
     at = n * NUMBERS
     return ((x * found[at] - found[at + 1]) - found[at + 2]) * found[at + 3]
+
+
+def make_normalize(element: Element, shape: RowShape, parts: Parts) -> Any:
+    """Return a device function ``normalize(values, found, at, limit)`` of a thread's in place."""
+    columns, sections = row_columns(element, shape), parts.sections
+    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    count, zero = parts.count * sections, constant(element, 0.0)
+
+    @device
+    def normalize(values, found, at, limit):
+        for section in range(count):
+            for p in range(pieces):
+                there = at + p * stride < limit
+                for j in range(lanes):
+                    k = section * slots + p * lanes + j
+                    # What is not there has none, which is infinite at worst.
+                    values[k] = normalized(values[k], found, section // sections) if there else zero
+
+    return normalize

@@ -161,19 +161,19 @@ def column_sums(
     values: Any = None,
     table: Table | None = None,
     place: int = 0,
-    parts: int = 1,
+    width: int | None = None,
 ) -> tuple[Any, Any]:
     """Return, for each column, the sums of the slopes times the normalized values, and of them.
 
-    The norm has so many `parts`, with the statistics from a place of the table on; without
-    values there is no norm, and None for its sums.
+    So many columns are normalized together, or all, with the statistics from a place of the table
+    on; without values there is no norm, and None for its sums.
     """
     rows, columns = x.owner.shape(slopes)
     normed, count = values is not None, parts_of(rows, columns)
     kernel = _cell_sums(x.element, normed=normed)
     sums = new(x, (2 if normed else 1, count, columns))
     arrays = slopes, values, table.array if table else None, sums
-    sizes = rows, columns, count, table.places if table else 0, place, columns // parts
+    sizes = rows, columns, count, table.places if table else 0, place, width or columns
     queue(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
     results = [new(x, (columns,)) for _ in range(2 if normed else 1)]
     finish, of_each = _finish(x.element, x.element), -(-columns // COLUMNS)

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from numnorm.backends.contract import CellForm, CellGradients, LSTMForm, Scaling, Steps
-from numnorm.backends.cuda import lstm_cells
+from numnorm.backends.contract import CellForm, CellGradients, GRUForm, LSTMForm, Scaling, Steps
+from numnorm.backends.cuda import gru_cells, lstm_cells
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import working
 from numnorm.backends.cuda.queues import on_device_of
 
 __all__ = ["cell_backward", "cell_forward", "cell_weights", "working"]
 
-_HOMES: dict[type, Any] = {LSTMForm: lstm_cells}
+_HOMES: dict[type, Any] = {LSTMForm: lstm_cells, GRUForm: gru_cells}
 
 
 def _home(form: CellForm) -> Any:

@@ -11,17 +11,18 @@ from typing import Any
 from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cuda.cell_norms import (
     NUMBERS,
+    bias_of,
+    gain_of,
     make_kept_statistics,
+    make_normalize,
     normalized,
 )
 from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.gate_norm_gradients import Stretch, make_through_gate_norm
 from numnorm.backends.cuda.lstm_gates import (
     GATES,
-    bias_of,
-    gain_of,
     gate_parts,
     make_gates,
-    make_normalize,
     make_read_products,
     places,
     sections,
@@ -34,6 +35,7 @@ from numnorm.backends.cuda.row_columns import (
 )
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.saved_statistics import make_means
+from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, constant, cuda, device, tangent
 from numnorm.backends.cuda.team_sums import WARP, make_team_sums
 from numnorm.backends.cuda.zoneout import passed
@@ -47,7 +49,7 @@ def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     finds the normalized products and their statistics.
     """
     read = make_read_products(form, element, shape, summed=True)
-    gates_of, count = make_gates(form, element, shape), gate_parts(form).count
+    gates_of, parts = make_gates(form, element, shape), gate_parts(form)
     if form.gates is None:
 
         @device
@@ -56,7 +58,10 @@ def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
             gates_of(values, weights, numbers, at, width, width, gates)
 
         return plain
-    kept, normalize = make_kept_statistics(element, count), make_normalize(form, element, shape)
+    kept, normalize = (
+        make_kept_statistics(element, parts.count),
+        make_normalize(element, shape, parts),
+    )
     all_places = places(form)
 
     @device
@@ -67,39 +72,6 @@ def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
         gates_of(values, weights, numbers, at, width, width, gates)
 
     return gates_again
-
-
-def _make_slope(form: LSTMForm, element: Element, shape: RowShape) -> Any:
-    """Return a device function ``slope_of(addresses, row, width, at, limit, later, slope)``.
-
-    It adds up what reaches the state: the addresses are ``dy, product, dh, keep_h``. With zoneout,
-    the share that goes past the step is left in dh.
-    """
-    columns, working = row_columns(element, shape), element.working
-    read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, zoned = columns.slots, form.zoneout
-
-    @device
-    def slope_of(addresses, row, width, at, limit, later, slope):
-        dy, product, dh, keep_h = addresses
-        other = cuda.local.array(slots, working)
-        first, goes_on = row * width, row < later
-        read(dy, first, at, width, slope)
-        read(product, first, at, width if goes_on else 0, other)
-        for k in range(slots):
-            slope[k] += other[k]
-        read(dh, first, at, width if zoned or not goes_on else 0, other)
-        for k in range(slots):
-            slope[k] += other[k]
-        if zoned:
-            read(keep_h, first, at, width, other)
-            for k in range(slots):
-                share = other[k]
-                other[k] = share * slope[k]
-                slope[k] = passed(slope[k], share)
-            write(dh, first, at, limit, other)
-
-    return slope_of
 
 
 def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> Any:
@@ -218,60 +190,6 @@ def _make_through_cell_norm(form: LSTMForm, element: Element, shape: RowShape) -
     return through_norm
 
 
-def _make_through_gate_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
-    """Return a device function that stores the gradients of a row's products.
-
-    ``through_norm(slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at,
-    limit)``: the slopes are those of what enters the gates, the values the normalized products.
-    """
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
-    slots, parts, all_sections = columns.slots, gate_parts(form), sections(form)
-    if form.gates is None:
-
-        @device
-        def nothing(
-            slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
-        ):  # fmt: skip
-            pass
-
-        return nothing
-    gain_at = make_column_weight(element, gain_of(form.gates, element), columns)
-    write, means_of = make_write_columns(element, columns), make_means(element)
-    backward, gradient = device(form.gates.formula.backward), device(input_gradient)
-    count, size, both = parts.count, parts.sections, 2 * parts.count
-    team_sums = make_team_sums(element, shape.team, both)
-
-    @device
-    def through_norm(
-        slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
-    ):  # fmt: skip
-        sums = cuda.local.array(both, working)
-        gain = cuda.local.array(slots, working)
-        for n in range(both):
-            sums[n] = zero
-        for section in range(all_sections):
-            gate, n = section % GATES, section // size
-            gain_at(weights[section // GATES], numbers[0], gate * width, at, width, gain)
-            for k in range(slots):
-                xhat = values[section * slots + k]
-                slope = backward(slopes[gate * slots + k], xhat, gain[k], numbers[1])
-                sums[n] += slope
-                sums[count + n] += slope * xhat
-        team_sums(sums, room)
-        for section in range(all_sections):
-            gate, n = section % GATES, section // size
-            scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]
-            means = means_of(sums[n], sums[count + n], scale, factor, flows[0], flows[1], flows[2])
-            gain_at(weights[section // GATES], numbers[0], gate * width, at, width, gain)
-            for k in range(slots):
-                xhat = values[section * slots + k]
-                slope = backward(slopes[gate * slots + k], xhat, gain[k], numbers[1])
-                gain[k] = gradient(slope, xhat, means[0], means[1], factor) * scale
-            write(dz if section < GATES else dxp, (row * GATES + gate) * width, at, limit, gain)
-
-    return through_norm
-
-
 def _make_gate_slopes(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     """Return a device function of what reaches the gates, and the cell before.
 
@@ -341,17 +259,15 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Ker
     slots, all_gates, lanes = columns.slots, GATES * columns.slots, columns.lanes
     team, teams, warps = shape.team, shape.teams, max(1, shape.threads // WARP)
     parts, size = gate_parts(form).count, sections(form) * columns.slots
-    gates_again, slope_of = (
-        make(form, element, shape) for make in (_make_gates_again, _make_slope)
-    )
+    slope_of = make_state_slope(element, shape, zoneout=form.zoneout, past_every_step=form.zoneout)
+    gates_again, after = (make(form, element, shape) for make in (_make_gates_again, _make_after))
     cell_gradient, gate_slopes = (
         make(form, element, shape) for make in (_make_cell_gradient, _make_gate_slopes)
     )
-    through_norm, after = (
-        make(form, element, shape) for make in (_make_through_gate_norm, _make_after)
-    )
+    stretch = Stretch(GATES, 0, GATES)
+    through_norm = make_through_gate_norm(form.gates, element, shape, gate_parts(form), stretch)
     write, numbers = make_write_columns(element, columns), max(1, parts * NUMBERS)
-    of_cell, of_all = 2 * warps, 2 * warps * (1 + parts)
+    of_cell, of_all, zoned = 2 * warps, 2 * warps * (1 + parts), form.zoneout
 
     def kernel(
         z, xp, cell, before, table, offset, gamma_h, gamma_x, gamma_c, beta_c, keep_h, keep_c,
@@ -376,7 +292,9 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Ker
         gates_again(
             z, xp, table, row, width, at, (offset, gamma_h, gamma_x), pair, values, found, gates
         )  # fmt: skip
-        slope_of((dy, product, dh, keep_h), row, width, at, limit, later, slope)
+        slope_of((dy, product, dh, keep_h), row, width, at, later, slope, kept)
+        if zoned:
+            write(dh, row * width, at, limit, kept)
         after(dc, keep_c, row, width, at, passes, kept)
         flows = cell_mean_share, cell_scale_share, cell_eps_on_deviation
         cell_gradient(

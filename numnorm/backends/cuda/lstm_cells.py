@@ -256,10 +256,12 @@ def _parameter_sums(
     form: LSTMForm, x: DeviceArray, saved: Saved, slopes: Any, dn: Any
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
-    found, table, parts = {}, saved.table, GATES if form.separate else 1
+    found, table, units = {}, saved.table, x.owner.shape(saved.state)[1]
     summed = form.gates is not None and form.gates.parameters > 0
     if summed:
-        found["gamma_h"], offset = column_sums(x, slopes, saved.z, table, 0, parts)
+        found["gamma_h"], offset = column_sums(
+            x, slopes, saved.z, table, 0, _normalized_units(form, units)
+        )  # fmt: skip
     else:
         _, offset = column_sums(x, slopes)
     if summed and form.by_product:

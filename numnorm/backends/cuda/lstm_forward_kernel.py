@@ -10,19 +10,19 @@ from numnorm.backends.cuda.cell_norms import (
     CELL,
     NUMBERS,
     ROOMS,
+    bias_of,
+    gain_of,
     make_cell_statistics,
     make_keep_statistics,
+    make_normalize,
     normalized,
     room_for_parts,
 )
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.lstm_gates import (
     GATES,
-    bias_of,
-    gain_of,
     gate_parts,
     make_gates,
-    make_normalize,
     make_origins,
     make_read_products,
     places,
@@ -68,7 +68,7 @@ def _make_products(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     count, all_places, numbers = parts.count, places(form), parts.count * NUMBERS
     origins_of, keep = make_origins(form, element), make_keep_statistics(element, count)
     statistics = make_cell_statistics(form.gates.formula, element, shape, parts)
-    normalize, team = make_normalize(form, element, shape), shape.team
+    normalize, team = make_normalize(element, shape, parts), shape.team
 
     @device
     def products(z, xp, sums, table, there, row, width, at, limit, values, scaling, room):

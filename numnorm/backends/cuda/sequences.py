@@ -125,8 +125,8 @@ def cell_keep(share: Any, layout: SequenceLayout, width: int, x: DeviceArray) ->
 
 
 def parameter_gradient(name: str, gradient: Any, parameter: Any, x: DeviceArray) -> Any:
-    """Return a gradient in the dtype of its parameter."""
+    """Return a gradient in the dtype of its parameter: a copy, as some parameters share one."""
     given = as_float_array(name, parameter)
     with on_device_of(x):
         source = dataclasses.replace(given, array=gradient, element=x.element)
-        return _converted(source, given.element, given.shape)
+        return taken_rows(source, given.element, given.shape)

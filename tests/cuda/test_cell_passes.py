@@ -1,4 +1,4 @@
-"""Whole passes of an LSTM on device arrays of every library, beside the CPU's."""
+"""Whole passes of cells on device arrays of every library, beside the CPU's."""
 
 import dataclasses
 import sys
@@ -7,15 +7,29 @@ import cells
 import numpy as np
 import pytest
 from fake_libraries import cupy
-from test_lstm_kernels import FORMS, SOME_FORMS, assert_close
+from test_lstm_kernels import assert_close
 
-from numnorm.backends.contract import GRUForm, scaling_by
+from numnorm.backends.contract import RNNForm, scaling_by
 from numnorm.backends.cuda import arrays
 from numnorm.backends.cuda import cells as device
-from numnorm.rnn import LSTMParameters
-from numnorm.rnn.forms import lstm_form
+from numnorm.rnn.forms import gru_form, lstm_form
 
-PAPER = lstm_form("layer", "paper").cell
+PAPER, GRU = lstm_form("layer", "paper").cell, gru_form("layer").cell
+BOTH = pytest.mark.parametrize("form", [PAPER, GRU], ids=["lstm", "gru"])
+
+
+def named(*forms):
+    return [pytest.param(form, id=f"{cells.KINDS[type(form)].name}.{form.name}") for form in forms]
+
+
+FORMS = named(*cells.FORMS, *cells.ZONED, *cells.GRU_FORMS)
+SOME_FORMS = named(
+    PAPER._replace(zoneout=True),
+    lstm_form("rms", "normalized_cell").cell,
+    lstm_form("layer", "per_gate").cell,
+    GRU._replace(zoneout=True),
+    gru_form("rms").cell,
+)
 
 
 @pytest.fixture
@@ -36,7 +50,7 @@ def run(problem, taken, dtype, *, save=True, backward=True):
     """The history, and all gradients."""
     form, scaling = problem.form, scaling_by(problem.eps)
     given = problem.given._asdict().items()
-    given = LSTMParameters(**{name: taken(name, value, dtype) for name, value in given})
+    given = type(problem.given)(**{name: taken(name, value, dtype) for name, value in given})
     x, *states = (taken("x", a, dtype) for a in (problem.x, *problem.states))
     keeps = tuple(taken("keep", a, dtype) for a in problem.keeps)
     weights = device.cell_weights(form, given, 1.0, 0.1, False)
@@ -90,23 +104,27 @@ def check_passes(form, dtype, library):
 
 @pytest.mark.parametrize("counts", [(3, 3), (3, 2, 2), (1,)], ids=str)
 @pytest.mark.parametrize("units", [8, 9])
-def test_libraries(taken, units, counts):
-    problem = cells.problem(PAPER._replace(zoneout=len(counts) == 2), units, counts)
+@BOTH
+def test_libraries(taken, form, units, counts):
+    problem = cells.problem(form._replace(zoneout=len(counts) == 2), units, counts)
     check(problem, *run(problem, taken, "float64"), "float64")
 
 
 @pytest.mark.parametrize("zoneout", [False, True])
-def test_without_saving_the_states_are_the_same(taken, zoneout):
-    problem = cells.problem(PAPER._replace(zoneout=zoneout), 9, (4, 2, 1))
-    (h, c), _ = run(problem, taken, "float32", backward=False)
-    (same, last), _ = run(problem, taken, "float32", save=False, backward=False)
+@BOTH
+def test_without_saving_the_states_are_the_same(taken, form, zoneout):
+    problem = cells.problem(form._replace(zoneout=zoneout), 9, (4, 2, 1))
+    (h, *cell), _ = run(problem, taken, "float32", backward=False)
+    (same, *last), _ = run(problem, taken, "float32", save=False, backward=False)
     assert h.tobytes() == same.tobytes()
-    # The last steps of the rows: the fourth and third end with the first step, and so on.
-    assert last.tobytes() == c[[4 + 6, 4 + 5, 4 + 2, 4 + 3]].tobytes()
+    for c, one in zip(cell, last, strict=True):
+        # The last steps of the rows: the fourth and third end with the first step, and so on.
+        assert one.tobytes() == c[[4 + 6, 4 + 5, 4 + 2, 4 + 3]].tobytes()
 
 
-def test_no_steps(taken):
-    problem = cells.problem(PAPER, 5, (2,))
+@BOTH
+def test_no_steps(taken, form):
+    problem = cells.problem(form, 5, (2,))
     steps = problem.steps._replace(starts=np.zeros(0, int), counts=np.zeros(0, int))
     slopes = problem.slopes[0][:0], *problem.slopes[1:]
     problem = dataclasses.replace(problem, steps=steps, x=problem.x[:0], slopes=slopes)
@@ -119,19 +137,22 @@ def test_no_steps(taken):
         assert gradient.shape == value.shape and not gradient.any()
 
 
-def test_missing_parameters(taken):
-    problem = cells.problem(PAPER, 6, (3, 1))
-    missing = dict.fromkeys(("gamma_x", "gamma_c", "beta_c", "beta_h", "bias"))
-    given = problem.given._replace(**missing)
-    _, found = run(dataclasses.replace(problem, given=given), taken, "float64")
-    ones, zeros = np.ones(24), np.zeros(24)
-    given = problem.given._replace(
-        gamma_x=ones, gamma_c=ones[:6], beta_c=zeros[:6], beta_h=zeros, bias=zeros
-    )
-    problem = dataclasses.replace(problem, given=given)
-    check(problem, *run(problem, taken, "float64"), "float64")
-    same = problem.backward
-    assert_close(found.parameters["gamma_c"].host, same.parameters["gamma_c"], "float64")
+MISSING = [
+    pytest.param(PAPER, ("gamma_x", "gamma_c", "beta_c", "beta_h", "bias"), id="lstm"),
+    pytest.param(GRU, ("gamma_x", "beta_x", "bias_h"), id="gru"),
+    pytest.param(GRU, ("gamma_h", "beta_h", "bias"), id="gru, others"),
+]
+
+
+@pytest.mark.parametrize(("form", "names"), MISSING)
+def test_missing_parameters(taken, form, names):
+    problem = cells.problem(form, 6, (3, 1))
+    given = problem.given._replace(**dict.fromkeys(names))
+    history, found = run(dataclasses.replace(problem, given=given), taken, "float64")
+    there = {n: getattr(problem.given, n) for n in names}
+    there = {n: np.full_like(p, n.startswith("gamma")) for n, p in there.items()}
+    problem = dataclasses.replace(problem, given=problem.given._replace(**there))
+    check(problem, history, found, "float64")
 
 
 def test_half_precision_is_computed_in_float32(taken):
@@ -150,6 +171,6 @@ def test_numba_alone_has_no_products(imported, monkeypatch):
 
 
 def test_other_cells(taken):
-    x = taken("x", np.zeros((2, 2)), "float32")
-    with pytest.raises(NotImplementedError, match="a GRU is not there yet"):
-        device.cell_forward(GRUForm(None), scaling_by(1e-5), x, None, None, (), (), True)
+    x, form = taken("x", np.zeros((2, 2)), "float32"), RNNForm(None, False)
+    with pytest.raises(NotImplementedError, match="an RNN is not there yet"):
+        device.cell_forward(form, scaling_by(1e-5), x, None, None, (), (), True)

@@ -1,5 +1,7 @@
-"""The public functions of an LSTM on device arrays of every library, beside the host's."""
+"""The public functions of recurrent cells on device arrays, beside the host's."""
 
+import copy
+import itertools
 import sys
 
 import cells
@@ -9,14 +11,20 @@ from fake_libraries import cupy
 from test_lstm_kernels import assert_close
 
 from numnorm import rnn
-from numnorm.rnn import LSTMParameters
-from numnorm.rnn.forms import lstm_form
+from numnorm.rnn.forms import gru_form, lstm_form
+from numnorm.rnn.parameters import GRU, LSTM
 
 LENGTHS = [2, 4, 0, 3]
 FORMS = [
-    *((norm, "paper") for norm in ("layer", "rms", "ada", None)),
-    *(("layer", variant) for variant in ("normalized_cell", "per_gate", "cell_only")),
+    *((LSTM, {"norm": norm}) for norm in cells.NORMS),
+    *((LSTM, {"variant": variant}) for variant in cells.VARIANTS[1:]),
+    *((GRU, {"norm": norm}) for norm in cells.NORMS),
 ]
+KINDS = pytest.mark.parametrize("kind", [LSTM, GRU], ids=["lstm", "gru"])
+
+
+def _id(value):
+    return "-".join(map(str, value.values())) if isinstance(value, dict) else value.name
 
 
 @pytest.fixture
@@ -28,39 +36,61 @@ def products(library, monkeypatch):
 
 
 class Case:
-    """An LSTM with the arguments that its functions take, on the host."""
+    """A kind of cell with the arguments that its functions take, on the host."""
 
-    def __init__(self, norm="layer", variant="paper", *, units=5, time=4, batch=4, seed=0):
+    def __init__(self, kind=LSTM, *, units=5, time=4, batch=4, seed=0, **norm):
         rng = np.random.default_rng(seed)
-        self.norm = {"norm": norm, "variant": variant}
-        self.parameters = cells.parameters(lstm_form(norm, variant).cell, units, 3, seed=seed)
+        self.kind, self.norm = kind, norm
+        form = gru_form(norm.get("norm", "layer"))
+        if kind is LSTM:
+            form = lstm_form(norm.get("norm", "layer"), norm.get("variant", "paper"))
+        self.parameters = cells.parameters(form.cell, units, 3, seed=seed)
         self.x = rng.normal(size=(time, batch, 3))
-        self.h, self.c, self.dh, self.dc = rng.normal(size=(4, batch, units))
+        self.states = tuple(rng.normal(size=(len(kind.states), batch, units)))
+        self.slopes = tuple(rng.normal(size=(len(kind.states), batch, units)))
         self.dy = rng.normal(size=(time, batch, units))
 
     def to(self, take, dtype, of_parameters=None):
         """The same on a device, its arrays taken in a dtype."""
-        other = Case.__new__(Case)
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray):
-                value = take(np.array(value, dtype, order="C"))
-            setattr(other, name, value)
-        other.parameters = LSTMParameters(
-            *(
-                None if p is None else take(np.array(p, of_parameters or dtype, order="C"))
-                for p in self.parameters
-            )
+
+        def taken(array, dtype):
+            return None if array is None else take(np.array(array, dtype, order="C"))
+
+        other = copy.copy(self)
+        other.x, other.dy = taken(self.x, dtype), taken(self.dy, dtype)
+        other.states, other.slopes = (
+            tuple(taken(a, dtype) for a in group) for group in (self.states, self.slopes)
         )
+        kinds = type(self.parameters)
+        other.parameters = kinds(*(taken(p, of_parameters or dtype) for p in self.parameters))
         return other
 
+    def arrays(self):
+        """All that there are."""
+        return [self.x, self.dy, *self.states, *self.slopes, *filter(_is_there, self.parameters)]
+
+    def call(self, what="", **options):
+        """The function of the kind, `_forward` or such behind its name, of x and the states."""
+        function = getattr(rnn, self.kind.name + what)
+        return function(self.x, self.parameters, *self.states, **self.norm, **options)
+
+    def back(self, saved, what="_backward", slopes=None):
+        """Its gradients by name."""
+        function = getattr(rnn, self.kind.name + what)
+        gradients = function(*(slopes or (self.dy, saved, *self.slopes)))
+        found = gradients._asdict()
+        of_parameters = found.pop("parameters")._asdict()
+        return found | {f"d{name}": value for name, value in of_parameters.items()}
+
     def run(self, **options):
-        """All results of `lstm_forward` and `lstm_backward`, by name."""
-        found = rnn.lstm_forward(self.x, self.parameters, self.h, self.c, **self.norm, **options)
-        y, h, c, saved = found
-        gradients = rnn.lstm_backward(self.dy, saved, self.dh, self.dc)
-        named = {"y": y, "h": h, "c": c, "dx": gradients.dx, "dh": gradients.dh}
-        of_parameters = gradients.parameters._asdict()
-        return named | {"dc": gradients.dc} | {f"d{k}": v for k, v in of_parameters.items()}
+        """All results of the forward and the backward function, by name."""
+        y, *states, saved = self.call("_forward", **options)
+        named = dict(zip(self.kind.states, states, strict=True))
+        return {"y": y} | named | self.back(saved)
+
+
+def _is_there(value):
+    return value is not None
 
 
 def assert_same(found, expected, dtype):
@@ -75,9 +105,9 @@ def assert_same(found, expected, dtype):
                 assert_close(found[name].host, value, dtype, name, 5 if name[0] == "d" else 1)
 
 
-@pytest.mark.parametrize(("norm", "variant"), FORMS)
-def test_forms(imported, norm, variant):
-    case, take = Case(norm, variant), imported("torch").take
+@pytest.mark.parametrize(("kind", "norm"), FORMS, ids=_id)
+def test_forms(imported, kind, norm):
+    case, take = Case(kind, **norm), imported("torch").take
     found = case.to(take, "float64").run(lengths=LENGTHS)
     assert_same(found, case.run(lengths=LENGTHS), "float64")
 
@@ -85,17 +115,19 @@ def test_forms(imported, norm, variant):
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["even", "ragged"])
-def test_sequences(imported, lengths, reverse, batch_first):
-    check_sequences(imported("torch"), lengths, reverse, batch_first)
+@KINDS
+def test_sequences(imported, kind, lengths, reverse, batch_first):
+    check_sequences(imported("torch"), kind, lengths, reverse, batch_first)
 
 
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["even", "ragged"])
-def test_libraries(products, lengths):
-    check_sequences(products, lengths, lengths is not None, batch_first=True)
+@KINDS
+def test_libraries(products, kind, lengths):
+    check_sequences(products, kind, lengths, lengths is not None, batch_first=True)
 
 
-def check_sequences(library, lengths, reverse, batch_first):
-    case = Case()
+def check_sequences(library, kind, lengths, reverse, batch_first):
+    case = Case(kind)
     if batch_first:
         case.x, case.dy = (np.ascontiguousarray(a.swapaxes(0, 1)) for a in (case.x, case.dy))
     options = {"lengths": lengths, "reverse": reverse, "batch_first": batch_first}
@@ -104,40 +136,46 @@ def check_sequences(library, lengths, reverse, batch_first):
     assert all(type(f) is type(library.take(np.zeros(1))) for f in found.values())
 
 
-def test_any_order_of_threads(imported, order):
-    case, take = Case(), imported("torch").take
+@KINDS
+def test_any_order_of_threads(imported, kind, order):
+    case, take = Case(kind), imported("torch").take
     found = case.to(take, "float32").run(lengths=LENGTHS)
     assert_same(found, case.run(lengths=LENGTHS), "float32")
 
 
 @pytest.mark.parametrize("drawn", [False, True], ids=["expected", "drawn"])
-def test_zoneout(products, drawn):
+@KINDS
+def test_zoneout(products, kind, drawn):
     lengths = LENGTHS if drawn else None
+    shares = (0.25, 0.5)[: len(kind.states)]
 
     def options():
         rng = np.random.default_rng(7) if drawn else None
-        return {"lengths": lengths, "zoneout": (0.25, 0.5), "rng": rng}
+        return {"lengths": lengths, "zoneout": shares, "rng": rng}
 
-    case = Case()
+    case = Case(kind)
     expected = case.run(**options())
     assert_same(case.to(products.take, "float64").run(**options()), expected, "float64")
 
 
-def test_no_states(products):
-    case = Case()
-    case.h = case.c = case.dh = case.dc = None
+@KINDS
+def test_no_states(products, kind):
+    case = Case(kind)
+    case.states = case.slopes = (None,) * len(kind.states)
     expected = case.run(lengths=LENGTHS)
     assert_same(case.to(products.take, "float64").run(lengths=LENGTHS), expected, "float64")
 
 
 @pytest.mark.parametrize(("time", "batch"), [(0, 2), (3, 0)])
-def test_nothing(products, time, batch):
-    case = Case(time=time, batch=batch)
+@KINDS
+def test_nothing(products, kind, time, batch):
+    case = Case(kind, time=time, batch=batch)
     assert_same(case.to(products.take, "float32").run(), case.run(), "float32")
 
 
-def test_padding_does_not_leak(products):
-    case = Case()
+@KINDS
+def test_padding_does_not_leak(products, kind):
+    case = Case(kind)
     expected = case.run(lengths=LENGTHS)
     for sequence, length in enumerate(LENGTHS):
         case.x[length:, sequence] = case.dy[length:, sequence] = np.nan
@@ -148,60 +186,68 @@ def test_padding_does_not_leak(products):
         assert not found["dx"].host[length:, sequence].any()
 
 
-def test_without_saving(products):
-    case = Case().to(products.take, "float32")
-    given = case.x, case.parameters, case.h, case.c
+@KINDS
+def test_without_saving(products, kind):
+    case = Case(kind).to(products.take, "float32")
     for options in ({"lengths": LENGTHS}, {"zoneout": 0.5, "reverse": True}):
-        found, saved = rnn.lstm(*given, **options), rnn.lstm_forward(*given, **options)
-        for one, other in zip(found, saved[:3], strict=True):
+        found, saved = case.call(**options), case.call("_forward", **options)
+        for one, other in zip(found, saved[:-1], strict=True):
             assert one.host.tobytes() == other.host.tobytes()
 
 
-def test_cell(products):
-    case = Case(time=1)
+@KINDS
+def test_cell(products, kind):
+    case = Case(kind, time=1)
     expected = case.run()
     case = case.to(products.take, "float32")
-    x, dh = products.take(case.x.host[0]), products.take(case.dh.host + case.dy.host[0])
-    given = x, case.parameters, case.h, case.c
-    h, c, saved = rnn.lstm_cell_forward(*given)
-    gradients = rnn.lstm_cell_backward(dh, saved, case.dc)
-    of_parameters = gradients.parameters._asdict()
-    named = {"y": h, "h": h, "c": c, "dx": gradients.dx, "dh": gradients.dh, "dc": gradients.dc}
+    dh = products.take(case.slopes[0].host + case.dy.host[0])
+    case.x = products.take(case.x.host[0])
+    *states, saved = case.call("_cell_forward")
+    found = dict(zip(kind.states, states, strict=True)) | {"y": states[0]}
+    found |= case.back(saved, "_cell_backward", (dh, saved, *case.slopes[1:]))
     expected |= {"y": expected["h"], "dx": expected["dx"][0]}
-    assert_same(named | {f"d{k}": v for k, v in of_parameters.items()}, expected, "float32")
-    for one, other in zip(rnn.lstm_cell(*given), (h, c), strict=True):
+    assert_same(found, expected, "float32")
+    again = case.call("_cell")
+    for one, other in zip(again if isinstance(again, tuple) else [again], states, strict=True):
         assert one.host.tobytes() == other.host.tobytes()
 
 
-def test_the_arguments_are_only_read(products):
-    case = Case()
-    device = case.to(products.take, "float32")
-    before = {k: v.host.copy() for k, v in vars(device).items() if hasattr(v, "host")}
-    device.run(zoneout=0.5)
-    for name, value in before.items():
-        assert (getattr(device, name).host == value).all(), name
+@KINDS
+def test_the_arguments_are_only_read(products, kind):
+    case = Case(kind).to(products.take, "float32")
+    before = [array.host.copy() for array in case.arrays()]
+    case.run(zoneout=0.5)
+    for array, value in zip(case.arrays(), before, strict=True):
+        assert (array.host == value).all()
+
+
+@KINDS
+def test_results_are_arrays_of_their_own(products, kind):
+    found = Case(kind).to(products.take, "float32").run(lengths=LENGTHS)
+    for (name, one), (other_name, other) in itertools.combinations(found.items(), 2):
+        assert not np.shares_memory(one.host, other.host), (name, other_name)
 
 
 @pytest.mark.parametrize(
     ("dtype", "of_parameters"), [("float32", "float64"), ("float64", "float32")]
 )
-def test_parameters_of_another_dtype(imported, dtype, of_parameters):
-    case, library = Case(), imported("torch")
+@KINDS
+def test_parameters_of_another_dtype(imported, kind, dtype, of_parameters):
+    case, library = Case(kind), imported("torch")
     found = case.to(library.take, dtype, of_parameters).run(lengths=LENGTHS)
     expected = case.run(lengths=LENGTHS)
     for name, value in expected.items():
-        wanted = of_parameters if name[1:] in LSTMParameters._fields else dtype
+        wanted = of_parameters if name[1:] in kind.parameters._fields else dtype
         assert found[name].host.dtype == wanted
         assert_close(found[name].host, value, "float32", name, 5)
 
 
-def test_half_precision(imported):
-    case, library = Case(), imported("torch")
+@KINDS
+def test_half_precision(imported, kind):
+    case, library = Case(kind), imported("torch")
     found = case.to(library.take, "float16").run(lengths=LENGTHS)
-    same = Case()
-    for name in ("x", "h", "c", "dy", "dh", "dc"):
-        setattr(same, name, getattr(same, name).astype(np.float16).astype(np.float64))
-    same.parameters = LSTMParameters(*(p.astype(np.float16) for p in same.parameters))
+    same = case.to(lambda a: a.astype(np.float64), np.float16)
+    same.parameters = case.to(np.asarray, np.float16).parameters
     for name, value in same.run(lengths=LENGTHS).items():
         got = found[name].host
         assert got.dtype == np.float16
@@ -209,8 +255,9 @@ def test_half_precision(imported):
         np.testing.assert_allclose(got.astype(np.float64), value, 1e-3, 1e-5, err_msg=name)
 
 
-def test_jax_without_float64(imported):
-    library, case = imported("jax"), Case()
+@KINDS
+def test_jax_without_float64(imported, kind):
+    library, case = imported("jax"), Case(kind)
     library.config.jax_enable_x64 = False
     options = {"lengths": LENGTHS, "zoneout": 0.5}
     found = case.to(library.take, "float32").run(rng=np.random.default_rng(3), **options)
@@ -231,9 +278,11 @@ def test_host_and_device_do_not_mix(library):
         "gamma_c must be a .* on device 0": lambda: rnn.lstm(
             device.x, device.parameters._replace(gamma_c=parameters.gamma_c)
         ),
-        "c must be a .* on device 0": lambda: rnn.lstm(device.x, device.parameters, c=case.c),
+        "c must be a .* on device 0": lambda: rnn.lstm(
+            device.x, device.parameters, c=case.states[1]
+        ),
         "weight_h must lie on the host": lambda: rnn.lstm(case.x, device.parameters),
-        "h must lie on the host": lambda: rnn.lstm(case.x, parameters, device.h),
+        "h must lie on the host": lambda: rnn.lstm(case.x, parameters, device.states[0]),
         "dy must lie on the host": lambda: rnn.lstm_backward(device.dy, saved),
         "packed for the host": lambda: rnn.lstm(device.x, rnn.lstm_pack(parameters)),
     }
@@ -245,16 +294,15 @@ def test_host_and_device_do_not_mix(library):
 def test_what_is_not_there_says_so(library):
     case = Case().to(library.take, "float32")
     rng = np.random.default_rng(0)
-    gru = rnn.gru_init(3, 5, rng=rng)
-    gru = type(gru)(*(None if p is None else library.take(p) for p in gru))
+    gru = Case(GRU).to(library.take, "float32").parameters
     elman = rnn.rnn_init(3, 5, rng=rng)
     elman = type(elman)(*(None if p is None else library.take(p) for p in elman))
     calls = {
-        "a GRU": lambda: rnn.gru(case.x, gru),
         "an RNN": lambda: rnn.rnn(case.x, elman),
         "recurrent batch norm": lambda: rnn.lstm(case.x, case.parameters, norm="batch"),
         "stacked": lambda: rnn.stacked(case.x, [case.parameters]),
         "lstm_pack": lambda: rnn.lstm_pack(case.parameters),
+        "gru_pack": lambda: rnn.gru_pack(gru),
     }
     for what, call in calls.items():
         with pytest.raises(NotImplementedError, match=f"^{what} is not there yet .* to the host$"):
@@ -265,7 +313,7 @@ def test_shapes_are_checked(library):
     case = Case().to(library.take, "float32")
     wrong = case.parameters._replace(bias=library.take(np.zeros(19, np.float32)))
     calls = {
-        "x must have 3 axes": lambda: rnn.lstm(case.h, case.parameters),
+        "x must have 3 axes": lambda: rnn.lstm(case.states[0], case.parameters),
         "bias must have shape": lambda: rnn.lstm(case.x, wrong),
         "h must have shape": lambda: rnn.lstm(case.x, case.parameters, case.x),
         "weight_h must have shape": lambda: rnn.lstm(

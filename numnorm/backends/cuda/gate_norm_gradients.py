@@ -1,0 +1,97 @@
+"""What reaches the products of a step of a recurrent cell, through the norms of its gates."""
+
+import dataclasses
+from typing import Any
+
+from numnorm.backends.contract import Norm
+from numnorm.backends.cuda.cell_norms import NUMBERS, Parts, gain_of
+from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.row_columns import (
+    make_column_weight,
+    make_write_columns,
+    row_columns,
+)
+from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.saved_statistics import make_means
+from numnorm.backends.cuda.target import constant, cuda, device
+from numnorm.backends.cuda.team_sums import make_team_sums
+from numnorm.backends.scalars import input_gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Which gates of each product are normalized.
+
+    Parameters
+    ----------
+    gates : int
+        How many gates a row of a product has.
+    first, count : int
+        The first of these, and how many they are.
+    shared : bool
+        Whether the same reaches those of both products.
+    """
+
+    gates: int
+    first: int
+    count: int
+    shared: bool = True
+
+
+def make_through_gate_norm(
+    norm: Norm | None, element: Element, shape: RowShape, parts: Parts, stretch: Stretch
+) -> Any:
+    """Return a device function that stores the gradients of a row's products.
+
+    ``through_norm(slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at,
+    limit)``: the slopes are those of what the norm makes of it, the values are normalized already,
+    both in sections of a thread's units: the gates of the product with the state, and then of that
+    with x. The weights are the gammas of both.
+    """
+    if norm is None:
+
+        @device
+        def nothing(
+            slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+        ):  # fmt: skip
+            pass
+
+        return nothing
+    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    gain_at = make_column_weight(element, gain_of(norm, element), columns)
+    write, means_of = make_write_columns(element, columns), make_means(element)
+    backward, gradient = device(norm.formula.backward), device(input_gradient)
+    slots, count, size, both = columns.slots, parts.count, parts.sections, 2 * parts.count
+    team_sums, sections = make_team_sums(element, shape.team, both), count * size
+    gates, start, each = stretch.gates, stretch.first, stretch.count
+    held = each if stretch.shared else sections
+
+    @device
+    def through_norm(
+        slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+    ):  # fmt: skip
+        sums = cuda.local.array(both, working)
+        gain = cuda.local.array(slots, working)
+        for n in range(both):
+            sums[n] = zero
+        for section in range(sections):
+            gate, n = start + section % each, section // size
+            gain_at(weights[section // each], numbers[0], gate * width, at, width, gain)
+            for k in range(slots):
+                xhat = values[section * slots + k]
+                slope = backward(slopes[section % held * slots + k], xhat, gain[k], numbers[1])
+                sums[n] += slope
+                sums[count + n] += slope * xhat
+        team_sums(sums, room)
+        for section in range(sections):
+            gate, n = start + section % each, section // size
+            scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]
+            means = means_of(sums[n], sums[count + n], scale, factor, flows[0], flows[1], flows[2])
+            gain_at(weights[section // each], numbers[0], gate * width, at, width, gain)
+            for k in range(slots):
+                xhat = values[section * slots + k]
+                slope = backward(slopes[section % held * slots + k], xhat, gain[k], numbers[1])
+                gain[k] = gradient(slope, xhat, means[0], means[1], factor) * scale
+            write(dz if section < each else dxp, (row * gates + gate) * width, at, limit, gain)
+
+    return through_norm

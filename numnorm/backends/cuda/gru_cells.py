@@ -1,0 +1,241 @@
+"""Gated recurrent units on arrays of a device: a whole pass, step by step, as of an LSTM."""
+
+import functools
+from typing import Any, NamedTuple
+
+from numnorm.arguments import Shape
+from numnorm.backends.contract import CellGradients, GRUForm, Scaling, Steps
+from numnorm.backends.cuda.arrays import DeviceArray
+from numnorm.backends.cuda.cell_passes import (
+    StepArrays,
+    Table,
+    Weights,
+    added_up,
+    array_or_none,
+    column_sums,
+    copied,
+    flow_numbers,
+    is_whole,
+    make_weights,
+    new,
+    new_table,
+    norm_numbers,
+    parameter_or,
+    scaling_numbers,
+    states_before,
+)
+from numnorm.backends.cuda.cell_shape import cell_shape
+from numnorm.backends.cuda.elements import Element
+from numnorm.backends.cuda.gru_backward_kernel import make_gru_backward
+from numnorm.backends.cuda.gru_forward_kernel import make_gru_forward
+from numnorm.backends.cuda.gru_gates import GATES, places
+from numnorm.backends.cuda.launch import blocks_of
+from numnorm.backends.cuda.queues import queue
+from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.taken_rows import write_rows
+from numnorm.backends.cuda.target import Kernel
+
+
+class Saved(NamedTuple):
+    """What the backward pass of a gated recurrent unit reads, rows in the order of the steps.
+
+    Attributes
+    ----------
+    z, xp : array (rows, 3H)
+        The products with the state and with x.
+    state : array (batch + rows, H)
+        The states; first those given.
+    table : Table
+        The statistics.
+    """
+
+    z: Any
+    xp: Any
+    state: Any
+    table: Table
+
+
+@functools.cache
+def _forward_kernel(form: GRUForm, element: Element, shape: RowShape) -> Kernel:
+    return make_gru_forward(form, element, shape)
+
+
+@functools.cache
+def _backward_kernel(form: GRUForm, element: Element, shape: RowShape) -> Kernel:
+    return make_gru_backward(form, element, shape)
+
+
+def weights(form: GRUForm, given: Any, ada: tuple[float, float]) -> Weights:
+    """Return the parameters of a gated recurrent unit; the betas join the biases."""
+    like = given.weight_h
+    units = like.shape[1]
+    two, wide = 2 * units, GATES * units
+
+    def part(value: DeviceArray | None, start: int, stop: int) -> Any:
+        return None if value is None else value.owner.rows(value.array, start, stop)
+
+    terms = given.bias, given.beta_x, given.beta_h
+    others = (
+        added_up(like, (two,), *(part(p, 0, two) for p in terms)),
+        added_up(like, (units,), *(part(p, two, wide) for p in terms[:2])),
+        added_up(like, (units,), array_or_none(given.bias_h), part(given.beta_h, two, wide)),
+        parameter_or(1.0, given.gamma_h, form.norm, 1, like, wide),
+        parameter_or(1.0, given.gamma_x, form.norm, 1, like, wide),
+    )
+    return make_weights(given, others, norm_numbers(form.norm, ada))
+
+
+def forward(
+    form: GRUForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Weights,
+    states: tuple[DeviceArray, ...],
+    keeps: tuple[DeviceArray | None, ...],
+    save: bool,
+) -> tuple[tuple[Any], Saved | None]:
+    """Return all states, and what the backward pass needs."""
+    owner, rows, (given,) = x.owner, x.shape[0], states
+    batch, units = given.shape
+    state = new(x, (batch + rows, units))
+    write_rows(given, given.element, given.shape, state)
+    if not rows:
+        return (state,), Saved(None, None, state, Table(None, 0))
+    xp = owner.product(x.array, weights.turned_x)
+    table = new_table(x, rows, places(form)) if save else Table(None, 0)
+    keep = array_or_none(keeps[0])
+    products = _run_forward(
+        form, scaling, x, steps, weights, (xp, keep, table.array, state), save
+    )  # fmt: skip
+    return (state,), Saved(owner.concatenated(products), xp, state, table) if save else None
+
+
+def _run_forward(
+    form: GRUForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Weights,
+    arrays: tuple[Any, ...],
+    save: bool,
+) -> list[Any]:
+    """Take all steps, and return the products with the state if they are to be kept."""
+    owner, state = x.owner, arrays[-1]
+    units = owner.shape(state)[1]
+    batch = owner.shape(state)[0] - x.shape[0]
+    # A new product begins at a multiple of 16 bytes, as all memory of the libraries does.
+    whole = is_whole(units, x, (*arrays, *weights.others))
+    shape = cell_shape(units, x.element, whole=whole)
+    kernel, at = _forward_kernel(form, x.element, shape), StepArrays(x, *arrays)
+    others = [0 if a is None else owner.address(a) for a in weights.others]
+    numbers = (
+        *weights.numbers, *scaling_numbers(scaling, 2 * units), *scaling_numbers(scaling, units)
+    )  # fmt: skip
+    products, before = [], 0
+    for start, count in zip(steps.starts.tolist(), steps.counts.tolist(), strict=True):
+        z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
+        xp, keep, table, h = at.behind(*(start,) * 3, batch + start)
+        *_, h_before = at.behind(*(start,) * 3, before)
+        queue(
+            kernel, blocks_of(count, shape), x,
+            (z, xp, *others, keep, h_before, h, table), (count, units, *numbers),
+        )  # fmt: skip
+        if save:
+            products.append(z)
+        before = batch + start
+    return products
+
+
+def backward(
+    form: GRUForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Weights,
+    saved: Saved,
+    keeps: tuple[DeviceArray | None, ...],
+    dy: DeviceArray,
+    dstates: tuple[DeviceArray, ...],
+) -> CellGradients:
+    """Return all gradients."""
+    owner, rows, units = x.owner, x.shape[0], dstates[0].shape[1]
+    dh = copied(dstates[0])
+    if not rows:
+        return CellGradients(copied(x), (dh,), _of_nothing(x, weights, units))
+    wide = rows, GATES * units
+    slopes = new(x, wide), new(x, wide)
+    dz, dxp = (new(x, wide), new(x, wide)) if form.norm else slopes
+    arrays = (
+        saved.z, saved.xp, saved.state, saved.table.array, array_or_none(keeps[0]), dy.array,
+        dz, dxp, *slopes,
+    )  # fmt: skip
+    dh = _run_backward(form, scaling, x, steps, weights, arrays, dh)
+    found = _parameter_sums(form, x, saved, slopes)
+    found["weight_x"] = owner.product(owner.permuted(dxp, (1, 0)), x.array)
+    turned_z = owner.permuted(dz, (1, 0))
+    found["weight_h"] = owner.product(turned_z, states_before(x, steps, saved.state))
+    return CellGradients(owner.product(dxp, weights.x), (dh,), found)
+
+
+def _run_backward(
+    form: GRUForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Weights,
+    arrays: tuple[Any, ...],
+    dh: Any,
+) -> Any:
+    """Take all steps back, and return the gradient of the first states."""
+    owner, dz = x.owner, arrays[6]
+    batch, units = owner.shape(dh)
+    whole = is_whole(units, x, (*arrays, dh, *weights.others))
+    shape = cell_shape(units, x.element, whole=whole)
+    kernel, at = _backward_kernel(form, x.element, shape), StepArrays(x, *arrays)
+    others = [0 if a is None else owner.address(a) for a in weights.others]
+    numbers = (
+        *weights.numbers,
+        *flow_numbers(form.norm, scaling, 2 * units),
+        *flow_numbers(form.norm, scaling, units),
+    )
+    last, later, product = owner.address(dh), 0, None
+    starts, counts = steps.starts.tolist(), steps.counts.tolist()
+    for s in reversed(range(len(starts))):
+        start, count = starts[s], counts[s]
+        before = batch + starts[s - 1] if s else 0
+        z, xp, h_before, table, keep, dy, *results = at.behind(
+            start, start, before, *(start,) * 7
+        )  # fmt: skip
+        queue(
+            kernel, blocks_of(count, shape), x,
+            (z, xp, h_before, table, *others, keep, dy, product, last, *results),
+            (count, later, units, *numbers),
+        )  # fmt: skip
+        later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
+    return added_up(x, (batch, units), product, dh)
+
+
+def _parameter_sums(
+    form: GRUForm, x: DeviceArray, saved: Saved, slopes: tuple[Any, Any]
+) -> dict[str, Any]:
+    """Return the gradients of biases and norms, by name."""
+    (of_z, of_x), table, units = slopes, saved.table, x.owner.shape(saved.state)[1]
+    found = {}
+    if form.norm is not None and form.norm.parameters > 0:
+        # The rest, half as wide as both gates, begins where the second of such widths does.
+        found["gamma_h"], beta_h = column_sums(x, of_z, saved.z, table, 0, 2 * units)
+        found["gamma_x"], beta_x = column_sums(x, of_x, saved.xp, table, 2, 2 * units)
+    else:
+        (_, beta_h), (_, beta_x) = column_sums(x, of_z), column_sums(x, of_x)
+    bias_h = x.owner.rows(beta_h, 2 * units, GATES * units)
+    return found | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
+
+
+def _of_nothing(x: DeviceArray, weights: Weights, units: int) -> dict[str, Any]:
+    """Return the gradients of the parameters where there are no steps: sums of nothing."""
+    owner, wide = x.owner, (GATES * units,)
+    shapes: dict[str, Shape] = {"bias_h": (units,)}
+    shapes |= dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), wide)
+    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
+    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}
