@@ -68,7 +68,7 @@ class Problem:
     """A batch for one form, in float64 however it is going to be computed."""
 
     form: object
-    given: LSTMParameters
+    given: tuple
     x: np.ndarray
     steps: object
     states: tuple

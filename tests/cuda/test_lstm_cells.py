@@ -12,7 +12,6 @@ from test_lstm_kernels import FORMS, SOME_FORMS, assert_close
 from numnorm.backends.contract import GRUForm, scaling_by
 from numnorm.backends.cuda import arrays
 from numnorm.backends.cuda import cells as device
-from numnorm.rnn import LSTMParameters
 from numnorm.rnn.forms import lstm_form
 
 PAPER = lstm_form("layer", "paper").cell
@@ -36,7 +35,7 @@ def run(problem, taken, dtype, *, save=True, backward=True):
     """The history, and all gradients."""
     form, scaling = problem.form, scaling_by(problem.eps)
     given = problem.given._asdict().items()
-    given = LSTMParameters(**{name: taken(name, value, dtype) for name, value in given})
+    given = type(problem.given)(**{name: taken(name, value, dtype) for name, value in given})
     x, *states = (taken("x", a, dtype) for a in (problem.x, *problem.states))
     keeps = tuple(taken("keep", a, dtype) for a in problem.keeps)
     weights = device.cell_weights(form, given, 1.0, 0.1, False)

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from numnorm.backends.contract import Formula
+from numnorm.backends.contract import Formula, Norm
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.row_columns import row_columns
 from numnorm.backends.cuda.row_shape import RowShape
@@ -50,6 +50,16 @@ class Parts:
 
 
 CELL = Parts(1, 1)
+
+
+def gain_of(norm: Norm | None, element: Element) -> Element | None:
+    """Return the elements of a norm's gamma; None where a number stands for all of it."""
+    return element if norm is not None and norm.parameters > 0 else None
+
+
+def bias_of(norm: Norm | None, element: Element) -> Element | None:
+    """Return those of its beta."""
+    return element if norm is not None and norm.parameters > 1 else None
 
 
 def room_for_parts(count: int, shape: RowShape) -> int:

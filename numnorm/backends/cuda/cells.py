@@ -2,24 +2,23 @@
 
 from typing import Any
 
-from numnorm.backends.contract import CellForm, CellGradients, LSTMForm, Scaling, Steps
-from numnorm.backends.cuda import lstm_cells
+from numnorm.backends.contract import CellForm, CellGradients, LSTMForm, RNNForm, Scaling, Steps
+from numnorm.backends.cuda import lstm_cells, rnn_cells
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import working
 from numnorm.backends.cuda.queues import on_device_of
 
 __all__ = ["cell_backward", "cell_forward", "cell_weights", "working"]
 
-_HOMES: dict[type, Any] = {LSTMForm: lstm_cells}
+_HOMES: dict[type, Any] = {LSTMForm: lstm_cells, RNNForm: rnn_cells}
 
 
 def _home(form: CellForm) -> Any:
     home = _HOMES.get(type(form))
     if home is None:
         kind = type(form).__name__.removesuffix("Form")
-        article = "an" if kind == "RNN" else "a"
         raise NotImplementedError(
-            f"{article} {kind} is not there yet for arrays of a CUDA device: bring them to the host"
+            f"a {kind} is not there yet for arrays of a CUDA device: bring them to the host"
         )
     return home
 

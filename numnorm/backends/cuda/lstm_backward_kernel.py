@@ -11,14 +11,13 @@ from typing import Any
 from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cuda.cell_norms import (
     NUMBERS,
+    bias_of,
+    gain_of,
     make_kept_statistics,
-    normalized,
 )
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.lstm_gates import (
     GATES,
-    bias_of,
-    gain_of,
     gate_parts,
     make_gates,
     make_normalize,
@@ -34,8 +33,10 @@ from numnorm.backends.cuda.row_columns import (
 )
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.saved_statistics import make_means
+from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, constant, cuda, device, tangent
 from numnorm.backends.cuda.team_sums import WARP, make_team_sums
+from numnorm.backends.cuda.unit_norms import make_normalize_units, make_through_norm
 from numnorm.backends.cuda.zoneout import passed
 from numnorm.backends.scalars import input_gradient
 
@@ -69,39 +70,6 @@ def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return gates_again
 
 
-def _make_slope(form: LSTMForm, element: Element, shape: RowShape) -> Any:
-    """Return a device function ``slope_of(addresses, row, width, at, limit, later, slope)``.
-
-    It adds up what reaches the state: the addresses are ``dy, product, dh, keep_h``. With zoneout,
-    the share that goes past the step is left in dh.
-    """
-    columns, working = row_columns(element, shape), element.working
-    read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, zoned = columns.slots, form.zoneout
-
-    @device
-    def slope_of(addresses, row, width, at, limit, later, slope):
-        dy, product, dh, keep_h = addresses
-        other = cuda.local.array(slots, working)
-        first, goes_on = row * width, row < later
-        read(dy, first, at, width, slope)
-        read(product, first, at, width if goes_on else 0, other)
-        for k in range(slots):
-            slope[k] += other[k]
-        read(dh, first, at, width if zoned or not goes_on else 0, other)
-        for k in range(slots):
-            slope[k] += other[k]
-        if zoned:
-            read(keep_h, first, at, width, other)
-            for k in range(slots):
-                share = other[k]
-                other[k] = share * slope[k]
-                slope[k] = passed(slope[k], share)
-            write(dh, first, at, limit, other)
-
-    return slope_of
-
-
 def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     """Return a device function of what reaches the cell before its norm.
 
@@ -112,7 +80,7 @@ def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> An
     columns, working, tanh = row_columns(element, shape), element.working, tangent(element)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
-    carries, through_norm = form.carries_normalized, _make_through_cell_norm(form, element, shape)
+    carries, through_norm = form.carries_normalized, make_through_norm(form.cell, element, shape)
     at_cell = _make_cell_again(form, element, shape)
     stored = form.cell is not None and form.cell.parameters > 0
 
@@ -148,8 +116,7 @@ def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     ``at_cell(table, row, at, width, weights, numbers, found, xhat, gain, normal)``: the cell, in
     `xhat`, becomes the normalized value; `gain` is gamma there, and `normal` the norm's result.
     """
-    columns = row_columns(element, shape)
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    columns, slots = row_columns(element, shape), row_columns(element, shape).slots
     if form.cell is None:
 
         @device
@@ -161,11 +128,8 @@ def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     kept, all_places = make_kept_statistics(element, 1), places(form)
     gain_at = make_column_weight(element, gain_of(form.cell, element), columns)
     bias_at = make_column_weight(element, bias_of(form.cell, element), columns)
-    apply, working, zero = (
-        device(form.cell.formula.forward),
-        element.working,
-        constant(element, 0.0),
-    )
+    apply, working = device(form.cell.formula.forward), element.working
+    normalize = make_normalize_units(element, shape)
 
     @device
     def at_cell(table, row, at, width, weights, numbers, found, xhat, gain, normal):
@@ -173,49 +137,11 @@ def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
         kept(table, row, all_places, all_places - 1, found)
         gain_at(weights[0], numbers[0], 0, at, width, gain)
         bias_at(weights[1], numbers[1], 0, at, width, shift)
-        for p in range(pieces):
-            there = at + p * stride < width
-            for j in range(lanes):
-                k = p * lanes + j
-                xhat[k] = normalized(xhat[k], found, 0) if there else zero
-                normal[k] = apply(xhat[k], gain[k], shift[k])
+        normalize(xhat, found, at, width)
+        for k in range(slots):
+            normal[k] = apply(xhat[k], gain[k], shift[k])
 
     return at_cell
-
-
-def _make_through_cell_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
-    """Return a device function that takes the cell's slope through its norm.
-
-    ``through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)``.
-    """
-    if form.cell is None:
-        return device(lambda slope, at, width, xhat, gain, numbers, found, flows, room: None)
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
-    backward, gradient = device(form.cell.formula.backward), device(input_gradient)
-    team_sums, means_of = make_team_sums(element, shape.team, 2), make_means(element)
-
-    @device
-    def through_norm(slope, at, width, xhat, gain, numbers, found, flows, room):
-        sums = cuda.local.array(2, working)
-        sums[0], sums[1] = zero, zero
-        for k in range(slots):
-            # Of the formulas only AdaNorm's, whose parameters are numbers, asks for the second.
-            slope[k] = backward(slope[k], xhat[k], gain[k], numbers[1])
-            sums[0] += slope[k]
-            sums[1] += slope[k] * xhat[k]
-        team_sums(sums, room)
-        scale, factor = found[0], found[3]
-        means = means_of(sums[0], sums[1], scale, factor, flows[0], flows[1], flows[2])
-        for p in range(pieces):
-            there = at + p * stride < width
-            for j in range(lanes):
-                k = p * lanes + j
-                found_slope = gradient(slope[k], xhat[k], means[0], means[1], factor) * scale
-                # What is not there must not count in the sums over the gates.
-                slope[k] = found_slope if there else zero
-
-    return through_norm
 
 
 def _make_through_gate_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
@@ -341,9 +267,8 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Ker
     slots, all_gates, lanes = columns.slots, GATES * columns.slots, columns.lanes
     team, teams, warps = shape.team, shape.teams, max(1, shape.threads // WARP)
     parts, size = gate_parts(form).count, sections(form) * columns.slots
-    gates_again, slope_of = (
-        make(form, element, shape) for make in (_make_gates_again, _make_slope)
-    )
+    gates_again = _make_gates_again(form, element, shape)
+    slope_of = make_state_slope(element, shape, zoneout=form.zoneout)
     cell_gradient, gate_slopes = (
         make(form, element, shape) for make in (_make_cell_gradient, _make_gate_slopes)
     )

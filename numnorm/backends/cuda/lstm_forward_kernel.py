@@ -10,6 +10,8 @@ from numnorm.backends.cuda.cell_norms import (
     CELL,
     NUMBERS,
     ROOMS,
+    bias_of,
+    gain_of,
     make_cell_statistics,
     make_keep_statistics,
     normalized,
@@ -18,8 +20,6 @@ from numnorm.backends.cuda.cell_norms import (
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.lstm_gates import (
     GATES,
-    bias_of,
-    gain_of,
     gate_parts,
     make_gates,
     make_normalize,

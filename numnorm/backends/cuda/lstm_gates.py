@@ -7,9 +7,9 @@ then, where a norm is taken of each product, those of the product with x.
 
 from typing import Any
 
-from numnorm.backends.contract import LSTMForm, Norm
+from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cuda.activations import make_sigmoid
-from numnorm.backends.cuda.cell_norms import Parts, normalized
+from numnorm.backends.cuda.cell_norms import Parts, gain_of, normalized
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.row_columns import (
     make_column_weight,
@@ -37,16 +37,6 @@ def sections(form: LSTMForm) -> int:
 def places(form: LSTMForm) -> int:
     """Return how many statistics a row has, those of the cell last."""
     return gate_parts(form).count + (form.cell is not None)
-
-
-def gain_of(norm: Norm | None, element: Element) -> Element | None:
-    """Return the elements of a norm's gamma; None where a number stands for all of it."""
-    return element if norm is not None and norm.parameters > 0 else None
-
-
-def bias_of(norm: Norm | None, element: Element) -> Element | None:
-    """Return those of its beta."""
-    return element if norm is not None and norm.parameters > 1 else None
 
 
 def make_read_products(form: LSTMForm, element: Element, shape: RowShape, *, summed: bool) -> Any:
