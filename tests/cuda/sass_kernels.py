@@ -220,6 +220,31 @@ def cell_kernels():
         yield f"rows taken {element.name}", make_taken_rows(element, element)
 
 
+def plain_cell_kernels():
+    """The kernels of one step of a plain recurrent network."""
+    from numnorm.backends.cuda.cell_shape import cell_shape
+    from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.rnn_backward_kernel import make_rnn_backward
+    from numnorm.backends.cuda.rnn_forward_kernel import make_rnn_forward
+    from numnorm.rnn.forms import rnn_form
+
+    def of_form(element, units, norm, nonlinearity, *, whole=True, zoneout=False):
+        form = rnn_form(norm, nonlinearity).cell._replace(zoneout=zoneout)
+        shape = cell_shape(units, element, whole=whole)
+        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+        what = f"{norm} {nonlinearity} {element.name}{kept}, {shape.team} × {shape.teams} threads"
+        yield f"RNN forward {what}, {place}", make_rnn_forward(form, element, shape)
+        yield f"RNN backward {what}, {place}", make_rnn_backward(form, element, shape)
+
+    for norm in ("layer", "ada", None):
+        yield from of_form(FLOAT32, 1024, norm, "tanh")
+    yield from of_form(FLOAT32, 1024, "rms", "relu")
+    for element in (FLOAT32, FLOAT64):
+        yield from of_form(element, 64, "layer", "tanh")
+        widest = 512 * element.vector
+        yield from of_form(element, widest, "layer", "tanh", whole=False, zoneout=True)
+
+
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
     from numnorm.backends.cuda import channel_statistics_kernels as statistics
@@ -250,6 +275,7 @@ FAMILIES = (
     statistic_kernels,
     user_kernels,
     cell_kernels,
+    plain_cell_kernels,
 )
 
 
