@@ -413,6 +413,18 @@ class Backend(Protocol):
     def cell_parameter(self, name: str, value: Any, x: Any, check: Callable[[Shape], None]) -> Any:
         """Return a parameter in the dtype of x, C-contiguous, its shape checked."""
 
+    def packed_like(self, beside: Any, dtype: Any) -> Any:
+        """Return an array, of any content, like the rows of the x that parameters are packed for.
+
+        It lies where another one does; `dtype` is NumPy's, that of x before it is `working`.
+        """
+
+    def copied_parameter(self, name: str, value: Any, x: Any) -> Any:
+        """Return a copy of a parameter, the caller's array of its own dtype, where x lies."""
+
+    def check_packed(self, parameter: Any, x: Any) -> None:
+        """Raise unless a parameter, packed by this backend, lies where x does."""
+
     def cell_keep(self, share: Any, layout: SequenceLayout, width: int, x: Any) -> Any:
         """Return what each step keeps of each element of a state, as `cell_forward` takes it.
 

@@ -405,7 +405,7 @@ def lstm_pack(
     Parameters
     ----------
     parameters : LSTMParameters
-        They are copied: what becomes of them afterwards changes nothing. Arrays of the host.
+        They are copied, where they lie: what becomes of them afterwards changes nothing.
     norm, variant : str
         As in the calls that will follow.
     dtype : dtype, default float32

@@ -7,6 +7,7 @@ from typing import Any
 _HOMES = {
     "arrays": ("as_float_array",),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
+    "cell_packs": ("check_packed", "copied_parameter", "packed_like"),
     "columns": (
         "column_backward",
         "column_forward",
