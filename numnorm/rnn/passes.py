@@ -79,7 +79,9 @@ def forward(
     """Return y, the last states, and what `backward` needs; of a single step, x is (B, I)."""
     backend, x = backend_for(x, "x")
     if form.batch and not isinstance(x, np.ndarray):
-        raise _not_there("recurrent batch norm", "x")
+        raise NotImplementedError(
+            "recurrent batch norm is not there yet for arrays of a CUDA device: bring x to the host"
+        )
     time, batch, batch_first = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
     dtype, scaling = x.dtype, scaling_by(eps)
@@ -119,20 +121,6 @@ def forward(
         kind, single, backend, form, scaling, layout, batch_first, x, shape[1], dtype, given,
         weights, keeps, kept,
     )  # fmt: skip
-
-
-def on_host(name: str, value: Any, what: str) -> Any:
-    """Return an array that must be one of the host for what is to be done with it."""
-    _, array = backend_for(value, name)
-    if not isinstance(array, np.ndarray):
-        raise _not_there(what, name)
-    return array
-
-
-def _not_there(what: str, name: str) -> NotImplementedError:
-    return NotImplementedError(
-        f"{what} is not there yet for arrays of a CUDA device: bring {name} to the host"
-    )
 
 
 def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:

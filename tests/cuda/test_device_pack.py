@@ -147,5 +147,5 @@ def test_jax_without_float64(imported):
     case = test_device_rnn.Case().to(library.take, "float32")
     library.config.jax_enable_x64 = False
     assert rnn.rnn(case.x, rnn.rnn_pack(case.parameters)).y.host.dtype == np.float32
-    with pytest.raises(TypeError, match="^dtype must not be float64, of which there is no"):
+    with pytest.raises(TypeError, match="dtype must not be float64"):
         rnn.rnn_pack(case.parameters, dtype=np.float64)
