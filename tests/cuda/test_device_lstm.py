@@ -250,7 +250,6 @@ def test_what_is_not_there_says_so(library):
     calls = {
         "a GRU": lambda: rnn.gru(case.x, gru),
         "recurrent batch norm": lambda: rnn.lstm(case.x, case.parameters, norm="batch"),
-        "stacked": lambda: rnn.stacked(case.x, [case.parameters]),
     }
     for what, call in calls.items():
         with pytest.raises(NotImplementedError, match=f"^{what} is not there yet .* to the host$"):
