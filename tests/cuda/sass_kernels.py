@@ -245,6 +245,17 @@ def plain_cell_kernels():
         yield from of_form(element, widest, "layer", "tanh", whole=False, zoneout=True)
 
 
+def layer_kernels():
+    """The kernels between layers of recurrent cells."""
+    from numnorm.backends.cuda import between_layers_kernels as between
+    from numnorm.backends.cuda.elements import ELEMENTS
+
+    for name in ("float32", "bfloat16"):
+        yield f"layers side by side {name}", between.make_moved(ELEMENTS[name])
+        yield f"layers masked {name}", between.make_masked(ELEMENTS[name])
+        yield f"layers added {name}", between.make_added(ELEMENTS[name])
+
+
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
     from numnorm.backends.cuda import channel_statistics_kernels as statistics
@@ -276,6 +287,7 @@ FAMILIES = (
     user_kernels,
     cell_kernels,
     plain_cell_kernels,
+    layer_kernels,
 )
 
 
