@@ -401,6 +401,7 @@ def lstm_pack(
 
     `lstm`, `lstm_forward` and `lstm_cell` take the result in place of the parameters. Without
     it they pack them in every call, which for one step of one sequence is most of their time.
+    They are for arrays that lie where the parameters do, on the host or on one device.
 
     Parameters
     ----------

@@ -194,7 +194,8 @@ def stacked(
     beside it. And the states of layers with one direction may be passed in again for the next
     steps: chunk by chunk gives the same bytes as the whole (in half precision, whose states are
     rounded between calls, others). A layer of both directions cannot run in this way, as its
-    second direction begins with the last step.
+    second direction begins with the last step. Arrays of a CUDA device are taken as `lstm` takes
+    them: there the last bits are as its products are.
 
     Where something is drawn, the same `rng`, in the same state, gives the same result, bit for
     bit, for the same arguments and version of NumPy. From it ``rng.integers(2**63)`` is drawn as
@@ -203,7 +204,8 @@ def stacked(
     dropout keeps of the output (T, B, H), whatever `batch_first`, is where ``random((T, B, H))``
     is at least p. So what is drawn for a sequence depends on the number of sequences and on its
     place among them, but neither on the padding T nor on `lengths`; and in chunks it is other
-    than in the whole. A call that is refused draws nothing.
+    than in the whole. All of it is drawn on the host, and copied over for arrays of a device. A
+    call that is refused draws nothing.
 
     References
     ----------
