@@ -173,3 +173,21 @@ def test_host_and_device_do_not_mix(library):
     for message, call in calls.items():
         with pytest.raises(TypeError, match=message):
             call()
+
+
+@pytest.mark.parametrize("name", ["dy", "gamma", "weight_h"])
+def test_arrays_that_begin_anywhere(imported, name):
+    # Whole pieces of units, but not all of them at multiples of 16 bytes.
+    case, library = Case(units=8), imported("torch")
+    expected, device = case.run(lengths=LENGTHS), case.to(library.take, "float32")
+
+    def behind(array):
+        whole = np.concatenate(([0], array.host.ravel())).astype(array.host.dtype)
+        return library.take(whole[1:].reshape(array.host.shape))
+
+    if name == "dy":
+        device.dy = behind(device.dy)
+    else:
+        moved = {name: behind(getattr(device.parameters, name))}
+        device.parameters = device.parameters._replace(**moved)
+    assert_same(device.run(lengths=LENGTHS), expected, "float32")
