@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from numnorm.arguments import ColumnLayout, RowLayout, Shape
@@ -413,6 +413,18 @@ class Backend(Protocol):
     def cell_parameter(self, name: str, value: Any, x: Any, check: Callable[[Shape], None]) -> Any:
         """Return a parameter in the dtype of x, C-contiguous, its shape checked."""
 
+    def packed_like(self, beside: Any, dtype: Any) -> Any:
+        """Return an array, of any content, like the rows of the x that parameters are packed for.
+
+        It lies where another one does; `dtype` is NumPy's, that of x before it is `working`.
+        """
+
+    def copied_parameter(self, name: str, value: Any, x: Any) -> Any:
+        """Return a copy of a parameter, the caller's array of its own dtype, where x lies."""
+
+    def check_packed(self, parameter: Any, x: Any) -> None:
+        """Raise unless a parameter, packed by this backend, lies where x does."""
+
     def cell_keep(self, share: Any, layout: SequenceLayout, width: int, x: Any) -> Any:
         """Return what each step keeps of each element of a state, as `cell_forward` takes it.
 
@@ -421,6 +433,27 @@ class Backend(Protocol):
 
     def parameter_gradient(self, name: str, gradient: Any, parameter: Any, x: Any) -> Any:
         """Return a gradient in the shape and dtype of the caller's parameter."""
+
+    def time_first(self, x: Any, batch_first: bool) -> Any:
+        """Return x as the caller's array, time and batch swapped if the batch comes first."""
+
+    def side_by_side(self, arrays: Sequence[Any]) -> Any:
+        """Return arrays, whose last axes alone differ, as one.
+
+        This and what follows takes and returns arrays as the functions of cells return them.
+        """
+
+    def split(self, array: Any, widths: Sequence[int]) -> list[Any]:
+        """Return the arrays of these widths that stand side by side in one."""
+
+    def mask_beside(self, mask: Any, array: Any) -> Any:
+        """Return a NumPy array of bool as `masked` takes it with arrays that lie where one does."""
+
+    def masked(self, array: Any, mask: Any, factor: float) -> Any:
+        """Return a new array: times the factor where the mask is true, times 0 elsewhere."""
+
+    def added(self, one: Any, other: Any) -> Any:
+        """Return the sum of two arrays, rounded once."""
 
     def working(self, x: Any) -> Any:
         """Return an array in the dtype that it is computed in, C-contiguous."""

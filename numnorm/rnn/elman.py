@@ -30,7 +30,8 @@ class RNNForward(NamedTuple):
     Attributes
     ----------
     y, h : array
-        As in `RNNStates`; y is read-only, as it belongs to `saved`.
+        As in `RNNStates`; y is read-only, as it belongs to `saved`. An array of a device can be
+        written none the less: it must not be before the backward pass.
     saved : object
         For `rnn_backward`. For each step of each sequence it holds 2 H numbers of the
         working precision, H more with zoneout, and the statistics of the norm. It refers to x
@@ -142,6 +143,8 @@ def rnn(
     A sequence's result is the same, bit for bit, whatever is in the batch beside it, whether its
     steps are taken in one call or many, and for any number of threads. In half precision a call
     rounds the states that it returns: there many calls differ from one.
+
+    Arrays of a CUDA device are taken too, as `lstm` takes them.
 
     With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
     or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
@@ -347,7 +350,7 @@ def rnn_pack(
     Parameters
     ----------
     parameters : RNNParameters
-        They are copied: what becomes of them afterwards changes nothing.
+        They are copied, where they lie: what becomes of them afterwards changes nothing.
     norm, nonlinearity : str
         As in the calls that will follow.
     dtype : dtype, default float32

@@ -352,7 +352,7 @@ def gru_pack(
     Parameters
     ----------
     parameters : GRUParameters
-        They are copied: what becomes of them afterwards changes nothing.
+        They are copied, where they lie: what becomes of them afterwards changes nothing.
     norm : str or None
         As in the calls that will follow.
     dtype : dtype, default float32

@@ -401,11 +401,12 @@ def lstm_pack(
 
     `lstm`, `lstm_forward` and `lstm_cell` take the result in place of the parameters. Without
     it they pack them in every call, which for one step of one sequence is most of their time.
+    They are for arrays that lie where the parameters do, on the host or on one device.
 
     Parameters
     ----------
     parameters : LSTMParameters
-        They are copied: what becomes of them afterwards changes nothing. Arrays of the host.
+        They are copied, where they lie: what becomes of them afterwards changes nothing.
     norm, variant : str
         As in the calls that will follow.
     dtype : dtype, default float32

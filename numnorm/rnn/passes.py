@@ -79,7 +79,9 @@ def forward(
     """Return y, the last states, and what `backward` needs; of a single step, x is (B, I)."""
     backend, x = backend_for(x, "x")
     if form.batch and not isinstance(x, np.ndarray):
-        raise _not_there("recurrent batch norm", "x")
+        raise NotImplementedError(
+            "recurrent batch norm is not there yet for arrays of a CUDA device: bring x to the host"
+        )
     time, batch, batch_first = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
     dtype, scaling = x.dtype, scaling_by(eps)
@@ -121,20 +123,6 @@ def forward(
     )  # fmt: skip
 
 
-def on_host(name: str, value: Any, what: str) -> Any:
-    """Return an array that must be one of the host for what is to be done with it."""
-    _, array = backend_for(value, name)
-    if not isinstance(array, np.ndarray):
-        raise _not_there(what, name)
-    return array
-
-
-def _not_there(what: str, name: str) -> NotImplementedError:
-    return NotImplementedError(
-        f"{what} is not there yet for arrays of a CUDA device: bring {name} to the host"
-    )
-
-
 def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:
     """Return the time and the batch, and whether the batch comes first."""
     axes = "2 axes, of batch and inputs" if single else "3 axes, of time, batch and inputs"
@@ -163,12 +151,14 @@ def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> t
             f"parameters must be packed for {kind.name}, got those for {parameters.kind.name}"
         )
     if parameters.backend is not backend:
-        raise TypeError("parameters must lie where x does, got them packed for the host")
+        where = "a device" if is_on_device(parameters.given.weight_h) else "the host"
+        raise TypeError(f"parameters must lie where x does, got them packed for {where}")
+    backend.check_packed(parameters.given.weight_h, x)
     if parameters.form is not form:
         raise ValueError(f"parameters must be packed for the same {' and '.join(kind.options)}")
     if parameters.dtype != x.dtype:
         raise ValueError(
-            f"parameters must be packed for {x.dtype}, got those for {parameters.dtype}"
+            f"parameters must be packed for {x.dtype.name}, got those for {parameters.dtype.name}"
         )
     inputs = parameters.given.weight_x.shape[1]
     if x.shape[1] != inputs:
@@ -180,13 +170,17 @@ def pack(kind: Kind, form: Form, parameters: Any, dtype: Any) -> Packed:
     """Return a copy of the parameters, checked and packed for many calls."""
     if form.batch:
         raise ValueError("norm must be that of a row to pack for it, got 'batch'")
-    backend, like = backend_for(np.empty(0, check_dtype(dtype)), "dtype")
-    like = backend.working(like)
-    given = named(kind, parameters)
-    if is_on_device(given.weight_h):
-        raise _not_there(f"{kind.name}_pack", "the parameters")
+    given, dtype = named(kind, parameters), check_dtype(dtype)
+    of_device = is_on_device(given.weight_h)
+    backend, beside = backend_for(given.weight_h if of_device else np.empty(0), "weight_h")
+    like = backend.packed_like(beside, dtype)
     checked(kind, given, form, like, backend)  # before a copy loses masks
-    copied = kind.parameters(*(None if p is None else np.array(p) for p in given))
+    copied = kind.parameters(
+        *(
+            None if value is None else backend.copied_parameter(name, value, like)
+            for name, value in given._asdict().items()
+        )
+    )
     ready = checked(kind, copied, form, like, backend)
     weights = backend.cell_weights(form.cell, ready, _ADA_SCALE, _ADA_K, True)
     return Packed(kind, form, copied, backend, like.dtype, weights)

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
+from numnorm.backends import backend_for
 from numnorm.rnn.elman import rnn, rnn_backward, rnn_forward
 from numnorm.rnn.gru import gru, gru_backward, gru_forward
 from numnorm.rnn.lstm import lstm, lstm_backward, lstm_forward
 from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
-from numnorm.rnn.passes import Packed, on_host
+from numnorm.rnn.passes import Packed
 from numnorm.rnn.sequences import check_lengths
 
 Array = np.ndarray[Any, Any]
@@ -110,10 +111,12 @@ _Plan = tuple[tuple[_Direction, ...], ...]
 
 
 class _Saved(NamedTuple):
+    backend: Any
+    x: Any
     plan: _Plan
     kept: tuple[tuple[Any, ...], ...]
     widths: tuple[tuple[int, ...], ...]
-    masks: tuple[Array, ...]
+    masks: tuple[Any, ...]
     dropout: float
     batch_first: bool
     shape: tuple[int, ...]
@@ -191,7 +194,8 @@ def stacked(
     beside it. And the states of layers with one direction may be passed in again for the next
     steps: chunk by chunk gives the same bytes as the whole (in half precision, whose states are
     rounded between calls, others). A layer of both directions cannot run in this way, as its
-    second direction begins with the last step.
+    second direction begins with the last step. Arrays of a CUDA device are taken as `lstm` takes
+    them: there the last bits are as its products are.
 
     Where something is drawn, the same `rng`, in the same state, gives the same result, bit for
     bit, for the same arguments and version of NumPy. From it ``rng.integers(2**63)`` is drawn as
@@ -200,7 +204,8 @@ def stacked(
     dropout keeps of the output (T, B, H), whatever `batch_first`, is where ``random((T, B, H))``
     is at least p. So what is drawn for a sequence depends on the number of sequences and on its
     place among them, but neither on the padding T nor on `lengths`; and in chunks it is other
-    than in the whole. A call that is refused draws nothing.
+    than in the whole. All of it is drawn on the host, and copied over for arrays of a device. A
+    call that is refused draws nothing.
 
     References
     ----------
@@ -316,25 +321,26 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
             f"saved must be what stacked_forward returned, got an object of type "
             f"{type(saved).__name__}"
         )
-    slope = on_host("dy", dy, "stacked_backward")
+    backend = saved.backend
+    slope = backend.companion("dy", dy, saved.x)
     check_shape("dy", slope.shape, saved.shape, "that of y")
-    slope = slope.swapaxes(0, 1) if saved.batch_first else slope
+    slope = backend.time_first(slope, saved.batch_first)
     given = _by_direction("dstates", dstates, saved.plan)
     states, layers = [], []
     for number in reversed(range(len(saved.plan))):
         if number < len(saved.masks):
-            slope = _dropped(slope, saved.masks[number], saved.dropout)
-        parts = np.split(slope, np.cumsum(saved.widths[number])[:-1], axis=-1)
+            slope = backend.masked(slope, saved.masks[number], _gain(saved.dropout))
+        parts = backend.split(slope, saved.widths[number])
         found = []
         for direction, part, kept, last in zip(
             saved.plan[number], parts, saved.kept[number], given[number], strict=True
         ):
             with _naming(direction.name):
                 found.append(direction.kind.backward(part, kept, *last))
-        slope = found[0][0] if len(found) == 1 else found[0][0] + found[1][0]
+        slope = found[0][0] if len(found) == 1 else backend.added(found[0][0], found[1][0])
         states.append(_as_given([tuple(gradients[1:-1]) for gradients in found]))
         layers.append(_as_given([gradients[-1] for gradients in found]))
-    dx = slope.swapaxes(0, 1) if saved.batch_first else slope
+    dx = backend.time_first(backend.as_float_array("dx", slope), saved.batch_first)
     return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
 
 
@@ -361,10 +367,11 @@ def _run(
     options: dict[str, Any],
     save: bool,
 ) -> tuple[Any, tuple[Any, ...], Any]:
-    y = on_host("x", x, "stacked")
-    if len(y.shape) != 3:
-        raise ValueError(f"x must have 3 axes, of time, batch and inputs, got {len(y.shape)}")
-    y = y.swapaxes(0, 1) if check_flag("batch_first", batch_first) else y
+    backend, x = backend_for(x, "x")
+    if len(x.shape) != 3:
+        raise ValueError(f"x must have 3 axes, of time, batch and inputs, got {len(x.shape)}")
+    batch_first = check_flag("batch_first", batch_first)
+    y = backend.time_first(x, batch_first)
     lengths = None if lengths is None else check_lengths(lengths, *y.shape[:2])
     options = options | {"lengths": lengths}
     plan = _planned(layers)
@@ -383,16 +390,17 @@ def _run(
             last.append(_as_given([of_direction for _, of_direction, _ in found]))
             kept.append(tuple(saved for _, _, saved in found))
             widths.append(tuple(part.shape[-1] for part, _, _ in found))
-            y = found[0][0] if len(found) == 1 else np.concatenate([f[0] for f in found], axis=-1)
+            y = found[0][0] if len(found) == 1 else backend.side_by_side([f[0] for f in found])
             if dropout and number < len(plan) - 1:
-                masks.append(_mask(rng, y.shape, dropout))
-                y = _dropped(y, masks[-1], dropout)
-    y = y.swapaxes(0, 1) if batch_first else y
+                masks.append(backend.mask_beside(_mask(rng, tuple(y.shape), dropout), y))
+                y = backend.masked(y, masks[-1], _gain(dropout))
+    y = backend.time_first(backend.as_float_array("y", y), batch_first)
     if not save:
         return y, tuple(last), None
     saved = _Saved(
-        plan, tuple(kept), tuple(widths), tuple(masks), dropout, bool(batch_first), y.shape
-    )
+        backend, x, plan, tuple(kept), tuple(widths), tuple(masks), dropout, batch_first,
+        tuple(y.shape),
+    )  # fmt: skip
     return y, tuple(last), saved
 
 
@@ -416,7 +424,7 @@ def _given_back(rng: np.random.Generator | None) -> Iterator[None]:
     before = rng.bit_generator.state
     try:
         yield
-    except (TypeError, ValueError):
+    except Exception:
         rng.bit_generator.state = before
         raise
 
@@ -538,10 +546,6 @@ def _own(rng: np.random.Generator) -> np.random.Generator:
     return np.random.default_rng(rng.integers(2**63))
 
 
-def _dropped(array: Array, mask: Array, dropout: float) -> Array:
-    """Return what is kept, divided by 1 - dropout; half precision is rounded once."""
-    # Not in place: a layer's output may be what it has saved.
-    working = np.result_type(array.dtype, np.float32)
-    factors = np.multiply(mask, 1.0 / (1.0 - dropout), dtype=working)
-    result: Array = (array * factors).astype(array.dtype, copy=False)
-    return result
+def _gain(dropout: float) -> float:
+    """Return what dropout multiplies with what it keeps."""
+    return 1.0 / (1.0 - dropout)

@@ -244,6 +244,42 @@ def gru_kernels():
             yield from of_form(element, 512 * element.vector, "layer", whole=whole, zoneout=True)
 
 
+def plain_cell_kernels():
+    """The kernels of one step of a plain recurrent network."""
+    from numnorm.backends.cuda.cell_shape import cell_shape
+    from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.rnn_backward_kernel import make_rnn_backward
+    from numnorm.backends.cuda.rnn_forward_kernel import make_rnn_forward
+    from numnorm.rnn.forms import rnn_form
+
+    def of_form(element, units, norm, nonlinearity, *, whole=True, zoneout=False):
+        form = rnn_form(norm, nonlinearity).cell._replace(zoneout=zoneout)
+        shape = cell_shape(units, element, whole=whole)
+        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+        what = f"{norm} {nonlinearity} {element.name}{kept}, {shape.team} × {shape.teams} threads"
+        yield f"RNN forward {what}, {place}", make_rnn_forward(form, element, shape)
+        yield f"RNN backward {what}, {place}", make_rnn_backward(form, element, shape)
+
+    for norm in ("layer", "ada", None):
+        yield from of_form(FLOAT32, 1024, norm, "tanh")
+    yield from of_form(FLOAT32, 1024, "rms", "relu")
+    for element in (FLOAT32, FLOAT64):
+        yield from of_form(element, 64, "layer", "tanh")
+        widest = 512 * element.vector
+        yield from of_form(element, widest, "layer", "tanh", whole=False, zoneout=True)
+
+
+def layer_kernels():
+    """The kernels between layers of recurrent cells."""
+    from numnorm.backends.cuda import between_layers_kernels as between
+    from numnorm.backends.cuda.elements import ELEMENTS
+
+    for name in ("float32", "bfloat16"):
+        yield f"layers side by side {name}", between.make_moved(ELEMENTS[name])
+        yield f"layers masked {name}", between.make_masked(ELEMENTS[name])
+        yield f"layers added {name}", between.make_added(ELEMENTS[name])
+
+
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
     from numnorm.backends.cuda import channel_statistics_kernels as statistics
@@ -275,6 +311,8 @@ FAMILIES = (
     user_kernels,
     cell_kernels,
     gru_kernels,
+    plain_cell_kernels,
+    layer_kernels,
 )
 
 

@@ -96,6 +96,12 @@ def load_index(address, index):
     return ctypes.c_int32.from_address(place).value
 
 
+def load_flag(address, index):
+    place = int(address) + int(index)
+    _check_place(place, 1)
+    return ctypes.c_uint8.from_address(place).value != 0
+
+
 @functools.cache
 def make_store_one(element):
     def store_one(address, index, value):

@@ -168,9 +168,3 @@ def test_numba_alone_has_no_products(imported, monkeypatch):
     problem = cells.problem(PAPER, 5, (2,))
     with pytest.raises(ImportError, match="need CuPy, as Numba has none"):
         run(problem, lambda *given: taken_by(library, *given), "float32")
-
-
-def test_other_cells(taken):
-    x, form = taken("x", np.zeros((2, 2)), "float32"), RNNForm(None, False)
-    with pytest.raises(NotImplementedError, match="an RNN is not there yet"):
-        device.cell_forward(form, scaling_by(1e-5), x, None, None, (), (), True)

@@ -293,20 +293,8 @@ def test_host_and_device_do_not_mix(library):
 
 def test_what_is_not_there_says_so(library):
     case = Case().to(library.take, "float32")
-    rng = np.random.default_rng(0)
-    gru = Case(GRU).to(library.take, "float32").parameters
-    elman = rnn.rnn_init(3, 5, rng=rng)
-    elman = type(elman)(*(None if p is None else library.take(p) for p in elman))
-    calls = {
-        "an RNN": lambda: rnn.rnn(case.x, elman),
-        "recurrent batch norm": lambda: rnn.lstm(case.x, case.parameters, norm="batch"),
-        "stacked": lambda: rnn.stacked(case.x, [case.parameters]),
-        "lstm_pack": lambda: rnn.lstm_pack(case.parameters),
-        "gru_pack": lambda: rnn.gru_pack(gru),
-    }
-    for what, call in calls.items():
-        with pytest.raises(NotImplementedError, match=f"^{what} is not there yet .* to the host$"):
-            call()
+    with pytest.raises(NotImplementedError, match="recurrent batch norm is not there yet"):
+        rnn.lstm(case.x, case.parameters, norm="batch")
 
 
 def test_shapes_are_checked(library):

@@ -14,7 +14,7 @@ from pathlib import Path
 PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck")
 # Every kernel is some hundred times as slow: one library, and one type of each size.
-SELECTION = "numba and (float32 or float16 or in_place or lstm or gru) or gallery"
+SELECTION = "numba and (float32 or float16 or in_place or lstm or gru or rnn or stacked) or gallery"
 ROOT = Path(__file__).parents[2]
 
 

@@ -34,21 +34,60 @@ def test_gru_with_zoneout(library):
     check(library, "gru", 64, zoneout=0.25)
 
 
-def check(library, kind, units, *, zoneout=0.0, **norm):
-    """The states and all gradients of ragged sequences."""
+@pytest.mark.parametrize("norm, nonlinearity", [
+    ("layer", "tanh"),
+    ("rms", "relu"),
+    ("ada", "tanh"),
+    (None, "tanh"),
+])  # fmt: skip
+def test_rnn(library, norm, nonlinearity):
+    check(library, "rnn", 64, norm=norm, nonlinearity=nonlinearity)
+
+
+def check(library, kind, units, **options):
+    """The states and all gradients of ragged sequences, with parameters packed on the device."""
     pytest.importorskip("cupy")  # which makes the products of Numba's arrays
-    forward, backward = getattr(rnn, f"{kind}_forward"), getattr(rnn, f"{kind}_backward")
+    forward, backward, pack, init = (
+        getattr(rnn, f"{kind}_{what}") for what in ("forward", "backward", "pack", "init")
+    )
     rng = np.random.default_rng(0)
     x = rng.normal(size=(9, 12, 20)).astype(np.float32)
     dy = rng.normal(size=(9, 12, units)).astype(np.float32)
-    parameters = getattr(rnn, f"{kind}_init")(20, units, rng=rng, dtype=np.float32, **norm)
-    options = norm | {"lengths": rng.integers(1, 10, 12), "zoneout": zoneout}
-    on_device = type(parameters)(*(None if p is None else library.take(p) for p in parameters))
-    *results, saved = forward(library.take(x), on_device, **options)
+    of_init = {name: options[name] for name in ("norm", "variant") if name in options}
+    parameters = init(20, units, rng=rng, dtype=np.float32, **of_init)
+    of_form = {name: value for name, value in options.items() if name != "zoneout"}
+    packed = pack(taken(library, parameters), **of_form)
+    options["lengths"] = rng.integers(1, 10, 12)
+    *results, saved = forward(library.take(x), packed, **options)
     *expected, saved_here = forward(x, parameters, **options)
     compare(library, results, expected)
     gradients = backward(library.take(dy), saved)
     compare(library, gradients, backward(dy, saved_here))
+
+
+def test_stacked(library):
+    pytest.importorskip("cupy")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(9, 12, 20)).astype(np.float32)
+    dy = rng.normal(size=(9, 12, 48)).astype(np.float32)
+    both = rnn.lstm_init(20, 32, rng=rng), rnn.rnn_init(20, 32, rng=rng)
+    layers = [both, rnn.lstm_init(64, 48, rng=rng)]
+    options = {"lengths": rng.integers(1, 10, 12), "dropout": 0.3, "zoneout": 0.1}
+    *results, saved = rnn.stacked_forward(
+        library.take(x), taken(library, layers), rng=np.random.default_rng(1), **options
+    )
+    *expected, saved_here = rnn.stacked_forward(x, layers, rng=np.random.default_rng(1), **options)
+    compare(library, results, expected)
+    gradients = rnn.stacked_backward(library.take(dy), saved)
+    compare(library, gradients, rnn.stacked_backward(dy, saved_here))
+
+
+def taken(library, value):
+    """Arrays in any structure, those of parameters included, on the device."""
+    if not isinstance(value, list | tuple):
+        return None if value is None else library.take(value)
+    found = [taken(library, element) for element in value]
+    return type(value)(*found) if hasattr(value, "_fields") else type(value)(found)
 
 
 def compare(library, found, expected):

@@ -7,6 +7,8 @@ from typing import Any
 _HOMES = {
     "arrays": ("as_float_array",),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
+    "between_layers": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
+    "cell_packs": ("check_packed", "copied_parameter", "packed_like"),
     "columns": (
         "column_backward",
         "column_forward",

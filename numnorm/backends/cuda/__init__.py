@@ -9,6 +9,8 @@ from numnorm.backends.contract import Backend
 _HOMES = {
     "arrays": ("as_float_array",),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
+    "between_layers": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
+    "cell_packs": ("check_packed", "copied_parameter", "packed_like"),
     "columns": ("column_backward", "column_forward"),
     "moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
     "row_gradients": ("row_backward",),

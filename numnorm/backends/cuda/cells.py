@@ -2,31 +2,28 @@
 
 from typing import Any
 
-from numnorm.backends.contract import CellForm, CellGradients, GRUForm, LSTMForm, Scaling, Steps
-from numnorm.backends.cuda import gru_cells, lstm_cells
+from numnorm.backends.contract import (
+    CellForm,
+    CellGradients,
+    GRUForm,
+    LSTMForm,
+    RNNForm,
+    Scaling,
+    Steps,
+)
+from numnorm.backends.cuda import gru_cells, lstm_cells, rnn_cells
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import working
 from numnorm.backends.cuda.queues import on_device_of
 
 __all__ = ["cell_backward", "cell_forward", "cell_weights", "working"]
 
-_HOMES: dict[type, Any] = {LSTMForm: lstm_cells, GRUForm: gru_cells}
-
-
-def _home(form: CellForm) -> Any:
-    home = _HOMES.get(type(form))
-    if home is None:
-        kind = type(form).__name__.removesuffix("Form")
-        article = "an" if kind == "RNN" else "a"
-        raise NotImplementedError(
-            f"{article} {kind} is not there yet for arrays of a CUDA device: bring them to the host"
-        )
-    return home
+_HOMES: dict[type, Any] = {LSTMForm: lstm_cells, GRUForm: gru_cells, RNNForm: rnn_cells}
 
 
 def cell_weights(form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell, all of them `working`, as its passes take them."""
-    home = _home(form)
+    home = _HOMES[type(form)]
     with on_device_of(given.weight_x):
         return home.weights(form, given, (ada_scale, ada_k))
 
@@ -42,7 +39,7 @@ def cell_forward(
     save: bool,
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the history of each state, those given first, and what the backward pass needs."""
-    home = _home(form)
+    home = _HOMES[type(form)]
     with on_device_of(x):
         history, saved = home.forward(form, scaling, x, steps, weights, states, keeps, save)
     return history, saved
@@ -60,7 +57,7 @@ def cell_backward(
     dstates: tuple[DeviceArray, ...],
 ) -> CellGradients:
     """Return all gradients, from those of every state h and of the last states."""
-    home = _home(form)
+    home = _HOMES[type(form)]
     with on_device_of(x):
         found: CellGradients = home.backward(
             form, scaling, x, steps, weights, saved, keeps, dy, dstates

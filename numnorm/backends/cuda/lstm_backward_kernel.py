@@ -10,12 +10,12 @@ from typing import Any
 
 from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cuda.cell_norms import (
+    CELL,
     NUMBERS,
     bias_of,
     gain_of,
     make_kept_statistics,
     make_normalize,
-    normalized,
 )
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.gate_norm_gradients import Stretch, make_through_gate_norm
@@ -34,12 +34,11 @@ from numnorm.backends.cuda.row_columns import (
     row_columns,
 )
 from numnorm.backends.cuda.row_shape import RowShape
-from numnorm.backends.cuda.saved_statistics import make_means
 from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, constant, cuda, device, tangent
-from numnorm.backends.cuda.team_sums import WARP, make_team_sums
+from numnorm.backends.cuda.team_sums import WARP
+from numnorm.backends.cuda.unit_norms import make_through_norm
 from numnorm.backends.cuda.zoneout import passed
-from numnorm.backends.scalars import input_gradient
 
 
 def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
@@ -84,7 +83,7 @@ def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> An
     columns, working, tanh = row_columns(element, shape), element.working, tangent(element)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
-    carries, through_norm = form.carries_normalized, _make_through_cell_norm(form, element, shape)
+    carries, through_norm = form.carries_normalized, make_through_norm(form.cell, element, shape)
     at_cell = _make_cell_again(form, element, shape)
     stored = form.cell is not None and form.cell.parameters > 0
 
@@ -120,8 +119,7 @@ def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     ``at_cell(table, row, at, width, weights, numbers, found, xhat, gain, normal)``: the cell, in
     `xhat`, becomes the normalized value; `gain` is gamma there, and `normal` the norm's result.
     """
-    columns = row_columns(element, shape)
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    columns, slots = row_columns(element, shape), row_columns(element, shape).slots
     if form.cell is None:
 
         @device
@@ -133,11 +131,8 @@ def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     kept, all_places = make_kept_statistics(element, 1), places(form)
     gain_at = make_column_weight(element, gain_of(form.cell, element), columns)
     bias_at = make_column_weight(element, bias_of(form.cell, element), columns)
-    apply, working, zero = (
-        device(form.cell.formula.forward),
-        element.working,
-        constant(element, 0.0),
-    )
+    apply, working = device(form.cell.formula.forward), element.working
+    normalize = make_normalize(element, shape, CELL)
 
     @device
     def at_cell(table, row, at, width, weights, numbers, found, xhat, gain, normal):
@@ -145,49 +140,11 @@ def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
         kept(table, row, all_places, all_places - 1, found)
         gain_at(weights[0], numbers[0], 0, at, width, gain)
         bias_at(weights[1], numbers[1], 0, at, width, shift)
-        for p in range(pieces):
-            there = at + p * stride < width
-            for j in range(lanes):
-                k = p * lanes + j
-                xhat[k] = normalized(xhat[k], found, 0) if there else zero
-                normal[k] = apply(xhat[k], gain[k], shift[k])
+        normalize(xhat, found, at, width)
+        for k in range(slots):
+            normal[k] = apply(xhat[k], gain[k], shift[k])
 
     return at_cell
-
-
-def _make_through_cell_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
-    """Return a device function that takes the cell's slope through its norm.
-
-    ``through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)``.
-    """
-    if form.cell is None:
-        return device(lambda slope, at, width, xhat, gain, numbers, found, flows, room: None)
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
-    backward, gradient = device(form.cell.formula.backward), device(input_gradient)
-    team_sums, means_of = make_team_sums(element, shape.team, 2), make_means(element)
-
-    @device
-    def through_norm(slope, at, width, xhat, gain, numbers, found, flows, room):
-        sums = cuda.local.array(2, working)
-        sums[0], sums[1] = zero, zero
-        for k in range(slots):
-            # Of the formulas only AdaNorm's, whose parameters are numbers, asks for the second.
-            slope[k] = backward(slope[k], xhat[k], gain[k], numbers[1])
-            sums[0] += slope[k]
-            sums[1] += slope[k] * xhat[k]
-        team_sums(sums, room)
-        scale, factor = found[0], found[3]
-        means = means_of(sums[0], sums[1], scale, factor, flows[0], flows[1], flows[2])
-        for p in range(pieces):
-            there = at + p * stride < width
-            for j in range(lanes):
-                k = p * lanes + j
-                found_slope = gradient(slope[k], xhat[k], means[0], means[1], factor) * scale
-                # What is not there must not count in the sums over the gates.
-                slope[k] = found_slope if there else zero
-
-    return through_norm
 
 
 def _make_gate_slopes(form: LSTMForm, element: Element, shape: RowShape) -> Any:

@@ -129,4 +129,7 @@ def parameter_gradient(name: str, gradient: Any, parameter: Any, x: DeviceArray)
     given = as_float_array(name, parameter)
     with on_device_of(x):
         source = dataclasses.replace(given, array=gradient, element=x.element)
-        return taken_rows(source, given.element, given.shape)
+        if len(given.shape) == 1:
+            # Of several biases the gradient is one sum: each of them gets memory of its own.
+            return taken_rows(source, given.element, given.shape)
+        return _converted(source, given.element, given.shape)

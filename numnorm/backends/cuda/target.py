@@ -26,6 +26,7 @@ __all__ = [
     "device",
     "exponent",
     "exponential",
+    "load_flag",
     "load_index",
     "make_load",
     "make_load_one",
@@ -39,7 +40,7 @@ __all__ = [
     "times_power_of_two",
 ]
 
-_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _WORDS = ir.VectorType(_I32, 4)
 _GLOBAL = 1  # the address space of a device's memory
@@ -268,6 +269,18 @@ def load_index(context, address, index):
         return builder.sext(found, _I64)
 
     return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def load_flag(context, address, index):
+    """Return whether a byte in memory is not 0."""
+
+    def generate(context, builder, signature, arguments):
+        found = builder.load(_place(builder, arguments[0], arguments[1], 1, _I8))
+        found.align = 1
+        return builder.icmp_unsigned("!=", found, _I8(0))
+
+    return types.boolean(types.int64, types.int64), generate
 
 
 @functools.cache
