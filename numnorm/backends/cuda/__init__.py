@@ -8,6 +8,7 @@ from numnorm.backends.contract import Backend
 
 _HOMES = {
     "arrays": ("as_float_array",),
+    "batch_lstm_cells": ("batch_cell_backward", "batch_cell_forward"),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
     "columns": ("column_backward", "column_forward"),
     "moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
@@ -30,6 +31,8 @@ _HOMES = {
         "reciprocal_deviation",
         "running_statistics",
         "saved",
+        "share_memory",
+        "step_statistics",
         "update_running",
     ),
 }
