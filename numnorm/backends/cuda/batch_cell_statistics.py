@@ -18,10 +18,9 @@ from numnorm.backends.cuda.cell_norms import (
 from numnorm.backends.cuda.column_statistics import make_unscaled
 from numnorm.backends.cuda.column_teams import (
     LANES,
-    STRIPS,
+    STRIPS_OF_WARP,
     make_column_sums,
     make_largest_of_columns,
-    room_for_folds,
 )
 from numnorm.backends.cuda.elements import FLOAT64, Element
 from numnorm.backends.cuda.lstm_gates import GATES
@@ -45,11 +44,6 @@ def columns_of(form: LSTMForm, units: int) -> dict[str, int]:
     """Return where the columns of each place begin, in a table for one step."""
     wide = GATES * units
     return {"h": 0, "x": wide, "c": normalized_products(form) * wide}
-
-
-def room_for_statistics(count: int) -> int:
-    """Return how many numbers a block's threads share for statistics of so many columns each."""
-    return room_for_folds(2 * count)
 
 
 @device
@@ -88,128 +82,113 @@ def make_value(element: Element) -> Any:
     return value
 
 
-def _make_spread(element: Element, count: int) -> Any:
-    """Return a device function ``spread(source, rows, found, squares, share, room)``.
+def _make_spread(element: Element, warps: int) -> Any:
+    """Return a device function ``spread(column, rows, found, share, room)``.
 
-    It finds high and low of each column, into `found`, where its scale is, and its `squares`, the
-    sum of its squared deviations. A constant column gives exactly that constant.
+    It finds high and low of a column, into `found`, where its scale is, and returns the sum of its
+    squared deviations. A constant column gives exactly that constant.
     """
-    value, working, zero = make_value(element), element.working, constant(element, 0.0)
-    column_sums, both = make_column_sums(element, count), 2 * count
-    column_both = make_column_sums(element, both)
+    load_one, working, zero = make_load_one(element), element.working, constant(element, 0.0)
+    sum_of, both_of = (make_column_sums(element, count, warps) for count in (1, 2))
+    strips = warps * STRIPS_OF_WARP
 
     @device
-    def spread(source, rows, found, squares, share, room):
-        sums = cuda.local.array(both, working)
-        for n in range(both):
-            sums[n] = zero
-        strip = cuda.threadIdx.x // LANES
-        row = strip
+    def spread(column, rows, found, share, room):
+        sums = cuda.local.array(2, working)
+        array, at, span = column
+        strip, scale = cuda.threadIdx.x // LANES % strips, found[0]
+        row, origin, sums[0] = strip, load_one(array, at) * scale, zero
         while row < rows:
-            for n in range(count):
-                scale = found[n * NUMBERS]
-                sums[n] += value(source, row, n) * scale - value(source, 0, n) * scale
-            row += STRIPS
-        column_sums(sums, room)
-        for n in range(count):
-            high = value(source, 0, n) * found[n * NUMBERS] + sums[n] * share
-            found[n * NUMBERS + 1], sums[n] = high, zero
-        row = strip
+            sums[0] += load_one(array, row * span + at) * scale - origin
+            row += strips
+        sum_of(sums, room)
+        row, high = strip, origin + sums[0] * share
+        sums[0], sums[1] = zero, zero
         while row < rows:
-            for n in range(count):
-                deviation = value(source, row, n) * found[n * NUMBERS] - found[n * NUMBERS + 1]
-                sums[n] += deviation
-                sums[count + n] += deviation * deviation
-            row += STRIPS
-        column_both(sums, room)
-        for n in range(count):
-            low = sums[n] * share
-            m2 = sums[count + n] - sums[n] * low
-            found[n * NUMBERS + 2] = low
-            # max() would turn a NaN into 0.
-            squares[n] = zero if m2 < zero else m2
+            deviation = load_one(array, row * span + at) * scale - high
+            sums[0] += deviation
+            sums[1] += deviation * deviation
+            row += strips
+        both_of(sums, room)
+        low = sums[0] * share
+        found[1], found[2] = high, low
+        m2 = sums[1] - sums[0] * low
+        # max() would turn a NaN into 0.
+        return zero if m2 < zero else m2
 
     return spread
 
 
-def _make_rescale(element: Element, count: int) -> Any:
-    """Return a device function ``rescale(source, rows, found, squares, scaling, room)``.
-
-    It makes the scale of each column whose squares left the range of the working type a power of
-    two that brings its largest absolute value, or epsilon, near 1.
-    """
-    value, working = make_value(element), element.working
-    largest_of, is_poor = make_largest_of_columns(element, count), make_is_poor(element)
-    power_of_two, infinity = make_power_of_two(element), constant(element, float("inf"))
+def _make_largest(element: Element, warps: int) -> Any:
+    """Return a device function ``largest(column, rows, least, room)`` of absolute values."""
+    load_one, working = make_load_one(element), element.working
+    largest_of, strips = make_largest_of_columns(element, 1, warps), warps * STRIPS_OF_WARP
 
     @device
-    def rescale(source, rows, found, squares, scaling, room):
-        largest = cuda.local.array(count, working)
-        for n in range(count):
-            largest[n] = scaling[4] if is_poor(squares[n], scaling) else infinity
-        row = cuda.threadIdx.x // LANES
+    def largest(column, rows, least, room):
+        found = cuda.local.array(1, working)
+        array, at, span = column
+        row, found[0] = cuda.threadIdx.x // LANES % strips, least
         while row < rows:
-            for n in range(count):
-                largest[n] = max(largest[n], abs(value(source, row, n)))
-            row += STRIPS
-        largest_of(largest, room)
-        for n in range(count):
-            found[n * NUMBERS] = power_of_two(largest[n])
+            found[0] = max(found[0], abs(load_one(array, row * span + at)))
+            row += strips
+        largest_of(found, room)
+        return found[0]
 
-    return rescale
+    return largest
 
 
 @functools.cache
-def make_batch_statistics(element: Element, count: int) -> Any:
-    """Return a device function ``statistics(source, rows, found, squares, share, eps, room)``.
+def make_batch_statistics(element: Element, warps: int) -> Any:
+    """Return a device function ``statistics(column, rows, found, share, eps, room)``.
 
-    It finds the statistics of so many columns of each thread, and leaves the sums of their squared
-    deviations, times the square of their scale, in `squares`. `eps` is epsilon and its root. All
-    threads of a block take part.
+    It finds the statistics of a thread's column, and returns the sum of its squared deviations,
+    times the square of its scale. The column is ``array, at, span``: an address, the element in the
+    first row, and the elements of a row; `eps` is epsilon and its root. All threads of a warp or
+    of the block take part.
     """
-    spread, rescale = _make_spread(element, count), _make_rescale(element, count)
+    spread, largest = _make_spread(element, warps), _make_largest(element, warps)
     inverse_deviation, is_poor = make_inverse_deviation(element), make_is_poor(element)
-    # All columns of a block are those of any LANES neighbours.
-    any_of = make_team_largest(element, LANES)
+    # LANES neighbours have all columns that meet at a barrier.
+    any_of, power_of_two = make_team_largest(element, LANES), make_power_of_two(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
+    infinity = constant(element, float("inf"))
 
     @device
-    def statistics(source, rows, found, squares, share, eps, room):
+    def statistics(column, rows, found, share, eps, room):
         scaling = share, share, eps[0], zero, eps[1]
-        for n in range(count):
-            found[n * NUMBERS] = one
-        spread(source, rows, found, squares, share, room)
-        poor = zero
-        for n in range(count):
-            poor = one if is_poor(squares[n], scaling) else poor
-        if any_of(poor, room) > zero:
-            rescale(source, rows, found, squares, scaling, room)
-            spread(source, rows, found, squares, share, room)
-        for n in range(count):
-            scale = found[n * NUMBERS]
-            scaled_eps = eps[0] if scale == one else eps[1] * scale * (eps[1] * scale)
-            found[n * NUMBERS + 3] = inverse_deviation(squares[n] * share, scaled_eps, zero)
+        found[0] = one
+        squares = spread(column, rows, found, share, room)
+        poor = is_poor(squares, scaling)
+        if any_of(one if poor else zero, room) > zero:
+            # Where its squares left the range, the scale brings a column's largest value, or
+            # epsilon, near 1; else it is 1.
+            found[0] = power_of_two(largest(column, rows, eps[1] if poor else infinity, room))
+            squares = spread(column, rows, found, share, room)
+        scale = found[0]
+        scaled_eps = eps[0] if scale == one else eps[1] * scale * (eps[1] * scale)
+        found[3] = inverse_deviation(squares * share, scaled_eps, zero)
+        return squares
 
     return statistics
 
 
 @functools.cache
 def make_keep_column(element: Element) -> Any:
-    """Return a device function that stores the statistics of a thread's n-th column.
+    """Return a device function ``keep_column(found, squares, table, moments, column)``.
 
-    ``keep_column(found, squares, n, table, moments, column)``: the moments are the addresses of
-    means and variances, 0 if those are not wanted, and what turns squares into a variance.
+    It stores the statistics of a column; the moments are the addresses of means and variances, 0
+    if those are not wanted, and what turns squares into a variance.
     """
     keep, store_one = make_keep_statistics(element, 1), make_store_one(FLOAT64)
     unscaled = make_unscaled(element)
 
     @device
-    def keep_column(found, squares, n, table, moments, column):
+    def keep_column(found, squares, table, moments, column):
         means, variances, to_variance = moments
-        at = n * NUMBERS
-        keep(table, column, 1, 0, found[at:])
+        keep(table, column, 1, 0, found)
         if means != 0:
-            mean, m2 = unscaled(found[at + 1], found[at + 2], squares[n], found[at])
+            mean, m2 = unscaled(found[1], found[2], squares, found[0])
             store_one(means, column, mean)
             store_one(variances, column, m2 * to_variance)
 

@@ -13,7 +13,6 @@ from numnorm.backends.cuda.batch_cell_statistics import (
     make_place_of_cell,
     normalized_products,
     place_of_gate,
-    room_for_statistics,
 )
 from numnorm.backends.cuda.batch_lstm_gates import (
     make_gates_of_row,
@@ -22,7 +21,7 @@ from numnorm.backends.cuda.batch_lstm_gates import (
     weights_of_gates,
 )
 from numnorm.backends.cuda.cell_norms import NUMBERS, normalized
-from numnorm.backends.cuda.column_teams import LANES, STRIPS, THREADS
+from numnorm.backends.cuda.column_teams import LANES, STRIPS, THREADS, WARPS, room_for_folds
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.lstm_gates import GATES
 from numnorm.backends.cuda.target import (
@@ -33,89 +32,72 @@ from numnorm.backends.cuda.target import (
     make_store_one,
     tangent,
 )
+from numnorm.backends.cuda.team_sums import WARP
 
 
-def _make_products(form: LSTMForm, element: Element, training: bool) -> Any:
-    """Return a device function of the statistics of the gates of a thread's unit.
+def _make_add_products(element: Element) -> Any:
+    """Return a device function ``add_products(z, sums, unit, width, limit)``, of a thread's rows.
 
-    ``products(z, source, limit, found, tables, place, share, eps, room)``: the tables are those of
-    statistics, and the moments; the place is ``step, steps, width, unit, there``. Where no norm is
-    taken of each product, the source is that with x, and z is added to it.
+    It adds the products with the state to those with x.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
-    count, by_product = GATES * normalized_products(form), form.by_product
 
     @device
-    def add_products(z, source, limit):
-        sums, _, at, section, span = source
+    def add_products(z, sums, unit, width, limit):
         row = cuda.threadIdx.x // LANES
         while row < limit:
             for gate in range(GATES):
-                here = row * span + gate * section + at
-                store_one(sums, here, load_one(sums, here) + load_one(z, here))
+                at = (row * GATES + gate) * width + unit
+                store_one(sums, at, load_one(sums, at) + load_one(z, at))
             row += STRIPS
 
-    kept_gates = make_kept_gates(form, element)
-    if count == 0 or not training:
-
-        @device
-        def given(z, source, limit, found, tables, place, share, eps, room):
-            step, steps, width, unit, _ = place
-            if not by_product:
-                add_products(z, source, limit)
-            kept_gates(found, tables[0], step, steps, width, unit)
-
-        return given
-    statistics, keep_column = make_batch_statistics(element, count), make_keep_column(element)
-    working = element.working
-
-    @device
-    def products(z, source, limit, found, tables, place, share, eps, room):
-        squares = cuda.local.array(count, working)
-        step, steps, width, unit, there = place
-        table, moments = tables
-        if not by_product:
-            add_products(z, source, limit)
-            cuda.syncthreads()  # all threads of a column begin with its first row
-        statistics(source, limit, found, squares, share, eps, room)
-        if there and cuda.threadIdx.x < LANES:
-            for n in range(count):
-                column = place_of_gate(n, step, steps, width) + unit
-                keep_column(found, squares, n, table, moments, column)
-
-    return products
+    return add_products
 
 
-def _make_cells(form: LSTMForm, element: Element, training: bool) -> Any:
-    """Return a device function of the statistics of a thread's cells.
+def _make_find_products(form: LSTMForm, element: Element) -> Any:
+    """Return a device function of the statistics of a block's gates, which it leaves in the table.
 
-    ``cells(source, limit, found, tables, place, share, eps, room)``, as for the products.
+    ``find_products(source, limit, tables, place, share, eps, room)``: the tables are that of
+    statistics, and the moments; the place is ``step, steps, width, unit``. Each warp takes one gate
+    of one product.
     """
-    place_of_cell = make_place_of_cell(normalized_products(form))
-    kept_column = make_kept_column(element)
-    if not training:
-
-        @device
-        def given(source, limit, found, tables, place, share, eps, room):
-            step, steps, width, unit, _ = place
-            kept_column(found, 0, tables[0], place_of_cell(step, steps, width) + unit)
-
-        return given
     statistics, keep_column = make_batch_statistics(element, 1), make_keep_column(element)
-    working = element.working
+    count, working = GATES * normalized_products(form), element.working
 
     @device
-    def cells(source, limit, found, tables, place, share, eps, room):
-        squares = cuda.local.array(1, working)
-        step, steps, width, unit, there = place
+    def find_products(source, limit, tables, place, share, eps, room):
+        found = cuda.local.array(NUMBERS, working)
+        first, second, _, _, span = source
+        step, steps, width, unit = place
         table, moments = tables
-        cuda.syncthreads()  # all threads of a column begin with its first row
-        statistics(source, limit, found, squares, share, eps, room)
-        if there and cuda.threadIdx.x < LANES:
-            column = place_of_cell(step, steps, width) + unit
-            keep_column(found, squares, 0, table, moments, column)
+        n = cuda.threadIdx.x // WARP
+        if n < count:
+            column = (first if n < GATES else second), n % GATES * width + unit, span
+            squares = statistics(column, limit, found, share, eps, room)
+            if limit > 0 and cuda.threadIdx.x % WARP < LANES:
+                at = place_of_gate(n, step, steps, width) + unit
+                keep_column(found, squares, table, moments, at)
 
-    return cells
+    return find_products
+
+
+def _make_find_cell(form: LSTMForm, element: Element) -> Any:
+    """Return a device function of the statistics of a thread's cell.
+
+    ``find_cell(cell, limit, found, tables, place, share, eps, room)``.
+    """
+    statistics, keep_column = make_batch_statistics(element, WARPS), make_keep_column(element)
+    place_of_cell = make_place_of_cell(normalized_products(form))
+
+    @device
+    def find_cell(cell, limit, found, tables, place, share, eps, room):
+        step, steps, width, unit = place
+        table, moments = tables
+        squares = statistics((cell, unit, width), limit, found, share, eps, room)
+        if limit > 0 and cuda.threadIdx.x < LANES:
+            keep_column(found, squares, table, moments, place_of_cell(step, steps, width) + unit)
+
+    return find_cell
 
 
 def make_batch_lstm_forward(form: LSTMForm, element: Element, *, training: bool) -> Kernel:
@@ -136,15 +118,18 @@ def make_batch_lstm_forward(form: LSTMForm, element: Element, *, training: bool)
     """
     working, products = element.working, normalized_products(form)
     load_one, store_one, tanh = make_load_one(element), make_store_one(element), tangent(element)
-    gates_of_row, read_weights = (
-        make(form, element) for make in (make_gates_of_row, make_read_weights)
-    )
-    find_products, find_cells = (
-        make(form, element, training) for make in (_make_products, _make_cells)
-    )
-    numbers, count = max(1, products * GATES * NUMBERS), weights_of_gates(form)
-    room_size = room_for_statistics(max(1, products * GATES)) if training else 1
+    add_products, place_of_cell = _make_add_products(element), make_place_of_cell(products)
+    find_products, find_cell, kept_gates, gates_of_row, read_weights = (
+        make(form, element)
+        for make in (
+            _make_find_products, _make_find_cell, make_kept_gates, make_gates_of_row,
+            make_read_weights,
+        )
+    )  # fmt: skip
+    kept_column, count = make_kept_column(element), weights_of_gates(form)
+    numbers, room_size = max(1, products * GATES) * NUMBERS, room_for_folds(2)
     by_product, carries = form.by_product, form.carries_normalized
+    found_now = training and products > 0
 
     def kernel(
         z, xp, offset, gamma_h, gamma_x, gamma_c, beta_c, before, h, c, cell, table, means,
@@ -152,31 +137,41 @@ def make_batch_lstm_forward(form: LSTMForm, element: Element, *, training: bool)
     ):  # fmt: skip
         room = cuda.shared.array(room_size, working)
         found = cuda.local.array(numbers, working)
+        of_cell = cuda.local.array(NUMBERS, working)
         weights = cuda.local.array(count, working)
         gates = cuda.local.array(GATES, working)
         unit = cuda.blockIdx.x * LANES + cuda.threadIdx.x % LANES
         # A thread behind the last unit goes along, for the barriers' sake, and has no rows.
-        there = unit < width
-        unit, limit = (unit, rows) if there else (width - 1, 0)
+        unit, limit = (unit, rows) if unit < width else (width - 1, 0)
         source = (z if by_product else xp), xp, unit, width, GATES * width
-        tables, place = (table, (means, variances, to_variance)), (step, steps, width, unit, there)
-        find_products(z, source, limit, found, tables, place, share, (eps, root_eps), room)
+        tables, place = (table, (means, variances, to_variance)), (step, steps, width, unit)
+        scaling = eps, root_eps
+        if not by_product:
+            add_products(z, xp, unit, width, limit)
+        if found_now:
+            if not by_product:
+                cuda.syncthreads()
+            find_products(source, limit, tables, place, share, scaling, room)
+            cuda.syncthreads()
+        kept_gates(found, table, step, steps, width, unit)
         read_weights(offset, gamma_h, gamma_x, unit, width, weights)
         row = cuda.threadIdx.x // LANES
         while row < limit:
             gates_of_row(source, row, found, weights, gates)
             here = row * width + unit
-            new = gates[0] * load_one(before, here) + gates[1] * gates[3]
-            store_one(cell, here, new)
+            store_one(cell, here, gates[0] * load_one(before, here) + gates[1] * gates[3])
             store_one(h, here, gates[2])
             row += STRIPS
-        source = cell, cell, unit, width, width
-        find_cells(source, limit, found, tables, place, share, (eps, root_eps), room)
+        if training:
+            cuda.syncthreads()  # all threads of a column begin with its first row
+            find_cell(cell, limit, of_cell, tables, place, share, scaling, room)
+        else:
+            kept_column(of_cell, 0, table, place_of_cell(step, steps, width) + unit)
         gain, bias = load_one(gamma_c, unit), load_one(beta_c, unit)
         row = cuda.threadIdx.x // LANES
         while row < limit:
             here = row * width + unit
-            normal = normalized(load_one(cell, here), found, 0) * gain + bias
+            normal = normalized(load_one(cell, here), of_cell, 0) * gain + bias
             if carries:
                 store_one(c, here, normal)
             store_one(h, here, load_one(h, here) * tanh(normal))
