@@ -10,7 +10,6 @@ from typing import Any
 
 from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cuda.cell_norms import (
-    NUMBERS,
     make_is_poor,
     make_keep_statistics,
     make_kept_statistics,
@@ -62,24 +61,6 @@ def make_place_of_cell(products: int) -> Any:
         return (behind * steps + step) * width
 
     return place_of_cell
-
-
-def make_value(element: Element) -> Any:
-    """Return a device function ``value(source, row, n)`` of a row's n-th column in this thread.
-
-    The source is ``first, second, at, section, span``: the addresses of the product with the state
-    and that with x, or of a single array; the thread's unit; how many there are; and the elements
-    of a row.
-    """
-    load_one = make_load_one(element)
-
-    @device
-    def value(source, row, n):
-        first, second, at, section, span = source
-        place = row * span + n % GATES * section + at
-        return load_one(first if n < GATES else second, place)
-
-    return value
 
 
 def _make_spread(element: Element, warps: int) -> Any:
@@ -197,11 +178,11 @@ def make_keep_column(element: Element) -> Any:
 
 @functools.cache
 def make_kept_column(element: Element) -> Any:
-    """Return a device function ``kept_column(found, n, table, column)``: the statistics again."""
+    """Return a device function ``kept_column(table, column, found)``: the statistics again."""
     kept = make_kept_statistics(element, 1)
 
     @device
-    def kept_column(found, n, table, column):
-        kept(table, column, 1, 0, found[n * NUMBERS :])
+    def kept_column(table, column, found):
+        kept(table, column, 1, 0, found)
 
     return kept_column

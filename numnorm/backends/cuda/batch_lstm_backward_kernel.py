@@ -1,24 +1,25 @@
 """The backward kernel of an LSTM with batch norm: one step, between two products."""
 
+import functools
 from typing import Any
 
 from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cuda.batch_cell_statistics import (
     make_kept_column,
     make_place_of_cell,
-    make_value,
     normalized_products,
+    place_of_gate,
 )
 from numnorm.backends.cuda.batch_lstm_gates import (
     make_gates_of_row,
-    make_kept_gates,
-    make_read_weights,
-    weights_of_gates,
+    make_read_terms,
+    terms_of,
 )
 from numnorm.backends.cuda.cell_norms import NUMBERS, normalized
 from numnorm.backends.cuda.column_teams import (
     LANES,
     STRIPS,
+    STRIPS_OF_WARP,
     THREADS,
     make_column_sums,
     room_for_folds,
@@ -34,6 +35,7 @@ from numnorm.backends.cuda.target import (
     make_store_one,
     tangent,
 )
+from numnorm.backends.cuda.team_sums import WARP
 from numnorm.backends.scalars import input_gradient
 
 
@@ -46,23 +48,23 @@ def sums_of(form: LSTMForm, units: int) -> dict[str, int]:
 def _make_through_cell(form: LSTMForm, element: Element) -> Any:
     """Return a device function of what of a thread's rows reaches the normalized cell.
 
-    ``through_cell(arrays, source, found, of_cell, weights, pair, place, sums)`` leaves that in dn,
-    the gates in dz, but in the place of o its slope, and adds up dn and dn times the normalized
-    cell. The arrays are ``dy, product, dh, dc, dn, dz, cell``; the place is ``unit, width, limit,
-    later``; gamma and beta of the cell are the pair.
+    ``through_cell(arrays, terms, of_cell, pair, place, sums)`` leaves that in dn, the gates in dz,
+    but in the place of o its slope, and adds up dn and dn times the normalized cell. The arrays are
+    ``z, xp, dy, product, dh, dc, dn, dz, cell``; gamma and beta of the cell are the pair; the place
+    is ``unit, width, limit, later``.
     """
     load_one, store_one, tanh = make_load_one(element), make_store_one(element), tangent(element)
     gates_of_row, one = make_gates_of_row(form, element), constant(element, 1.0)
     working, carries = element.working, form.carries_normalized
 
     @device
-    def through_cell(arrays, source, found, of_cell, weights, pair, place, sums):
+    def through_cell(arrays, terms, of_cell, pair, place, sums):
         gates = cuda.local.array(GATES, working)
-        dy, product, dh, dc, dn, dz, cell = arrays
+        z, xp, dy, product, dh, dc, dn, dz, cell = arrays
         unit, width, limit, later = place
         row = cuda.threadIdx.x // LANES
         while row < limit:
-            gates_of_row(source, row, found, weights, gates)
+            gates_of_row(z, xp, row, width, unit, terms, gates)
             here = row * width + unit
             normal = normalized(load_one(cell, here), of_cell, 0)
             output = tanh(normal * pair[0] + pair[1])
@@ -81,22 +83,21 @@ def _make_through_cell(form: LSTMForm, element: Element) -> Any:
     return through_cell
 
 
-def _make_through_gates(form: LSTMForm, element: Element) -> Any:
+def _make_gate_slopes(form: LSTMForm, element: Element) -> Any:
     """Return a device function of the slopes of what enters the gates, for a thread's rows.
 
-    ``through_gates(arrays, source, found, of_cell, gain, means, place, sums)`` leaves them in dz,
-    hands on the gradient of the cell, and adds up the slopes, and the slopes times the normalized
-    products. The arrays are ``before, dc, dn, dz, cell``.
+    ``gate_slopes(arrays, of_cell, gain, means, place)`` leaves them in dz and, where a norm is
+    taken of each product, in dxp, and hands on the gradient of the cell. The arrays are ``before,
+    dc, dn, dz, dxp, cell``.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
-    value, gradient = make_value(element), device(input_gradient)
-    products, carries = normalized_products(form), form.carries_normalized
-    working, one = element.working, constant(element, 1.0)
+    by_product, carries = form.by_product, form.carries_normalized
+    gradient, one, working = device(input_gradient), constant(element, 1.0), element.working
 
     @device
-    def through_gates(arrays, source, found, of_cell, gain, means, place, sums):
+    def gate_slopes(arrays, of_cell, gain, means, place):
         gates = cuda.local.array(GATES, working)
-        before, dc, dn, dz, cell = arrays
+        before, dc, dn, dz, dxp, cell = arrays
         unit, width, limit = place
         scale, factor = of_cell[0], of_cell[3]
         row = cuda.threadIdx.x // LANES
@@ -115,62 +116,93 @@ def _make_through_gates(form: LSTMForm, element: Element) -> Any:
             gates[3] = dcell * i * (one - g * g)
             for gate in range(GATES):
                 store_one(dz, first + gate * width, gates[gate])
-                sums[gate] += gates[gate]
-                for p in range(products):
-                    n = p * GATES + gate
-                    sums[GATES + n] += gates[gate] * normalized(value(source, row, n), found, n)
+                if by_product:
+                    store_one(dxp, first + gate * width, gates[gate])
             row += STRIPS
 
-    return through_gates
+    return gate_slopes
 
 
-def _make_through_norms(form: LSTMForm, element: Element) -> Any:
-    """Return a device function of the gradients of the products, for a thread's rows.
+@functools.cache
+def _make_mean(element: Element) -> Any:
+    """Return a device function ``mean(total, share)``."""
+    zero = constant(element, 0.0)
 
-    ``through_norms(dz, dxp, source, found, weights, means, unit, width, limit)``: the means are
-    those of the slopes and then, of each product, those of the slopes times its normalized values,
-    each times the gain.
+    @device
+    def mean(total, share):
+        # A constant statistic passes nothing on, a NaN neither.
+        return total * share if share > zero else zero
+
+    return mean
+
+
+def _make_through_norm(element: Element) -> Any:
+    """Return a device function of the gradients of one gate of one product, by a warp.
+
+    ``through_norm(values, slopes, found, gain, sums, share, place)`` takes the place of the slopes;
+    the place is ``at, span, limit``: the element in the first row, and the elements of a row.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
-    value, gradient, by_product = make_value(element), device(input_gradient), form.by_product
-    if form.gates is None:
-        return device(lambda dz, dxp, source, found, weights, means, unit, width, limit: None)
+    gradient, mean = device(input_gradient), _make_mean(element)
 
     @device
-    def through_norm(slope, source, row, n, found, weights, means):
-        gain, at = weights[GATES + n], n * NUMBERS
-        normal = normalized(value(source, row, n), found, n)
-        mean_g, mean_g_xhat = means[n % GATES] * gain, means[GATES + n] * gain
-        return gradient(slope * gain, normal, mean_g, mean_g_xhat, found[at + 3]) * found[at]
-
-    @device
-    def through_norms(dz, dxp, source, found, weights, means, unit, width, limit):
-        row = cuda.threadIdx.x // LANES
+    def through_norm(values, slopes, found, gain, sums, share, place):
+        at, span, limit = place
+        mean_g, mean_g_xhat = mean(sums[0] * gain, share), mean(sums[1] * gain, share)
+        row = cuda.threadIdx.x // LANES % STRIPS_OF_WARP
         while row < limit:
-            for gate in range(GATES):
-                here = (row * GATES + gate) * width + unit
-                slope = load_one(dz, here)
-                store_one(dz, here, through_norm(slope, source, row, gate, found, weights, means))
-                if by_product:
-                    n = GATES + gate
-                    store_one(dxp, here, through_norm(slope, source, row, n, found, weights, means))
-            row += STRIPS
+            here = row * span + at
+            normal, slope = normalized(load_one(values, here), found, 0), load_one(slopes, here)
+            of_value = gradient(slope * gain, normal, mean_g, mean_g_xhat, found[3])
+            store_one(slopes, here, of_value * found[0])
+            row += STRIPS_OF_WARP
 
-    return through_norms
+    return through_norm
 
 
-def _make_leave_sums(form: LSTMForm, element: Element) -> Any:
-    """Return a device function ``leave_sums(sums, of_gates, of_cell, unit, width)``."""
-    store_one, count = make_store_one(element), weights_of_gates(form)
+def _make_through_gates(form: LSTMForm, element: Element) -> Any:
+    """Return a device function of the gradients of the products, from the slopes of the gates.
+
+    ``through_gates(arrays, sums, place, share)``: the arrays are ``z, xp, dz, dxp, table, gamma_h,
+    gamma_x``, and the place is ``step, steps, width, unit, limit``. It leaves the sums of the
+    slopes, and of the slopes times the normalized values. Each warp takes one gate of one product.
+    """
+    load_one, store_one = make_load_one(element), make_store_one(element)
+    kept_column, sum_up = make_kept_column(element), make_column_sums(element, 2, 1)
+    through_norm, count = _make_through_norm(element), GATES * normalized_products(form)
+    working, zero, gates = element.working, constant(element, 0.0), max(GATES, count)
 
     @device
-    def leave_sums(sums, of_gates, of_cell, unit, width):
-        for n in range(count):
-            store_one(sums, n * width + unit, of_gates[n])
-        store_one(sums, count * width + unit, of_cell[1])
-        store_one(sums, (count + 1) * width + unit, of_cell[0])
+    def through_gates(arrays, sums, place, share):
+        found = cuda.local.array(NUMBERS, working)
+        totals = cuda.local.array(2, working)
+        z, xp, dz, dxp, table, gamma_h, gamma_x = arrays
+        step, steps, width, unit, limit = place
+        n = cuda.threadIdx.x // WARP
+        if n < gates:
+            values, slopes = (z, dz) if n < GATES else (xp, dxp)
+            at, span = n % GATES * width + unit, GATES * width
+            if count > 0:
+                kept_column(table, place_of_gate(n, step, steps, width) + unit, found)
+            totals[0], totals[1] = zero, zero
+            row = cuda.threadIdx.x // LANES % STRIPS_OF_WARP
+            while row < limit:
+                slope = load_one(slopes, row * span + at)
+                totals[0] += slope
+                if count > 0:
+                    totals[1] += slope * normalized(load_one(values, row * span + at), found, 0)
+                row += STRIPS_OF_WARP
+            sum_up(totals, 0)
+            if limit > 0 and cuda.threadIdx.x % WARP < LANES:
+                if n < GATES:
+                    store_one(sums, n * width + unit, totals[0])
+                if count > 0:
+                    store_one(sums, (GATES + n) * width + unit, totals[1])
+            if count > 0:
+                gain = load_one(gamma_h if n < GATES else gamma_x, at)
+                through_norm(values, slopes, found, gain, totals, share, (at, span, limit))
 
-    return leave_sums
+    return through_gates
 
 
 def make_batch_lstm_backward(form: LSTMForm, element: Element) -> Kernel:
@@ -191,62 +223,51 @@ def make_batch_lstm_backward(form: LSTMForm, element: Element) -> Kernel:
     are constants.
     """
     working, products = element.working, normalized_products(form)
-    load_one, zero = make_load_one(element), constant(element, 0.0)
-    read_weights, kept_gates, through_cell, through_gates, through_norms, leave_sums = (
+    load_one, zero, count = make_load_one(element), constant(element, 0.0), terms_of(form)
+    read_terms, through_cell, gate_slopes, through_gates = (
         make(form, element)
-        for make in (
-            make_read_weights, make_kept_gates, _make_through_cell, _make_through_gates,
-            _make_through_norms, _make_leave_sums,
-        )
-    )  # fmt: skip
+        for make in (make_read_terms, _make_through_cell, _make_gate_slopes, _make_through_gates)
+    )
     kept_column, place_of_cell = make_kept_column(element), make_place_of_cell(products)
-    count, numbers = weights_of_gates(form), max(1, products * GATES * NUMBERS)
-    two_sums, gate_sums = make_column_sums(element, 2), make_column_sums(element, count)
-    room_size, by_product = room_for_folds(count), form.by_product
-
-    @device
-    def mean(total, share):
-        # A constant statistic passes nothing on, a NaN neither.
-        return total * share if share > zero else zero
+    sum_up, mean, store_one = (
+        make_column_sums(element, 2),
+        _make_mean(element),
+        make_store_one(element),
+    )
+    room_size, of_gates = room_for_folds(2), GATES * (1 + products)
 
     def kernel(
         z, xp, cell, before, table, offset, gamma_h, gamma_x, gamma_c, beta_c, dy, product, dh, dc,
         dz, dxp, dn, sums, step, steps, rows, later, width, share,
     ):  # fmt: skip
         room = cuda.shared.array(room_size, working)
-        found = cuda.local.array(numbers, working)
-        weights = cuda.local.array(count, working)
+        terms = cuda.local.array(count, working)
         of_cell = cuda.local.array(NUMBERS, working)
-        cell_sums = cuda.local.array(2, working)
-        all_sums = cuda.local.array(count, working)
+        totals = cuda.local.array(2, working)
         unit = cuda.blockIdx.x * LANES + cuda.threadIdx.x % LANES
         # A thread behind the last unit goes along, for the barriers' sake, and has no rows.
-        there = unit < width
-        unit, limit = (unit, rows) if there else (width - 1, 0)
-        source = z, (xp if by_product else z), unit, width, GATES * width
-        kept_gates(found, table, step, steps, width, unit)
-        kept_column(of_cell, 0, table, place_of_cell(step, steps, width) + unit)
-        read_weights(offset, gamma_h, gamma_x, unit, width, weights)
+        unit, limit = (unit, rows) if unit < width else (width - 1, 0)
+        place = step, steps, width, unit
+        read_terms(table, (offset, gamma_h, gamma_x), place, terms)
+        kept_column(table, place_of_cell(step, steps, width) + unit, of_cell)
         gain, bias = load_one(gamma_c, unit), load_one(beta_c, unit)
-        cell_sums[0], cell_sums[1] = zero, zero
+        totals[0], totals[1] = zero, zero
         through_cell(
-            (dy, product, dh, dc, dn, dz, cell), source, found, of_cell, weights, (gain, bias),
-            (unit, width, limit, later), cell_sums,
+            (z, xp, dy, product, dh, dc, dn, dz, cell), terms, of_cell, (gain, bias),
+            (unit, width, limit, later), totals,
         )  # fmt: skip
-        two_sums(cell_sums, room)
-        for n in range(count):
-            all_sums[n] = zero
-        means = mean(cell_sums[0] * gain, share), mean(cell_sums[1] * gain, share)
+        sum_up(totals, room)
+        if limit > 0 and cuda.threadIdx.x < LANES:
+            store_one(sums, of_gates * width + unit, totals[1])
+            store_one(sums, (of_gates + 1) * width + unit, totals[0])
+        means = mean(totals[0] * gain, share), mean(totals[1] * gain, share)
+        gate_slopes(
+            (before, dc, dn, dz, dxp, cell), of_cell, gain, means, (unit, width, limit)
+        )  # fmt: skip
+        cuda.syncthreads()
         through_gates(
-            (before, dc, dn, dz, cell), source, found, of_cell, gain, means, (unit, width, limit),
-            all_sums,
+            (z, xp, dz, dxp, table, gamma_h, gamma_x), sums, (*place, limit), share
         )  # fmt: skip
-        gate_sums(all_sums, room)
-        if there and cuda.threadIdx.x < LANES:
-            leave_sums(sums, all_sums, cell_sums, unit, width)
-        for n in range(count):
-            all_sums[n] = mean(all_sums[n], share)
-        through_norms(dz, dxp, source, found, weights, all_sums, unit, width, limit)
 
     parameters = ("address",) * 18 + ("index",) * 5 + (element.working_name,)
     return Kernel(kernel, parameters, THREADS)

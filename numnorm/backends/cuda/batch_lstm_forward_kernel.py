@@ -16,9 +16,8 @@ from numnorm.backends.cuda.batch_cell_statistics import (
 )
 from numnorm.backends.cuda.batch_lstm_gates import (
     make_gates_of_row,
-    make_kept_gates,
-    make_read_weights,
-    weights_of_gates,
+    make_read_terms,
+    terms_of,
 )
 from numnorm.backends.cuda.cell_norms import NUMBERS, normalized
 from numnorm.backends.cuda.column_teams import LANES, STRIPS, THREADS, WARPS, room_for_folds
@@ -57,7 +56,7 @@ def _make_add_products(element: Element) -> Any:
 def _make_find_products(form: LSTMForm, element: Element) -> Any:
     """Return a device function of the statistics of a block's gates, which it leaves in the table.
 
-    ``find_products(source, limit, tables, place, share, eps, room)``: the tables are that of
+    ``find_products(z, xp, limit, tables, place, share, eps, room)``: the tables are that of
     statistics, and the moments; the place is ``step, steps, width, unit``. Each warp takes one gate
     of one product.
     """
@@ -65,14 +64,13 @@ def _make_find_products(form: LSTMForm, element: Element) -> Any:
     count, working = GATES * normalized_products(form), element.working
 
     @device
-    def find_products(source, limit, tables, place, share, eps, room):
+    def find_products(z, xp, limit, tables, place, share, eps, room):
         found = cuda.local.array(NUMBERS, working)
-        first, second, _, _, span = source
         step, steps, width, unit = place
         table, moments = tables
         n = cuda.threadIdx.x // WARP
         if n < count:
-            column = (first if n < GATES else second), n % GATES * width + unit, span
+            column = (z if n < GATES else xp), n % GATES * width + unit, GATES * width
             squares = statistics(column, limit, found, share, eps, room)
             if limit > 0 and cuda.threadIdx.x % WARP < LANES:
                 at = place_of_gate(n, step, steps, width) + unit
@@ -119,16 +117,12 @@ def make_batch_lstm_forward(form: LSTMForm, element: Element, *, training: bool)
     working, products = element.working, normalized_products(form)
     load_one, store_one, tanh = make_load_one(element), make_store_one(element), tangent(element)
     add_products, place_of_cell = _make_add_products(element), make_place_of_cell(products)
-    find_products, find_cell, kept_gates, gates_of_row, read_weights = (
+    find_products, find_cell, read_terms, gates_of_row = (
         make(form, element)
-        for make in (
-            _make_find_products, _make_find_cell, make_kept_gates, make_gates_of_row,
-            make_read_weights,
-        )
-    )  # fmt: skip
-    kept_column, count = make_kept_column(element), weights_of_gates(form)
-    numbers, room_size = max(1, products * GATES) * NUMBERS, room_for_folds(2)
-    by_product, carries = form.by_product, form.carries_normalized
+        for make in (_make_find_products, _make_find_cell, make_read_terms, make_gates_of_row)
+    )
+    kept_column, count = make_kept_column(element), terms_of(form)
+    by_product, carries, room_size = form.by_product, form.carries_normalized, room_for_folds(2)
     found_now = training and products > 0
 
     def kernel(
@@ -136,28 +130,25 @@ def make_batch_lstm_forward(form: LSTMForm, element: Element, *, training: bool)
         variances, step, steps, rows, width, share, eps, root_eps, to_variance,
     ):  # fmt: skip
         room = cuda.shared.array(room_size, working)
-        found = cuda.local.array(numbers, working)
         of_cell = cuda.local.array(NUMBERS, working)
-        weights = cuda.local.array(count, working)
+        terms = cuda.local.array(count, working)
         gates = cuda.local.array(GATES, working)
         unit = cuda.blockIdx.x * LANES + cuda.threadIdx.x % LANES
         # A thread behind the last unit goes along, for the barriers' sake, and has no rows.
         unit, limit = (unit, rows) if unit < width else (width - 1, 0)
-        source = (z if by_product else xp), xp, unit, width, GATES * width
         tables, place = (table, (means, variances, to_variance)), (step, steps, width, unit)
-        scaling = eps, root_eps
+        products_or_sums, scaling = (z if by_product else xp), (eps, root_eps)
         if not by_product:
             add_products(z, xp, unit, width, limit)
         if found_now:
             if not by_product:
                 cuda.syncthreads()
-            find_products(source, limit, tables, place, share, scaling, room)
+            find_products(products_or_sums, xp, limit, tables, place, share, scaling, room)
             cuda.syncthreads()
-        kept_gates(found, table, step, steps, width, unit)
-        read_weights(offset, gamma_h, gamma_x, unit, width, weights)
+        read_terms(table, (offset, gamma_h, gamma_x), place, terms)
         row = cuda.threadIdx.x // LANES
         while row < limit:
-            gates_of_row(source, row, found, weights, gates)
+            gates_of_row(products_or_sums, xp, row, width, unit, terms, gates)
             here = row * width + unit
             store_one(cell, here, gates[0] * load_one(before, here) + gates[1] * gates[3])
             store_one(h, here, gates[2])
@@ -166,7 +157,7 @@ def make_batch_lstm_forward(form: LSTMForm, element: Element, *, training: bool)
             cuda.syncthreads()  # all threads of a column begin with its first row
             find_cell(cell, limit, of_cell, tables, place, share, scaling, room)
         else:
-            kept_column(of_cell, 0, table, place_of_cell(step, steps, width) + unit)
+            kept_column(table, place_of_cell(step, steps, width) + unit, of_cell)
         gain, bias = load_one(gamma_c, unit), load_one(beta_c, unit)
         row = cuda.threadIdx.x // LANES
         while row < limit:

@@ -6,68 +6,70 @@ from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cuda.activations import make_sigmoid
 from numnorm.backends.cuda.batch_cell_statistics import (
     make_kept_column,
-    make_value,
     normalized_products,
     place_of_gate,
 )
-from numnorm.backends.cuda.cell_norms import normalized
+from numnorm.backends.cuda.cell_norms import NUMBERS
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.lstm_gates import GATES
-from numnorm.backends.cuda.target import device, make_load_one, tangent
+from numnorm.backends.cuda.target import cuda, device, make_load_one, tangent
+
+# What a thread holds of a gate of a product: its scale, its mean, and the factor of what is left.
+_TERMS = 3
 
 
-def weights_of_gates(form: LSTMForm) -> int:
-    """Return how many numbers a unit's gates are made with: biases, and gains of each product."""
-    return GATES * (1 + normalized_products(form))
+def terms_of(form: LSTMForm) -> int:
+    """Return how many terms a unit's gates are made with, the offsets of the gates first."""
+    return GATES * (1 + _TERMS * normalized_products(form))
 
 
-def make_read_weights(form: LSTMForm, element: Element) -> Any:
-    """Return a device function ``read_weights(offset, gamma_h, gamma_x, unit, width, weights)``."""
-    load_one, products = make_load_one(element), normalized_products(form)
+def make_read_terms(form: LSTMForm, element: Element) -> Any:
+    """Return a device function ``read_terms(table, weights, place, terms)`` of a thread's unit.
 
-    @device
-    def read_weights(offset, gamma_h, gamma_x, unit, width, weights):
-        for gate in range(GATES):
-            at = gate * width + unit
-            weights[gate] = load_one(offset, at)
-            if products > 0:
-                weights[GATES + gate] = load_one(gamma_h, at)
-            if products > 1:
-                weights[2 * GATES + gate] = load_one(gamma_x, at)
-
-    return read_weights
-
-
-def make_kept_gates(form: LSTMForm, element: Element) -> Any:
-    """Return a device function of the statistics of a unit's gates, from the table.
-
-    ``kept_gates(found, table, step, steps, width, unit)``.
+    The weights are ``offset, gamma_h, gamma_x``, and the place is ``step, steps, width, unit``.
     """
-    kept_column, count = make_kept_column(element), GATES * normalized_products(form)
+    load_one, kept_column = make_load_one(element), make_kept_column(element)
+    count, working = GATES * normalized_products(form), element.working
 
     @device
-    def kept_gates(found, table, step, steps, width, unit):
+    def read_terms(table, weights, place, terms):
+        found = cuda.local.array(NUMBERS, working)
+        offset, gamma_h, gamma_x = weights
+        step, steps, width, unit = place
+        for gate in range(GATES):
+            terms[gate] = load_one(offset, gate * width + unit)
         for n in range(count):
-            kept_column(found, n, table, place_of_gate(n, step, steps, width) + unit)
+            gate = n % GATES
+            gain = load_one(gamma_h if n < GATES else gamma_x, gate * width + unit)
+            kept_column(table, place_of_gate(n, step, steps, width) + unit, found)
+            at, factor = GATES + n * _TERMS, found[3] * gain
+            terms[at], terms[at + 1], terms[at + 2] = found[0], found[1], factor
+            # What rounding the mean lost is the same in all rows.
+            terms[gate] -= found[2] * factor
 
-    return kept_gates
+    return read_terms
 
 
 def make_gates_of_row(form: LSTMForm, element: Element) -> Any:
-    """Return a device function ``gates_of_row(source, row, found, weights, gates)``."""
-    value, products = make_value(element), normalized_products(form)
+    """Return a device function ``gates_of_row(z, xp, row, width, unit, terms, gates)``."""
+    load_one, products = make_load_one(element), normalized_products(form)
     sigmoid, tanh = make_sigmoid(element), tangent(element)
 
     @device
-    def gates_of_row(source, row, found, weights, gates):
+    def term(value, n, terms):
+        at = GATES + n * _TERMS
+        return (value * terms[at] - terms[at + 1]) * terms[at + 2]
+
+    @device
+    def gates_of_row(z, xp, row, width, unit, terms, gates):
         for gate in range(GATES):
-            total = value(source, row, gate)
+            at = (row * GATES + gate) * width + unit
+            total = load_one(z, at)
             if products > 0:
-                total = normalized(total, found, gate) * weights[GATES + gate]
+                total = term(total, gate, terms)
             if products > 1:
-                other = normalized(value(source, row, GATES + gate), found, GATES + gate)
-                total += other * weights[2 * GATES + gate]
-            total += weights[gate]
+                total += term(load_one(xp, at), GATES + gate, terms)
+            total += terms[gate]
             gates[gate] = tanh(total) if gate == 3 else sigmoid(total)
 
     return gates_of_row
