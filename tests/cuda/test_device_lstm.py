@@ -252,7 +252,6 @@ def test_what_is_not_there_says_so(library):
     calls = {
         "a GRU": lambda: rnn.gru(case.x, gru),
         "an RNN": lambda: rnn.rnn(case.x, elman),
-        "recurrent batch norm": lambda: rnn.lstm(case.x, case.parameters, norm="batch"),
         "stacked": lambda: rnn.stacked(case.x, [case.parameters]),
         "lstm_pack": lambda: rnn.lstm_pack(case.parameters),
     }
