@@ -60,7 +60,8 @@ class RecurrentBatchNorm:
     Parameters
     ----------
     statistics : LSTMStatistics
-        Of any float dtype. In training they are updated in place.
+        Of any float dtype; for arrays of a device on that device, and of their library. In training
+        they are updated in place, which JAX's arrays cannot be.
     training : bool, default True
         Whether to take the statistics of the batch.
     momentum : float, optional
