@@ -264,7 +264,7 @@ def make_batch_lstm_backward(form: LSTMForm, element: Element) -> Kernel:
         gate_slopes(
             (before, dc, dn, dz, dxp, cell), of_cell, gain, means, (unit, width, limit)
         )  # fmt: skip
-        cuda.syncthreads()
+        cuda.syncthreads()  # a warp reads the slopes of other threads
         through_gates(
             (z, xp, dz, dxp, table, gamma_h, gamma_x), sums, (*place, limit), share
         )  # fmt: skip

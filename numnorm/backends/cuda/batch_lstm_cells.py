@@ -6,6 +6,7 @@ step. What is between two of them is one kernel, statistics included.
 
 import functools
 import itertools
+import math
 from typing import Any, NamedTuple, cast
 
 from numnorm.arguments import Shape
@@ -173,7 +174,7 @@ def _run_forward(
     at, products, before = StepArrays(x, *arrays, carried), [], 0
     others, of_all = _addresses(x, *weights.others), _addresses(x, *table[:3])
     ddof = next((of_place.ddof for of_place in running.values()), 0)
-    numbers, blocks = (eps, eps**0.5), blocks_for(units)
+    numbers, blocks = (eps, math.sqrt(eps)), blocks_for(units)
     for t, (start, count) in enumerate(
         zip(steps.starts.tolist(), steps.counts.tolist(), strict=True)
     ):

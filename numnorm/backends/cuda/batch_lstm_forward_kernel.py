@@ -142,9 +142,9 @@ def make_batch_lstm_forward(form: LSTMForm, element: Element, *, training: bool)
             add_products(z, xp, unit, width, limit)
         if found_now:
             if not by_product:
-                cuda.syncthreads()
+                cuda.syncthreads()  # a warp reads the sums of other threads
             find_products(products_or_sums, xp, limit, tables, place, share, scaling, room)
-            cuda.syncthreads()
+            cuda.syncthreads()  # from here on every thread has all gates of its unit
         read_terms(table, (offset, gamma_h, gamma_x), place, terms)
         row = cuda.threadIdx.x // LANES
         while row < limit:
