@@ -2,6 +2,7 @@
 
 import itertools
 
+import fake_libraries
 import ml_dtypes
 import numpy as np
 import pytest
@@ -83,6 +84,16 @@ def test_many_sequences_and_units(imported, variant, order):
     lengths = [1 + (i % 17 > 0) for i in range(35)]
     found = case.to(imported("torch").take, "float64").run(lengths=lengths)
     assert_same(found, case.run(lengths=lengths), "float64")
+
+
+def test_whatever_new_memory_holds(imported, monkeypatch, order):
+    # NaN in it would be taken for squares that left the range, and be read again.
+    monkeypatch.setattr(
+        fake_libraries, "poisoned", lambda *like: fake_libraries.filled(like[0], 9.0, like[1])
+    )
+    case = Case("batch", time=1, batch=35)
+    found = case.to(imported("torch").take, "float32").run()
+    assert_same(found, case.run(), "float32")
 
 
 @pytest.mark.parametrize("training", [None, True, False], ids=["batch", "training", "inference"])
