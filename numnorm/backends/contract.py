@@ -121,6 +121,13 @@ class LSTMForm(NamedTuple):
     carries_normalized: bool
     zoneout: bool = False
 
+    def places(self, hidden: int) -> dict[str, int]:
+        """Return where there is a norm, as the parameters are named, and of how many features."""
+        found = {"x": 4 * hidden} if self.by_product else {}
+        if self.gates is not None:
+            found["h"] = 4 * hidden
+        return found | {"c": hidden}
+
     @property
     def name(self) -> str:
         """Names the compiled kernels in the cache."""
@@ -213,6 +220,31 @@ class Steps(NamedTuple):
     counts: Any
 
 
+class RunningSteps(NamedTuple):
+    """The running statistics of one place in a cell, a row a step, and what a call does with them.
+
+    Attributes
+    ----------
+    mean, variance : array (S, features)
+        As `step_statistics` returned them.
+    training : bool
+        Whether they are updated; else they are read, and beyond their last step those of the last.
+    share : float
+        What a new batch gets.
+    ddof : int
+        1 where the variance is unbiased.
+    first : int
+        The step that the first one of the call is.
+    """
+
+    mean: Any
+    variance: Any
+    training: bool
+    share: float
+    ddof: int
+    first: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequenceLayout:
     """Which rows a batch of sequences of any lengths is: step by step, the longer ones first.
@@ -279,6 +311,12 @@ class Backend(Protocol):
 
     def update_running(self, running: Any, new: Any, share: float) -> None:
         """Move running statistics towards those of a new batch by its share."""
+
+    def step_statistics(self, name: str, value: Any, x: Any, update: bool) -> Any:
+        """Return running statistics of any shape for x: the caller's own if they are updated."""
+
+    def share_memory(self, one: Any, other: Any) -> bool:
+        """Return whether two arrays of `step_statistics` share memory."""
 
     def row_forward(
         self,
@@ -364,18 +402,6 @@ class Backend(Protocol):
         out: Any,
     ) -> tuple[Any, Any, Any]:
         """Return dx, dgamma, dbeta."""
-
-    def matrix_panels(self, matrix: Any) -> Any:
-        """Return a matrix of a working dtype as `matrix_product` takes it on the right."""
-
-    def matrix_product(self, a: Any, panels: Any, width: int) -> Any:
-        """Return the product with a matrix of so many columns, given as panels.
-
-        No row of it depends on another.
-        """
-
-    def transposed_matrix_product(self, a: Any, b: Any) -> Any:
-        """Return ``a.T @ b``."""
 
     def companion(self, name: str, value: Any, x: Any) -> Any:
         """Return an array of a supported float dtype that must lie where x does."""
@@ -501,3 +527,22 @@ class Backend(Protocol):
 
         `dstates` become those of the first ones.
         """
+
+    def batch_cell_forward(
+        self,
+        form: LSTMForm,
+        eps: float,
+        x: Any,
+        steps: Steps,
+        given: Any,
+        states: tuple[Any, ...],
+        running: dict[str, RunningSteps],
+    ) -> tuple[tuple[Any, ...], Any]:
+        """Return what `cell_forward` does, the history of both states whole, with batch norm.
+
+        All sequences that have a step are normalized together. The parameters are in the dtype of
+        x; of running statistics there are those of every place of the form, or none.
+        """
+
+    def batch_cell_backward(self, saved: Any, dy: Any, dstates: tuple[Any, ...]) -> CellGradients:
+        """Return what `cell_backward` does, from what `batch_cell_forward` has saved."""

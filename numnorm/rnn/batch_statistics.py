@@ -7,21 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import (
-    as_plain_array,
     brief,
     check_choice,
     check_dtype,
     check_flag,
-    check_float,
     check_integer,
     check_number,
     check_shape,
 )
-from numnorm.backends.contract import Backend, LSTMForm
+from numnorm.backends.contract import Backend, LSTMForm, RunningSteps, Steps
 from numnorm.norms.batch import new_share
 from numnorm.rnn.forms import lstm_form
-
-Array = np.ndarray[Any, Any]
 
 
 class LSTMStatistics(NamedTuple):
@@ -64,7 +60,8 @@ class RecurrentBatchNorm:
     Parameters
     ----------
     statistics : LSTMStatistics
-        Of any float dtype. In training they are updated in place.
+        Of any float dtype; for arrays of a device on that device, and of their library. In training
+        they are updated in place, which JAX's arrays cannot be.
     training : bool, default True
         Whether to take the statistics of the batch.
     momentum : float, optional
@@ -148,60 +145,16 @@ def lstm_statistics_init(
     steps, hidden = check_integer("steps", steps, 1), check_integer("hidden", hidden, 1)
     arrays, dtype = {}, check_dtype(dtype)
     form: Any = lstm_form("batch", variant).cell
-    for place, size in places(form, hidden).items():
+    for place, size in form.places(hidden).items():
         arrays[f"mean_{place}"] = np.zeros((steps, size), dtype)
         arrays[f"var_{place}"] = np.ones((steps, size), dtype)
     return LSTMStatistics(**arrays)
 
 
-def places(form: LSTMForm, hidden: int) -> dict[str, int]:
-    """Return where a form has a norm, as the parameters are named, and of how many features."""
-    found = {"x": 4 * hidden} if form.by_product else {}
-    if form.gates is not None:
-        found["h"] = 4 * hidden
-    return found | {"c": hidden}
-
-
-class Running(NamedTuple):
-    """The running statistics of one place, and what a call does with them.
-
-    Attributes
-    ----------
-    mean, variance : array (S, features)
-    training : bool
-        Whether they are updated; else they are read.
-    share : float
-        What a new batch gets.
-    ddof : int
-        1 where the variance is unbiased.
-    first : int
-        The step that the first one of the call is.
-    """
-
-    mean: Array
-    variance: Array
-    training: bool
-    share: float
-    ddof: int
-    first: int
-
-    def read(self, t: int) -> tuple[Array, Array]:
-        """Return mean and variance for a step of the call."""
-        row = min(self.first + t, self.mean.shape[0] - 1)
-        return self.mean[row], self.variance[row]
-
-    def update(self, t: int, count: int, mean: Array, m2: Array, backend: Backend) -> None:
-        """Move the statistics of a step of the call, if it has some and there is a variance."""
-        row = self.first + t
-        if row < self.mean.shape[0] and count > 1:
-            backend.update_running(self.mean[row], mean, self.share)
-            backend.update_running(self.variance[row], m2 / (count - self.ddof), self.share)
-
-
 def running_statistics(
-    norm: RecurrentBatchNorm, form: LSTMForm, hidden: int, backend: Backend
-) -> dict[str, Running]:
-    """Return the running statistics of each place, checked, as the call will use them."""
+    norm: RecurrentBatchNorm, form: LSTMForm, hidden: int, steps: Steps, x: Any, backend: Backend
+) -> dict[str, RunningSteps]:
+    """Return the running statistics of each place, checked, as the call will use them for x."""
     training = check_flag("norm.training", norm.training)
     if isinstance(norm.momentum, str):
         raise ValueError(f"norm.momentum must be a number or None, got {brief(norm.momentum)}")
@@ -213,24 +166,30 @@ def running_statistics(
     if norm.unbiased is not None:
         unbiased = check_flag("norm.unbiased", norm.unbiased)
     first = check_integer("norm.first_step", norm.first_step, 0)
-    sizes = places(form, hidden)
-    arrays = _checked(norm.statistics, sizes, backend if training else None)
+    sizes = form.places(hidden)
+    arrays = _checked(norm.statistics, sizes, training, x, backend)
+    if training and steps.counts.size and steps.counts[0] == 1:
+        raise ValueError(
+            "x must have at least 2 sequences that have a step to update norm.statistics, got 1"
+        )
     return {
-        place: Running(
+        place: RunningSteps(
             arrays[f"mean_{place}"], arrays[f"var_{place}"], training, share, int(unbiased), first
         )
         for place in sizes
     }
 
 
-def _checked(statistics: Any, sizes: dict[str, int], updating: Backend | None) -> dict[str, Array]:
-    """Return the statistics as arrays: the caller's own if a backend will update them."""
+def _checked(
+    statistics: Any, sizes: dict[str, int], update: bool, x: Any, backend: Backend
+) -> dict[str, Any]:
+    """Return the statistics as the backend's arrays: the caller's own if it will update them."""
     if not isinstance(statistics, LSTMStatistics):
         raise TypeError(
             f"norm.statistics must be an LSTMStatistics, got an object of type "
             f"{type(statistics).__name__}"
         )
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Any] = {}
     steps = None
     for field, value in statistics._asdict().items():
         name, size = f"norm.statistics.{field}", sizes.get(field[-1])
@@ -238,20 +197,17 @@ def _checked(statistics: Any, sizes: dict[str, int], updating: Backend | None) -
             if value is not None:
                 raise ValueError(f"{name} must be None, as this variant does not use it")
             continue
-        if updating is not None:
-            updating.check_updatable(name, value)
-        array = arrays[field] = as_plain_array(name, value)
+        array = arrays[field] = backend.step_statistics(name, value, x, update)
         if steps is None:
-            if array.ndim != 2 or array.shape[0] == 0:
+            if len(array.shape) != 2 or array.shape[0] == 0:
                 raise ValueError(
                     f"{name} must have shape (S, {size}) with S at least 1, got {array.shape}"
                 )
             steps = array.shape[0]
         check_shape(name, array.shape, (steps, size), "that of the steps and units")
-        check_float(name, array.dtype)
-    if updating is not None:
+    if update:
         for (one, first), (other, second) in itertools.combinations(arrays.items(), 2):
-            if np.shares_memory(first, second):
+            if backend.share_memory(first, second):
                 raise ValueError(
                     f"norm.statistics.{other} must not share memory with {one}, got such an array"
                 )

@@ -177,11 +177,11 @@ def lstm(
     of batch norm, when they are those of the batch. In half precision a call rounds the states
     that it returns: there many calls differ from one.
 
-    Arrays of a CUDA device are taken too, all of them of one library and on one device, for every
-    `norm` but "batch"; `lengths` lie on the host. The products are those of that library, of CuPy
-    for Numba's arrays, and may round a row of one batch otherwise than that of another: on a device
-    the last bits of a sequence's result may depend on what is beside it, and on how its steps are
-    divided among calls.
+    Arrays of a CUDA device are taken too, all of them of one library and on one device, those of
+    running statistics included; `lengths` lie on the host. The products are those of that library,
+    of CuPy for Numba's arrays, and may round a row of one batch otherwise than that of another: on
+    a device the last bits of a sequence's result may depend on what is beside it, and on how its
+    steps are divided among calls.
 
     With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
     or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws

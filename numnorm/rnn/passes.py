@@ -16,7 +16,7 @@ from numnorm.arguments import (
 )
 from numnorm.backends import backend_for
 from numnorm.backends.contract import LSTMForm, Scaling, SequenceLayout, scaling_by
-from numnorm.rnn.batch_normalized import batch_lstm_backward, batch_lstm_forward
+from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
 from numnorm.rnn.forms import Form, with_zoneout
 from numnorm.rnn.parameters import Kind, checked, named
 from numnorm.rnn.sequences import sequence_layout
@@ -78,10 +78,6 @@ def forward(
 ) -> tuple[Any, list[Any], Any]:
     """Return y, the last states, and what `backward` needs; of a single step, x is (B, I)."""
     backend, x = backend_for(x, "x")
-    if form.batch and not isinstance(x, np.ndarray):
-        raise NotImplementedError(
-            "recurrent batch norm is not there yet for arrays of a CUDA device: bring x to the host"
-        )
     time, batch, batch_first = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
     dtype, scaling = x.dtype, scaling_by(eps)
@@ -99,8 +95,11 @@ def forward(
     keeps = _keeps(shares, options.rng, layout, shape[1], x, backend)
     ordered = tuple(backend.ordered(s, layout) for s in first)
     if form.batch:
-        history, kept = batch_lstm_forward(
-            cast(LSTMForm, form.cell), form.batch, eps, x, layout.steps, ready, ordered
+        cell, running = cast(LSTMForm, form.cell), {}
+        if isinstance(form.batch, RecurrentBatchNorm):
+            running = running_statistics(form.batch, cell, shape[1], layout.steps, x, backend)
+        history, kept = backend.batch_cell_forward(
+            cell, eps, x, layout.steps, ready, ordered, running
         )
     else:
         history, kept = backend.cell_forward(
@@ -233,7 +232,7 @@ def backward(
     ]
     ordered = tuple(backend.ordered(s, layout) for s in last)
     if saved.form.batch:
-        found = batch_lstm_backward(saved.kept, rows, ordered)
+        found = backend.batch_cell_backward(saved.kept, rows, ordered)
     else:
         found = backend.cell_backward(
             saved.form.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,

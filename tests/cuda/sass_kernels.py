@@ -280,6 +280,27 @@ def layer_kernels():
         yield f"layers added {name}", between.make_added(ELEMENTS[name])
 
 
+def batch_norm_cell_kernels():
+    """The kernels of one step of an LSTM with batch norm, and of the statistics it is given."""
+    from numnorm.backends.cuda.batch_lstm_backward_kernel import make_batch_lstm_backward
+    from numnorm.backends.cuda.batch_lstm_forward_kernel import make_batch_lstm_forward
+    from numnorm.backends.cuda.elements import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.given_statistics_kernel import make_given_statistics
+    from numnorm.norms.affine import AFFINE
+    from numnorm.rnn.forms import lstm_form
+
+    cases = [(FLOAT32, v) for v in ("paper", "normalized_cell", "per_gate", "cell_only")]
+    for element, variant in (*cases, (FLOAT64, "paper")):
+        form, what = lstm_form("batch", variant).cell, f"batch {variant} {element.name}"
+        for training in (True, False):
+            kernel = make_batch_lstm_forward(form, element, training=training)
+            yield f"LSTM forward {what}, {'training' if training else 'inference'}", kernel
+        yield f"LSTM backward {what}", make_batch_lstm_backward(form, element)
+    for of in (FLOAT32, ELEMENTS["float16"]):
+        kernel = make_given_statistics(AFFINE, FLOAT32, of, of)
+        yield f"statistics of a step, {of.name} by float64", kernel
+
+
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
     from numnorm.backends.cuda import channel_statistics_kernels as statistics
@@ -313,6 +334,7 @@ FAMILIES = (
     gru_kernels,
     plain_cell_kernels,
     layer_kernels,
+    batch_norm_cell_kernels,
 )
 
 

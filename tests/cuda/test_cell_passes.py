@@ -9,7 +9,7 @@ import pytest
 from fake_libraries import cupy
 from test_lstm_kernels import assert_close
 
-from numnorm.backends.contract import RNNForm, scaling_by
+from numnorm.backends.contract import scaling_by
 from numnorm.backends.cuda import arrays
 from numnorm.backends.cuda import cells as device
 from numnorm.rnn.forms import gru_form, lstm_form

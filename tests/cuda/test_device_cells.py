@@ -291,12 +291,6 @@ def test_host_and_device_do_not_mix(library):
             call()
 
 
-def test_what_is_not_there_says_so(library):
-    case = Case().to(library.take, "float32")
-    with pytest.raises(NotImplementedError, match="recurrent batch norm is not there yet"):
-        rnn.lstm(case.x, case.parameters, norm="batch")
-
-
 def test_shapes_are_checked(library):
     case = Case().to(library.take, "float32")
     wrong = case.parameters._replace(bias=library.take(np.zeros(19, np.float32)))

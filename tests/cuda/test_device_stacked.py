@@ -226,8 +226,6 @@ def test_what_is_refused_draws_nothing(products):  # noqa: F811
     x, layers, _ = taken(products, "float32", *problem())
     rng = np.random.default_rng(0)
     before = rng.bit_generator.state
-    with pytest.raises(NotImplementedError, match="recurrent batch norm is not there yet"):
-        rnn.stacked(x, [layers[0][0]], norm="batch", dropout=0.5, rng=rng)
     (wrong,) = taken(products, "float32", lstm(UNITS + 1, 0))
     with pytest.raises(ValueError, match=r"layers\[2\]: weight_x must have"):
         rnn.stacked(x, [*layers[:2], wrong], dropout=0.5, rng=rng)

@@ -6,6 +6,7 @@ from typing import Any
 
 _HOMES = {
     "arrays": ("as_float_array",),
+    "batch_lstm_cells": ("batch_cell_backward", "batch_cell_forward"),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
     "between_layers": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
     "cell_packs": ("check_packed", "copied_parameter", "packed_like"),
@@ -17,7 +18,6 @@ _HOMES = {
         "streamed_moments",
         "variance",
     ),
-    "matrices": ("matrix_panels", "matrix_product", "transposed_matrix_product"),
     "rows": ("row_backward", "row_forward"),
     "sequences": (
         "cell_keep",
@@ -36,6 +36,8 @@ _HOMES = {
         "reciprocal_deviation",
         "running_statistics",
         "saved",
+        "share_memory",
+        "step_statistics",
         "update_running",
     ),
 }

@@ -1,4 +1,4 @@
-"""Products of matrices for loops outside of this backend: memory and storage found here."""
+"""Products of matrices for loops that are not compiled: memory and storage found here."""
 
 import numpy as np
 

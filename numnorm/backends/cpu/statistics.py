@@ -71,6 +71,18 @@ def _float_array(name: str, value: Any) -> Array:
     return array
 
 
+def step_statistics(name: str, value: Any, x: Array, update: bool) -> Array:
+    """Return running statistics of any shape: the caller's own array if they will be updated."""
+    if update:
+        check_updatable(name, value)
+    return _float_array(name, value)
+
+
+def share_memory(one: Array, other: Array) -> bool:
+    """Return whether two arrays share memory."""
+    return np.shares_memory(one, other)
+
+
 def check_updatable(name: str, array: Any) -> None:
     """Raise unless running statistics can be updated in place."""
     if not isinstance(array, np.ndarray):

@@ -1,13 +1,11 @@
 """Device arrays, and kernels for CUDA. Each part is imported when it is first used."""
 
 import importlib
-from collections.abc import Callable
 from typing import Any
-
-from numnorm.backends.contract import Backend
 
 _HOMES = {
     "arrays": ("as_float_array",),
+    "batch_lstm_cells": ("batch_cell_backward", "batch_cell_forward"),
     "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
     "between_layers": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
     "cell_packs": ("check_packed", "copied_parameter", "packed_like"),
@@ -32,23 +30,20 @@ _HOMES = {
         "reciprocal_deviation",
         "running_statistics",
         "saved",
+        "share_memory",
+        "step_statistics",
         "update_running",
     ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_OFFERED = tuple(name for name in vars(Backend) if not name.startswith("_"))
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OFFERED:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = _found(name) if name in _HOME_OF else _missing(name)
+    found = getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)
     globals()[name] = found
     return found
-
-
-def _found(name: str) -> Any:
-    return getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)
 
 
 def part(module: str, wanted: str) -> Any:
@@ -59,12 +54,3 @@ def part(module: str, wanted: str) -> Any:
         raise ImportError(
             f"{wanted} need numba-cuda: pip install 'numnorm[cu13]', or 'numnorm[cu12]' for CUDA 12"
         ) from error
-
-
-def _missing(name: str) -> Callable[..., Any]:
-    def not_there_yet(*arguments: Any, **options: Any) -> Any:
-        raise NotImplementedError(
-            f"{name} is not there yet for arrays of a CUDA device: bring them to the host"
-        )
-
-    return not_there_yet

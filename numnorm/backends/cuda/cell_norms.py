@@ -140,7 +140,7 @@ def _make_rescale(element: Element, shape: RowShape, parts: Parts) -> Any:
         make_team_largest_of(element, shape.team, count),
         make_power_of_two(element),
     )
-    is_poor, working = _make_is_poor(element), element.working
+    is_poor, working = make_is_poor(element), element.working
     infinity, half = constant(element, float("inf")), room_for_parts(count, shape)
 
     @device
@@ -160,7 +160,7 @@ def _make_rescale(element: Element, shape: RowShape, parts: Parts) -> Any:
 
 
 @functools.cache
-def _make_is_poor(element: Element) -> Any:
+def make_is_poor(element: Element) -> Any:
     """Return a device function: whether squares are too small or too large for their digits."""
     smallest = constant(element, element.smallest_variance)
     infinity = constant(element, float("inf"))
@@ -184,7 +184,7 @@ def make_cell_statistics(formula: Formula, element: Element, shape: RowShape, pa
     room has `ROOMS` times `room_for_parts`. All threads of a block take part.
     """
     spread = _make_spread(formula, element, shape, parts)
-    rescale, is_poor = _make_rescale(element, shape, parts), _make_is_poor(element)
+    rescale, is_poor = _make_rescale(element, shape, parts), make_is_poor(element)
     inverse_deviation = make_inverse_deviation(element)
     # Wider teams agree, as they have the same sums; others of a warp go along.
     any_of = make_team_largest(element, WARP) if shape.team < WARP else device(lambda v, room: v)

@@ -1,5 +1,8 @@
 """The stored statistics of channels and weight vectors: a number each, in float64."""
 
+import functools
+from typing import Any
+
 from numnorm.backends.cuda.elements import FLOAT64, Element
 from numnorm.backends.cuda.target import (
     Kernel,
@@ -38,6 +41,24 @@ def make_reciprocal(of: Element) -> Kernel:
     return Kernel(kernel, ("address",) * 2 + ("index",), _THREADS)
 
 
+@functools.cache
+def make_inverse_root() -> Any:
+    """Return a device function ``inverse_root(variance, eps)``, of float64.
+
+    It is 1 / sqrt(variance + eps): 0 for a division by 0, and NaN outside the range of float64.
+    """
+    inverse, root = reciprocal_of(FLOAT64), square_root(FLOAT64)
+
+    @device
+    def inverse_root(variance, eps):
+        total = variance + eps
+        lost = total == _INFINITY or (variance > _ZERO and total < _SMALLEST_VARIANCE)
+        found = _NAN if lost else inverse(root(total))
+        return _ZERO if total == _ZERO else found
+
+    return inverse_root
+
+
 def make_reciprocal_deviation(of: Element) -> Kernel:
     """Return the kernel of 1 / sqrt(variance + eps).
 
@@ -46,16 +67,12 @@ def make_reciprocal_deviation(of: Element) -> Kernel:
     the variance is still to be multiplied, and ``eps``.
     """
     load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
-    inverse, root = reciprocal_of(FLOAT64), square_root(FLOAT64)
+    inverse_root = make_inverse_root()
 
     def kernel(variance, result, count, factor, eps):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
-            squares = kind(load(variance, i)) * factor
-            total = squares + eps
-            lost = total == _INFINITY or (squares > _ZERO and total < _SMALLEST_VARIANCE)
-            found = _NAN if lost else inverse(root(total))
-            store(result, i, _ZERO if total == _ZERO else found)
+            store(result, i, inverse_root(kind(load(variance, i)) * factor, eps))
 
     return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
 

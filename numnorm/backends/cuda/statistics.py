@@ -167,6 +167,21 @@ def running_statistics(
     return found[0], found[1]
 
 
+def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> DeviceArray:
+    """Return running statistics of any shape: the caller's own array if they will be updated."""
+    array = as_companion(name, value, x)
+    if update:
+        check_updatable(name, value)
+        return array
+    with on_device_of(x):
+        return dataclasses.replace(array, array=x.owner.contiguous(array.array))
+
+
+def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
+    """Return whether two arrays share memory."""
+    return overlap(one.owner, one.array, other.array)
+
+
 def update_running(running: DeviceArray, new: Statistic, share: float) -> None:
     """Move running statistics towards those of a new batch by its share."""
     owner = running.owner

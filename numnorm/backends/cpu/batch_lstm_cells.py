@@ -1,6 +1,6 @@
 """LSTM with batch norm: all sequences meet at each step, so that it is a loop over steps.
 
-The products, the norms and the sums are a backend's, the gates NumPy's.
+The products, the norms and the sums are those of our kernels, the gates NumPy's.
 """
 
 import dataclasses
@@ -10,12 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import column_layout
-from numnorm.backends import backend_for
-from numnorm.backends.contract import Backend, CellGradients, Detached, LSTMForm, Steps
-from numnorm.rnn.batch_statistics import RecurrentBatchNorm, Running, places, running_statistics
-from numnorm.rnn.parameters import LSTMParameters
+from numnorm.backends.contract import CellGradients, Detached, LSTMForm, RunningSteps, Steps
+from numnorm.backends.cpu.arrays import Array
+from numnorm.backends.cpu.columns import column_backward, column_forward, column_moments
+from numnorm.backends.cpu.matrices import matrix_panels, matrix_product, transposed_matrix_product
+from numnorm.backends.cpu.statistics import reciprocal_deviation, update_running
 
-Array = np.ndarray[Any, Any]
+
+def _update(running: RunningSteps, t: int, count: int, mean: Array, m2: Array) -> None:
+    """Move the statistics of a step of the call, if it has some and there is a variance."""
+    row = running.first + t
+    if row < running.mean.shape[0] and count > 1:
+        update_running(running.mean[row], mean, running.share)
+        update_running(running.variance[row], m2 / (count - running.ddof), running.share)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,15 +33,14 @@ class _Place:
     ----------
     gamma, beta : array
         The first in float64, as its gradient is of its dtype, and summed over steps.
-    running : Running or None
+    running : RunningSteps or None
     mean, rstd : array (steps, features) of float64
     """
 
-    backend: Backend
     gamma: Array
     beta: Array
     eps: float
-    running: Running | None
+    running: RunningSteps | None
     mean: Array
     rstd: Array
 
@@ -45,30 +51,27 @@ class _Place:
     def take(self, t: int, x: Array) -> Array:
         """Return the norm of the rows of a step, by statistics that are found now."""
         if self.running is not None and self._constant:
-            self.mean[t], variance = self.running.read(t)
+            row = min(self.running.first + t, self.running.mean.shape[0] - 1)
+            self.mean[t], variance = self.running.mean[row], self.running.variance[row]
         else:
-            moments = self.backend.column_moments(x, column_layout(x.shape, 1))
-            count, self.mean[t], m2 = moments
+            count, mean, m2 = column_moments(x, column_layout(x.shape, 1))
+            self.mean[t] = mean
             variance = m2 / count
             if self.running is not None:
-                self.running.update(t, *moments, self.backend)
-        self.rstd[t] = self.backend.reciprocal_deviation(variance, self.eps)
+                _update(self.running, t, count, mean, m2)
+        self.rstd[t] = reciprocal_deviation(variance, self.eps)
         return self.again(t, x)
 
     def again(self, t: int, x: Array) -> Array:
         """Return it by the statistics that were found."""
         layout = column_layout(x.shape, 1)
-        statistics = self.mean[t], self.rstd[t]
-        result: Array = self.backend.column_forward(
-            x, *statistics, self.gamma, self.beta, layout, None
-        )
-        return result
+        return column_forward(x, self.mean[t], self.rstd[t], self.gamma, self.beta, layout, None)
 
     def backward(self, t: int, dy: Array, x: Array, dgamma: Array) -> tuple[Array, Array]:
         """Return the gradients of x and beta; that of gamma is added to the one given."""
         detached = Detached(mean=self._constant, scale=self._constant)
         layout = column_layout(x.shape, 1)
-        dx, of_gamma, of_beta = self.backend.column_backward(
+        dx, of_gamma, of_beta = column_backward(
             dy, x, self.mean[t], self.rstd[t], self.gamma, layout, detached, None
         )
         dgamma += of_gamma
@@ -90,12 +93,11 @@ class _Saved(NamedTuple):
         The cell as each step was handed it, and the states; first those given.
     """
 
-    backend: Backend
     form: LSTMForm
     norms: dict[str, _Place]
     x: Array
     steps: Steps
-    given: LSTMParameters
+    given: Any
     offset: Array
     z: Array
     xp: Array | None
@@ -104,38 +106,34 @@ class _Saved(NamedTuple):
     state: Array
 
 
-def batch_lstm_forward(
+def batch_cell_forward(
     form: LSTMForm,
-    norm: Any,
     eps: float,
-    x_rows: Array,
+    x: Array,
     steps: Steps,
-    given: LSTMParameters,
+    given: Any,
     states: tuple[Array, ...],
+    running: dict[str, RunningSteps],
 ) -> tuple[tuple[Array, Array], Any]:
-    """Return all states and cells, those given first, and what the backward pass needs.
-
-    `norm` is "batch" or a `RecurrentBatchNorm`; the parameters are in the dtype of x.
-    """
-    backend, x = backend_for(x_rows, "x")
+    """Return all states and cells, those given first, and what the backward pass needs."""
     h, c = states
     rows, (batch, hidden) = x.shape[0], h.shape
     offset = _sum_of_biases(given)
-    norms = _norms(form, norm, eps, backend, given, offset, steps)
-    xp = backend.matrix_product(x, backend.matrix_panels(given.weight_x.T), 4 * hidden)
-    panels = backend.matrix_panels(given.weight_h.T)
+    norms = _norms(form, eps, given, offset, steps, running)
+    xp = matrix_product(x, matrix_panels(given.weight_x.T), 4 * hidden)
+    panels = matrix_panels(given.weight_h.T)
     # Where no norm is taken of each product, those with the state are added to those with x.
     z = np.empty_like(xp) if form.by_product else xp
     cell = np.empty((rows, hidden), x.dtype)
     state, carried = (np.empty((batch + rows, hidden), x.dtype) for _ in range(2))
     state[:batch], carried[:batch] = h, c
     saved = _Saved(
-        backend, form, norms, x, steps, given, offset, z, xp if form.by_product else None,
-        cell, carried, state,
+        form, norms, x, steps, given, offset, z, xp if form.by_product else None, cell, carried,
+        state,
     )  # fmt: skip
     with np.errstate(all="ignore"):
         for t, now, before in _steps(steps, batch):
-            of_h = backend.matrix_product(state[before], panels, 4 * hidden)
+            of_h = matrix_product(state[before], panels, 4 * hidden)
             if form.by_product:
                 z[now] = of_h
             else:
@@ -151,22 +149,14 @@ def batch_lstm_forward(
 
 def _norms(
     form: LSTMForm,
-    norm: Any,
     eps: float,
-    backend: Backend,
-    given: LSTMParameters,
+    given: Any,
     offset: Array,
     steps: Steps,
+    running: dict[str, RunningSteps],
 ) -> dict[str, _Place]:
     """Return the norm of each place; what is added to the gates is a bias of one of them."""
     hidden = given.weight_h.shape[1]
-    running: dict[str, Running] = {}
-    if isinstance(norm, RecurrentBatchNorm):
-        running = running_statistics(norm, form, hidden, backend)
-        if norm.training and steps.counts.size and steps.counts[0] == 1:
-            raise ValueError(
-                "x must have at least 2 sequences that have a step to update norm.statistics, got 1"
-            )
     gammas = {"x": given.gamma_x, "h": given.gamma_h, "c": given.gamma_c}
     # Where there is nothing to add it is 0, so that all norms share their compiled code.
     beta_c = np.zeros(hidden, offset.dtype) if given.beta_c is None else given.beta_c
@@ -174,18 +164,17 @@ def _norms(
     count = steps.counts.size
     return {
         place: _Place(
-            backend,
             np.ones(size) if gammas[place] is None else gammas[place].astype(np.float64),
             betas[place],
             eps,
             running.get(place),
             *np.empty((2, count, size)),
         )
-        for place, size in places(form, hidden).items()
+        for place, size in form.places(hidden).items()
     }
 
 
-def _sum_of_biases(given: LSTMParameters) -> Array:
+def _sum_of_biases(given: Any) -> Array:
     """Return what is added to the gates."""
     total = np.zeros(given.weight_h.shape[0])
     for value in (given.bias, given.beta_x, given.beta_h):
@@ -225,15 +214,12 @@ def _sigmoid(x: Array) -> Array:
     return result
 
 
-def batch_lstm_backward(saved: Any, dy_rows: Array, dstates: tuple[Array, ...]) -> CellGradients:
-    """Return all gradients, from those of every state, the last state and the last cell.
-
-    `dstates` become those of the first ones.
-    """
-    backend, norms, given = saved.backend, saved.norms, saved.given
+def batch_cell_backward(saved: Any, dy: Array, dstates: tuple[Array, ...]) -> CellGradients:
+    """Return all gradients, from those of every state, the last state and the last cell."""
+    norms, given = saved.norms, saved.given
     dh, dc = dstates
     (batch, hidden), inputs = dh.shape, given.weight_x.shape[1]
-    panels = backend.matrix_panels(given.weight_h)
+    panels = matrix_panels(given.weight_h)
     dz = np.empty_like(saved.z)
     dxp = np.empty_like(saved.z) if saved.form.by_product else dz
     sums = {"bias": np.zeros(4 * hidden), "beta_c": np.zeros(hidden)}
@@ -242,7 +228,7 @@ def batch_lstm_backward(saved: Any, dy_rows: Array, dstates: tuple[Array, ...]) 
     with np.errstate(all="ignore"):
         for t, now, before in reversed(steps):
             alive = slice(0, now.stop - now.start)
-            dstate = dh[alive] + dy_rows[now]
+            dstate = dh[alive] + dy[now]
             entering, dc[alive] = _through_cell(saved, t, now, before, dstate, dc[alive], sums)
             sums["bias"] += entering.sum(axis=0, dtype=np.float64)
             for place, products, gradient in (("h", saved.z, dz), ("x", saved.xp, dxp)):
@@ -251,11 +237,11 @@ def batch_lstm_backward(saved: Any, dy_rows: Array, dstates: tuple[Array, ...]) 
                     gradient[now], _ = norms[place].backward(t, entering, products[now], of_gamma)
                 elif place == "h":
                     gradient[now] = entering
-            dh[alive] = backend.matrix_product(dz[now], panels, hidden)
+            dh[alive] = matrix_product(dz[now], panels, hidden)
     states = np.concatenate([saved.state[:0], *(saved.state[before] for _, _, before in steps)])
-    sums["weight_x"] = backend.transposed_matrix_product(dxp, saved.x)
-    sums["weight_h"] = backend.transposed_matrix_product(dz, states)
-    dx = backend.matrix_product(dxp, backend.matrix_panels(given.weight_x), inputs)
+    sums["weight_x"] = transposed_matrix_product(dxp, saved.x)
+    sums["weight_h"] = transposed_matrix_product(dz, states)
+    dx = matrix_product(dxp, matrix_panels(given.weight_x), inputs)
     return CellGradients(dx, (dh, dc), sums | dict.fromkeys(("beta_x", "beta_h"), sums["bias"]))
 
 
