@@ -20,7 +20,7 @@ from numnorm.rnn.forms import lstm_form
 
 ROWS = 9
 DTYPES = ("float32", "float64")
-FORMS = [pytest.param(form, id=form.name) for form in (*cells.FORMS, *cells.ZONED)]
+FORMS = [pytest.param(form, id=form.name) for form in cells.LSTM_FORMS]
 SOME_FORMS = [
     pytest.param(form, id=form.name)
     for form in (
