@@ -102,8 +102,7 @@ def check_passes(form, dtype, library):
     check(problem, *run(problem, taken, dtype), dtype)
 
 
-@pytest.mark.parametrize("counts", [(3, 3), (3, 2, 2), (1,)], ids=str)
-@pytest.mark.parametrize("units", [8, 9])
+@pytest.mark.parametrize(("units", "counts"), [(8, (3, 3)), (9, (3, 2, 2)), (8, (1,))], ids=str)
 @KINDS
 def test_libraries(taken, form, units, counts):
     problem = cells.problem(form._replace(zoneout=len(counts) == 2), units, counts)
