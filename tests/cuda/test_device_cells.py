@@ -304,10 +304,10 @@ def test_host_and_device_do_not_mix(library, kind):
         "weight_h must lie on the host": lambda: cell(case.x, device.parameters),
         "h must lie on the host": lambda: cell(case.x, parameters, device.states[0]),
         "dy must lie on the host": lambda: backward(device.dy, saved),
-        "packed for the host": lambda: cell(device.x, pack(parameters)),
+        ".* packed for the host": lambda: cell(device.x, pack(parameters)),
     }
     for message, call in calls.items():
-        with pytest.raises(TypeError, match=message):
+        with pytest.raises(TypeError, match=f"^{message}"):
             call()
 
 
