@@ -144,11 +144,13 @@ def rnn(
     steps are taken in one call or many, and for any number of threads. In half precision a call
     rounds the states that it returns: there many calls differ from one.
 
-    Arrays of a CUDA device are taken too, as `lstm` takes them.
+    Arrays of a CUDA device are taken too, as by `lstm`: there the last bits of a sequence's result
+    may depend on what is beside it, and on how its steps are divided among calls.
 
     With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
     or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
-    depend on the number of sequences and on its place among them.
+    depend on the number of sequences and on its place among them. They are drawn on the host for
+    arrays of a device, too.
 
     References
     ----------

@@ -6,22 +6,31 @@ import itertools
 
 import numpy as np
 
-from numnorm.backends.contract import GRUForm, LSTMForm, Steps, scaling_by
+from numnorm.backends.contract import GRUForm, LSTMForm, RNNForm, Steps, scaling_by
 from numnorm.backends.cpu import cells as cpu
 from numnorm.backends.cuda.row_shape import RowShape
-from numnorm.rnn.forms import gru_form, lstm_form
-from numnorm.rnn.parameters import GRU, LSTM
+from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
+from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 NORMS = ("layer", "rms", "ada", None)
 VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
+NONLINEARITIES = ("tanh", "relu")
 _LSTM_FORMS = [
     lstm_form(norm, variant)
     for norm, variant in itertools.product(NORMS, VARIANTS)
     if norm or variant == "paper"
 ]
 _GRU_FORMS = [gru_form(norm) for norm in NORMS]
-_OF_NORMS = {form.cell: form.parameters for form in (*_LSTM_FORMS, *_GRU_FORMS)}
-KINDS = {LSTMForm: LSTM, GRUForm: GRU}
+_RNN_FORMS = [rnn_form(*choice) for choice in itertools.product(NORMS, NONLINEARITIES)]
+_OF_NORMS = {form.cell: form.parameters for form in (*_LSTM_FORMS, *_GRU_FORMS, *_RNN_FORMS)}
+KINDS = {LSTMForm: LSTM, GRUForm: GRU, RNNForm: RNN}
+_CHOSEN = {"norm": "layer", "variant": "paper", "nonlinearity": "tanh"}
+
+
+def form_of(kind, **options):
+    """The form that the functions of a kind have with these options."""
+    make = {"lstm": lstm_form, "gru": gru_form, "rnn": rnn_form}[kind.name]
+    return make(*((_CHOSEN | options)[name] for name in kind.options)).cell
 
 
 def zoned(form):
@@ -29,10 +38,17 @@ def zoned(form):
     return form.cell._replace(zoneout=True)
 
 
-FORMS = [form.cell for form in _LSTM_FORMS]
-ZONED = [zoned(lstm_form(*choice)) for choice in
-         (("layer", "paper"), ("layer", "normalized_cell"), (None, "paper"))]  # fmt: skip
+LSTM_FORMS = [
+    *(form.cell for form in _LSTM_FORMS),
+    *(zoned(lstm_form("layer", variant)) for variant in ("paper", "normalized_cell")),
+    zoned(lstm_form(None, "paper")),
+]
 GRU_FORMS = [*(form.cell for form in _GRU_FORMS), *(zoned(gru_form(n)) for n in ("layer", None))]
+RNN_FORMS = [
+    *(form.cell for form in _RNN_FORMS),
+    *(zoned(rnn_form(norm, "tanh")) for norm in ("layer", None)),
+    zoned(rnn_form("rms", "relu")),
+]
 
 # Parts of a warp, a warp and several; units in whole pieces of 16 bytes, and any number of them.
 SHAPES = {
@@ -62,7 +78,10 @@ def parameters(form, units, inputs, dtype="float64", seed=0):
         return rng.normal(mean, 0.5, shape).astype(dtype)
 
     found = {"weight_x": draw(0, wide, inputs)}
-    found["weight_h"] = rng.normal(0, 2 / np.sqrt(units), (wide, units)).astype(dtype)
+    # Without a norm or a bound of the states, larger ones would grow from step to step.
+    unbounded = kind is RNN and form.rectified and form.norm is None
+    scale = 1 if unbounded else 2
+    found["weight_h"] = rng.normal(0, scale / np.sqrt(units), (wide, units)).astype(dtype)
     for name, size in kind.sizes.items():
         if name in names or name.startswith("bias"):
             found[name] = draw(1 if name.startswith("gamma") else 0, size * units)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import simulated_target
-from fake_libraries import LIBRARIES
+from fake_libraries import LIBRARIES, cupy
 
 sys.modules["numnorm.backends.cuda.target"] = simulated_target
 
@@ -42,3 +42,11 @@ def library(request, imported):
     found = imported(request.param)
     found.called = request.param
     return found
+
+
+@pytest.fixture
+def products(library, monkeypatch):
+    """Each library; Numba's arrays have their products made by CuPy."""
+    if library.called == "numba":
+        monkeypatch.setitem(sys.modules, "cupy", cupy()["cupy"])
+    return library

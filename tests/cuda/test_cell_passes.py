@@ -6,38 +6,38 @@ import sys
 import cells
 import numpy as np
 import pytest
-from fake_libraries import cupy
 from test_lstm_kernels import assert_close
 
 from numnorm.backends.contract import scaling_by
 from numnorm.backends.cuda import arrays
 from numnorm.backends.cuda import cells as device
-from numnorm.rnn.forms import gru_form, lstm_form
+from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
 
-PAPER, GRU = lstm_form("layer", "paper").cell, gru_form("layer").cell
-BOTH = pytest.mark.parametrize("form", [PAPER, GRU], ids=["lstm", "gru"])
+PAPER, GRU, PLAIN = map(cells.form_of, cells.KINDS.values())
+KINDS = pytest.mark.parametrize("form", [PAPER, GRU, PLAIN], ids=["lstm", "gru", "rnn"])
 
 
 def named(*forms):
     return [pytest.param(form, id=f"{cells.KINDS[type(form)].name}.{form.name}") for form in forms]
 
 
-FORMS = named(*cells.FORMS, *cells.ZONED, *cells.GRU_FORMS)
+FORMS = named(*cells.LSTM_FORMS, *cells.GRU_FORMS, *cells.RNN_FORMS)
 SOME_FORMS = named(
     PAPER._replace(zoneout=True),
     lstm_form("rms", "normalized_cell").cell,
     lstm_form("layer", "per_gate").cell,
     GRU._replace(zoneout=True),
     gru_form("rms").cell,
+    PLAIN._replace(zoneout=True),
+    rnn_form("rms", "relu").cell,
+    rnn_form(None, "tanh").cell,
 )
 
 
 @pytest.fixture
-def taken(library, monkeypatch):
-    """Arrays of each library on a device; Numba's have their products made by CuPy."""
-    if library.called == "numba":
-        monkeypatch.setitem(sys.modules, "cupy", cupy()["cupy"])
-    return lambda name, array, dtype: taken_by(library, name, array, dtype)
+def taken(products):
+    """Arrays of each library on a device."""
+    return lambda name, array, dtype: taken_by(products, name, array, dtype)
 
 
 def taken_by(library, name, array, dtype):
@@ -102,16 +102,15 @@ def check_passes(form, dtype, library):
     check(problem, *run(problem, taken, dtype), dtype)
 
 
-@pytest.mark.parametrize("counts", [(3, 3), (3, 2, 2), (1,)], ids=str)
-@pytest.mark.parametrize("units", [8, 9])
-@BOTH
+@pytest.mark.parametrize(("units", "counts"), [(8, (3, 3)), (9, (3, 2, 2)), (8, (1,))], ids=str)
+@KINDS
 def test_libraries(taken, form, units, counts):
     problem = cells.problem(form._replace(zoneout=len(counts) == 2), units, counts)
     check(problem, *run(problem, taken, "float64"), "float64")
 
 
 @pytest.mark.parametrize("zoneout", [False, True])
-@BOTH
+@KINDS
 def test_without_saving_the_states_are_the_same(taken, form, zoneout):
     problem = cells.problem(form._replace(zoneout=zoneout), 9, (4, 2, 1))
     (h, *cell), _ = run(problem, taken, "float32", backward=False)
@@ -122,7 +121,7 @@ def test_without_saving_the_states_are_the_same(taken, form, zoneout):
         assert one.tobytes() == c[[4 + 6, 4 + 5, 4 + 2, 4 + 3]].tobytes()
 
 
-@BOTH
+@KINDS
 def test_no_steps(taken, form):
     problem = cells.problem(form, 5, (2,))
     steps = problem.steps._replace(starts=np.zeros(0, int), counts=np.zeros(0, int))
@@ -141,6 +140,7 @@ MISSING = [
     pytest.param(PAPER, ("gamma_x", "gamma_c", "beta_c", "beta_h", "bias"), id="lstm"),
     pytest.param(GRU, ("gamma_x", "beta_x", "bias_h"), id="gru"),
     pytest.param(GRU, ("gamma_h", "beta_h", "bias"), id="gru, others"),
+    pytest.param(PLAIN, ("gamma", "beta", "bias"), id="rnn"),
 ]
 
 

@@ -2,37 +2,31 @@
 
 import copy
 import itertools
-import sys
 
 import cells
+import ml_dtypes
 import numpy as np
 import pytest
-from fake_libraries import cupy
 from test_lstm_kernels import assert_close
 
 from numnorm import rnn
-from numnorm.rnn.forms import gru_form, lstm_form
-from numnorm.rnn.parameters import GRU, LSTM
+from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 LENGTHS = [2, 4, 0, 3]
 FORMS = [
     *((LSTM, {"norm": norm}) for norm in cells.NORMS),
     *((LSTM, {"variant": variant}) for variant in cells.VARIANTS[1:]),
     *((GRU, {"norm": norm}) for norm in cells.NORMS),
+    *(
+        (RNN, {"norm": norm, "nonlinearity": nonlinearity})
+        for norm, nonlinearity in itertools.product(cells.NORMS, cells.NONLINEARITIES)
+    ),
 ]
-KINDS = pytest.mark.parametrize("kind", [LSTM, GRU], ids=["lstm", "gru"])
+KINDS = pytest.mark.parametrize("kind", [LSTM, GRU, RNN], ids=["lstm", "gru", "rnn"])
 
 
 def _id(value):
     return "-".join(map(str, value.values())) if isinstance(value, dict) else value.name
-
-
-@pytest.fixture
-def products(library, monkeypatch):
-    """Each library; Numba's arrays have their products made by CuPy."""
-    if library.called == "numba":
-        monkeypatch.setitem(sys.modules, "cupy", cupy()["cupy"])
-    return library
 
 
 class Case:
@@ -41,10 +35,7 @@ class Case:
     def __init__(self, kind=LSTM, *, units=5, time=4, batch=4, seed=0, **norm):
         rng = np.random.default_rng(seed)
         self.kind, self.norm = kind, norm
-        form = gru_form(norm.get("norm", "layer"))
-        if kind is LSTM:
-            form = lstm_form(norm.get("norm", "layer"), norm.get("variant", "paper"))
-        self.parameters = cells.parameters(form.cell, units, 3, seed=seed)
+        self.parameters = cells.parameters(cells.form_of(kind, **norm), units, 3, seed=seed)
         self.x = rng.normal(size=(time, batch, 3))
         self.states = tuple(rng.normal(size=(len(kind.states), batch, units)))
         self.slopes = tuple(rng.normal(size=(len(kind.states), batch, units)))
@@ -112,9 +103,12 @@ def test_forms(imported, kind, norm):
     assert_same(found, case.run(lengths=LENGTHS), "float64")
 
 
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["even", "ragged"])
+@pytest.mark.parametrize(("lengths", "reverse", "batch_first"), [
+    (None, False, False),
+    (None, True, True),
+    (LENGTHS, True, False),
+    (LENGTHS, False, True),
+])  # fmt: skip
 @KINDS
 def test_sequences(imported, kind, lengths, reverse, batch_first):
     check_sequences(imported("torch"), kind, lengths, reverse, batch_first)
@@ -242,17 +236,41 @@ def test_parameters_of_another_dtype(imported, kind, dtype, of_parameters):
         assert_close(found[name].host, value, "float32", name, 5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @KINDS
-def test_half_precision(imported, kind):
+def test_half_precision(imported, kind, dtype):
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     case, library = Case(kind), imported("torch")
-    found = case.to(library.take, "float16").run(lengths=LENGTHS)
-    same = case.to(lambda a: a.astype(np.float64), np.float16)
-    same.parameters = case.to(np.asarray, np.float16).parameters
+    found = case.to(library.take, dtype).run(lengths=LENGTHS)
+    same = case.to(lambda a: a.astype(np.float64), dtype)
+    same.parameters = case.to(np.asarray, dtype).parameters
+    # Half a unit in the last place, of either, and roundings of float32 that cross it.
+    bound = 1.01 * float(ml_dtypes.finfo(dtype).eps)
     for name, value in same.run(lengths=LENGTHS).items():
         got = found[name].host
-        assert got.dtype == np.float16
-        # Half a unit in the last place, 2^-11, and roundings of float32 that cross it.
-        np.testing.assert_allclose(got.astype(np.float64), value, 1e-3, 1e-5, err_msg=name)
+        assert got.dtype == dtype
+        wide = np.asarray(value).astype(np.float64)
+        np.testing.assert_allclose(got.astype(np.float64), wide, bound, 1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("what", ["dy", "weight_h", "gamma"])
+@KINDS
+def test_arrays_that_begin_anywhere(imported, kind, what):
+    # Whole pieces of units, but not all of them at multiples of 16 bytes.
+    case, library = Case(kind, units=8), imported("torch")
+    expected, device = case.run(lengths=LENGTHS), case.to(library.take, "float32")
+
+    def behind(array):
+        whole = np.concatenate(([0], array.host.ravel())).astype(array.host.dtype)
+        return library.take(whole[1:].reshape(array.host.shape))
+
+    if what == "dy":
+        device.dy = behind(device.dy)
+    else:
+        name = next(name for name in kind.parameters._fields if name.startswith(what))
+        moved = {name: behind(getattr(device.parameters, name))}
+        device.parameters = device.parameters._replace(**moved)
+    assert_same(device.run(lengths=LENGTHS), expected, "float32")
 
 
 @KINDS
@@ -268,26 +286,28 @@ def test_jax_without_float64(imported, kind):
 # Errors
 
 
-def test_host_and_device_do_not_mix(library):
-    case = Case()
+@KINDS
+def test_host_and_device_do_not_mix(library, kind):
+    case = Case(kind)
     device = case.to(library.take, "float32")
-    parameters = case.parameters
-    _, _, _, saved = rnn.lstm_forward(case.x, parameters)
+    cell, pack, backward = (getattr(rnn, kind.name + what) for what in ("", "_pack", "_backward"))
+    parameters, gain = case.parameters, kind.parameters._fields[-2]
+    *_, saved = case.call("_forward")
+    mixed = device.parameters._replace(**{gain: getattr(parameters, gain)})
+    last = {kind.states[-1]: case.states[-1]}
     calls = {
-        "weight_h must be a .* on device 0, as x is": lambda: rnn.lstm(device.x, parameters),
-        "gamma_c must be a .* on device 0": lambda: rnn.lstm(
-            device.x, device.parameters._replace(gamma_c=parameters.gamma_c)
+        "weight_h must be a .* on device 0, as x is": lambda: cell(device.x, parameters),
+        f"{gain} must be a .* on device 0": lambda: cell(device.x, mixed),
+        f"{kind.states[-1]} must be a .* on device 0": lambda: cell(
+            device.x, device.parameters, **last
         ),
-        "c must be a .* on device 0": lambda: rnn.lstm(
-            device.x, device.parameters, c=case.states[1]
-        ),
-        "weight_h must lie on the host": lambda: rnn.lstm(case.x, device.parameters),
-        "h must lie on the host": lambda: rnn.lstm(case.x, parameters, device.states[0]),
-        "dy must lie on the host": lambda: rnn.lstm_backward(device.dy, saved),
-        "packed for the host": lambda: rnn.lstm(device.x, rnn.lstm_pack(parameters)),
+        "weight_h must lie on the host": lambda: cell(case.x, device.parameters),
+        "h must lie on the host": lambda: cell(case.x, parameters, device.states[0]),
+        "dy must lie on the host": lambda: backward(device.dy, saved),
+        ".* packed for the host": lambda: cell(device.x, pack(parameters)),
     }
     for message, call in calls.items():
-        with pytest.raises(TypeError, match=message):
+        with pytest.raises(TypeError, match=f"^{message}"):
             call()
 
 

@@ -1,89 +1,83 @@
 """Parameters of recurrent cells packed on a device, for calls with arrays of every library."""
 
+import copy
+
 import numpy as np
 import pytest
-import test_device_lstm
-import test_device_rnn
-from test_device_lstm import products  # noqa: F401  # a fixture
+from test_device_cells import KINDS, LENGTHS, Case
 from test_lstm_kernels import assert_close
 
 from numnorm import rnn
-
-LENGTHS = [2, 4, 0, 3]
-CASES = {"lstm": test_device_lstm.Case, "rnn": test_device_rnn.Case}
+from numnorm.rnn.parameters import RNN
 
 
-def states_of(case):
-    return [case.h] + ([case.c] if hasattr(case, "c") else [])
+def packed(case, **options):
+    """The same case with its parameters packed."""
+    other = copy.copy(case)
+    other.parameters = getattr(rnn, f"{case.kind.name}_pack")(case.parameters, **options)
+    return other
 
 
-def call(name, suffix=""):
-    return getattr(rnn, name + suffix)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_same_bytes_as_without(products, name):  # noqa: F811
-    case = CASES[name]().to(products.take, "float32")
-    packed = call(name, "_pack")(case.parameters)
-    for suffix in ("", "_forward"):
-        expected = call(name, suffix)(case.x, case.parameters, *states_of(case), lengths=LENGTHS)
-        found = call(name, suffix)(case.x, packed, *states_of(case), lengths=LENGTHS)
-        for one, other in zip(found[: 1 + len(states_of(case))], expected, strict=False):
-            assert one.host.tobytes() == other.host.tobytes()
-    of_packed = call(name, "_backward")(case.dy, found.saved)
-    of_plain = call(name, "_backward")(case.dy, expected.saved)
-    assert of_packed.dx.host.tobytes() == of_plain.dx.host.tobytes()
-    for one, other in zip(of_packed.parameters, of_plain.parameters, strict=True):
+@KINDS
+def test_the_same_bytes_as_without(products, kind):
+    case = Case(kind).to(products.take, "float32")
+    ready, expected = packed(case), case.run(lengths=LENGTHS)
+    found = ready.run(lengths=LENGTHS)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].host.tobytes() == value.host.tobytes(), name
+    states, others = (given.call(lengths=LENGTHS) for given in (ready, case))
+    for one, other in zip(states, others, strict=True):
         assert one.host.tobytes() == other.host.tobytes()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_cell_step_by_step(imported, name):
-    case, library = CASES[name](), imported("torch")
-    whole = call(name)(case.x, case.parameters)
-    device = case.to(library.take, "float64")
-    packed, states = call(name, "_pack")(device.parameters, dtype="float64"), ()
+@KINDS
+def test_cell_step_by_step(imported, kind):
+    case, library = Case(kind), imported("torch")
+    case.states = ()
+    _, *expected = case.call()
+    device = packed(case.to(library.take, "float64"), dtype="float64")
     for x in case.x:
-        states = call(name, "_cell")(library.take(x.copy()), packed, *states)
-        states = states if isinstance(states, tuple) else (states,)
-    for got, expected in zip(states, whole[1:], strict=True):
-        assert_close(got.host, expected, "float64")
+        device.x = library.take(x.copy())
+        states = device.call("_cell")
+        device.states = states if isinstance(states, tuple) else (states,)
+    for got, value in zip(device.states, expected, strict=True):
+        assert_close(got.host, value, "float64")
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_they_are_copied(products, name):  # noqa: F811
-    case = CASES[name]().to(products.take, "float32")
-    packed = call(name, "_pack")(case.parameters)
-    before = call(name)(case.x, packed).y.host.copy()
+@KINDS
+def test_they_are_copied(products, kind):
+    case = Case(kind).to(products.take, "float32")
+    ready = packed(case)
+    before = ready.call().y.host.copy()
     for parameter in case.parameters:
         parameter.host[...] = np.nan
-    assert (call(name)(case.x, packed).y.host == before).all()
+    assert (ready.call().y.host == before).all()
 
 
-def test_gradients_have_the_dtypes_of_what_was_packed(imported):
-    case, library = test_device_lstm.Case(), imported("torch")
+@KINDS
+def test_gradients_have_the_dtypes_of_what_was_packed(imported, kind):
+    case, library = Case(kind), imported("torch")
     expected = case.run()
-    device = case.to(library.take, "float16", "float64")
-    packed = rnn.lstm_pack(device.parameters)
-    y, _, _, saved = rnn.lstm_forward(device.x, packed, device.h, device.c)
-    gradients = rnn.lstm_backward(device.dy, saved, device.dh, device.dc)
-    assert y.host.dtype == gradients.dx.host.dtype == np.float16
-    for name, value in gradients.parameters._asdict().items():
-        assert value.host.dtype == np.float64
-        assert_close(value.host, expected[f"d{name}"], "float32", name, 300)  # 2**-11 of x and dy
+    found = packed(case.to(library.take, "float16", "float64")).run()
+    assert found["y"].host.dtype == found["dx"].host.dtype == np.float16
+    for name in (f"d{field}" for field in kind.parameters._fields):
+        assert found[name].host.dtype == np.float64
+        assert_close(found[name].host, expected[name], "float32", name, 300)  # 2**-11 of x and dy
 
 
-def test_strided_parameters(imported):
-    case, library = test_device_rnn.Case(), imported("torch")
-    expected = case.run()["y"]
+@KINDS
+def test_strided_parameters(imported, kind):
+    case, library = Case(kind), imported("torch")
     device = case.to(library.take, "float64")
     turned = library.take(np.ascontiguousarray(case.parameters.weight_h.T)).permute((1, 0))
-    packed = rnn.rnn_pack(device.parameters._replace(weight_h=turned), dtype=np.float64)
-    assert_close(rnn.rnn(device.x, packed, device.h).y.host, expected, "float64")
+    device.parameters = device.parameters._replace(weight_h=turned)
+    found = packed(device, dtype=np.float64).call()
+    assert_close(found.y.host, case.call().y, "float64")
 
 
 def test_another_place(library, imported):
-    case = test_device_lstm.Case()
+    case = Case()
     device, far = case.to(library.take, "float32"), case.to(lambda a: library.take(a, 1), "float32")
     packed = rnn.lstm_pack(device.parameters)
     other = imported("torch" if library.called != "torch" else "cupy")
@@ -104,17 +98,16 @@ def test_another_place(library, imported):
 
 
 def test_streams_of_numba(imported):
-    library, case = imported("numba"), test_device_rnn.Case()
+    library, case = imported("numba"), Case()
     streams = [type("Stream", (), {"handle": n})() for n in (5, 6)]
-    of_first = case.to(lambda a: library.take(a, stream=streams[0]), "float32")
-    packed = rnn.rnn_pack(of_first.parameters)
+    ready = packed(case.to(lambda a: library.take(a, stream=streams[0]), "float32"))
     x = library.take(case.x.astype(np.float32), stream=streams[1])
     with pytest.raises(ValueError, match="parameters must be bound to the stream of x"):
-        rnn.rnn(x, packed)
+        rnn.lstm(x, ready.parameters)
 
 
 def test_what_is_refused(library):
-    case = test_device_lstm.Case()
+    case = Case()
     device = case.to(library.take, "float32")
     given = device.parameters
     calls = {
@@ -134,7 +127,7 @@ def test_what_is_refused(library):
             device.x, rnn.lstm_pack(given, dtype=np.float64)
         ),
         "packed for lstm, got those for rnn": lambda: rnn.lstm(
-            device.x, rnn.rnn_pack(test_device_rnn.Case().to(library.take, "float32").parameters)
+            device.x, packed(Case(RNN).to(library.take, "float32")).parameters
         ),
     }
     for message, call in calls.items():
@@ -144,8 +137,8 @@ def test_what_is_refused(library):
 
 def test_jax_without_float64(imported):
     library = imported("jax")
-    case = test_device_rnn.Case().to(library.take, "float32")
+    case = Case().to(library.take, "float32")
     library.config.jax_enable_x64 = False
-    assert rnn.rnn(case.x, rnn.rnn_pack(case.parameters)).y.host.dtype == np.float32
+    assert packed(case).call().y.host.dtype == np.float32
     with pytest.raises(TypeError, match="dtype must not be float64"):
-        rnn.rnn_pack(case.parameters, dtype=np.float64)
+        packed(case, dtype=np.float64)

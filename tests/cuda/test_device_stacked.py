@@ -4,31 +4,33 @@ import cells
 import ml_dtypes
 import numpy as np
 import pytest
-import rnn_problems
 from fake_libraries import STREAMS
-from test_device_lstm import products  # noqa: F401  # a fixture
 from test_lstm_kernels import assert_close
 
 from numnorm import rnn
 from numnorm.backends import cuda as backend
-from numnorm.rnn.forms import lstm_form, rnn_form
+from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 LENGTHS = [2, 4, 0, 3]
 UNITS = 3
 
 
 def lstm(inputs, seed):
-    return cells.parameters(lstm_form("layer", "paper").cell, UNITS, inputs, seed=seed)
+    return cells.parameters(cells.form_of(LSTM), UNITS, inputs, seed=seed)
+
+
+def gru(inputs, seed):
+    return cells.parameters(cells.form_of(GRU), UNITS, inputs, seed=seed)
 
 
 def elman(inputs, seed, norm="layer"):
-    return rnn_problems.parameters(rnn_form(norm, "tanh").cell, UNITS, inputs, seed=seed)
+    return cells.parameters(cells.form_of(RNN, norm=norm), UNITS, inputs, seed=seed)
 
 
 def problem(layers=None, *, time=4, batch=4):
-    """x, layers and states: both directions below one, of two kinds."""
+    """x, layers and states: both directions below one, of all kinds."""
     rng = np.random.default_rng(0)
-    layers = layers or [(lstm(3, 0), elman(3, 1)), elman(2 * UNITS, 2), lstm(UNITS, 3)]
+    layers = layers or [(lstm(3, 0), elman(3, 1)), gru(2 * UNITS, 2), lstm(UNITS, 3)]
 
     def of(parameters):
         count = 2 if isinstance(parameters, rnn.LSTMParameters) else 1
@@ -90,21 +92,21 @@ def check(library, dtype="float64", layers=None, *, sizes=None, swapped=False, *
     return on_device, found
 
 
-@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["even", "ragged"])
-def test_libraries(products, lengths):  # noqa: F811
-    check(products, lengths=lengths)
+def test_libraries(products):
+    check(products, lengths=LENGTHS)
 
 
-def test_dropout(products):  # noqa: F811
+def test_dropout(products):
     check(products, "float32", lengths=LENGTHS, dropout=0.4)
 
 
-def test_both_directions_on_top(products):  # noqa: F811
+def test_both_directions_on_top(products):
     layers = [elman(3, 0), (elman(UNITS, 1), elman(UNITS, 2))]
     check(products, "float32", layers, dropout=0.25, swapped=True, lengths=LENGTHS)
 
 
 @pytest.mark.parametrize("options", [
+    {},
     {"zoneout": 0.25},
     {"zoneout": 0.25, "dropout": 0.5},
     {"norm": "rms", "layers": [elman(3, 0, "rms")]},
@@ -112,7 +114,7 @@ def test_both_directions_on_top(products):  # noqa: F811
     {"sizes": {"time": 0}},
     {"sizes": {"batch": 0}},
     {"sizes": {"batch": 0}, "dropout": 0.5, "layers": [(elman(3, 0), elman(3, 1)), elman(6, 1)]},
-], ids=lambda options: "-".join(options))  # fmt: skip
+], ids=lambda options: "-".join(options) or "none")  # fmt: skip
 def test_options(imported, options):
     check(imported("torch"), **options)
 
@@ -121,7 +123,7 @@ def test_any_order_of_threads(imported, order):
     check(imported("torch"), "float32", lengths=LENGTHS, dropout=0.4)
 
 
-def test_without_saving(products):  # noqa: F811
+def test_without_saving(products):
     x, layers, states = taken(products, "float32", *problem())
     options = {"lengths": LENGTHS, "dropout": 0.5}
     plain = rnn.stacked(x, layers, states, rng=np.random.default_rng(2), **options)
@@ -133,7 +135,7 @@ def test_without_saving(products):  # noqa: F811
 def test_packed(imported):
     library = imported("torch")
     x, layers, states = taken(library, "float32", *problem())
-    pack = {rnn.LSTMParameters: rnn.lstm_pack, rnn.RNNParameters: rnn.rnn_pack}
+    pack = {kind.parameters: getattr(rnn, f"{kind.name}_pack") for kind in (LSTM, GRU, RNN)}
     (one, other), *rest = layers
     packed = [(pack[type(one)](one), pack[type(other)](other))]
     packed += [pack[type(layer)](layer) for layer in rest]
@@ -141,12 +143,13 @@ def test_packed(imported):
     assert found.y.host.tobytes() == expected.y.host.tobytes()
 
 
-def test_no_states(products):  # noqa: F811
+def test_no_states(imported):
     x, layers, _ = problem()
+    library = imported("torch")
     expected = rnn.stacked_forward(x, layers)
-    found = rnn.stacked_forward(*taken(products, "float64", x, layers))
+    found = rnn.stacked_forward(*taken(library, "float64", x, layers))
     assert_same(found[:2], expected[:2], "float64")
-    (dy,) = taken(products, "float64", expected.y)
+    (dy,) = taken(library, "float64", expected.y)
     assert_same(
         rnn.stacked_backward(dy, found.saved),
         rnn.stacked_backward(expected.y, expected.saved),
@@ -201,7 +204,7 @@ def test_everything_is_queued_on_the_streams_of_the_library(imported, monkeypatc
 # Errors
 
 
-def test_host_and_device_do_not_mix(products):  # noqa: F811
+def test_host_and_device_do_not_mix(products):
     x, layers, states = problem()
     on_device, of_device, states_there = taken(products, "float32", x, layers, states)
     _, _, saved = rnn.stacked_forward(x, layers)
@@ -222,7 +225,7 @@ def test_host_and_device_do_not_mix(products):  # noqa: F811
             call()
 
 
-def test_what_is_refused_draws_nothing(products):  # noqa: F811
+def test_what_is_refused_draws_nothing(products):
     x, layers, _ = taken(products, "float32", *problem())
     rng = np.random.default_rng(0)
     before = rng.bit_generator.state

@@ -1,14 +1,16 @@
-"""What the passes of all recurrent cells on a device share: parameters, states and sums."""
+"""What the passes of all recurrent cells on a device share: parameters, states, steps and sums."""
 
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape
 from numnorm.backends.contract import Norm, Scaling, Steps
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_norms import NUMBERS
+from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.cell_sums_kernel import (
     blocks_of_columns,
     make_added_up,
@@ -19,7 +21,8 @@ from numnorm.backends.cuda.elements import working_element
 from numnorm.backends.cuda.parameter_gradients_kernel import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.pieces import BYTES
 from numnorm.backends.cuda.queues import on_device_of, queue
-from numnorm.backends.cuda.taken_rows import taken_rows
+from numnorm.backends.cuda.row_shape import RowShape
+from numnorm.backends.cuda.taken_rows import taken_rows, write_rows
 
 _added_up = functools.cache(make_added_up)
 _cell_sums = functools.cache(make_cell_sums)
@@ -133,6 +136,16 @@ def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
     return not any(x.owner.address(a) % BYTES for a in arrays if a is not None)
 
 
+def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
+    """Return the shape of a step's kernel for cells of so many units, with these arrays."""
+    return cell_shape(units, x.element, whole=is_whole(units, x, arrays))
+
+
+def addresses(x: DeviceArray, arrays: Sequence[Any]) -> list[int]:
+    """Return the address of each array; 0 for those that there are not."""
+    return [0 if array is None else x.owner.address(array) for array in arrays]
+
+
 class StepArrays:
     """The addresses of arrays of which each step takes rows.
 
@@ -142,12 +155,8 @@ class StepArrays:
 
     def __init__(self, x: DeviceArray, *arrays: Any) -> None:
         itemsize = x.element.itemsize
-        self._places = [
-            (0, 0)
-            if array is None
-            else (x.owner.address(array), math.prod(x.owner.shape(array)[1:]) * itemsize)
-            for array in arrays
-        ]
+        sizes = [0 if a is None else math.prod(x.owner.shape(a)[1:]) * itemsize for a in arrays]
+        self._places = [*zip(addresses(x, arrays), sizes, strict=True)]
 
     def behind(self, *rows: int) -> list[int]:
         """Return the address of a row of each array; 0 for those that there are not."""
@@ -186,12 +195,48 @@ def new_table(x: DeviceArray, rows: int, places: int) -> Table:
     return Table(new(x, (rows, places * NUMBERS)) if places else None, places)
 
 
+def new_states(x: DeviceArray, given: DeviceArray) -> Any:
+    """Return room for the states that all rows hand on, behind those given."""
+    (batch, units), rows = given.shape, x.shape[0]
+    states = new(x, (batch + rows, units))
+    write_rows(given, given.element, given.shape, states)
+    return states
+
+
+def step_places(steps: Steps, batch: int) -> list[tuple[int, int, int]]:
+    """Return the first row of each step, how many it has, and the first state it is handed."""
+    starts = steps.starts.tolist()
+    before = [0, *(batch + start for start in starts)][: len(starts)]
+    return [*zip(starts, steps.counts.tolist(), before, strict=True)]
+
+
 def states_before(x: DeviceArray, steps: Steps, state: Any) -> Any:
     """Return the state that each row was handed."""
-    owner, counts = x.owner, steps.counts
+    owner = x.owner
     batch = owner.shape(state)[0] - x.shape[0]
-    if (counts == batch).all():  # one after the other
+    if (steps.counts == batch).all():  # one after the other
         return owner.rows(state, 0, x.shape[0])
-    before = [0, *(batch + steps.starts[:-1]).tolist()]
-    pairs = zip(before, counts.tolist(), strict=True)
-    return owner.concatenated([owner.rows(state, b, b + n) for b, n in pairs])
+    places = step_places(steps, batch)
+    return owner.concatenated([owner.rows(state, at, at + count) for _, count, at in places])
+
+
+def weight_gradients(x: DeviceArray, steps: Steps, state: Any, dxp: Any, dz: Any) -> dict[str, Any]:
+    """Return the gradients of both weights, of those of the products with x and with the state."""
+    turned_x, turned_z = (x.owner.permuted(d, (1, 0)) for d in (dxp, dz))
+    return {
+        "weight_x": x.owner.product(turned_x, x.array),
+        "weight_h": x.owner.product(turned_z, states_before(x, steps, state)),
+    }
+
+
+def gradients_of_nothing(
+    x: DeviceArray, weights: Weights, units: int, sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the gradients of the parameters where there are no steps: sums of nothing.
+
+    The sizes tell how many numbers for each unit those besides the weights have.
+    """
+    owner = x.owner
+    shapes: dict[str, Shape] = {name: (size * units,) for name, size in sizes.items()}
+    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
+    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

@@ -3,7 +3,6 @@
 import functools
 from typing import Any, NamedTuple
 
-from numnorm.arguments import Shape
 from numnorm.backends.contract import CellGradients, GRUForm, Scaling, Steps
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import (
@@ -11,20 +10,23 @@ from numnorm.backends.cuda.cell_passes import (
     Table,
     Weights,
     added_up,
+    addresses,
     array_or_none,
     column_sums,
     copied,
     flow_numbers,
-    is_whole,
+    gradients_of_nothing,
     make_weights,
     new,
+    new_states,
     new_table,
     norm_numbers,
     parameter_or,
     scaling_numbers,
-    states_before,
+    shape_for,
+    step_places,
+    weight_gradients,
 )
-from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.gru_backward_kernel import make_gru_backward
 from numnorm.backends.cuda.gru_forward_kernel import make_gru_forward
@@ -32,8 +34,10 @@ from numnorm.backends.cuda.gru_gates import GATES, places
 from numnorm.backends.cuda.launch import blocks_of
 from numnorm.backends.cuda.queues import queue
 from numnorm.backends.cuda.row_shape import RowShape
-from numnorm.backends.cuda.taken_rows import write_rows
 from numnorm.backends.cuda.target import Kernel
+
+# How many numbers for each unit the parameters besides the weights have.
+_SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | {"bias_h": 1}
 
 
 class Saved(NamedTuple):
@@ -97,9 +101,7 @@ def forward(
 ) -> tuple[tuple[Any], Saved | None]:
     """Return all states, and what the backward pass needs."""
     owner, rows, (given,) = x.owner, x.shape[0], states
-    batch, units = given.shape
-    state = new(x, (batch + rows, units))
-    write_rows(given, given.element, given.shape, state)
+    state = new_states(x, given)
     if not rows:
         return (state,), Saved(None, None, state, Table(None, 0))
     xp = owner.product(x.array, weights.turned_x)
@@ -122,18 +124,17 @@ def _run_forward(
 ) -> list[Any]:
     """Take all steps, and return the products with the state if they are to be kept."""
     owner, state = x.owner, arrays[-1]
-    units = owner.shape(state)[1]
-    batch = owner.shape(state)[0] - x.shape[0]
+    total, units = owner.shape(state)
+    batch = total - x.shape[0]
     # A new product begins at a multiple of 16 bytes, as all memory of the libraries does.
-    whole = is_whole(units, x, (*arrays, *weights.others))
-    shape = cell_shape(units, x.element, whole=whole)
+    shape = shape_for(units, x, *arrays, *weights.others)
     kernel, at = _forward_kernel(form, x.element, shape), StepArrays(x, *arrays)
-    others = [0 if a is None else owner.address(a) for a in weights.others]
+    others = addresses(x, weights.others)
     numbers = (
         *weights.numbers, *scaling_numbers(scaling, 2 * units), *scaling_numbers(scaling, units)
     )  # fmt: skip
-    products, before = [], 0
-    for start, count in zip(steps.starts.tolist(), steps.counts.tolist(), strict=True):
+    products = []
+    for start, count, before in step_places(steps, batch):
         z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
         xp, keep, table, h = at.behind(*(start,) * 3, batch + start)
         *_, h_before = at.behind(*(start,) * 3, before)
@@ -143,7 +144,6 @@ def _run_forward(
         )  # fmt: skip
         if save:
             products.append(z)
-        before = batch + start
     return products
 
 
@@ -159,10 +159,9 @@ def backward(
     dstates: tuple[DeviceArray, ...],
 ) -> CellGradients:
     """Return all gradients."""
-    owner, rows, units = x.owner, x.shape[0], dstates[0].shape[1]
-    dh = copied(dstates[0])
+    rows, units, dh = x.shape[0], dstates[0].shape[1], copied(dstates[0])
     if not rows:
-        return CellGradients(copied(x), (dh,), _of_nothing(x, weights, units))
+        return CellGradients(copied(x), (dh,), gradients_of_nothing(x, weights, units, _SIZES))
     wide = rows, GATES * units
     slopes = new(x, wide), new(x, wide)
     dz, dxp = (new(x, wide), new(x, wide)) if form.norm else slopes
@@ -172,10 +171,8 @@ def backward(
     )  # fmt: skip
     dh = _run_backward(form, scaling, x, steps, weights, arrays, dh)
     found = _parameter_sums(form, x, saved, slopes)
-    found["weight_x"] = owner.product(owner.permuted(dxp, (1, 0)), x.array)
-    turned_z = owner.permuted(dz, (1, 0))
-    found["weight_h"] = owner.product(turned_z, states_before(x, steps, saved.state))
-    return CellGradients(owner.product(dxp, weights.x), (dh,), found)
+    found |= weight_gradients(x, steps, saved.state, dxp, dz)
+    return CellGradients(x.owner.product(dxp, weights.x), (dh,), found)
 
 
 def _run_backward(
@@ -190,20 +187,16 @@ def _run_backward(
     """Take all steps back, and return the gradient of the first states."""
     owner, dz = x.owner, arrays[6]
     batch, units = owner.shape(dh)
-    whole = is_whole(units, x, (*arrays, dh, *weights.others))
-    shape = cell_shape(units, x.element, whole=whole)
+    shape = shape_for(units, x, *arrays, dh, *weights.others)
     kernel, at = _backward_kernel(form, x.element, shape), StepArrays(x, *arrays)
-    others = [0 if a is None else owner.address(a) for a in weights.others]
+    others = addresses(x, weights.others)
     numbers = (
         *weights.numbers,
         *flow_numbers(form.norm, scaling, 2 * units),
         *flow_numbers(form.norm, scaling, units),
     )
     last, later, product = owner.address(dh), 0, None
-    starts, counts = steps.starts.tolist(), steps.counts.tolist()
-    for s in reversed(range(len(starts))):
-        start, count = starts[s], counts[s]
-        before = batch + starts[s - 1] if s else 0
+    for start, count, before in reversed(step_places(steps, batch)):
         z, xp, h_before, table, keep, dy, *results = at.behind(
             start, start, before, *(start,) * 7
         )  # fmt: skip
@@ -230,12 +223,3 @@ def _parameter_sums(
         (_, beta_h), (_, beta_x) = column_sums(x, of_z), column_sums(x, of_x)
     bias_h = x.owner.rows(beta_h, 2 * units, GATES * units)
     return found | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
-
-
-def _of_nothing(x: DeviceArray, weights: Weights, units: int) -> dict[str, Any]:
-    """Return the gradients of the parameters where there are no steps: sums of nothing."""
-    owner, wide = x.owner, (GATES * units,)
-    shapes: dict[str, Shape] = {"bias_h": (units,)}
-    shapes |= dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), wide)
-    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
-    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

@@ -7,7 +7,6 @@ step. What is between two of them is one kernel.
 import functools
 from typing import Any, NamedTuple
 
-from numnorm.arguments import Shape
 from numnorm.backends.contract import CellGradients, LSTMForm, Scaling, Steps
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import (
@@ -15,10 +14,12 @@ from numnorm.backends.cuda.cell_passes import (
     Table,
     Weights,
     added_up,
+    addresses,
     array_or_none,
     column_sums,
     copied,
     flow_numbers,
+    gradients_of_nothing,
     is_whole,
     make_weights,
     new,
@@ -26,7 +27,9 @@ from numnorm.backends.cuda.cell_passes import (
     norm_numbers,
     parameter_or,
     scaling_numbers,
-    states_before,
+    shape_for,
+    step_places,
+    weight_gradients,
 )
 from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.elements import Element
@@ -38,6 +41,11 @@ from numnorm.backends.cuda.queues import queue
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.taken_rows import write_rows
 from numnorm.backends.cuda.target import Kernel
+
+# How many numbers for each unit the parameters besides the weights have.
+_SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | dict.fromkeys(
+    ("gamma_c", "beta_c"), 1
+)
 
 
 class Saved(NamedTuple):
@@ -186,10 +194,10 @@ def backward(
     dstates: tuple[DeviceArray, ...],
 ) -> CellGradients:
     """Return all gradients."""
-    owner, rows, units = x.owner, x.shape[0], dstates[0].shape[1]
+    rows, units = x.shape[0], dstates[0].shape[1]
     dh, dc = map(copied, dstates)
     if not rows:
-        return CellGradients(copied(x), (dh, dc), _of_nothing(x, weights, units))
+        return CellGradients(copied(x), (dh, dc), gradients_of_nothing(x, weights, units, _SIZES))
     wide = rows, GATES * units
     slopes = new(x, wide)
     dz = new(x, wide) if form.gates else slopes
@@ -202,11 +210,9 @@ def backward(
     )  # fmt: skip
     dh = _run_backward(form, scaling, x, steps, weights, arrays, (dh, dc))
     of_x = dxp if form.by_product else dz
-    turned_x, turned_z = owner.permuted(of_x, (1, 0)), owner.permuted(dz, (1, 0))
     found = _parameter_sums(form, x, saved, slopes, dn)
-    found["weight_x"] = owner.product(turned_x, x.array)
-    found["weight_h"] = owner.product(turned_z, states_before(x, steps, saved.state))
-    return CellGradients(owner.product(of_x, weights.x), (dh, dc), found)
+    found |= weight_gradients(x, steps, saved.state, of_x, dz)
+    return CellGradients(x.owner.product(of_x, weights.x), (dh, dc), found)
 
 
 def _run_backward(
@@ -221,22 +227,16 @@ def _run_backward(
     """Take all steps back, and return the gradient of the first states; that of the cells is dc."""
     owner, (dh, dc), dz = x.owner, slopes, arrays[8]
     batch, units = owner.shape(dh)
-    whole = is_whole(units, x, (*arrays, dh, dc, *weights.others))
-    shape = cell_shape(units, x.element, whole=whole)
-    kernel = _backward_kernel(form, x.element, shape)
-    at, address = StepArrays(x, *arrays), owner.address
-    others = [0 if a is None else address(a) for a in weights.others]
-    last = address(dh), address(dc)
+    shape = shape_for(units, x, *arrays, dh, dc, *weights.others)
+    kernel, at = _backward_kernel(form, x.element, shape), StepArrays(x, *arrays)
+    others, last = addresses(x, weights.others), addresses(x, (dh, dc))
     numbers = (
         *weights.numbers,
         *flow_numbers(form.gates, scaling, _normalized_units(form, units)),
         *flow_numbers(form.cell, scaling, units),
     )
     later, product = 0, None
-    starts, counts = steps.starts.tolist(), steps.counts.tolist()
-    for s in reversed(range(len(starts))):
-        start, count = starts[s], counts[s]
-        before = batch + starts[s - 1] if s else 0
+    for start, count, before in reversed(step_places(steps, batch)):
         z, xp, cell, c_before, table, keep_h, keep_c, dy, *results = at.behind(
             *(start,) * 3, before, *(start,) * 8
         )
@@ -270,12 +270,3 @@ def _parameter_sums(
         place = gate_parts(form).count
         found["gamma_c"], found["beta_c"] = column_sums(x, dn, saved.cell, table, place)
     return found | {"bias": offset, "beta_x": offset, "beta_h": offset}
-
-
-def _of_nothing(x: DeviceArray, weights: Weights, units: int) -> dict[str, Any]:
-    """Return the gradients of the parameters where there are no steps: sums of nothing."""
-    wide, owner = (GATES * units,), x.owner
-    shapes: dict[str, Shape] = {"gamma_c": (units,), "beta_c": (units,)}
-    shapes |= dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), wide)
-    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
-    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

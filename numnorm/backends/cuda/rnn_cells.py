@@ -7,7 +7,6 @@ step. What is between two of them is one kernel.
 import functools
 from typing import Any, NamedTuple
 
-from numnorm.arguments import Shape
 from numnorm.backends.contract import CellGradients, RNNForm, Scaling, Steps
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import (
@@ -15,28 +14,33 @@ from numnorm.backends.cuda.cell_passes import (
     Table,
     Weights,
     added_up,
+    addresses,
     array_or_none,
     column_sums,
     copied,
     flow_numbers,
-    is_whole,
+    gradients_of_nothing,
     make_weights,
     new,
+    new_states,
     new_table,
     norm_numbers,
     parameter_or,
     scaling_numbers,
-    states_before,
+    shape_for,
+    step_places,
+    weight_gradients,
 )
-from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.launch import blocks_of
 from numnorm.backends.cuda.queues import queue
 from numnorm.backends.cuda.rnn_backward_kernel import make_rnn_backward
 from numnorm.backends.cuda.rnn_forward_kernel import make_rnn_forward
 from numnorm.backends.cuda.row_shape import RowShape
-from numnorm.backends.cuda.taken_rows import write_rows
 from numnorm.backends.cuda.target import Kernel
+
+# How many numbers for each unit the parameters besides the weights have.
+_SIZES = dict.fromkeys(("bias", "beta", "gamma"), 1)
 
 
 class Saved(NamedTuple):
@@ -90,9 +94,7 @@ def forward(
 ) -> tuple[tuple[Any], Saved | None]:
     """Return all states, and what the backward pass needs."""
     owner, rows, (given,), (keep,) = x.owner, x.shape[0], states, keeps
-    batch, units = given.shape
-    state = new(x, (batch + rows, units))
-    write_rows(given, given.element, given.shape, state)
+    state = new_states(x, given)
     if not rows:
         return (state,), Saved(None, state, Table(None, 0))
     z = owner.product(x.array, weights.turned_x)
@@ -116,20 +118,16 @@ def _run_forward(
     owner, (total, units) = x.owner, x.owner.shape(state)
     batch = total - x.shape[0]
     # A new product begins at a multiple of 16 bytes, as all memory of the libraries does.
-    whole = is_whole(units, x, (*arrays, state, *weights.others))
-    shape = cell_shape(units, x.element, whole=whole)
+    shape = shape_for(units, x, *arrays, state, *weights.others)
     kernel, at = _forward_kernel(form, x.element, shape), StepArrays(x, *arrays, state)
     numbers = *weights.numbers, *scaling_numbers(scaling, units)
-    others = [0 if a is None else owner.address(a) for a in weights.others]
-    before = 0
-    for start, count in zip(steps.starts.tolist(), steps.counts.tolist(), strict=True):
+    others = addresses(x, weights.others)
+    for start, count, before in step_places(steps, batch):
         product = owner.product(owner.rows(state, before, before + count), weights.turned_h)
-        now = batch + start
         *_, old = at.behind(start, start, start, before)
-        xp, keep, table, h = at.behind(start, start, start, now)
-        addresses = product, xp, *others, keep, old, h, xp if save else 0, table
-        queue(kernel, blocks_of(count, shape), x, addresses, (count, units, *numbers))
-        before = now
+        xp, keep, table, h = at.behind(start, start, start, batch + start)
+        given = product, xp, *others, keep, old, h, xp if save else 0, table
+        queue(kernel, blocks_of(count, shape), x, given, (count, units, *numbers))
 
 
 def backward(
@@ -144,19 +142,17 @@ def backward(
     dstates: tuple[DeviceArray, ...],
 ) -> CellGradients:
     """Return all gradients."""
-    owner, rows, (last,), (keep,) = x.owner, x.shape[0], dstates, keeps
+    rows, (last,), (keep,) = x.shape[0], dstates, keeps
     units, dh = last.shape[1], copied(last)
     if not rows:
-        return CellGradients(copied(x), (dh,), _of_nothing(x, weights, units))
+        return CellGradients(copied(x), (dh,), gradients_of_nothing(x, weights, units, _SIZES))
     slopes = new(x, (rows, units))
     dz = new(x, (rows, units)) if form.norm else slopes
     arrays = saved.z, saved.table.array, array_or_none(keep), dy.array, dz, slopes
     dh = _run_backward(form, scaling, x, steps, weights, arrays, dh)
     found = _parameter_sums(form, x, saved, slopes)
-    turned = owner.permuted(dz, (1, 0))
-    found["weight_x"] = owner.product(turned, x.array)
-    found["weight_h"] = owner.product(turned, states_before(x, steps, saved.state))
-    return CellGradients(owner.product(dz, weights.x), (dh,), found)
+    found |= weight_gradients(x, steps, saved.state, dz, dz)
+    return CellGradients(x.owner.product(dz, weights.x), (dh,), found)
 
 
 def _run_backward(
@@ -170,16 +166,15 @@ def _run_backward(
 ) -> Any:
     """Take all steps back, and return the gradient of the first states."""
     owner, (batch, units), dz = x.owner, x.owner.shape(dh), arrays[4]
-    whole = is_whole(units, x, (*arrays, dh, *weights.others))
-    shape = cell_shape(units, x.element, whole=whole)
+    shape = shape_for(units, x, *arrays, dh, *weights.others)
     kernel, at = _backward_kernel(form, x.element, shape), StepArrays(x, *arrays)
-    others = [0 if a is None else owner.address(a) for a in weights.others]
+    others = addresses(x, weights.others)
     last, numbers = owner.address(dh), (*weights.numbers, *flow_numbers(form.norm, scaling, units))
     later, product = 0, None
-    for start, count in reversed([*zip(steps.starts.tolist(), steps.counts.tolist(), strict=True)]):
+    for start, count, _ in reversed(step_places(steps, batch)):
         z, table, keep, dy, *results = at.behind(*(start,) * 6)
-        addresses = z, table, *others, keep, dy, product, last, *results
-        queue(kernel, blocks_of(count, shape), x, addresses, (count, later, units, *numbers))
+        given = z, table, *others, keep, dy, product, last, *results
+        queue(kernel, blocks_of(count, shape), x, given, (count, later, units, *numbers))
         later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
     return added_up(x, (batch, units), product, dh) if form.zoneout else product
 
@@ -192,11 +187,3 @@ def _parameter_sums(form: RNNForm, x: DeviceArray, saved: Saved, slopes: Any) ->
     else:
         _, offset = column_sums(x, slopes)
     return found | {"bias": offset, "beta": offset}
-
-
-def _of_nothing(x: DeviceArray, weights: Weights, units: int) -> dict[str, Any]:
-    """Return the gradients of the parameters where there are no steps: sums of nothing."""
-    owner = x.owner
-    shapes: dict[str, Shape] = dict.fromkeys(("bias", "beta", "gamma"), (units,))
-    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
-    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}
