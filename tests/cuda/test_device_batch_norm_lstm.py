@@ -6,11 +6,11 @@ import fake_libraries
 import ml_dtypes
 import numpy as np
 import pytest
-from test_device_lstm import Case, assert_same, products  # noqa: F401
+from test_device_cells import Case, assert_same
 from test_lstm_kernels import assert_close
 
 from numnorm import rnn
-from numnorm.rnn import LSTMParameters, LSTMStatistics, RecurrentBatchNorm
+from numnorm.rnn import LSTMStatistics, RecurrentBatchNorm
 
 VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
 UNITS = 5
@@ -65,14 +65,14 @@ def assert_updated(found, expected, before, dtype):
 @pytest.mark.parametrize("lengths", [None, ALONE], ids=["even", "ragged"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants(imported, variant, lengths):
-    case = Case("batch", variant, time=3)
+    case = Case(norm="batch", variant=variant, time=3)
     found = case.to(imported("torch").take, "float64").run(lengths=lengths)
     assert_same(found, case.run(lengths=lengths), "float64")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_any_order_of_threads(imported, variant, order):
-    case, take = Case("batch", variant, time=2), imported("torch").take
+    case, take = Case(norm="batch", variant=variant, time=2), imported("torch").take
     found = case.to(take, "float32").run(lengths=[2, 2, 1, 2])
     assert_same(found, case.run(lengths=[2, 2, 1, 2]), "float32")
 
@@ -80,7 +80,7 @@ def test_any_order_of_threads(imported, variant, order):
 @pytest.mark.parametrize("variant", ["normalized_cell", "per_gate"])
 def test_many_sequences_and_units(imported, variant, order):
     # More than the strips of a block, and than the units of one.
-    case = Case("batch", variant, units=9, time=2, batch=35)
+    case = Case(norm="batch", variant=variant, units=9, time=2, batch=35)
     lengths = [1 + (i % 17 > 0) for i in range(35)]
     found = case.to(imported("torch").take, "float64").run(lengths=lengths)
     assert_same(found, case.run(lengths=lengths), "float64")
@@ -91,16 +91,16 @@ def test_whatever_new_memory_holds(imported, monkeypatch, order):
     monkeypatch.setattr(
         fake_libraries, "poisoned", lambda *like: fake_libraries.filled(like[0], 9.0, like[1])
     )
-    case = Case("batch", time=1, batch=35)
+    case = Case(norm="batch", time=1, batch=35)
     found = case.to(imported("torch").take, "float32").run()
     assert_same(found, case.run(), "float32")
 
 
 @pytest.mark.parametrize("training", [None, True, False], ids=["batch", "training", "inference"])
-def test_libraries(products, training):  # noqa: F811
+def test_libraries(products, training):
     if training and products.called == "jax":
         pytest.skip("running statistics of JAX cannot be updated")
-    case, dtypes = Case("batch", time=3), ("float32", "float16")
+    case, dtypes = Case(norm="batch", time=3), ("float32", "float16")
     device, before = case.to(products.take, "float32"), statistics("paper", 3, dtypes)
     here, there = taken(before, lambda s: s), taken(before, products.take)
     if training is not None:
@@ -131,12 +131,10 @@ def test_running_statistics_after_several_calls(imported, variant, options):
     take, before = imported("torch").take, statistics(variant, 4, ("float64", "float32"))
     here, there = taken(before, lambda s: s), taken(before, take)
     for seed in range(2):
-        case = Case("batch", variant, time=3, seed=seed)
+        case = Case(norm="batch", variant=variant, time=3, seed=seed)
         device = with_statistics(case.to(take, "float64"), there, **options)
         given = with_statistics(case, here, **options)
-        found, expected = (
-            rnn.lstm(c.x, c.parameters, c.h, c.c, lengths=ALONE, **c.norm) for c in (device, given)
-        )
+        found, expected = (c.call(lengths=ALONE) for c in (device, given))
         for one, other in zip(found, expected, strict=True):
             assert_close(one.host, other, "float64")
     if "first_step" not in options or options["first_step"] < 4:
@@ -152,7 +150,7 @@ def test_running_statistics_after_several_calls(imported, variant, options):
 )
 def test_inference(imported, variant, first):
     take, given = imported("torch").take, statistics(variant, 3, ("float16", "float64"))
-    case = Case("batch", variant, time=3)
+    case = Case(norm="batch", variant=variant, time=3)
     device, options = case.to(take, "float64"), {"training": False, "first_step": first}
     found = with_statistics(device, taken(given, take), **options).run(lengths=ALONE)
     assert_same(found, with_statistics(case, given, **options).run(lengths=ALONE), "float64")
@@ -160,7 +158,7 @@ def test_inference(imported, variant, first):
 
 def test_inference_in_any_order_of_threads(imported, order):
     take, given = imported("torch").take, statistics("paper", 2)
-    case = Case("batch", time=2)
+    case = Case(norm="batch", time=2)
     device = with_statistics(case.to(take, "float32"), taken(given, take), training=False)
     assert_same(device.run(), with_statistics(case, given, training=False).run(), "float32")
 
@@ -168,11 +166,11 @@ def test_inference_in_any_order_of_threads(imported, order):
 def test_inference_does_not_depend_on_the_batch_but_for_its_products(imported):
     take, given = imported("torch").take, statistics("paper", 3)
     case = with_statistics(
-        Case("batch", time=2).to(take, "float64"), taken(given, take), training=False
+        Case(norm="batch", time=2).to(take, "float64"), taken(given, take), training=False
     )
-    expected = rnn.lstm(case.x, case.parameters, case.h, case.c, **case.norm)
+    expected = case.call()
     case.x.host[1, 1, 0], case.x.host[0, 3, 2] = np.nan, np.inf
-    found = rnn.lstm(case.x, case.parameters, case.h, case.c, **case.norm)
+    found = case.call()
     assert (found.y.host[:, [0, 2]] == expected.y.host[:, [0, 2]]).all()
     assert np.isnan(found.y.host[1:, 1]).all()
 
@@ -182,22 +180,22 @@ def test_inference_does_not_depend_on_the_batch_but_for_its_products(imported):
 def test_products_of_any_scale_beside_each_other(imported, variant, eps, order):
     # By powers of two, which the host's results do not change by, in float64.
     scales = np.array([1, 2.0**-90, 2.0**118])
-    case = Case("batch", variant, units=3, time=2)
+    case = Case(norm="batch", variant=variant, units=3, time=2)
     case.x = np.random.default_rng(1).normal(size=(2, 4, 3)).astype(np.float32).astype(np.float64)
     weights = np.zeros_like(case.parameters.weight_x)
     for unit, scale in enumerate(scales):
         weights[unit::3] = case.parameters.weight_x[unit::3] * scale
     case.parameters = case.parameters._replace(weight_x=weights, weight_h=0 * weights[:, :3])
     device = case.to(imported("torch").take, "float32")
-    found = rnn.lstm(device.x, device.parameters, device.h, device.c, eps=eps, **device.norm)
-    expected = rnn.lstm(case.x, case.parameters, case.h, case.c, eps=eps, **case.norm)
+    found = device.call(eps=eps)
+    expected = case.call(eps=eps)
     for one, other in zip(found, expected, strict=True):
         assert_close(one.host, other, "float32")
 
 
 def test_running_statistics_of_any_scale(imported):
     take = imported("torch").take
-    case, before = Case("batch", units=UNITS, time=1), statistics("paper", 1)
+    case, before = Case(norm="batch", units=UNITS, time=1), statistics("paper", 1)
     weights = case.parameters.weight_x * 2.0**70  # whose squares are beyond float32
     case.parameters = case.parameters._replace(weight_x=weights)
     here, there = taken(before, lambda s: s), taken(before, take)
@@ -211,16 +209,16 @@ def test_running_statistics_of_any_scale(imported):
 
 def test_constant_columns_without_epsilon(imported, order):
     # Their normalized value is 0 by convention, whatever the rounding of a mean.
-    case = Case("batch", units=3, time=2)
-    case.x[:], case.h[:], case.c[:] = 0.1, 0.7, 0.3
+    case = Case(norm="batch", units=3, time=2)
+    case.x[:], case.states[0][:], case.states[1][:] = 0.1, 0.7, 0.3
     device = case.to(imported("torch").take, "float32")
-    y, *_ = rnn.lstm(device.x, device.parameters, device.h, device.c, eps=0.0, **device.norm)
-    expected, *_ = rnn.lstm(case.x, case.parameters, case.h, case.c, eps=0.0, **case.norm)
+    y, *_ = device.call(eps=0.0)
+    expected, *_ = case.call(eps=0.0)
     assert_close(y.host, expected, "float32")
 
 
 def test_a_single_sequence(imported):
-    case = Case("batch", batch=1, time=2)
+    case = Case(norm="batch", batch=1, time=2)
     device = case.to(imported("torch").take, "float64")
     found, expected = device.run(), case.run()
     for name in ("y", "h", "c", "dbias", "dgamma_c", "dbeta_c"):
@@ -231,13 +229,12 @@ def test_a_single_sequence(imported):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(imported, dtype):
-    case, library = Case("batch", time=2), imported("torch")
+    case, library = Case(norm="batch", time=2), imported("torch")
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     found = case.to(library.take, kind).run()
-    same = Case("batch", time=2)
-    for name in ("x", "h", "c", "dy", "dh", "dc"):
-        setattr(same, name, getattr(same, name).astype(kind).astype(np.float64))
-    same.parameters = LSTMParameters(*(p.astype(kind).astype(np.float64) for p in same.parameters))
+    same = Case(norm="batch", time=2)
+    for array in same.arrays():
+        array[...] = array.astype(kind)
     # Half a unit in the last place, and float32 roundings that cross it or grow on the way back.
     bound = 1e-3 if dtype == "float16" else 8e-3
     for name, value in same.run().items():
@@ -250,7 +247,7 @@ def test_half_precision(imported, dtype):
 
 
 def test_jax_without_float64(imported):
-    library, case = imported("jax"), Case("batch", time=2)
+    library, case = imported("jax"), Case(norm="batch", time=2)
     library.config.jax_enable_x64 = False
     given = statistics("paper", 3, ("float32",))
     assert_same(case.to(library.take, "float32").run(), case.run(), "float32")
@@ -263,7 +260,7 @@ def test_statistics_that_are_not_contiguous(imported):
     take, before = imported("torch").take, statistics("paper", 3)
     here = taken(before, lambda s: s)
     there = LSTMStatistics(*(take(np.array(s.T, order="C")).permute((1, 0)) for s in before))
-    case = Case("batch", time=2)
+    case = Case(norm="batch", time=2)
     device = with_statistics(case.to(take, "float64"), there)
     rnn.lstm(device.x, device.parameters, **device.norm)
     case = with_statistics(case, here)
@@ -271,17 +268,17 @@ def test_statistics_that_are_not_contiguous(imported):
     assert_updated(there, here, before, "float64")
 
 
-def test_cell(products):  # noqa: F811
-    case = Case("batch", time=1)
+def test_cell(products):
+    case = Case(norm="batch", time=1)
     device, before = case.to(products.take, "float32"), statistics("paper")
     training = products.called != "jax"
     here, there = taken(before, lambda s: s), taken(before, products.take)
     expected = with_statistics(case, here, training=training, first_step=1).run()
     with_statistics(device, there, training=training, first_step=1)
-    given = products.take(device.x.host[0]), device.parameters, device.h, device.c
+    given = products.take(device.x.host[0]), device.parameters, *device.states
     *found, saved = rnn.lstm_cell_forward(*given, **device.norm)
-    slope = products.take(device.dh.host + device.dy.host[0])
-    gradients = rnn.lstm_cell_backward(slope, saved, device.dc)
+    slope = products.take(device.slopes[0].host + device.dy.host[0])
+    gradients = rnn.lstm_cell_backward(slope, saved, device.slopes[1])
     for name, got in zip(("h", "c", "dh", "dc"), (*found, *gradients[1:3]), strict=True):
         assert_close(got.host, expected[name], "float32", name, 5)
     if training:
@@ -289,13 +286,13 @@ def test_cell(products):  # noqa: F811
 
 
 def test_twice_the_same_bytes(imported, order):
-    case = Case("batch", time=2).to(imported("torch").take, "float32")
+    case = Case(norm="batch", time=2).to(imported("torch").take, "float32")
     for one, other in zip(case.run().values(), case.run().values(), strict=True):
         assert one.host.tobytes() == other.host.tobytes()
 
 
 def test_missing_gammas(imported):
-    case = Case("batch", time=2)
+    case = Case(norm="batch", time=2)
     case.parameters = case.parameters._replace(gamma_x=None, gamma_c=None, beta_h=None)
     found = case.to(imported("torch").take, "float64").run()
     assert_same(found, case.run(), "float64")
@@ -303,8 +300,8 @@ def test_missing_gammas(imported):
 
 @pytest.mark.parametrize("variant", ["paper", "cell_only"])
 @pytest.mark.parametrize(("time", "batch"), [(0, 2), (3, 0)])
-def test_nothing(products, variant, time, batch):  # noqa: F811
-    case = Case("batch", variant, time=time, batch=batch)
+def test_nothing(products, variant, time, batch):
+    case = Case(norm="batch", variant=variant, time=time, batch=batch)
     assert_same(case.to(products.take, "float32").run(), case.run(), "float32")
 
 
@@ -312,7 +309,7 @@ def test_nothing(products, variant, time, batch):  # noqa: F811
 
 
 def test_statistics_lie_where_x_does(library):
-    case, given = Case("batch"), statistics("paper")
+    case, given = Case(norm="batch"), statistics("paper")
     device = case.to(library.take, "float32")
     there = taken(given, library.take)
     elsewhere = there._replace(var_h=library.take(given.var_h, 1))
@@ -332,7 +329,7 @@ def test_statistics_lie_where_x_does(library):
 
 def test_statistics_of_jax_cannot_be_updated(imported):
     library = imported("jax")
-    case = Case("batch").to(library.take, "float32")
+    case = Case(norm="batch").to(library.take, "float32")
     with_statistics(case, taken(statistics("paper"), library.take))
     with pytest.raises(
         TypeError,
@@ -343,7 +340,7 @@ def test_statistics_of_jax_cannot_be_updated(imported):
 
 def test_statistics_are_checked(imported):
     library = imported("torch")
-    case, given = Case("batch").to(library.take, "float32"), statistics("paper")
+    case, given = Case(norm="batch").to(library.take, "float32"), statistics("paper")
     there = taken(given, library.take)
     calls = {
         r"mean_x must have shape \(S, 20\) with S at least 1, got \(0, 20\)": there._replace(
