@@ -28,12 +28,13 @@ from numnorm.backends.cuda.cell_passes import (
     scaling_numbers,
     states_before,
 )
+from numnorm.backends.cuda import lstm_persistent
 from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.launch import blocks_of
 from numnorm.backends.cuda.lstm_backward_kernel import make_lstm_backward
 from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
-from numnorm.backends.cuda.lstm_gates import GATES, gate_parts, places
+from numnorm.backends.cuda.lstm_gates import GATES, gate_parts, normalized_units, places
 from numnorm.backends.cuda.queues import queue
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.taken_rows import write_rows
@@ -94,11 +95,6 @@ def _is_apart(form: LSTMForm) -> bool:
     return form.carries_normalized or form.zoneout
 
 
-def _normalized_units(form: LSTMForm, units: int) -> int:
-    """Return how many elements are normalized together on their way to the gates."""
-    return units if form.separate else GATES * units
-
-
 def forward(
     form: LSTMForm,
     scaling: Scaling,
@@ -118,18 +114,17 @@ def forward(
         return (state, carried), Saved(*(None,) * 3, carried, state, Table(None, 0))
     xp = owner.product(x.array, weights.turned_x)
     cell = new(x, (rows, units)) if save and _is_apart(form) else None
-    table = new_table(x, rows, places(form)) if save else Table(None, 0)
-    products = _run_forward(
-        form, scaling, x, steps, weights, (xp, *map(array_or_none, keeps), cell, table.array),
-        (state, carried), save,
-    )  # fmt: skip
+    arrays, history = (xp, *map(array_or_none, keeps), cell), (state, carried)
+    plan = lstm_persistent.plan_for(form, x, weights, history, batch)
+    table = new_table(x, rows, places(form)) if save or plan else Table(None, 0)
+    run = functools.partial(lstm_persistent.run_forward, plan) if plan else _run_forward
+    of_each = run(form, scaling, x, steps, weights, arrays, history, table, save=save)
     if not save:
-        return (state, carried), None
-    of_each = owner.concatenated(products) if form.by_product else None
+        return history, None
     if not _is_apart(form):
         cell = owner.rows(carried, batch, batch + rows)
     z, xp = (of_each, xp) if form.by_product else (xp, None)
-    return (state, carried), Saved(z, xp, cell, carried, state, table)
+    return history, Saved(z, xp, cell, carried, state, table)
 
 
 def _run_forward(
@@ -140,18 +135,21 @@ def _run_forward(
     weights: Weights,
     arrays: tuple[Any, ...],
     states: tuple[Any, Any],
+    table: Table,
+    *,
     save: bool,
-) -> list[Any]:
+) -> Any:
     """Take all steps, and return the products with the state if they are to be kept."""
     owner, (state, _) = x.owner, states
     units = owner.shape(state)[1]
     batch = owner.shape(state)[0] - x.shape[0]
+    arrays = *arrays, table.array
     # A new product begins at a multiple of 16 bytes, as all memory of the libraries does.
     whole = is_whole(units, x, (*arrays, *states, *weights.others))
     shape = cell_shape(units, x.element, whole=whole)
     kernel = _forward_kernel(form, x.element, shape)
     at = StepArrays(x, *arrays, *states)
-    sizes = units, *weights.numbers, *scaling_numbers(scaling, _normalized_units(form, units))
+    sizes = units, *weights.numbers, *scaling_numbers(scaling, normalized_units(form, units))
     products, before, summed = [], 0, save and not form.by_product
     others = [0 if a is None else owner.address(a) for a in weights.others]
     for start, count in zip(steps.starts.tolist(), steps.counts.tolist(), strict=True):
@@ -171,7 +169,7 @@ def _run_forward(
         if save and form.by_product:
             products.append(z)
         before = now
-    return products
+    return owner.concatenated(products) if products else None
 
 
 def backward(
@@ -229,7 +227,7 @@ def _run_backward(
     last = address(dh), address(dc)
     numbers = (
         *weights.numbers,
-        *flow_numbers(form.gates, scaling, _normalized_units(form, units)),
+        *flow_numbers(form.gates, scaling, normalized_units(form, units)),
         *flow_numbers(form.cell, scaling, units),
     )
     later, product = 0, None

@@ -39,6 +39,11 @@ def places(form: LSTMForm) -> int:
     return gate_parts(form).count + (form.cell is not None)
 
 
+def normalized_units(form: LSTMForm, units: int) -> int:
+    """Return how many elements are normalized together on their way to the gates."""
+    return units if form.separate else GATES * units
+
+
 def gain_of(norm: Norm | None, element: Element) -> Element | None:
     """Return the elements of a norm's gamma; None where a number stands for all of it."""
     return element if norm is not None and norm.parameters > 0 else None
