@@ -125,7 +125,8 @@ def _make_exchange(formula: Formula, element: Element, shape: SliceShape, parts:
             at = ((place + n) * rows + row) * slices
             if there and unit == 0:
                 k = n * NUMBERS
-                store_slice(table, at + part, found[k], found[k + 1], found[k + 2], squares[n])
+                reach = inverse(found[k])
+                store_slice(table, at + part, reach, found[k + 1], found[k + 2], squares[n])
         grid_barrier()
         for n in range(count):
             at = ((place + n) * rows + row) * slices

@@ -112,18 +112,19 @@ def _make_multiply(gates: int, element: Element, shape: SliceShape) -> Any:
     vector, units, rows, tile = element.vector, shape.units, shape.rows, shape.tile
     warps, apart, as_tuple = shape.warps, WARP // shape.units, make_as_tuple(element)
     working, zero, padded_of = element.working, constant(element, 0.0), make_padded(element)
+    of_rows, of_piece = rows * gates, vector * gates
 
     @device
     def multiply(memory, room, shares, width, pitch):
-        sums = cuda.local.array(rows * gates, working)
-        weights = cuda.local.array(vector * gates, working)
-        for n in range(rows * gates):
+        sums = cuda.local.array(of_rows, working)
+        weights = cuda.local.array(of_piece, working)
+        for n in range(of_rows):
             sums[n] = zero
         warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
         unit, row, padded = lane % units, lane // units, padded_of(width)
         at = warp * vector
         while at < padded:
-            for n in range(0, vector * gates, vector):
+            for n in range(0, of_piece, vector):
                 place = ((at + n // gates) * units + unit) * gates + n % gates
                 found = load(memory, place)
                 for j in range(vector):

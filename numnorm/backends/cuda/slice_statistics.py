@@ -1,8 +1,9 @@
 """A norm whose elements are dealt out to many blocks: the statistics of slices, put together.
 
-What a block leaves of its slice of a part of a row are four numbers: the scale, a power of two,
-and high, low and the squares of the slice's values times it. Every block puts those of all slices
-together in the same order, so that all of them have the same bits.
+What a block leaves of its slice of a part of a row are four numbers: high, low and the squares of
+the slice's values times a power of two, its scale, and before them the reach, which is 1 over that.
+Every block puts those of all slices together in the same order, so that all of them have the same
+bits.
 """
 
 import functools
@@ -26,16 +27,16 @@ from numnorm.backends.cuda.team_sums import WARP, make_team_largest, make_team_s
 
 @functools.cache
 def make_store_slice(element: Element) -> Any:
-    """Return a device function ``store_slice(table, place, scale, high, low, squares)``."""
+    """Return a device function ``store_slice(table, place, reach, high, low, squares)``."""
     store, wide = make_store(element), element.vector == NUMBERS
 
     @device
-    def at_once(table, place, scale, high, low, squares):
-        store(table, place * NUMBERS, (scale, high, low, squares))
+    def at_once(table, place, reach, high, low, squares):
+        store(table, place * NUMBERS, (reach, high, low, squares))
 
     @device
-    def in_halves(table, place, scale, high, low, squares):
-        store(table, place * NUMBERS, (scale, high))
+    def in_halves(table, place, reach, high, low, squares):
+        store(table, place * NUMBERS, (reach, high))
         store(table, place * NUMBERS + 2, (low, squares))
 
     return at_once if wide else in_halves
@@ -52,9 +53,9 @@ def _make_load_slice(element: Element) -> Any:
 
     @device
     def in_halves(table, place):
-        scale, high = load(table, place * NUMBERS)
+        reach, high = load(table, place * NUMBERS)
         low, squares = load(table, place * NUMBERS + 2)
-        return scale, high, low, squares
+        return reach, high, low, squares
 
     return at_once if wide else in_halves
 
@@ -65,8 +66,7 @@ def _make_spread(formula: Formula, element: Element, team: int) -> Any:
     It finds high and low of a part by those of its slices, which begin at a place of the table,
     for the scale in `found`, and returns the squares. The sizes are a slice's and the last one's.
     """
-    load, inverse = _make_load_slice(element), reciprocal(element)
-    zero, working = constant(element, 0.0), element.working
+    load, zero, working = _make_load_slice(element), constant(element, 0.0), element.working
     team_sum, team_both = make_team_sums(element, team, 1), make_team_sums(element, team, 2)
 
     @device
@@ -74,19 +74,19 @@ def _make_spread(formula: Formula, element: Element, team: int) -> Any:
         sums = cuda.local.array(2, working)
         full, last = sizes
         mine, scale = cuda.threadIdx.x % team, found[0]
-        other, origin, _, _ = load(table, first)
-        origin *= scale * inverse(other)
+        reach, origin, _, _ = load(table, first)
+        origin *= scale * reach
         sums[0] = zero
         for n in range(mine, slices, team):
-            other, high, low, _ = load(table, first + n)
-            ratio, size = scale * inverse(other), full if n < slices - 1 else last
+            reach, high, low, _ = load(table, first + n)
+            ratio, size = scale * reach, full if n < slices - 1 else last
             sums[0] += size * ((high * ratio - origin) + low * ratio)
         team_sum(sums, sums)
         mean = origin + sums[0] * share
         sums[0], sums[1] = zero, zero
         for n in range(mine, slices, team):
-            other, high, low, squares = load(table, first + n)
-            ratio, size = scale * inverse(other), full if n < slices - 1 else last
+            reach, high, low, squares = load(table, first + n)
+            ratio, size = scale * reach, full if n < slices - 1 else last
             deviation = (high * ratio - mean) + low * ratio
             sums[0] += size * deviation
             sums[1] += squares * ratio * ratio + size * deviation * deviation
@@ -102,8 +102,8 @@ def _make_spread(formula: Formula, element: Element, team: int) -> Any:
         mine, scale = cuda.threadIdx.x % team, found[0]
         sums[0] = zero
         for n in range(mine, slices, team):
-            other, _, _, squares = load(table, first + n)
-            ratio = scale * inverse(other)
+            reach, _, _, squares = load(table, first + n)
+            ratio = scale * reach
             sums[0] += squares * ratio * ratio
         team_sum(sums, sums)
         found[1], found[2] = zero, zero
@@ -132,10 +132,10 @@ def _make_common_scale(element: Element, team: int) -> Any:
         beyond = max(root_eps, eps_on_deviation)
         found = inverse(power_of_two(beyond)) if beyond > zero else zero
         for n in range(cuda.threadIdx.x % team, slices, team):
-            other, high, _, squares = load(table, first + n)
+            reach, high, _, squares = load(table, first + n)
             size = max(abs(high), root(squares))
             if size > zero:
-                found = max(found, min(most, inverse(power_of_two(size)) * inverse(other)))
+                found = max(found, min(most, inverse(power_of_two(size)) * reach))
         found = largest(found, zero)
         return inverse(found) if found > zero else one
 
