@@ -8,7 +8,6 @@ of a row that is normalized no more than four numbers. It waits for all blocks o
 from typing import Any
 
 from numnorm.backends.contract import Formula, LSTMForm
-from numnorm.backends.cuda.activations import make_sigmoid
 from numnorm.backends.cuda.cell_norms import (
     CELL,
     NUMBERS,
@@ -25,6 +24,7 @@ from numnorm.backends.cuda.lstm_gates import (
     bias_of,
     gain_of,
     gate_parts,
+    make_gates,
     make_normalize,
     places,
     sections,
@@ -51,9 +51,6 @@ from numnorm.backends.cuda.target import (
 )
 from numnorm.backends.cuda.team_sums import make_team_sums
 
-# Where a thread has its unit's parameters: four numbers of each of the first three.
-_OFFSET, _GAMMA_H, _GAMMA_X, _GAMMA_C, _BETA_C, _PARAMETERS = 0, 4, 8, 12, 13, 14
-
 
 def slice_parts(form: LSTMForm) -> Parts:
     """Return what of a slice is normalized in each step: the statistics of x are there before."""
@@ -63,34 +60,6 @@ def slice_parts(form: LSTMForm) -> Parts:
 def slice_places(form: LSTMForm) -> int:
     """Return of how many parts of a row blocks leave statistics for each other, the cell last."""
     return slice_parts(form).count + (form.cell is not None)
-
-
-def _make_parameters(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
-    """Return a device function ``parameters(weights, numbers, column, width, found)``.
-
-    It reads those of a thread's unit; the weights are ``offset, gamma_h, gamma_x, gamma_c,
-    beta_c``, and the numbers stand for gamma and beta where there is no array of them.
-    """
-    columns, zero = row_columns(element, shape.of_units), constant(element, 0.0)
-    offset_of = make_column_weight(element, element, columns)
-    gain_at = make_column_weight(element, gain_of(form.gates, element), columns)
-    of_x = gain_of(form.gates if form.by_product else None, element)
-    gain_x_at = make_column_weight(element, of_x, columns)
-    gain_c_at = make_column_weight(element, gain_of(form.cell, element), columns)
-    bias_c_at = make_column_weight(element, bias_of(form.cell, element), columns)
-
-    @device
-    def parameters(weights, numbers, column, width, found):
-        offset, gamma_h, gamma_x, gamma_c, beta_c = weights
-        for gate in range(GATES):
-            first = gate * width
-            offset_of(offset, zero, first, column, width, found[_OFFSET + gate :])
-            gain_at(gamma_h, numbers[0], first, column, width, found[_GAMMA_H + gate :])
-            gain_x_at(gamma_x, numbers[0], first, column, width, found[_GAMMA_X + gate :])
-        gain_c_at(gamma_c, numbers[0], 0, column, width, found[_GAMMA_C:])
-        bias_c_at(beta_c, numbers[1], 0, column, width, found[_BETA_C:])
-
-    return parameters
 
 
 def _make_exchange(formula: Formula, element: Element, shape: SliceShape, parts: Parts) -> Any:
@@ -104,7 +73,7 @@ def _make_exchange(formula: Formula, element: Element, shape: SliceShape, parts:
     working, zero, inverse = element.working, constant(element, 0.0), reciprocal(element)
     moments = make_cell_moments(formula, element, shape.of_units, parts)
     first_of, store_slice = make_team_sums(element, units, count), make_store_slice(element)
-    merged = make_merged_statistics(formula, element, units)
+    merged = make_merged_statistics(formula, element, units, count)
     full, sections_of = constant(element, units * size), constant(element, size)
 
     @device
@@ -128,10 +97,8 @@ def _make_exchange(formula: Formula, element: Element, shape: SliceShape, parts:
                 reach = inverse(found[k])
                 store_slice(table, at + part, reach, found[k + 1], found[k + 2], squares[n])
         grid_barrier()
-        for n in range(count):
-            at = ((place + n) * rows + row) * slices
-            seen = slices if there else 0
-            merged(table, at, seen, (full, last_size), scaling, found[n * NUMBERS :])
+        seen, sizes = slices if there else 0, (full, last_size)
+        merged(table, (place * rows + row) * slices, rows * slices, seen, sizes, scaling, found)
 
     return exchange
 
@@ -189,52 +156,46 @@ def _make_enter(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     return enter
 
 
-def _make_gates(form: LSTMForm, element: Element) -> Any:
-    """Return a device function ``gates_of(values, parameters, numbers, gates)`` of one unit."""
-    sigmoid, tanh, by_product = make_sigmoid(element), tangent(element), form.by_product
-    apply = device(form.gates.formula.forward if form.gates else lambda xhat, g, b: xhat)
-
-    @device
-    def gates_of(values, parameters, numbers, gates):
-        for gate in range(GATES):
-            total = parameters[_OFFSET + gate]
-            total += apply(values[gate], parameters[_GAMMA_H + gate], numbers[1])
-            if by_product:
-                of_x = values[GATES + gate]
-                total += apply(of_x, parameters[_GAMMA_X + gate], numbers[1])
-            gates[gate] = tanh(total) if gate == 3 else sigmoid(total)
-
-    return gates_of
-
-
 def _make_cell_of(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     """Return a device function of a thread's cell, normalized.
 
-    ``cell_of(cells, xrow, column, limit, parameters, sliced, row, rows, tables, scaling, normal)``.
+    ``cell_of(cells, xrow, width, column, limit, weights, numbers, sliced, row, rows, tables,
+    scaling, normal)``: the weights are ``gamma, beta``.
     """
     if form.cell is None:
 
         @device
         def plain(
-            cells, xrow, column, limit, parameters, sliced, row, rows, tables, scaling, normal
-        ):
+            cells, xrow, width, column, limit, weights, numbers, sliced, row, rows, tables,
+            scaling, normal,
+        ):  # fmt: skip
             normal[0] = cells[0]
 
         return plain
+    columns = row_columns(element, shape.of_units)
+    gain = make_column_weight(element, gain_of(form.cell, element), columns)
+    bias = make_column_weight(element, bias_of(form.cell, element), columns)
     exchange = _make_exchange(form.cell.formula, element, shape, CELL)
     keep, all_places = make_keep_statistics(element, 1), places(form)
     apply, place = device(form.cell.formula.forward), slice_places(form) - 1
     working = element.working
 
     @device
-    def cell_of(cells, xrow, column, limit, parameters, sliced, row, rows, tables, scaling, normal):
+    def cell_of(
+        cells, xrow, width, column, limit, weights, numbers, sliced, row, rows, tables, scaling,
+        normal,
+    ):  # fmt: skip
         found = cuda.local.array(NUMBERS, working)
+        weight = cuda.local.array(1, working)
+        shift = cuda.local.array(1, working)
         slices, statistics = tables
         there = limit > 0
         exchange(cells, sliced, place, there, slices, row, rows, scaling, found)
         if there and column == 0:
             keep(statistics, xrow, all_places, all_places - 1, found)
-        normal[0] = apply(normalized(cells[0], found, 0), parameters[_GAMMA_C], parameters[_BETA_C])
+        gain(weights[0], numbers[0], 0, column, width, weight)
+        bias(weights[1], numbers[1], 0, column, width, shift)
+        normal[0] = apply(normalized(cells[0], found, 0), weight[0], shift[0])
 
     return cell_of
 
@@ -243,11 +204,13 @@ def _make_step(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     """Return a device function of what follows from the products of a step, of one unit of a row.
 
     ``step(values, before, addresses, tables, rows_of, sliced, column, limit, batch, width,
-    parameters, numbers, scalings)``: the addresses are ``products, keep_h, keep_c, h_before, h, c,
+    weights, numbers, scalings)``: the addresses are ``products, keep_h, keep_c, h_before, h, c,
     cell``, the last three where the step's first row is written; `rows_of` are the row's number in
-    the batch and among the rows of x. The cell before becomes the new one.
+    the batch and among the rows of x, and the weights ``offset, gamma_h, gamma_x, gamma_c,
+    beta_c``. The cell before becomes the new one.
     """
-    enter, gates_of = _make_enter(form, element, shape), _make_gates(form, element)
+    enter = _make_enter(form, element, shape)
+    gates_of = make_gates(form, element, shape.of_units)
     cell_of, working = _make_cell_of(form, element, shape), element.working
     write_states = make_write_states(form, element, shape.of_units)
     zero = constant(element, 0.0)
@@ -255,7 +218,7 @@ def _make_step(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     @device
     def step(
         values, before, addresses, tables, rows_of, sliced, column, limit, batch, width,
-        parameters, numbers, scalings,
+        weights, numbers, scalings,
     ):  # fmt: skip
         gates = cuda.local.array(GATES, working)
         cells = cuda.local.array(1, working)
@@ -263,14 +226,16 @@ def _make_step(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
         products, keep_h, keep_c, h_before, h, c, cell = addresses
         row, xrow = rows_of
         of_gates, of_cell = scalings
+        offset, gamma_h, gamma_x, gamma_c, beta_c = weights
         enter(
             products, values, xrow, width, column, limit, sliced, row, batch, tables, of_gates
         )  # fmt: skip
-        gates_of(values, parameters, numbers, gates)
+        gates_of(values, (offset, gamma_h, gamma_x), numbers, column, width, width, gates)
         new = gates[0] * before[0] + gates[1] * gates[3]
         cells[0] = new if column < limit else zero
         cell_of(
-            cells, xrow, column, limit, parameters, sliced, row, batch, tables, of_cell, normal
+            cells, xrow, width, column, limit, (gamma_c, beta_c), numbers, sliced, row, batch,
+            tables, of_cell, normal,
         )  # fmt: skip
         targets = keep_h, keep_c, h_before, h, c, cell
         write_states(targets, row, width, column, limit, gates, cells, before, normal)
@@ -305,11 +270,7 @@ def make_lstm_persistent(form: LSTMForm, element: Element, shape: SliceShape) ->
         make_take_weights(GATES, element, shape),
     )
     products_of = make_slice_products(GATES, element, shape)
-    parameters_of, take_step = (
-        _make_parameters(form, element, shape),
-        _make_step(form, element, shape),
-    )
-    both = 2 * GATES
+    take_step, both = _make_step(form, element, shape), 2 * GATES
 
     def kernel(
         weights, xp, offset, gamma_h, gamma_x, gamma_c, beta_c, keep_h, keep_c, state, carried,
@@ -317,7 +278,6 @@ def make_lstm_persistent(form: LSTMForm, element: Element, shape: SliceShape) ->
         gain, bias, share, scale_share, eps, eps_on_deviation, root_eps,
         cell_share, cell_scale_share, cell_eps, cell_eps_on_deviation, cell_root_eps,
     ):  # fmt: skip
-        parameters = cuda.local.array(_PARAMETERS, working)
         values = cuda.local.array(both, working)
         before = cuda.local.array(1, working)
         memory, numbers = shared_memory(), (gain, bias)
@@ -331,7 +291,6 @@ def make_lstm_persistent(form: LSTMForm, element: Element, shape: SliceShape) ->
         sliced = slices, part, unit, units if part < slices - 1 else last, last
         take_weights(memory, weights, part * units, width)
         others = offset, gamma_h, gamma_x, gamma_c, beta_c
-        parameters_of(others, numbers, column, width, parameters)
         mine = team < group and first + team < batch
         read(carried, (first + team if mine else 0) * width, column, width if mine else 0, before)
         earlier, now = 0, batch
@@ -356,7 +315,7 @@ def make_lstm_persistent(form: LSTMForm, element: Element, shape: SliceShape) ->
             )  # fmt: skip
             take_step(
                 values, before, addresses, (slices_table, statistics), (row, xrow), sliced,
-                column, limit, batch, width, parameters, numbers, scalings,
+                column, limit, batch, width, others, numbers, scalings,
             )  # fmt: skip
             earlier, now = now, now + count
 

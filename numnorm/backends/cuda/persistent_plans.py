@@ -17,8 +17,8 @@ from numnorm.backends.cuda.team_sums import WARP
 _UNITS, _WARPS = 8, 8
 # For how many rows of a product a thread uses a weight that it has read from shared memory.
 _ROWS = (1, 2, 4)
-# What a thread is let have, of 32 bits each.
-_REGISTERS = 128
+# What a thread is let have, of 32 bits each: such a block is alone on its multiprocessor.
+_REGISTERS = 256
 
 
 @dataclasses.dataclass(frozen=True)

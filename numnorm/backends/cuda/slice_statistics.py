@@ -142,14 +142,36 @@ def _make_common_scale(element: Element, team: int) -> Any:
     return common_scale
 
 
-@functools.cache
-def make_merged_statistics(formula: Formula, element: Element, team: int) -> Any:
-    """Return a device function ``merged(table, first, slices, sizes, scaling, found)``.
+def make_merged_statistics(formula: Formula, element: Element, team: int, count: int) -> Any:
+    """Return a device function ``merged(table, first, apart, slices, sizes, scaling, found)``.
 
-    It finds the statistics of a part of a row, as `make_cell_statistics` does, from what blocks
-    left of its slices. All threads of a warp take part; those of a team have the same row. For a
-    row that there is not, it is told of no slices.
+    It finds the statistics of the parts of a row, as `make_cell_statistics` does, from what blocks
+    left of their slices; from a part to the next it is so far in the table. All threads of a warp
+    take part; those of a team have the same row. For a row that there is not, it is told of no
+    slices.
     """
+    merged, part = _make_merged_part(formula, element, team), count - 1
+    if count == 1:
+
+        @device
+        def of_one(table, first, apart, slices, sizes, scaling, found):
+            merged(table, first, slices, sizes, scaling, found)
+
+        return of_one
+    # No loop, which a compiler would leave one, with the statistics in memory.
+    others = make_merged_statistics(formula, element, team, part)
+
+    @device
+    def of_all(table, first, apart, slices, sizes, scaling, found):
+        others(table, first, apart, slices, sizes, scaling, found)
+        behind = found[part * NUMBERS :]
+        merged(table, first + part * apart, slices, sizes, scaling, behind)
+
+    return of_all
+
+
+def _make_merged_part(formula: Formula, element: Element, team: int) -> Any:
+    """Return a device function ``merged(table, first, slices, sizes, scaling, found)`` of one."""
     spread, common_scale = (
         _make_spread(formula, element, team),
         _make_common_scale(element, team),
