@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape
 from numnorm.backends.contract import CellGradients, LSTMForm, Scaling, Steps
+from numnorm.backends.cuda import lstm_persistent
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import (
     StepArrays,
@@ -28,7 +29,6 @@ from numnorm.backends.cuda.cell_passes import (
     scaling_numbers,
     states_before,
 )
-from numnorm.backends.cuda import lstm_persistent
 from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.launch import blocks_of
@@ -156,13 +156,13 @@ def _run_forward(
         z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
         now = batch + start
         old_cell, new_cell = (before, now) if save else (0, 0)
-        xp, keep_h, keep_c, cell, table, h, c = at.behind(*(start,) * 5, now, new_cell)
+        xp, keep_h, keep_c, cell, statistics, h, c = at.behind(*(start,) * 5, now, new_cell)
         *_, h_before, c_before = at.behind(*(start,) * 5, before, old_cell)
         queue(
             kernel, blocks_of(count, shape), x,
             (
                 z, xp, *others, keep_h, keep_c, h_before, c_before, h, c, xp if summed else 0,
-                cell, table,
+                cell, statistics,
             ),
             (count, *sizes, *scaling_numbers(scaling, units)),
         )  # fmt: skip

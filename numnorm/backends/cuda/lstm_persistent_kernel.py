@@ -27,7 +27,6 @@ from numnorm.backends.cuda.lstm_gates import (
     make_gates,
     make_normalize,
     places,
-    sections,
 )
 from numnorm.backends.cuda.persistent_plans import SliceShape
 from numnorm.backends.cuda.row_columns import (
@@ -47,7 +46,6 @@ from numnorm.backends.cuda.target import (
     load_index,
     reciprocal,
     shared_memory,
-    tangent,
 )
 from numnorm.backends.cuda.team_sums import make_team_sums
 

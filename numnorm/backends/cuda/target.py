@@ -133,13 +133,16 @@ class Kernel:
         """Return how many blocks, each with so many bytes, the current device runs at a time."""
         kernel = self._compiled()
         function = kernel._codelibrary.get_cufunc()
+        device_number = function.device.id
+        # Without leave, a block has 48 KB of it at most. It is given leave for all that there is,
+        # so that no other thread's call takes it back.
+        leave = device_limits(device_number).shared_of_block - kernel.shared_mem_per_block
         attribute = driver.binding.CUfunction_attribute
-        # Without leave, a block has 48 KB of it at most.
         driver.driver.cuKernelSetAttribute(
             attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            memory,
+            leave,
             function.handle,
-            function.device.id,
+            device_number,
         )
         return int(kernel.max_cooperative_grid_blocks(self.threads, memory))
 
