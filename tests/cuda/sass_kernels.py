@@ -231,14 +231,14 @@ def persistent_kernels():
     from numnorm.backends.cuda.lstm_gates import GATES
     from numnorm.backends.cuda.lstm_persistent_kernel import make_lstm_persistent
     from numnorm.backends.cuda.lstm_statistics_kernel import make_lstm_statistics
-    from numnorm.backends.cuda.persistent_plans import persistent_plan
+    from numnorm.backends.cuda.persistent_plans import forward_plan
     from numnorm.rnn.forms import lstm_form
 
     limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
 
     def of_form(element, batch, units, norm, variant, *, whole=True, zoneout=False):
         form = lstm_form(norm, variant).cell._replace(zoneout=zoneout)
-        shape = persistent_plan(batch, units, GATES, element, limits, whole=whole).shape
+        shape = forward_plan(batch, units, GATES, element, limits, whole=whole).shape
         place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
         what = f"{norm} {variant} {element.name}{kept}, {batch} × {units} units, {place}"
         yield f"{ALL_STEPS} forward {what}", make_lstm_persistent(form, element, shape)

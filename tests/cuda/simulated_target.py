@@ -96,8 +96,8 @@ def make_store(element, *, shared=False):
 
 
 @functools.cache
-def make_load_one(element):
-    return lambda address, index: element.working(_memory(address, index, element, 1)[0])
+def make_load_one(element, *, shared=False):
+    return lambda address, index: element.working(_memory(address, index, element, 1, shared)[0])
 
 
 def load_index(address, index):

@@ -16,7 +16,7 @@ from numnorm.backends.cuda import lstm_persistent, persistent_plans
 from numnorm.backends.cuda.device_limits import DeviceLimits
 from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
 from numnorm.backends.cuda.lstm_gates import GATES
-from numnorm.backends.cuda.persistent_plans import persistent_plan
+from numnorm.backends.cuda.persistent_plans import forward_plan
 from numnorm.rnn.forms import lstm_form
 
 PAPER = lstm_form("layer", "paper").cell
@@ -34,15 +34,17 @@ def of_multiprocessors(count):
 @pytest.fixture
 def small(monkeypatch):
     """A device with room for few blocks, of two warps; the plans of what it is launched with."""
-    launched, forward = [], lstm_persistent.run_forward
+    launched = []
 
-    def counted(plan, *arguments, **options):
+    def counted(run, plan, *arguments, **options):
         launched.append(plan)
-        return forward(plan, *arguments, **options)
+        return run(plan, *arguments, **options)
 
     monkeypatch.setattr(persistent_plans, "_WARPS", 2)
     monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(6))
-    monkeypatch.setattr(lstm_persistent, "run_forward", counted)
+    for name in ("run_forward", "run_backward"):
+        run = getattr(lstm_persistent, name)
+        monkeypatch.setattr(lstm_persistent, name, functools.partial(counted, run))
     return launched
 
 
@@ -151,7 +153,7 @@ def test_constant_products_and_cells_without_epsilon(small, taken):
 
 
 def plan(batch, width, limits, element=FLOAT32):
-    return persistent_plan(batch, width, GATES, element, limits, whole=width % 4 == 0)
+    return forward_plan(batch, width, GATES, element, limits, whole=width % 4 == 0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ those over all steps, which a kernel of its own takes afterwards. To add to them
 take more memory traffic than all the rest of a step.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.contract import LSTMForm
@@ -38,6 +40,9 @@ from numnorm.backends.cuda.target import Kernel, constant, cuda, device, tangent
 from numnorm.backends.cuda.team_sums import WARP, make_team_sums
 from numnorm.backends.cuda.zoneout import passed
 from numnorm.backends.scalars import input_gradient
+
+# Makes a device function ``sums(values, room)`` of so many numbers, each to be summed over the row.
+SumsOf = Callable[[int], Any]
 
 
 def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
@@ -102,7 +107,7 @@ def _make_slope(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return slope_of
 
 
-def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function of what reaches the cell before its norm.
 
     ``cell_gradient(cell, table, dn, row, width, at, limit, weights, numbers, flows, room, gates,
@@ -112,7 +117,8 @@ def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> An
     columns, working, tanh = row_columns(element, shape), element.working, tangent(element)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
-    carries, through_norm = form.carries_normalized, _make_through_cell_norm(form, element, shape)
+    carries = form.carries_normalized
+    through_norm = _make_through_cell_norm(form, element, shape, sums_of)
     at_cell = _make_cell_again(form, element, shape)
     stored = form.cell is not None and form.cell.parameters > 0
 
@@ -183,7 +189,9 @@ def _make_cell_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return at_cell
 
 
-def _make_through_cell_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def _make_through_cell_norm(
+    form: LSTMForm, element: Element, shape: RowShape, sums_of: SumsOf
+) -> Any:
     """Return a device function that takes the cell's slope through its norm.
 
     ``through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)``.
@@ -193,7 +201,7 @@ def _make_through_cell_norm(form: LSTMForm, element: Element, shape: RowShape) -
     columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
     lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
     backward, gradient = device(form.cell.formula.backward), device(input_gradient)
-    team_sums, means_of = make_team_sums(element, shape.team, 2), make_means(element)
+    row_sums, means_of = sums_of(2), make_means(element)
 
     @device
     def through_norm(slope, at, width, xhat, gain, numbers, found, flows, room):
@@ -204,7 +212,7 @@ def _make_through_cell_norm(form: LSTMForm, element: Element, shape: RowShape) -
             slope[k] = backward(slope[k], xhat[k], gain[k], numbers[1])
             sums[0] += slope[k]
             sums[1] += slope[k] * xhat[k]
-        team_sums(sums, room)
+        row_sums(sums, room)
         scale, factor = found[0], found[3]
         means = means_of(sums[0], sums[1], scale, factor, flows[0], flows[1], flows[2])
         for p in range(pieces):
@@ -218,7 +226,9 @@ def _make_through_cell_norm(form: LSTMForm, element: Element, shape: RowShape) -
     return through_norm
 
 
-def _make_through_gate_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def _make_through_gate_norm(
+    form: LSTMForm, element: Element, shape: RowShape, sums_of: SumsOf
+) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
     ``through_norm(slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at,
@@ -239,7 +249,7 @@ def _make_through_gate_norm(form: LSTMForm, element: Element, shape: RowShape) -
     write, means_of = make_write_columns(element, columns), make_means(element)
     backward, gradient = device(form.gates.formula.backward), device(input_gradient)
     count, size, both = parts.count, parts.sections, 2 * parts.count
-    team_sums = make_team_sums(element, shape.team, both)
+    row_sums = sums_of(both)
 
     @device
     def through_norm(
@@ -257,7 +267,7 @@ def _make_through_gate_norm(form: LSTMForm, element: Element, shape: RowShape) -
                 slope = backward(slopes[gate * slots + k], xhat, gain[k], numbers[1])
                 sums[n] += slope
                 sums[count + n] += slope * xhat
-        team_sums(sums, room)
+        row_sums(sums, room)
         for section in range(all_sections):
             gate, n = section % GATES, section // size
             scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]
@@ -318,6 +328,64 @@ def _make_after(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return after
 
 
+def make_step_back(form: LSTMForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+    """Return a device function of one row of a step.
+
+    ``step_back(products, saved, weights, keeps, passed_on, results, row, later, width, at, limit,
+    numbers, flows, rooms)``: ``z, xp``; ``cell, before, table``; ``offset, gamma_h, gamma_x,
+    gamma_c, beta_c``; ``keep_h, keep_c``; ``dy, product, dh, dc``; ``dz, dxp, slopes, dn``;
+    AdaNorm's two; the gates' three and the cell's; and the rooms of the sums over the cell and
+    the gates.
+    """
+    columns, working = row_columns(element, shape), element.working
+    slots, all_gates = columns.slots, GATES * columns.slots
+    parts, size = gate_parts(form).count, sections(form) * columns.slots
+    gates_again, slope_of = (
+        make(form, element, shape) for make in (_make_gates_again, _make_slope)
+    )
+    cell_gradient = _make_cell_gradient(form, element, shape, sums_of)
+    through_norm = _make_through_gate_norm(form, element, shape, sums_of)
+    gate_slopes, after = (make(form, element, shape) for make in (_make_gate_slopes, _make_after))
+    write, numbers = make_write_columns(element, columns), max(1, parts * NUMBERS)
+
+    @device
+    def step_back(
+        products, saved, weights, keeps, passed_on, results, row, later, width, at, limit, pair,
+        flows, rooms,
+    ):  # fmt: skip
+        values = cuda.local.array(size, working)
+        gates = cuda.local.array(all_gates, working)
+        found = cuda.local.array(numbers, working)
+        slope = cuda.local.array(slots, working)
+        passes = cuda.local.array(slots, working)
+        kept = cuda.local.array(slots, working)
+        z, xp = products
+        cell, before, table = saved
+        offset, gamma_h, gamma_x, gamma_c, beta_c = weights
+        keep_h, keep_c = keeps
+        dy, product, dh, dc = passed_on
+        dz, dxp, slopes, dn = results
+        gates_again(
+            z, xp, table, row, width, at, (offset, gamma_h, gamma_x), pair, values, found, gates
+        )  # fmt: skip
+        slope_of((dy, product, dh, keep_h), row, width, at, limit, later, slope)
+        after(dc, keep_c, row, width, at, passes, kept)
+        cell_gradient(
+            cell, table, dn, row, width, at, limit, (gamma_c, beta_c), pair, flows[1], rooms[0],
+            gates, slope, passes,
+        )  # fmt: skip
+        gate_slopes(before, dc, row, width, at, limit, gates, slope, kept)
+        for gate in range(GATES):
+            first = (row * GATES + gate) * width
+            write(slopes, first, at, limit, gates[gate * slots :])
+        through_norm(
+            gates, values, found, (gamma_h, gamma_x), pair, flows[0], rooms[1], dz, dxp, row,
+            width, at, limit,
+        )  # fmt: skip
+
+    return step_back
+
+
 def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Kernel:
     """Return the kernel of one step of an LSTM.
 
@@ -337,21 +405,11 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Ker
     then ``rows, later, width``; and as numbers AdaNorm's two, and of the gates' norm and the
     cell's ``mean_share, scale_share, eps_on_deviation``, as the backward kernel of rows.
     """
-    columns, working = row_columns(element, shape), element.working
-    slots, all_gates, lanes = columns.slots, GATES * columns.slots, columns.lanes
+    lanes, working = row_columns(element, shape).lanes, element.working
     team, teams, warps = shape.team, shape.teams, max(1, shape.threads // WARP)
-    parts, size = gate_parts(form).count, sections(form) * columns.slots
-    gates_again, slope_of = (
-        make(form, element, shape) for make in (_make_gates_again, _make_slope)
-    )
-    cell_gradient, gate_slopes = (
-        make(form, element, shape) for make in (_make_cell_gradient, _make_gate_slopes)
-    )
-    through_norm, after = (
-        make(form, element, shape) for make in (_make_through_gate_norm, _make_after)
-    )
-    write, numbers = make_write_columns(element, columns), max(1, parts * NUMBERS)
-    of_cell, of_all = 2 * warps, 2 * warps * (1 + parts)
+    sums_of = functools.partial(make_team_sums, element, team)
+    step_back = make_step_back(form, element, shape, sums_of)
+    of_cell, of_all = 2 * warps, 2 * warps * (1 + gate_parts(form).count)
 
     def kernel(
         z, xp, cell, before, table, offset, gamma_h, gamma_x, gamma_c, beta_c, keep_h, keep_c,
@@ -360,37 +418,20 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Ker
         cell_mean_share, cell_scale_share, cell_eps_on_deviation,
     ):  # fmt: skip
         room = cuda.shared.array(of_all, working)
-        values = cuda.local.array(size, working)
-        gates = cuda.local.array(all_gates, working)
-        found = cuda.local.array(numbers, working)
-        slope = cuda.local.array(slots, working)
-        passes = cuda.local.array(slots, working)
-        kept = cuda.local.array(slots, working)
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
         row, at = (
             cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
             cuda.threadIdx.x % team * lanes,
         )
         row, limit = (row, width) if row < rows else (rows - 1, 0)
-        weights, pair = (gamma_h, gamma_x), (gain, bias)
-        gates_again(
-            z, xp, table, row, width, at, (offset, gamma_h, gamma_x), pair, values, found, gates
-        )  # fmt: skip
-        slope_of((dy, product, dh, keep_h), row, width, at, limit, later, slope)
-        after(dc, keep_c, row, width, at, passes, kept)
-        flows = cell_mean_share, cell_scale_share, cell_eps_on_deviation
-        cell_gradient(
-            cell, table, dn, row, width, at, limit, (gamma_c, beta_c), pair, flows, room, gates,
-            slope, passes,
-        )  # fmt: skip
-        gate_slopes(before, dc, row, width, at, limit, gates, slope, kept)
-        for gate in range(GATES):
-            first = (row * GATES + gate) * width
-            write(slopes, first, at, limit, gates[gate * slots :])
-        flows = mean_share, scale_share, eps_on_deviation
-        through_norm(
-            gates, values, found, weights, pair, flows, room[of_cell:], dz, dxp, row, width, at,
-            limit,
+        flows = (
+            (mean_share, scale_share, eps_on_deviation),
+            (cell_mean_share, cell_scale_share, cell_eps_on_deviation),
+        )
+        step_back(
+            (z, xp), (cell, before, table), (offset, gamma_h, gamma_x, gamma_c, beta_c),
+            (keep_h, keep_c), (dy, product, dh, dc), (dz, dxp, slopes, dn), row, later, width, at,
+            limit, (gain, bias), flows, (room, room[of_cell:]),
         )  # fmt: skip
 
     parameters = ("address",) * 20 + ("index",) * 3 + (element.working_name,) * 8

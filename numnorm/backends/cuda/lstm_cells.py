@@ -198,7 +198,10 @@ def backward(
         saved.z, saved.xp, saved.cell, saved.carried, saved.table.array, keep_h, keep_c, dy.array,
         dz, dxp, slopes, dn,
     )  # fmt: skip
-    dh = _run_backward(form, scaling, x, steps, weights, arrays, (dh, dc))
+    plan = lstm_persistent.plan_back_for(form, x, *dstates[0].shape)
+    run = functools.partial(lstm_persistent.run_backward, plan) if plan else _run_backward
+    product = run(form, scaling, x, steps, weights, arrays, (dh, dc))
+    dh = added_up(x, dstates[0].shape, product, dh) if form.zoneout else product
     of_x = dxp if form.by_product else dz
     turned_x, turned_z = owner.permuted(of_x, (1, 0)), owner.permuted(dz, (1, 0))
     found = _parameter_sums(form, x, saved, slopes, dn)
@@ -216,7 +219,7 @@ def _run_backward(
     arrays: tuple[Any, ...],
     slopes: tuple[Any, Any],
 ) -> Any:
-    """Take all steps back, and return the gradient of the first states; that of the cells is dc."""
+    """Take all steps back, and return what the first states get through the products."""
     owner, (dh, dc), dz = x.owner, slopes, arrays[8]
     batch, units = owner.shape(dh)
     whole = is_whole(units, x, (*arrays, dh, dc, *weights.others))
@@ -247,7 +250,7 @@ def _run_backward(
             (count, later, units, *numbers),
         )  # fmt: skip
         later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
-    return added_up(x, (batch, units), product, dh) if form.zoneout else product
+    return product
 
 
 def _parameter_sums(

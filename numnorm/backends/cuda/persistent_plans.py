@@ -15,6 +15,8 @@ from numnorm.backends.cuda.team_sums import WARP
 
 # Of a slice, and of a block. The sums of a row follow from these two alone.
 _UNITS, _WARPS = 8, 8
+# How many of a block's columns of the weights a thread has at a time.
+COLUMNS = 4
 # For how many rows of a product a thread uses a weight that it has read from shared memory.
 _ROWS = (1, 2, 4)
 # What a thread is let have, of 32 bits each: such a block is alone on its multiprocessor.
@@ -59,6 +61,11 @@ class SliceShape:
         return WARP // self.units * self.rows
 
     @property
+    def turned(self) -> "SliceShape":
+        """How a block shares products with the columns of its units, as many at a time as gates."""
+        return SliceShape(self.units // COLUMNS, self.warps, self.rows, whole=True)
+
+    @property
     def of_units(self) -> RowShape:
         """How its threads share the units of its slice."""
         return RowShape(self.units, self.teams, 1, False, single=True)
@@ -69,9 +76,12 @@ def padded_width(width: int, element: Element) -> int:
     return -(-width // element.vector) * element.vector
 
 
-def shared_numbers(width: int, gates: int, element: Element, shape: SliceShape) -> int:
-    """Return how many numbers a block shares: weights, states, and the warps' sums of products."""
-    columns, padded = shape.units * gates, padded_width(width, element)
+def shared_numbers(width: int, columns: int, element: Element, shape: SliceShape) -> int:
+    """Return how many numbers a block shares: weights, states, and the warps' sums of products.
+
+    The width is that of the states, and there are so many columns of the weights.
+    """
+    padded = padded_width(width, element)
     states = shape.tile * (padded + element.vector)
     return columns * padded + states + shape.warps * shape.tile * columns
 
@@ -103,7 +113,7 @@ class Plan(NamedTuple):
         return self.slices * self.groups
 
 
-def persistent_plan(
+def forward_plan(
     batch: int, width: int, gates: int, element: Element, limits: DeviceLimits, *, whole: bool
 ) -> Plan | None:
     """Return how the blocks share cells with so many gates of each unit, or None.
@@ -114,25 +124,39 @@ def persistent_plan(
     """
     for rows in reversed(_ROWS):
         shape = SliceShape(_UNITS, _WARPS, rows, whole)
-        plan = _plan(batch, width, gates, element, limits, shape)
+        memory = element.itemsize * shared_numbers(width, shape.units * gates, element, shape)
+        plan = _plan(batch, width, limits, shape, shape.tile, memory)
+        if plan is not None:
+            return plan
+    return None
+
+
+def backward_plan(
+    batch: int, width: int, gates: int, element: Element, limits: DeviceLimits
+) -> Plan | None:
+    """Return how they share the way back: products of all gates with the columns of a slice."""
+    for rows in reversed(_ROWS):
+        shape = SliceShape(_UNITS, _WARPS, rows, whole=True)
+        of_gates, turned = gates * width, shape.turned
+        memory = element.itemsize * shared_numbers(of_gates, shape.units, element, turned)
+        plan = _plan(batch, width, limits, shape, turned.tile, memory)
         if plan is not None:
             return plan
     return None
 
 
 def _plan(
-    batch: int, width: int, gates: int, element: Element, limits: DeviceLimits, shape: SliceShape
+    batch: int, width: int, limits: DeviceLimits, shape: SliceShape, tile: int, memory: int
 ) -> Plan | None:
-    memory = element.itemsize * shared_numbers(width, gates, element, shape)
     most = limits.blocks(shape.threads, _REGISTERS, memory)
     slices = -(-width // shape.units)
-    fewest, widest = -(-batch // shape.teams), -(-batch // (WARP // shape.units))
+    fewest, widest = -(-batch // shape.teams), -(-batch // (tile // shape.rows))
     # A block for every multiprocessor, but no group of fewer rows than a warp takes at a time.
     groups = max(fewest, min(limits.multiprocessors // slices, widest))
     if slices * groups > most:
         return None
     rows = -(-batch // groups)
     # A smaller tile would do for all rows: it needs less of everything.
-    if shape.rows > 1 and rows <= shape.tile // 2:
+    if shape.rows > 1 and rows <= tile // 2:
         return None
     return Plan(shape, slices, -(-batch // rows), rows, memory)

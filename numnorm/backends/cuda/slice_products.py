@@ -8,7 +8,7 @@ The order of a sum follows from the width alone, not from the rows that are made
 from typing import Any
 
 from numnorm.backends.cuda.elements import Element
-from numnorm.backends.cuda.persistent_plans import SliceShape
+from numnorm.backends.cuda.persistent_plans import COLUMNS, SliceShape
 from numnorm.backends.cuda.pieces import make_as_tuple
 from numnorm.backends.cuda.target import (
     constant,
@@ -170,20 +170,30 @@ def make_slice_products(gates: int, element: Element, shape: SliceShape) -> Any:
     All threads of a block take part. The weights are in the memory already, or come there before
     the first barrier.
     """
-    stage, multiply = _make_stage(element, shape), _make_multiply(gates, element, shape)
-    add_up, padded_of = _make_add_up(gates, element, shape), make_padded(element)
-    units, tile, vector, size = shape.units, shape.tile, element.vector, element.itemsize
-    zero = constant(element, 0.0)
+    add_up = _make_add_up(gates, element, shape)
+    return _make_products(gates, element, shape, shape.units, gates, add_up)
+
+
+def _make_products(
+    count: int, element: Element, shape: SliceShape, units: int, columns: int, add_up: Any
+) -> Any:
+    """Return `make_slice_products`' function, for so many products of a thread.
+
+    A thread multiplies with so many columns at a time; a row has so many `units`, each a thread.
+    """
+    stage, multiply = _make_stage(element, shape), _make_multiply(columns, element, shape)
+    padded_of, tile, zero = make_padded(element), shape.tile, constant(element, 0.0)
+    vector, size, groups = element.vector, element.itemsize, shape.units
 
     @device
     def products_of(memory, state, first, rows, width, products):
         unit, row = cuda.threadIdx.x % units, cuda.threadIdx.x // units
         padded = padded_of(width)
         pitch = padded + vector  # so that the rows of a tile lie in different banks
-        room = memory + padded * (units * gates * size)
+        room = memory + padded * (groups * columns * size)
         shares = room + pitch * (tile * size)
-        for gate in range(gates):
-            products[gate] = zero
+        for n in range(count):
+            products[n] = zero
         start = 0
         while start < rows:
             stage(room, state, first + start, rows - start, width, pitch)
@@ -195,3 +205,48 @@ def make_slice_products(gates: int, element: Element, shape: SliceShape) -> Any:
             start += tile
 
     return products_of
+
+
+# Products with the columns of a slice's units, which take the other way through the weights
+
+
+def make_take_columns(element: Element, shape: SliceShape) -> Any:
+    """Return a device function ``take_columns(memory, weights, first, rows, width)``.
+
+    It copies the columns of a slice's units, from its first on, of the weights ``(rows, width)``,
+    row by row; what is not there becomes 0.
+    """
+    load_one, store_one = make_load_one(element), make_store_one(element, shared=True)
+    units, teams, zero, padded_of = (
+        shape.units,
+        shape.teams,
+        constant(element, 0.0),
+        make_padded(element),
+    )
+
+    @device
+    def take_columns(memory, weights, first, rows, width):
+        unit, row = cuda.threadIdx.x % units, cuda.threadIdx.x // units
+        padded = padded_of(rows)
+        while row < padded:
+            there = first + unit < width and row < rows
+            value = load_one(weights, row * width + first + unit) if there else zero
+            store_one(memory, row * units + unit, value)
+            row += teams
+
+    return take_columns
+
+
+def make_column_products(element: Element, shape: SliceShape) -> Any:
+    """Return the like of `make_slice_products` for the columns, one product of each thread."""
+    load_one, zero = make_load_one(element, shared=True), constant(element, 0.0)
+    units, turned = shape.units, shape.turned
+    warps, tile = turned.warps, turned.tile
+
+    @device
+    def add_up(shares, row, unit, products):
+        products[0] = zero
+        for warp in range(warps):
+            products[0] += load_one(shares, (warp * tile + row) * units + unit)
+
+    return _make_products(1, element, turned, units, COLUMNS, add_up)

@@ -351,16 +351,17 @@ def load_index(context, address, index):
 
 
 @functools.cache
-def make_load_one(element: Element) -> Any:
+def make_load_one(element: Element, *, shared: bool = False) -> Any:
     """Return a device function ``load_one(address, index)`` of one element."""
 
     @intrinsic
     def load_one(context, address, index):
         def generate(context, builder, signature, arguments):
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
-            found = builder.load(
-                _place(builder, arguments[0], arguments[1], element.itemsize, kind)
+            place = _place(
+                builder, arguments[0], arguments[1], element.itemsize, kind, shared=shared
             )
+            found = builder.load(place)
             found.align = element.itemsize
             return found if kind is not _I16 else _widened(builder, element.name, found)
 
