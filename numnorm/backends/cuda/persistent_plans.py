@@ -150,8 +150,8 @@ def _plan(
 ) -> Plan | None:
     most = limits.blocks(shape.threads, _REGISTERS, memory)
     slices = -(-width // shape.units)
-    fewest, widest = -(-batch // shape.teams), -(-batch // (tile // shape.rows))
-    # A block for every multiprocessor, but no group of fewer rows than a warp takes at a time.
+    fewest, widest = -(-batch // shape.teams), -(-batch // (WARP // shape.units))
+    # A block for every multiprocessor, but no group of fewer rows than a warp has at a time.
     groups = max(fewest, min(limits.multiprocessors // slices, widest))
     if slices * groups > most:
         return None
