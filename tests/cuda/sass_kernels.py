@@ -229,19 +229,24 @@ def persistent_kernels():
     from numnorm.backends.cuda.device_limits import DeviceLimits
     from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
     from numnorm.backends.cuda.lstm_gates import GATES
+    from numnorm.backends.cuda.lstm_persistent_backward_kernel import make_lstm_persistent_backward
     from numnorm.backends.cuda.lstm_persistent_kernel import make_lstm_persistent
     from numnorm.backends.cuda.lstm_statistics_kernel import make_lstm_statistics
-    from numnorm.backends.cuda.persistent_plans import forward_plan
+    from numnorm.backends.cuda.persistent_plans import backward_plan, forward_plan
     from numnorm.rnn.forms import lstm_form
 
     limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
 
     def of_form(element, batch, units, norm, variant, *, whole=True, zoneout=False):
         form = lstm_form(norm, variant).cell._replace(zoneout=zoneout)
-        shape = forward_plan(batch, units, GATES, element, limits, whole=whole).shape
+        forward = forward_plan(batch, units, GATES, element, limits, whole=whole)
+        backward = backward_plan(batch, units, GATES, element, limits)
         place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
         what = f"{norm} {variant} {element.name}{kept}, {batch} × {units} units, {place}"
-        yield f"{ALL_STEPS} forward {what}", make_lstm_persistent(form, element, shape)
+        yield f"{ALL_STEPS} forward {what}", make_lstm_persistent(form, element, forward.shape)
+        if backward is not None:
+            kernel = make_lstm_persistent_backward(form, element, backward.shape)
+            yield f"{ALL_STEPS} backward {what}", kernel
 
     for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
         yield from of_form(FLOAT32, 64, 512, "layer", variant)
@@ -253,7 +258,7 @@ def persistent_kernels():
         form, shape = lstm_form("layer", "paper").cell, cell_shape(512, element, whole=True)
         name = f"LSTM statistics of x, layer {element.name}, {shape.team} threads"
         yield name, make_lstm_statistics(form, element, shape)
-    yield from of_form(FLOAT64, 16, 512, "layer", "paper")
+    yield from of_form(FLOAT64, 16, 256, "layer", "paper")
 
 
 def statistic_kernels():

@@ -13,8 +13,9 @@ pytestmark = pytest.mark.sass
 # The oldest that there is a compiler for, and two that most people have.
 CAPABILITIES = ("7.5", "8.0", "9.0")
 # Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
-# A block that is alone on its multiprocessor may have them all.
-MOST_REGISTERS, MOST_ALONE = 128, 255
+# A block that is alone on its multiprocessor may have them all; and where those of float64 do not
+# do, some words more in each step.
+MOST_REGISTERS, MOST_ALONE, MOST_STACK_ALONE = 128, 255, 64
 # A few words that do not fit beside the sums of the widest rows' gradients, or that are saved
 # around the call of a rare division's slow path. An array there would take 64 bytes or more.
 MOST_STACK = 32
@@ -39,9 +40,10 @@ def compiled(capability):
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_nothing_is_kept_in_slow_memory(capability):
     for name, found in compiled(capability).items():
-        assert max(found["stack"], found["spilled"]) <= MOST_STACK, name
-        most = MOST_ALONE if name.startswith(ALL_STEPS) else MOST_REGISTERS
-        assert found["registers"] <= most, name
+        alone = name.startswith(ALL_STEPS)
+        most = MOST_STACK_ALONE if alone and "float64" in name else MOST_STACK
+        assert max(found["stack"], found["spilled"]) <= most, name
+        assert found["registers"] <= (MOST_ALONE if alone else MOST_REGISTERS), name
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

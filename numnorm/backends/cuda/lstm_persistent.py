@@ -19,11 +19,11 @@ from numnorm.backends.cuda.cell_passes import (
 from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.launch import blocks_of
 from numnorm.backends.cuda.lstm_gates import GATES, normalized_units
-from numnorm.backends.cuda.lstm_persistent_kernel import make_lstm_persistent, slice_places
 from numnorm.backends.cuda.lstm_persistent_backward_kernel import (
     make_lstm_persistent_backward,
     slice_sums,
 )
+from numnorm.backends.cuda.lstm_persistent_kernel import make_lstm_persistent, slice_places
 from numnorm.backends.cuda.lstm_statistics_kernel import make_lstm_statistics
 from numnorm.backends.cuda.persistent_plans import Plan, backward_plan, forward_plan
 from numnorm.backends.cuda.queues import queue, queue_together

@@ -110,34 +110,31 @@ def make_lstm_persistent_backward(form: LSTMForm, element: Element, shape: Slice
             (cell_mean_share, cell_scale_share, cell_eps_on_deviation),
         )
         start, later, of_row = all_rows, 0, width * size
-        for back in range(steps):
-            step = steps - 1 - back
-            count = load_index(counts, step) if counts != 0 else batch
-            before = load_index(counts, step - 1) if counts != 0 and step > 0 else batch
-            if back > 0:
+        for step in range(steps, -1, -1):
+            if step < steps:
                 grid_barrier()
                 behind = min(group, later - first)
                 pass_on(memory, dz, start, behind, first, mine, column, width, product)
-            start -= count
-            there = 0 <= mine and mine < count
-            row, limit = (mine, width) if there else (0, 0)
-            now, earlier = start * of_row, (batch + start - before if step > 0 else 0) * of_row
-            saved = cell + now, carried + earlier, table + start * of_statistics
-            shares = row * (of_cell + of_gates) * slices
-            rooms = (
-                (sums, shares, slices, part, there),
-                (sums, shares + of_cell * slices, slices, part, there),
-            )
-            step_back(
-                (z + GATES * now, xp + GATES * now), saved, others, (keep_h + now, keep_c + now),
-                (dy + now, product, dh, dc),
-                (dz + GATES * now, dxp + GATES * now, slopes + GATES * now, dn + now),
-                row, later, width, column, limit, (gain, bias), flows, rooms,
-            )  # fmt: skip
-            later = count
-        grid_barrier()
-        behind = min(group, later - first)
-        pass_on(memory, dz, start, behind, first, mine, column, width, product)
+            if step > 0:
+                count = load_index(counts, step - 1) if counts != 0 else batch
+                before = load_index(counts, step - 2) if counts != 0 and step > 1 else batch
+                start -= count
+                there = mine >= 0 and mine < count
+                row, limit = (mine, width) if there else (0, 0)
+                now, earlier = start * of_row, (batch + start - before if step > 1 else 0) * of_row
+                saved = cell + now, carried + earlier, table + start * of_statistics
+                shares = row * (of_cell + of_gates) * slices
+                rooms = (
+                    (sums, shares, slices, part, there),
+                    (sums, shares + of_cell * slices, slices, part, there),
+                )
+                step_back(
+                    (z + GATES * now, xp + GATES * now), saved, others,
+                    (keep_h + now, keep_c + now), (dy + now, product, dh, dc),
+                    (dz + GATES * now, dxp + GATES * now, slopes + GATES * now, dn + now),
+                    row, later, width, column, limit, (gain, bias), flows, rooms,
+                )  # fmt: skip
+                later = count
 
     parameters = ("address",) * 23 + ("index",) * 6 + (element.working_name,) * 8
     return Kernel(kernel, parameters, shape.threads)
