@@ -15,7 +15,7 @@ CAPABILITIES = ("7.5", "8.0", "9.0")
 # Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
 # A block that is alone on its multiprocessor may have them all; and where those of float64 do not
 # do, some words more in each step.
-MOST_REGISTERS, MOST_ALONE, MOST_STACK_ALONE = 128, 255, 64
+MOST_REGISTERS, MOST_ALONE, MOST_STACK_ALONE = 128, 255, 80
 # A few words that do not fit beside the sums of the widest rows' gradients, or that are saved
 # around the call of a rare division's slow path. An array there would take 64 bytes or more.
 MOST_STACK = 32

@@ -60,6 +60,26 @@ def _make_sums(count: int, element: Element, units: int) -> Any:
     return sums
 
 
+def _make_pass_on(element: Element, shape: SliceShape) -> Any:
+    """Return a device function of what the states of a step get through the products behind it.
+
+    ``pass_on(memory, dz, start, rows, first, row, column, width, product)``: of so many of the
+    block's rows, from its first on, of a step whose rows begin at the start of dz. A thread stores
+    that of its row and column; a negative row is none.
+    """
+    products_of, store_one = make_column_products(element, shape), make_store_one(element)
+    working = element.working
+
+    @device
+    def pass_on(memory, dz, start, rows, first, row, column, width, product):
+        found = cuda.local.array(1, working)
+        products_of(memory, dz, start + first, rows, GATES * width, found)
+        if row >= 0 and column < width and row - first < rows:
+            store_one(product, row * width + column, found[0])
+
+    return pass_on
+
+
 def make_lstm_persistent_backward(form: LSTMForm, element: Element, shape: SliceShape) -> Kernel:
     """Return the kernel of all steps back, to be launched by its plan.
 
@@ -75,22 +95,14 @@ def make_lstm_persistent_backward(form: LSTMForm, element: Element, shape: Slice
 
     then ``steps, rows, batch, group, slices, width``, and the numbers of the kernel of one step.
     """
-    units, working, size = shape.units, element.working, element.itemsize
+    units, size = shape.units, element.itemsize
     of_statistics = places(form) * NUMBERS * size
     take_columns = make_take_columns(element, shape)
-    products_of, store_one = make_column_products(element, shape), make_store_one(element)
+    pass_on = _make_pass_on(element, shape)
     step_back = make_step_back(
         form, element, shape.of_units, lambda count: _make_sums(count, element, units)
     )
     of_cell, of_gates = slice_sums(form)
-
-    @device
-    def pass_on(memory, dz, start, rows, first, row, column, width, product):
-        """Store what the states of a step's rows get of the step behind it."""
-        found = cuda.local.array(1, working)
-        products_of(memory, dz, start + first, rows, GATES * width, found)
-        if row >= 0 and column < width and row - first < rows:
-            store_one(product, row * width + column, found[0])
 
     def kernel(
         weights, z, xp, cell, carried, table, offset, gamma_h, gamma_x, gamma_c, beta_c,
