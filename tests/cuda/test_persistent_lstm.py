@@ -16,7 +16,7 @@ from numnorm.backends.cuda import lstm_persistent, persistent_plans
 from numnorm.backends.cuda.device_limits import DeviceLimits
 from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
 from numnorm.backends.cuda.lstm_gates import GATES
-from numnorm.backends.cuda.persistent_plans import forward_plan
+from numnorm.backends.cuda.persistent_plans import backward_plan, forward_plan
 from numnorm.rnn.forms import lstm_form
 
 PAPER = lstm_form("layer", "paper").cell
@@ -175,6 +175,18 @@ def test_what_does_not_fit():
     assert plan(1, 1024, RTX4090) is None
     assert plan(8, 256, T4) is not None and plan(33, 256, T4) is None
     assert plan(32, 256, H200._replace(cooperative=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "width", "groups"), [(32, 256, 4), (64, 512, 2), (8, 400, 2), (1, 1024, None)]
+)
+def test_plans_of_the_way_back(batch, width, groups):
+    found = backward_plan(batch, width, GATES, FLOAT32, H200)
+    if groups is None:  # 4096 gradients of each of 16 rows are more than shared memory
+        assert found is None
+    else:
+        assert found.slices * found.shape.units >= width and found.groups == groups
+        assert found.memory <= H200.shared_of_block
 
 
 def test_a_plan_knows_no_more_blocks_than_run_at_the_same_time():
