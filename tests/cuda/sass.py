@@ -46,6 +46,7 @@ def report(kernel, capability):
         lto=False,
     )
     library._lto = True
+    library.needs_cudadevrt = library.use_cooperative  # where blocks wait for each other
     full = (*capability, "a" if capability >= (9, 0) else "")
     linker = driver._Linker(max_registers=None, cc=full, lto=True)
     options = linker._get_linker_options
@@ -65,13 +66,19 @@ def report(kernel, capability):
         listing = subprocess.run(
             [_disassembler(), file.name], capture_output=True, text=True, check=True
         ).stdout
-    operations = collections.Counter(match.group(1) for match in _OPERATION.finditer(listing))
+    log = log.decode() if isinstance(log, bytes) else log
+    own = _section(listing, re.search(r"Compiling entry function '(\S+)'", log).group(1))
+    operations = collections.Counter(match.group(1) for match in _OPERATION.finditer(own))
     return {"operations": operations, **_resources(log)}
 
 
+def _section(listing, function):
+    """The code of one function: what it is linked with may be there too."""
+    sections = re.split(r"^\s*\.section\s+", listing, flags=re.MULTILINE)
+    return next(found for found in sections if found.startswith(f".text.{function},"))
+
+
 def _resources(log):
-    if isinstance(log, bytes):
-        log = log.decode()
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", log)
     registers = re.search(r"Used (\d+) registers", log)
     return {

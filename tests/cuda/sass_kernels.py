@@ -14,6 +14,9 @@ from pathlib import Path
 
 CAPABILITIES = ("7.5", "9.0")
 
+# What kernels are called whose blocks wait for each other: each is alone on its multiprocessor.
+ALL_STEPS = "LSTM, all steps,"
+
 HEAD = """\
 # Kernels for CUDA, compiled
 
@@ -301,6 +304,44 @@ def batch_norm_cell_kernels():
         yield f"statistics of a step, {of.name} by float64", kernel
 
 
+def persistent_kernels():
+    """The kernels of all steps of a recurrent cell, by their plans for a large device."""
+    from numnorm.backends.cuda.cell_shape import cell_shape
+    from numnorm.backends.cuda.device_limits import DeviceLimits
+    from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.lstm_gates import GATES
+    from numnorm.backends.cuda.lstm_persistent_backward_kernel import make_lstm_persistent_backward
+    from numnorm.backends.cuda.lstm_persistent_kernel import make_lstm_persistent
+    from numnorm.backends.cuda.lstm_statistics_kernel import make_lstm_statistics
+    from numnorm.backends.cuda.persistent_plans import backward_plan, forward_plan
+    from numnorm.rnn.forms import lstm_form
+
+    limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
+
+    def of_form(element, batch, units, norm, variant, *, whole=True, zoneout=False):
+        form = lstm_form(norm, variant).cell._replace(zoneout=zoneout)
+        forward = forward_plan(batch, units, GATES, element, limits, whole=whole)
+        backward = backward_plan(batch, units, GATES, element, limits)
+        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+        what = f"{norm} {variant} {element.name}{kept}, {batch} × {units} units, {place}"
+        yield f"{ALL_STEPS} forward {what}", make_lstm_persistent(form, element, forward.shape)
+        if backward is not None:
+            kernel = make_lstm_persistent_backward(form, element, backward.shape)
+            yield f"{ALL_STEPS} backward {what}", kernel
+
+    for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
+        yield from of_form(FLOAT32, 64, 512, "layer", variant)
+    for norm in ("rms", "ada", None):
+        yield from of_form(FLOAT32, 32, 256, norm, "paper")
+    for element, batch in ((FLOAT32, 64), (FLOAT64, 16)):
+        yield from of_form(element, 8, 399, "layer", "paper", whole=False, zoneout=True)
+        yield from of_form(element, batch, 512, "layer", "per_gate", zoneout=True)
+        form, shape = lstm_form("layer", "paper").cell, cell_shape(512, element, whole=True)
+        name = f"LSTM statistics of x, layer {element.name}, {shape.team} threads"
+        yield name, make_lstm_statistics(form, element, shape)
+    yield from of_form(FLOAT64, 16, 256, "layer", "paper")
+
+
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
     from numnorm.backends.cuda import channel_statistics_kernels as statistics
@@ -335,6 +376,7 @@ FAMILIES = (
     plain_cell_kernels,
     layer_kernels,
     batch_norm_cell_kernels,
+    persistent_kernels,
 )
 
 

@@ -6,6 +6,9 @@ barriers is `ORDER`: a kernel that lacks a barrier gives another result in one o
 reads shared memory that is NaN before it is written. A barrier that not all threads come to, an
 access outside of an array or at an address that its width does not divide, and a shuffle with a
 thread that has ended are errors.
+
+Blocks run one after the other too. Those that are launched together are all there from the start,
+and run in that order from one barrier of the grid to the next.
 """
 
 import contextlib
@@ -18,6 +21,8 @@ from types import SimpleNamespace
 import greenlet
 import ml_dtypes
 import numpy as np
+
+from numnorm.backends.cuda.device_limits import DeviceLimits
 
 ORDERS = ("forward", "backward", "shuffled")
 ORDER = "forward"
@@ -50,44 +55,49 @@ def _element_type(element):
     return np.dtype(ml_dtypes.bfloat16 if element.name == "bfloat16" else element.name)
 
 
-def _check_place(place, size):
+def _check_place(place, size, shared=False):
     if place % size:
         raise SimulationError(f"{size} bytes at an address that is not a multiple of {size}")
+    if shared:
+        start, stop = _current.memory.place, _current.memory.place + _current.memory.size
+        if not (start <= place and place + size <= stop):
+            raise SimulationError(f"{size} bytes outside of what the block shares")
+        return
     for start, (stop, _) in _ARRAYS.items():
         if start <= place and place + size <= stop:
             return
     raise SimulationError(f"{size} bytes outside of every array")
 
 
-def _memory(address, index, element, count):
+def _memory(address, index, element, count, shared=False):
     size = count * element.itemsize
     place = int(address) + int(index) * element.itemsize
-    _check_place(place, size)
+    _check_place(place, size, shared)
     buffer = (ctypes.c_char * size).from_address(place)
     return np.frombuffer(buffer, _element_type(element))
 
 
 @functools.cache
-def make_load(element, *, unchanging=False):
+def make_load(element, *, unchanging=False, shared=False):
     def load(address, index):
-        found = _memory(address, index, element, element.vector)
+        found = _memory(address, index, element, element.vector, shared)
         return tuple(element.working(value) for value in found)
 
     return load
 
 
 @functools.cache
-def make_store(element):
+def make_store(element, *, shared=False):
     def store(address, index, values):
         assert len(values) == element.vector
-        _memory(address, index, element, element.vector)[:] = _narrowed(values, element)
+        _memory(address, index, element, element.vector, shared)[:] = _narrowed(values, element)
 
     return store
 
 
 @functools.cache
-def make_load_one(element):
-    return lambda address, index: element.working(_memory(address, index, element, 1)[0])
+def make_load_one(element, *, shared=False):
+    return lambda address, index: element.working(_memory(address, index, element, 1, shared)[0])
 
 
 def load_index(address, index):
@@ -103,9 +113,9 @@ def load_flag(address, index):
 
 
 @functools.cache
-def make_store_one(element):
+def make_store_one(element, *, shared=False):
     def store_one(address, index, value):
-        _memory(address, index, element, 1)[:] = _narrowed([value], element)
+        _memory(address, index, element, 1, shared)[:] = _narrowed([value], element)
 
     return store_one
 
@@ -170,7 +180,7 @@ class _Thread:
         return self.brings
 
 
-_current = SimpleNamespace(thread=None, block=0, blocks=1, threads=1, shared=None)
+_current = SimpleNamespace(thread=None, block=0, blocks=1, threads=1, shared=None, memory=None)
 
 
 def _ordered(items):
@@ -182,23 +192,44 @@ def _ordered(items):
     return items
 
 
-def _run_block(function, arguments, threads):
-    hub = greenlet.getcurrent()
+class _Block:
+    def __init__(self, number, function, arguments, threads, memory=0):
+        self.number, self.shared, self.memory = number, {}, _Memory(memory)
+        hub = greenlet.getcurrent()
 
-    def body():
-        with np.errstate(all="ignore"):  # which every greenlet has for itself
-            function(*arguments)
+        def body():
+            with np.errstate(all="ignore"):  # which every greenlet has for itself
+                function(*arguments)
 
-    team = [_Thread(i, body, hub) for i in range(threads)]
-    warps = [team[i : i + WARP] for i in range(0, threads, WARP)]
-    while any(not thread.greenlet.dead for thread in team):
-        for warp in _ordered(warps):
-            _run_warp(warp)
-        alive = [thread for thread in team if not thread.greenlet.dead]
-        if alive and len(alive) != len(team):
-            raise SimulationError(f"{len(alive)} of {len(team)} threads came to a barrier")
-        for thread in alive:
-            thread.waits_for = None
+        self.team = [_Thread(i, body, hub) for i in range(threads)]
+        self.warps = [self.team[i : i + WARP] for i in range(0, threads, WARP)]
+
+    def run(self):
+        """Run to a barrier of the grid, or to the end: return whether this is not the end."""
+        _current.block, _current.shared, _current.memory = self.number, self.shared, self.memory
+        team = self.team
+        while any(not thread.greenlet.dead for thread in team):
+            for warp in _ordered(self.warps):
+                _run_warp(warp)
+            alive = [thread for thread in team if not thread.greenlet.dead]
+            if alive and len(alive) != len(team):
+                raise SimulationError(f"{len(alive)} of {len(team)} threads came to a barrier")
+            kinds = {thread.waits_for for thread in alive}
+            if len(kinds) > 1:
+                raise SimulationError("threads of a block at barriers of two kinds")
+            for thread in alive:
+                thread.waits_for = None
+            if "grid" in kinds:
+                return True
+        return False
+
+
+class _Memory:
+    """What the threads of a block share."""
+
+    def __init__(self, size):
+        self.size, self.buffer = size, _poisoned(size + WARP, np.uint8)
+        self.place = -(-self.buffer.ctypes.data // 16) * 16
 
 
 def _run_warp(warp):
@@ -277,6 +308,14 @@ class _Cuda:
         _current.thread.meet("barrier")
 
 
+def grid_barrier():
+    _current.thread.meet("grid")
+
+
+def shared_memory():
+    return _current.memory.place
+
+
 cuda = _Cuda()
 _CONVERSIONS = {"address": int, "index": int, "float32": np.float32, "float64": np.float64}
 
@@ -286,23 +325,40 @@ class Kernel:
         self.function, self.parameters, self.threads = function, parameters, threads
 
     def launch(self, blocks, stream, *arguments):
+        run(self.function, self._converted(arguments), blocks, self.threads)
+
+    def launch_together(self, blocks, stream, memory, *arguments):
+        if blocks > self.most_together(memory):
+            raise SimulationError(f"{blocks} blocks cannot run at the same time")
+        run_together(self.function, self._converted(arguments), blocks, self.threads, memory)
+
+    def most_together(self, memory):
+        return MOST_TOGETHER
+
+    def _converted(self, arguments):
         if len(arguments) != len(self.parameters):
             raise SimulationError("another number of arguments than of parameters")
         pairs = zip(self.parameters, arguments, strict=True)
-        run(
-            self.function,
-            [_CONVERSIONS[kind](value) for kind, value in pairs],
-            blocks,
-            self.threads,
-        )
+        return [_CONVERSIONS[kind](value) for kind, value in pairs]
 
 
 def run(function, arguments, blocks, threads):
     """Run a kernel of any arguments."""
     _current.blocks, _current.threads = blocks, threads
     for block in _ordered(range(blocks)):
-        _current.block, _current.shared = block, {}
-        _run_block(function, arguments, threads)
+        if _Block(block, function, arguments, threads).run():
+            raise SimulationError("a barrier of blocks that need not run at the same time")
+
+
+def run_together(function, arguments, blocks, threads, memory):
+    """Run a kernel whose blocks wait for each other, and share so many bytes each."""
+    _current.blocks, _current.threads = blocks, threads
+    grid = [_Block(block, function, arguments, threads, memory) for block in range(blocks)]
+    waiting = {True}
+    while True in waiting:
+        waiting = {block.run() for block in _ordered(grid)}
+        if len(waiting) > 1:
+            raise SimulationError("a barrier of the grid that not all blocks came to")
 
 
 # Devices
@@ -310,6 +366,15 @@ def run(function, arguments, blocks, threads):
 
 def check_available():
     pass
+
+
+# That of these tests has no room for kernels whose blocks wait for each other, but of a few tests.
+MOST_TOGETHER = 64
+LIMITS = DeviceLimits(0, 0, 0, 0, 0, cooperative=False)
+
+
+def device_limits(number):
+    return LIMITS
 
 
 def on_device(number):

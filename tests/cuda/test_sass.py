@@ -6,14 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sass_kernels
-from sass_kernels import DOUBLE, matching, wide
+from sass_kernels import ALL_STEPS, DOUBLE, matching, wide
 
 pytestmark = pytest.mark.sass
 
 # The oldest that there is a compiler for, and two that most people have.
 CAPABILITIES = ("7.5", "8.0", "9.0")
 # Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
-MOST_REGISTERS = 128
+# A block that is alone on its multiprocessor may have them all; and where those of float64 do not
+# do, some words more in each step.
+MOST_REGISTERS, MOST_ALONE, MOST_STACK_ALONE = 128, 255, 80
 # A few words that do not fit beside the sums of the widest rows' gradients, or that are saved
 # around the call of a rare division's slow path. An array there would take 64 bytes or more.
 MOST_STACK = 32
@@ -38,8 +40,10 @@ def compiled(capability):
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_nothing_is_kept_in_slow_memory(capability):
     for name, found in compiled(capability).items():
-        assert max(found["stack"], found["spilled"]) <= MOST_STACK, name
-        assert found["registers"] <= MOST_REGISTERS, name
+        alone = name.startswith(ALL_STEPS)
+        most = MOST_STACK_ALONE if alone and "float64" in name else MOST_STACK
+        assert max(found["stack"], found["spilled"]) <= most, name
+        assert found["registers"] <= (MOST_ALONE if alone else MOST_REGISTERS), name
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
@@ -65,6 +69,8 @@ def test_whole_rows_are_read_and_written_16_bytes_at_a_time(capability):
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_no_kernel_has_atomic_operations(capability):
+    # That in which blocks wait for each other is CUDA's own, called from its library: it counts
+    # the blocks, and no result depends on which of them comes first.
     for name, found in compiled(capability).items():
         assert matching(found["operations"], "ATOM", "RED") == 0, name
 

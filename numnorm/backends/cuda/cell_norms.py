@@ -175,26 +175,21 @@ def make_is_poor(element: Element) -> Any:
 
 
 @functools.cache
-def make_cell_statistics(formula: Formula, element: Element, shape: RowShape, parts: Parts) -> Any:
-    """Return a device function ``statistics(values, origins, found, at, width, scaling, room)``.
+def make_cell_moments(formula: Formula, element: Element, shape: RowShape, parts: Parts) -> Any:
+    """Return a device function of the statistics of parts, but for their factors.
 
-    It finds the statistics of each part of a thread's values, and leaves those alone. An origin is
-    any value of a part. The scaling is ``share, scale_share, eps, eps_on_deviation, root_eps``:
-    1 over the number of elements, 1 over the divisor of their squares, and the root of eps. The
-    room has `ROOMS` times `room_for_parts`. All threads of a block take part.
+    ``moments(values, origins, found, squares, at, width, scaling, room)``, as
+    `make_cell_statistics`; the squared deviations are added up in `squares`, scaled.
     """
     spread = _make_spread(formula, element, shape, parts)
     rescale, is_poor = _make_rescale(element, shape, parts), make_is_poor(element)
-    inverse_deviation = make_inverse_deviation(element)
     # Wider teams agree, as they have the same sums; others of a warp go along.
     any_of = make_team_largest(element, WARP) if shape.team < WARP else device(lambda v, room: v)
-    working, count = element.working, parts.count
-    zero, one = constant(element, 0.0), constant(element, 1.0)
+    count, zero, one = parts.count, constant(element, 0.0), constant(element, 1.0)
 
     @device
-    def statistics(values, origins, found, at, width, scaling, room):
-        squares = cuda.local.array(count, working)
-        share, scale_share, eps, eps_on_deviation, root_eps = scaling
+    def moments(values, origins, found, squares, at, width, scaling, room):
+        share = scaling[0]
         for n in range(count):
             found[n * NUMBERS] = one
         spread(values, origins, found, squares, at, width, share, room)
@@ -204,12 +199,42 @@ def make_cell_statistics(formula: Formula, element: Element, shape: RowShape, pa
         if any_of(poor, room) > zero:
             rescale(values, found, squares, scaling, room)
             spread(values, origins, found, squares, at, width, share, room)
+
+    return moments
+
+
+@functools.cache
+def make_cell_factor(element: Element) -> Any:
+    """Return a device function ``factor(scale, squares, scaling)``, the last of the statistics."""
+    inverse_deviation, one = make_inverse_deviation(element), constant(element, 1.0)
+
+    @device
+    def factor(scale, squares, scaling):
+        _, scale_share, eps, eps_on_deviation, root_eps = scaling
+        scaled_eps = eps if scale == one else root_eps * scale * (root_eps * scale)
+        return inverse_deviation(squares * scale_share, scaled_eps, eps_on_deviation * scale)
+
+    return factor
+
+
+@functools.cache
+def make_cell_statistics(formula: Formula, element: Element, shape: RowShape, parts: Parts) -> Any:
+    """Return a device function ``statistics(values, origins, found, at, width, scaling, room)``.
+
+    It finds the statistics of each part of a thread's values, and leaves those alone. An origin is
+    any value of a part. The scaling is ``share, scale_share, eps, eps_on_deviation, root_eps``:
+    1 over the number of elements, 1 over the divisor of their squares, and the root of eps. The
+    room has `ROOMS` times `room_for_parts`. All threads of a block take part.
+    """
+    moments, factor = make_cell_moments(formula, element, shape, parts), make_cell_factor(element)
+    working, count = element.working, parts.count
+
+    @device
+    def statistics(values, origins, found, at, width, scaling, room):
+        squares = cuda.local.array(count, working)
+        moments(values, origins, found, squares, at, width, scaling, room)
         for n in range(count):
-            scale = found[n * NUMBERS]
-            scaled_eps = eps if scale == one else root_eps * scale * (root_eps * scale)
-            found[n * NUMBERS + 3] = inverse_deviation(
-                squares[n] * scale_share, scaled_eps, eps_on_deviation * scale
-            )
+            found[n * NUMBERS + 3] = factor(found[n * NUMBERS], squares[n], scaling)
 
     return statistics
 

@@ -14,7 +14,7 @@ from numnorm.backends.cuda.row_columns import (
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.saved_statistics import make_means
 from numnorm.backends.cuda.target import constant, cuda, device
-from numnorm.backends.cuda.team_sums import make_team_sums
+from numnorm.backends.cuda.team_sums import SumsOf
 from numnorm.backends.scalars import input_gradient
 
 
@@ -39,7 +39,12 @@ class Stretch:
 
 
 def make_through_gate_norm(
-    norm: Norm | None, element: Element, shape: RowShape, parts: Parts, stretch: Stretch
+    norm: Norm | None,
+    element: Element,
+    shape: RowShape,
+    parts: Parts,
+    stretch: Stretch,
+    sums_of: SumsOf,
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
@@ -62,7 +67,7 @@ def make_through_gate_norm(
     write, means_of = make_write_columns(element, columns), make_means(element)
     backward, gradient = device(norm.formula.backward), device(input_gradient)
     slots, count, size, both = columns.slots, parts.count, parts.sections, 2 * parts.count
-    team_sums, sections = make_team_sums(element, shape.team, both), count * size
+    row_sums, sections = sums_of(both), count * size
     gates, start, each = stretch.gates, stretch.first, stretch.count
     held = each if stretch.shared else sections
 
@@ -82,7 +87,7 @@ def make_through_gate_norm(
                 slope = backward(slopes[section % held * slots + k], xhat, gain[k], numbers[1])
                 sums[n] += slope
                 sums[count + n] += slope * xhat
-        team_sums(sums, room)
+        row_sums(sums, room)
         for section in range(sections):
             gate, n = start + section % each, section // size
             scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]

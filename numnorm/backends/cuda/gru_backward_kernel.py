@@ -4,6 +4,7 @@ As for the LSTM, the gates are made again of what enters them, and what reaches 
 norm is stored for the sums over all steps.
 """
 
+import functools
 from typing import Any
 
 from numnorm.backends.contract import GRUForm
@@ -31,6 +32,7 @@ from numnorm.backends.cuda.row_columns import (
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, constant, cuda, device
+from numnorm.backends.cuda.team_sums import make_team_sums
 
 
 def _make_gates_again(form: GRUForm, element: Element, shape: RowShape) -> Any:
@@ -123,8 +125,9 @@ def _make_through_norms(form: GRUForm, element: Element, shape: RowShape) -> Any
     limit)``: the slopes are the sections that `gate_slopes` leaves; what is normal, its statistics
     and the flows are those of both gates and of the rest.
     """
+    sums_of = functools.partial(make_team_sums, element, shape.team)
     through_gates, through_rest = (
-        make_through_gate_norm(form.norm, element, shape, parts, stretch)
+        make_through_gate_norm(form.norm, element, shape, parts, stretch, sums_of)
         for parts, stretch in (
             (OF_GATES, Stretch(GATES, 0, 2)),
             (OF_REST, Stretch(GATES, 2, 1, shared=False)),

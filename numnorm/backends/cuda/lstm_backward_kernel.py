@@ -6,6 +6,7 @@ those over all steps, which a kernel of its own takes afterwards. To add to them
 take more memory traffic than all the rest of a step.
 """
 
+import functools
 from typing import Any
 
 from numnorm.backends.contract import LSTMForm
@@ -36,7 +37,7 @@ from numnorm.backends.cuda.row_columns import (
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, constant, cuda, device, tangent
-from numnorm.backends.cuda.team_sums import WARP
+from numnorm.backends.cuda.team_sums import WARP, SumsOf, make_team_sums
 from numnorm.backends.cuda.unit_norms import make_through_norm
 from numnorm.backends.cuda.zoneout import passed
 
@@ -73,7 +74,7 @@ def _make_gates_again(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return gates_again
 
 
-def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function of what reaches the cell before its norm.
 
     ``cell_gradient(cell, table, dn, row, width, at, limit, weights, numbers, flows, room, gates,
@@ -83,7 +84,8 @@ def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape) -> An
     columns, working, tanh = row_columns(element, shape), element.working, tangent(element)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
-    carries, through_norm = form.carries_normalized, make_through_norm(form.cell, element, shape)
+    carries = form.carries_normalized
+    through_norm = make_through_norm(form.cell, element, shape, sums_of)
     at_cell = _make_cell_again(form, element, shape)
     stored = form.cell is not None and form.cell.parameters > 0
 
@@ -193,6 +195,72 @@ def _make_after(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return after
 
 
+def make_step_back(form: LSTMForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+    """Return a device function of one row of a step.
+
+    ``step_back(products, saved, weights, keeps, passed_on, results, row, later, width, at, limit,
+    numbers, flows, rooms)``: ``z, xp``; ``cell, before, table``; ``offset, gamma_h, gamma_x,
+    gamma_c, beta_c``; ``keep_h, keep_c``; ``dy, product, dh, dc``; ``dz, dxp, slopes, dn``;
+    AdaNorm's two; the gates' three and the cell's; and the rooms of the sums over the cell and
+    the gates.
+    """
+    columns, working = row_columns(element, shape), element.working
+    slots, all_gates = columns.slots, GATES * columns.slots
+    parts, size = gate_parts(form).count, sections(form) * columns.slots
+    slope_of = make_state_slope(element, shape, zoneout=form.zoneout, past_every_step=form.zoneout)
+    gates_again, gate_slopes, after = (
+        make(form, element, shape) for make in (_make_gates_again, _make_gate_slopes, _make_after)
+    )
+    cell_gradient, stretch = (
+        _make_cell_gradient(form, element, shape, sums_of),
+        Stretch(GATES, 0, GATES),
+    )
+    through_norm = make_through_gate_norm(
+        form.gates, element, shape, gate_parts(form), stretch, sums_of
+    )
+    write, numbers = make_write_columns(element, columns), max(1, parts * NUMBERS)
+    zoned = form.zoneout
+
+    @device
+    def step_back(
+        products, saved, weights, keeps, passed_on, results, row, later, width, at, limit, pair,
+        flows, rooms,
+    ):  # fmt: skip
+        values = cuda.local.array(size, working)
+        gates = cuda.local.array(all_gates, working)
+        found = cuda.local.array(numbers, working)
+        slope = cuda.local.array(slots, working)
+        passes = cuda.local.array(slots, working)
+        kept = cuda.local.array(slots, working)
+        z, xp = products
+        cell, before, table = saved
+        offset, gamma_h, gamma_x, gamma_c, beta_c = weights
+        keep_h, keep_c = keeps
+        dy, product, dh, dc = passed_on
+        dz, dxp, slopes, dn = results
+        gates_again(
+            z, xp, table, row, width, at, (offset, gamma_h, gamma_x), pair, values, found, gates
+        )  # fmt: skip
+        slope_of((dy, product, dh, keep_h), row, width, at, later, slope, kept)
+        if zoned:
+            write(dh, row * width, at, limit, kept)
+        after(dc, keep_c, row, width, at, passes, kept)
+        cell_gradient(
+            cell, table, dn, row, width, at, limit, (gamma_c, beta_c), pair, flows[1], rooms[0],
+            gates, slope, passes,
+        )  # fmt: skip
+        gate_slopes(before, dc, row, width, at, limit, gates, slope, kept)
+        for gate in range(GATES):
+            first = (row * GATES + gate) * width
+            write(slopes, first, at, limit, gates[gate * slots :])
+        through_norm(
+            gates, values, found, (gamma_h, gamma_x), pair, flows[0], rooms[1], dz, dxp, row,
+            width, at, limit,
+        )  # fmt: skip
+
+    return step_back
+
+
 def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Kernel:
     """Return the kernel of one step of an LSTM.
 
@@ -212,19 +280,11 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Ker
     then ``rows, later, width``; and as numbers AdaNorm's two, and of the gates' norm and the
     cell's ``mean_share, scale_share, eps_on_deviation``, as the backward kernel of rows.
     """
-    columns, working = row_columns(element, shape), element.working
-    slots, all_gates, lanes = columns.slots, GATES * columns.slots, columns.lanes
+    lanes, working = row_columns(element, shape).lanes, element.working
     team, teams, warps = shape.team, shape.teams, max(1, shape.threads // WARP)
-    parts, size = gate_parts(form).count, sections(form) * columns.slots
-    slope_of = make_state_slope(element, shape, zoneout=form.zoneout, past_every_step=form.zoneout)
-    gates_again, after = (make(form, element, shape) for make in (_make_gates_again, _make_after))
-    cell_gradient, gate_slopes = (
-        make(form, element, shape) for make in (_make_cell_gradient, _make_gate_slopes)
-    )
-    stretch = Stretch(GATES, 0, GATES)
-    through_norm = make_through_gate_norm(form.gates, element, shape, gate_parts(form), stretch)
-    write, numbers = make_write_columns(element, columns), max(1, parts * NUMBERS)
-    of_cell, of_all, zoned = 2 * warps, 2 * warps * (1 + parts), form.zoneout
+    sums_of = functools.partial(make_team_sums, element, team)
+    step_back = make_step_back(form, element, shape, sums_of)
+    of_cell, of_all = 2 * warps, 2 * warps * (1 + gate_parts(form).count)
 
     def kernel(
         z, xp, cell, before, table, offset, gamma_h, gamma_x, gamma_c, beta_c, keep_h, keep_c,
@@ -233,39 +293,20 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: RowShape) -> Ker
         cell_mean_share, cell_scale_share, cell_eps_on_deviation,
     ):  # fmt: skip
         room = cuda.shared.array(of_all, working)
-        values = cuda.local.array(size, working)
-        gates = cuda.local.array(all_gates, working)
-        found = cuda.local.array(numbers, working)
-        slope = cuda.local.array(slots, working)
-        passes = cuda.local.array(slots, working)
-        kept = cuda.local.array(slots, working)
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
         row, at = (
             cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
             cuda.threadIdx.x % team * lanes,
         )
         row, limit = (row, width) if row < rows else (rows - 1, 0)
-        weights, pair = (gamma_h, gamma_x), (gain, bias)
-        gates_again(
-            z, xp, table, row, width, at, (offset, gamma_h, gamma_x), pair, values, found, gates
-        )  # fmt: skip
-        slope_of((dy, product, dh, keep_h), row, width, at, later, slope, kept)
-        if zoned:
-            write(dh, row * width, at, limit, kept)
-        after(dc, keep_c, row, width, at, passes, kept)
-        flows = cell_mean_share, cell_scale_share, cell_eps_on_deviation
-        cell_gradient(
-            cell, table, dn, row, width, at, limit, (gamma_c, beta_c), pair, flows, room, gates,
-            slope, passes,
-        )  # fmt: skip
-        gate_slopes(before, dc, row, width, at, limit, gates, slope, kept)
-        for gate in range(GATES):
-            first = (row * GATES + gate) * width
-            write(slopes, first, at, limit, gates[gate * slots :])
-        flows = mean_share, scale_share, eps_on_deviation
-        through_norm(
-            gates, values, found, weights, pair, flows, room[of_cell:], dz, dxp, row, width, at,
-            limit,
+        flows = (
+            (mean_share, scale_share, eps_on_deviation),
+            (cell_mean_share, cell_scale_share, cell_eps_on_deviation),
+        )
+        step_back(
+            (z, xp), (cell, before, table), (offset, gamma_h, gamma_x, gamma_c, beta_c),
+            (keep_h, keep_c), (dy, product, dh, dc), (dz, dxp, slopes, dn), row, later, width, at,
+            limit, (gain, bias), flows, (room, room[of_cell:]),
         )  # fmt: skip
 
     parameters = ("address",) * 20 + ("index",) * 3 + (element.working_name,) * 8

@@ -8,6 +8,7 @@ import functools
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract import CellGradients, LSTMForm, Scaling, Steps
+from numnorm.backends.cuda import lstm_persistent
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import (
     StepArrays,
@@ -20,7 +21,6 @@ from numnorm.backends.cuda.cell_passes import (
     copied,
     flow_numbers,
     gradients_of_nothing,
-    is_whole,
     make_weights,
     new,
     new_table,
@@ -31,12 +31,11 @@ from numnorm.backends.cuda.cell_passes import (
     step_places,
     weight_gradients,
 )
-from numnorm.backends.cuda.cell_shape import cell_shape
 from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.launch import blocks_of
 from numnorm.backends.cuda.lstm_backward_kernel import make_lstm_backward
 from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
-from numnorm.backends.cuda.lstm_gates import GATES, gate_parts, places
+from numnorm.backends.cuda.lstm_gates import GATES, gate_parts, normalized_units, places
 from numnorm.backends.cuda.queues import queue
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.taken_rows import write_rows
@@ -102,11 +101,6 @@ def _is_apart(form: LSTMForm) -> bool:
     return form.carries_normalized or form.zoneout
 
 
-def _normalized_units(form: LSTMForm, units: int) -> int:
-    """Return how many elements are normalized together on their way to the gates."""
-    return units if form.separate else GATES * units
-
-
 def forward(
     form: LSTMForm,
     scaling: Scaling,
@@ -126,18 +120,17 @@ def forward(
         return (state, carried), Saved(*(None,) * 3, carried, state, Table(None, 0))
     xp = owner.product(x.array, weights.turned_x)
     cell = new(x, (rows, units)) if save and _is_apart(form) else None
-    table = new_table(x, rows, places(form)) if save else Table(None, 0)
-    products = _run_forward(
-        form, scaling, x, steps, weights, (xp, *map(array_or_none, keeps), cell, table.array),
-        (state, carried), save,
-    )  # fmt: skip
+    arrays, history = (xp, *map(array_or_none, keeps), cell), (state, carried)
+    plan = lstm_persistent.plan_for(form, x, weights, history, batch)
+    table = new_table(x, rows, places(form)) if save or plan else Table(None, 0)
+    run = functools.partial(lstm_persistent.run_forward, plan) if plan else _run_forward
+    of_each = run(form, scaling, x, steps, weights, arrays, history, table, save=save)
     if not save:
-        return (state, carried), None
-    of_each = owner.concatenated(products) if form.by_product else None
+        return history, None
     if not _is_apart(form):
         cell = owner.rows(carried, batch, batch + rows)
     z, xp = (of_each, xp) if form.by_product else (xp, None)
-    return (state, carried), Saved(z, xp, cell, carried, state, table)
+    return history, Saved(z, xp, cell, carried, state, table)
 
 
 def _run_forward(
@@ -148,38 +141,37 @@ def _run_forward(
     weights: Weights,
     arrays: tuple[Any, ...],
     states: tuple[Any, Any],
+    table: Table,
+    *,
     save: bool,
-) -> list[Any]:
+) -> Any:
     """Take all steps, and return the products with the state if they are to be kept."""
     owner, (state, _) = x.owner, states
     units = owner.shape(state)[1]
     batch = owner.shape(state)[0] - x.shape[0]
-    # A new product begins at a multiple of 16 bytes, as all memory of the libraries does.
-    whole = is_whole(units, x, (*arrays, *states, *weights.others))
-    shape = cell_shape(units, x.element, whole=whole)
-    kernel = _forward_kernel(form, x.element, shape)
-    at = StepArrays(x, *arrays, *states)
-    sizes = units, *weights.numbers, *scaling_numbers(scaling, _normalized_units(form, units))
-    products, before, summed = [], 0, save and not form.by_product
-    others = [0 if a is None else owner.address(a) for a in weights.others]
-    for start, count in zip(steps.starts.tolist(), steps.counts.tolist(), strict=True):
+    arrays = *arrays, table.array
+    shape = shape_for(units, x, *arrays, *states, *weights.others)
+    kernel, at = _forward_kernel(form, x.element, shape), StepArrays(x, *arrays, *states)
+    sizes = units, *weights.numbers, *scaling_numbers(scaling, normalized_units(form, units))
+    products, summed = [], save and not form.by_product
+    others = addresses(x, weights.others)
+    for start, count, before in step_places(steps, batch):
         z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
         now = batch + start
         old_cell, new_cell = (before, now) if save else (0, 0)
-        xp, keep_h, keep_c, cell, table, h, c = at.behind(*(start,) * 5, now, new_cell)
+        xp, keep_h, keep_c, cell, statistics, h, c = at.behind(*(start,) * 5, now, new_cell)
         *_, h_before, c_before = at.behind(*(start,) * 5, before, old_cell)
         queue(
             kernel, blocks_of(count, shape), x,
             (
                 z, xp, *others, keep_h, keep_c, h_before, c_before, h, c, xp if summed else 0,
-                cell, table,
+                cell, statistics,
             ),
             (count, *sizes, *scaling_numbers(scaling, units)),
         )  # fmt: skip
         if save and form.by_product:
             products.append(z)
-        before = now
-    return products
+    return owner.concatenated(products) if products else None
 
 
 def backward(
@@ -208,7 +200,10 @@ def backward(
         saved.z, saved.xp, saved.cell, saved.carried, saved.table.array, keep_h, keep_c, dy.array,
         dz, dxp, slopes, dn,
     )  # fmt: skip
-    dh = _run_backward(form, scaling, x, steps, weights, arrays, (dh, dc))
+    plan = lstm_persistent.plan_back_for(form, x, *dstates[0].shape)
+    run = functools.partial(lstm_persistent.run_backward, plan) if plan else _run_backward
+    product = run(form, scaling, x, steps, weights, arrays, (dh, dc))
+    dh = added_up(x, dstates[0].shape, product, dh) if form.zoneout else product
     of_x = dxp if form.by_product else dz
     found = _parameter_sums(form, x, saved, slopes, dn)
     found |= weight_gradients(x, steps, saved.state, of_x, dz)
@@ -224,7 +219,7 @@ def _run_backward(
     arrays: tuple[Any, ...],
     slopes: tuple[Any, Any],
 ) -> Any:
-    """Take all steps back, and return the gradient of the first states; that of the cells is dc."""
+    """Take all steps back, and return what the first states get through the products."""
     owner, (dh, dc), dz = x.owner, slopes, arrays[8]
     batch, units = owner.shape(dh)
     shape = shape_for(units, x, *arrays, dh, dc, *weights.others)
@@ -232,7 +227,7 @@ def _run_backward(
     others, last = addresses(x, weights.others), addresses(x, (dh, dc))
     numbers = (
         *weights.numbers,
-        *flow_numbers(form.gates, scaling, _normalized_units(form, units)),
+        *flow_numbers(form.gates, scaling, normalized_units(form, units)),
         *flow_numbers(form.cell, scaling, units),
     )
     later, product = 0, None
@@ -249,7 +244,7 @@ def _run_backward(
             (count, later, units, *numbers),
         )  # fmt: skip
         later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
-    return added_up(x, (batch, units), product, dh) if form.zoneout else product
+    return product
 
 
 def _parameter_sums(
@@ -260,7 +255,7 @@ def _parameter_sums(
     summed = form.gates is not None and form.gates.parameters > 0
     if summed:
         found["gamma_h"], offset = column_sums(
-            x, slopes, saved.z, table, 0, _normalized_units(form, units)
+            x, slopes, saved.z, table, 0, normalized_units(form, units)
         )  # fmt: skip
     else:
         _, offset = column_sums(x, slopes)

@@ -133,7 +133,7 @@ def _make_cell_of(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return cell_of
 
 
-def _make_write_states(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def make_write_states(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     """Return a device function that stores a row's new state and cell.
 
     ``write_states(addresses, row, width, at, limit, gates, cells, before, normal)``: the addresses
@@ -193,7 +193,7 @@ def make_lstm_forward(form: LSTMForm, element: Element, shape: RowShape) -> Kern
     pieces, stride = columns.pieces, columns.stride
     read, gates_of = make_read_columns(element, columns), make_gates(form, element, shape)
     products, cell_of = _make_products(form, element, shape), _make_cell_of(form, element, shape)
-    write_states = _make_write_states(form, element, shape)
+    write_states = make_write_states(form, element, shape)
     of_gates = ROOMS * room_for_parts(gate_parts(form).count, shape)
     of_all = of_gates + ROOMS * room_for_parts(1, shape) + max(1, shape.threads // WARP)
     size = sections(form) * slots

@@ -39,6 +39,11 @@ def places(form: LSTMForm) -> int:
     return gate_parts(form).count + (form.cell is not None)
 
 
+def normalized_units(form: LSTMForm, units: int) -> int:
+    """Return how many elements are normalized together on their way to the gates."""
+    return units if form.separate else GATES * units
+
+
 def make_read_products(form: LSTMForm, element: Element, shape: RowShape, *, summed: bool) -> Any:
     """Return a device function ``read_products(z, xp, row, width, at, limit, values)``.
 

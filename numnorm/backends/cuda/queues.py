@@ -31,11 +31,28 @@ def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: A
     that are addresses already, and then come the others.
     Only for a library whose own queue is out of sight does the host wait.
     """
-    owner, stream = x.owner, x.owner.stream(x.array)
-    addresses = [_address(owner, array) for array in arrays]
-    kernel.launch(blocks, stream, *addresses, *arguments)
-    if owner.waits:
+    with _launching(x) as stream:
+        kernel.launch(blocks, stream, *_addresses(x, arrays), *arguments)
+
+
+def queue_together(
+    kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
+) -> None:
+    """Queue a kernel whose blocks wait for each other, and share so many bytes each."""
+    with _launching(x) as stream:
+        kernel.launch_together(blocks, stream, memory, *_addresses(x, arrays), *arguments)
+
+
+@contextlib.contextmanager
+def _launching(x: DeviceArray) -> Iterator[int]:
+    stream = x.owner.stream(x.array)
+    yield stream
+    if x.owner.waits:
         synchronize(stream)
+
+
+def _addresses(x: DeviceArray, arrays: Any) -> list[int]:
+    return [_address(x.owner, array) for array in arrays]
 
 
 def _address(owner: Owner, array: Any) -> int:

@@ -5,6 +5,7 @@ gradients of the parameters are sums of it over all steps, which a kernel of its
 afterwards.
 """
 
+import functools
 from typing import Any
 
 from numnorm.backends.contract import RNNForm
@@ -16,7 +17,7 @@ from numnorm.backends.cuda.row_columns import make_read_columns, make_write_colu
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, cuda, device
-from numnorm.backends.cuda.team_sums import WARP
+from numnorm.backends.cuda.team_sums import WARP, make_team_sums
 from numnorm.backends.cuda.unit_norms import make_through_norm
 
 
@@ -72,8 +73,9 @@ def make_rnn_backward(form: RNNForm, element: Element, shape: RowShape) -> Kerne
     )
     slope_of = make_state_slope(element, shape, zoneout=form.zoneout, past_every_step=form.zoneout)
     through = make_activation(element, rectified=form.rectified).gradient
+    sums_of = functools.partial(make_team_sums, element, shape.team)
     through_norm, write = (
-        make_through_norm(form.norm, element, shape),
+        make_through_norm(form.norm, element, shape, sums_of),
         make_write_columns(element, columns),
     )
     size = 2 * max(1, shape.threads // WARP)

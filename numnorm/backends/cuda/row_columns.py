@@ -66,6 +66,8 @@ class RowColumns:
 
 def row_columns(element: Element, shape: RowShape) -> RowColumns:
     """Return the columns that a thread holds of rows of this shape."""
+    if shape.single:
+        return RowColumns(shape.team, 1, 1)
     if shape.whole:
         return RowColumns(shape.team, element.vector, shape.pieces, shape.aligned)
     return RowColumns(shape.team, 1, element.vector * shape.pieces)

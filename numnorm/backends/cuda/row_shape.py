@@ -24,6 +24,8 @@ class RowShape:
         Whether every row, or every run, fills a multiple of 16 bytes.
     aligned : bool
         Whether all of them, in every array, begin at one. Else no piece is read at once.
+    single : bool
+        Whether a thread has one element of a row, or of each of its sections, instead of pieces.
     """
 
     team: int
@@ -31,6 +33,7 @@ class RowShape:
     pieces: int
     whole: bool
     aligned: bool = True
+    single: bool = False
 
     @property
     def threads(self) -> int:

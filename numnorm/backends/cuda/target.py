@@ -14,8 +14,10 @@ from cuda.core import Stream
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, libdevice, types
+from numba.cuda.cudadrv import driver
 from numba.cuda.extending import intrinsic
 
+from numnorm.backends.cuda.device_limits import DeviceLimits
 from numnorm.backends.cuda.elements import Element
 
 __all__ = [
@@ -24,8 +26,10 @@ __all__ = [
     "constant",
     "cuda",
     "device",
+    "device_limits",
     "exponent",
     "exponential",
+    "grid_barrier",
     "load_flag",
     "load_index",
     "make_load",
@@ -34,6 +38,7 @@ __all__ = [
     "make_store_one",
     "on_device",
     "reciprocal",
+    "shared_memory",
     "square_root",
     "synchronize",
     "tangent",
@@ -43,7 +48,7 @@ __all__ = [
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _WORDS = ir.VectorType(_I32, 4)
-_GLOBAL = 1  # the address space of a device's memory
+_GLOBAL, _SHARED = 1, 3  # the address spaces of a device's memory, and of what a block shares
 
 _TYPES = {
     "address": types.int64,
@@ -116,12 +121,40 @@ class Kernel:
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Run so many blocks on a stream of the current device, given by its handle."""
-        # A launch takes no 0 for the default stream: a configured dispatcher converts it, too.
-        queue = Stream.from_handle(stream)
+        self._launch(blocks, stream, 0, arguments)
+
+    def launch_together(self, blocks: int, stream: int, memory: int, *arguments: Any) -> None:
+        """Run blocks that meet at `grid_barrier`, with so many bytes of `shared_memory` each.
+
+        They must be no more than `most_together` are.
+        """
+        self._launch(blocks, stream, memory, arguments)
+
+    def most_together(self, memory: int) -> int:
+        """Return how many blocks, each with so many bytes, the current device runs at a time."""
+        kernel = self._compiled()
+        function = kernel._codelibrary.get_cufunc()
+        device_number = function.device.id
+        # Without leave, a block has 48 KB of it at most. It is given leave for all that there is,
+        # so that no other thread's call takes it back.
+        leave = device_limits(device_number).shared_of_block - kernel.shared_mem_per_block
+        attribute = driver.binding.CUfunction_attribute
+        driver.driver.cuKernelSetAttribute(
+            attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            leave,
+            function.handle,
+            device_number,
+        )
+        return int(kernel.max_cooperative_grid_blocks(self.threads, memory))
+
+    def _compiled(self) -> Any:
         kernel = self._dispatcher.overloads.get(self.signature.args)
-        if kernel is None:
-            kernel = self._dispatcher.compile(self.signature.args)
-        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), queue)
+        return self._dispatcher.compile(self.signature.args) if kernel is None else kernel
+
+    def _launch(self, blocks: int, stream: int, memory: int, arguments: tuple[Any, ...]) -> None:
+        # A launch takes no 0 for the default stream: a configured dispatcher converts it, too.
+        queue, kernel = Stream.from_handle(stream), self._compiled()
+        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), queue, memory)
 
 
 # Devices
@@ -148,14 +181,58 @@ def synchronize(stream: int) -> None:
     cuda.external_stream(stream).synchronize()
 
 
+@functools.cache
+def device_limits(number: int) -> DeviceLimits:
+    """Return what blocks of the device of this number can have."""
+    found = cuda.gpus[number]
+    return DeviceLimits(
+        multiprocessors=int(found.MULTIPROCESSOR_COUNT),
+        shared_of_block=int(found.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        shared=int(found.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+        threads=int(found.MAX_THREADS_PER_MULTIPROCESSOR),
+        registers=int(found.MAX_REGISTERS_PER_MULTIPROCESSOR),
+        cooperative=bool(found.COOPERATIVE_LAUNCH),
+    )
+
+
+# What blocks and threads share
+
+
+@device
+def grid_barrier() -> None:
+    """Wait for all threads of all blocks: each then sees what the others wrote to memory before.
+
+    A kernel that has one is launched with `Kernel.launch_together`.
+    """
+    cuda.cg.this_grid().sync()
+
+
+@intrinsic
+def shared_memory(context):
+    """Return the address of what a block's threads share, so many bytes as it is launched with.
+
+    It begins at a multiple of 16 bytes, and only loads and stores that are `shared` take it.
+    """
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.ArrayType(ir.IntType(8), 0)
+        memory = cgutils.add_global_variable(builder.module, kind, "shared_memory", _SHARED)
+        memory.linkage, memory.align = "external", 16
+        return builder.ptrtoint(memory, _I64)
+
+    return types.int64(), generate
+
+
 # Elements in memory
 
 
-def _place(builder: Any, address: Any, index: Any, itemsize: int, kind: Any) -> Any:
+def _place(
+    builder: Any, address: Any, index: Any, itemsize: int, kind: Any, *, shared: bool = False
+) -> Any:
     """Return where an element lies, as a pointer to a type of LLVM."""
     shift = _I64(itemsize.bit_length() - 1)
     place = builder.add(address, builder.shl(index, shift))
-    return builder.inttoptr(place, ir.PointerType(kind, _GLOBAL))
+    return builder.inttoptr(place, ir.PointerType(kind, _SHARED if shared else _GLOBAL))
 
 
 def _widened(builder: Any, name: str, bits: Any) -> Any:
@@ -199,11 +276,11 @@ def _working(element: Element) -> Any:
 
 
 @functools.cache
-def make_load(element: Element, *, unchanging: bool = False) -> Any:
+def make_load(element: Element, *, unchanging: bool = False, shared: bool = False) -> Any:
     """Return a device function ``load(address, index)`` of 16 bytes of elements, as a tuple.
 
     They begin at a multiple of 16 bytes. What is `unchanging` while the kernel runs may be read
-    by another path.
+    by another path. The address is one of `shared_memory` or, if it is not `shared`, of a device's.
     """
 
     @intrinsic
@@ -213,9 +290,10 @@ def make_load(element: Element, *, unchanging: bool = False) -> Any:
         def generate(context, builder, signature, arguments):
             double = element.name == "float64"
             kind = ir.VectorType(_DOUBLE, 2) if double else _WORDS
-            found = builder.load(
-                _place(builder, arguments[0], arguments[1], element.itemsize, kind)
+            place = _place(
+                builder, arguments[0], arguments[1], element.itemsize, kind, shared=shared
             )
+            found = builder.load(place)
             found.align = 16
             if unchanging:
                 found.set_metadata("invariant.load", builder.module.add_metadata([]))
@@ -230,7 +308,7 @@ def make_load(element: Element, *, unchanging: bool = False) -> Any:
 
 
 @functools.cache
-def make_store(element: Element) -> Any:
+def make_store(element: Element, *, shared: bool = False) -> Any:
     """Return a device function ``store(address, index, values)`` of 16 bytes of elements."""
 
     @intrinsic
@@ -250,7 +328,9 @@ def make_store(element: Element) -> Any:
             whole = ir.Constant(vector, ir.Undefined)
             for k, value in enumerate(values):
                 whole = builder.insert_element(whole, value, _I32(k))
-            place = _place(builder, arguments[0], arguments[1], element.itemsize, vector)
+            place = _place(
+                builder, arguments[0], arguments[1], element.itemsize, vector, shared=shared
+            )
             builder.store(whole, place, align=16)
             return context.get_dummy_value()
 
@@ -284,16 +364,17 @@ def load_flag(context, address, index):
 
 
 @functools.cache
-def make_load_one(element: Element) -> Any:
+def make_load_one(element: Element, *, shared: bool = False) -> Any:
     """Return a device function ``load_one(address, index)`` of one element."""
 
     @intrinsic
     def load_one(context, address, index):
         def generate(context, builder, signature, arguments):
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
-            found = builder.load(
-                _place(builder, arguments[0], arguments[1], element.itemsize, kind)
+            place = _place(
+                builder, arguments[0], arguments[1], element.itemsize, kind, shared=shared
             )
+            found = builder.load(place)
             found.align = element.itemsize
             return found if kind is not _I16 else _widened(builder, element.name, found)
 
@@ -303,7 +384,7 @@ def make_load_one(element: Element) -> Any:
 
 
 @functools.cache
-def make_store_one(element: Element) -> Any:
+def make_store_one(element: Element, *, shared: bool = False) -> Any:
     """Return a device function ``store_one(address, index, value)`` of one element."""
 
     @intrinsic
@@ -313,7 +394,9 @@ def make_store_one(element: Element) -> Any:
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
             if kind is _I16:
                 value = _narrowed(builder, element.name, value)
-            place = _place(builder, arguments[0], arguments[1], element.itemsize, kind)
+            place = _place(
+                builder, arguments[0], arguments[1], element.itemsize, kind, shared=shared
+            )
             builder.store(value, place, align=element.itemsize)
             return context.get_dummy_value()
 

@@ -14,6 +14,9 @@ from numnorm.backends.cuda.target import constant, cuda, device
 WARP = 32
 _ALL = 0xFFFFFFFF
 
+# Makes a device function ``sums(values, room)`` of so many numbers, each to be summed over a row.
+SumsOf = Callable[[int], Any]
+
 
 def _sum(a, b):
     return a + b

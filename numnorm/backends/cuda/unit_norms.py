@@ -8,11 +8,11 @@ from numnorm.backends.cuda.row_columns import row_columns
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.saved_statistics import make_means
 from numnorm.backends.cuda.target import constant, cuda, device
-from numnorm.backends.cuda.team_sums import make_team_sums
+from numnorm.backends.cuda.team_sums import SumsOf
 from numnorm.backends.scalars import input_gradient
 
 
-def make_through_norm(norm: Norm | None, element: Element, shape: RowShape) -> Any:
+def make_through_norm(norm: Norm | None, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function that takes the slope of a norm's result through the norm.
 
     ``through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)``: the flows are
@@ -24,7 +24,7 @@ def make_through_norm(norm: Norm | None, element: Element, shape: RowShape) -> A
     columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
     lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
     backward, gradient = device(norm.formula.backward), device(input_gradient)
-    team_sums, means_of = make_team_sums(element, shape.team, 2), make_means(element)
+    row_sums, means_of = sums_of(2), make_means(element)
 
     @device
     def through_norm(slope, at, width, xhat, gain, numbers, found, flows, room):
@@ -35,7 +35,7 @@ def make_through_norm(norm: Norm | None, element: Element, shape: RowShape) -> A
             slope[k] = backward(slope[k], xhat[k], gain[k], numbers[1])
             sums[0] += slope[k]
             sums[1] += slope[k] * xhat[k]
-        team_sums(sums, room)
+        row_sums(sums, room)
         scale, factor = found[0], found[3]
         means = means_of(sums[0], sums[1], scale, factor, flows[0], flows[1], flows[2])
         for p in range(pieces):

@@ -1,0 +1,236 @@
+"""All steps of an LSTM in one kernel whose blocks wait for each other, beside the CPU's passes."""
+
+import dataclasses
+import functools
+import sys
+
+import cells
+import numpy as np
+import pytest
+import simulated_target
+from fake_libraries import cupy
+from test_cell_passes import check, run, taken_by
+from test_lstm_kernels import FORMS, SOME_FORMS, assert_close, scaled
+
+from numnorm.backends.cuda import lstm_persistent, persistent_plans
+from numnorm.backends.cuda.device_limits import DeviceLimits
+from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
+from numnorm.backends.cuda.lstm_gates import GATES
+from numnorm.backends.cuda.persistent_plans import backward_plan, forward_plan
+from numnorm.rnn.forms import lstm_form
+
+PAPER = lstm_form("layer", "paper").cell
+RAGGED = (5, 5, 3, 1)
+# As the drivers of some devices tell them.
+H200 = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
+RTX4090 = DeviceLimits(128, 101376, 102400, 1536, 65536, cooperative=True)
+T4 = DeviceLimits(40, 65536, 65536, 1024, 65536, cooperative=True)
+
+
+def of_multiprocessors(count):
+    return H200._replace(multiprocessors=count)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A device with room for few blocks, of two warps; the plans of what it is launched with."""
+    launched = []
+
+    def counted(run, plan, *arguments, **options):
+        launched.append(plan)
+        return run(plan, *arguments, **options)
+
+    monkeypatch.setattr(persistent_plans, "_WARPS", 2)
+    monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(6))
+    for name in ("run_forward", "run_backward"):
+        run = getattr(lstm_persistent, name)
+        monkeypatch.setattr(lstm_persistent, name, functools.partial(counted, run))
+    return launched
+
+
+@pytest.fixture
+def taken(imported):
+    return functools.partial(taken_by, imported("torch"))
+
+
+def check_forward(problem, taken, dtype):
+    history, _ = run(problem, taken, dtype, backward=False)
+    _, (of_cpu, _) = problem.forward
+    for one, other in zip(history, of_cpu, strict=True):
+        assert_close(one, other, dtype, "history")
+    return history
+
+
+# Two slices, the second of two units, and two groups of rows, the second one shorter.
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form(form, small, taken):
+    problem = cells.problem(form, 10, RAGGED)
+    check(problem, *run(problem, taken, "float64"), "float64")
+    assert [plan.blocks for plan in small] == [4, 4]
+
+
+@pytest.mark.parametrize("form", SOME_FORMS)
+def test_in_any_order(form, small, taken, order):
+    problem = cells.problem(form, 10, RAGGED, dtype="float32")
+    check(problem, *run(problem, taken, "float32"), "float32")
+    assert [plan.blocks for plan in small] == [4, 4]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("units", "counts"), [(16, (3, 3)), (3, (1, 1)), (17, (8, 2)), (9, (1,))])
+def test_sizes(units, counts, dtype, small, taken):
+    check_forward(cells.problem(PAPER, units, counts, dtype=dtype), taken, dtype)
+    assert len(small) == 1
+
+
+def test_libraries(library, monkeypatch, small):
+    if library.called == "numba":
+        monkeypatch.setitem(sys.modules, "cupy", cupy()["cupy"])
+    problem = cells.problem(PAPER._replace(zoneout=True), 10, RAGGED)
+    check(problem, *run(problem, functools.partial(taken_by, library), "float64"), "float64")
+    assert len(small) == 2
+
+
+@pytest.mark.parametrize("zoneout", [False, True])
+def test_without_saving_the_states_are_the_same(zoneout, small, taken):
+    problem = cells.problem(PAPER._replace(zoneout=zoneout), 10, (4, 2, 1))
+    (h, c), _ = run(problem, taken, "float32", backward=False)
+    (same, last), _ = run(problem, taken, "float32", save=False, backward=False)
+    assert h.tobytes() == same.tobytes()
+    assert last.tobytes() == c[[4 + 6, 4 + 5, 4 + 2, 4 + 3]].tobytes()
+    assert len(small) == 2
+
+
+def test_no_bit_depends_on_the_device(small, taken, monkeypatch):
+    problem = cells.problem(PAPER, 12, (8, 7, 2), dtype="float32")
+    found = [check_forward(problem, taken, "float32")]
+    monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(2))
+    found.append(check_forward(problem, taken, "float32"))
+    monkeypatch.setattr(persistent_plans, "_ROWS", (1,))
+    found.append(check_forward(problem, taken, "float32"))
+    assert [(plan.groups, plan.shape.tile) for plan in small] == [(2, 4), (1, 8), (1, 4)]
+    assert len({(h.tobytes(), c.tobytes()) for h, c in found}) == 1
+
+
+# Numbers whose squares leave the range
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.0])
+@pytest.mark.parametrize("form", SOME_FORMS)
+def test_rows_of_any_scale_beside_each_other(form, eps, small, taken, order):
+    problem = cells.problem(form, 10, (3,), dtype="float32", eps=eps)
+    check_forward(scaled(problem, "float32", [1, 1e-25, 1e36]), taken, "float32")
+
+
+@pytest.mark.parametrize("factors", [(1e-30, 1e-22), (1e-30, 1), (1, 1e25), (1e-30, 1e25)], ids=str)
+@pytest.mark.parametrize("form", SOME_FORMS)
+def test_slices_of_any_scale_beside_each_other(form, factors, small, taken):
+    problem = cells.problem(form, 16, (3,), dtype="float32", eps=0.0)
+    factors = np.tile(np.repeat(factors, 8), GATES)[:, None].astype("float32").astype("float64")
+    given = problem.given
+    given = given._replace(weight_h=given.weight_h * factors, weight_x=given.weight_x * factors)
+    check_forward(dataclasses.replace(problem, given=given), taken, "float32")
+
+
+def test_constant_products_and_cells_without_epsilon(small, taken):
+    problem = cells.problem(PAPER, 10, (2,), inputs=1, dtype="float32", eps=0.0)
+    given = problem.given
+    given = given._replace(
+        weight_x=np.ones_like(given.weight_x), weight_h=np.zeros_like(given.weight_h),
+        bias=0 * given.bias + 0.1, beta_x=0 * given.bias, beta_h=0 * given.bias,
+    )  # fmt: skip
+    states = problem.states[0], np.full_like(problem.states[1], 0.3)
+    problem = dataclasses.replace(problem, given=given, states=states)
+    (h, c), _ = run(problem, taken, "float32", backward=False)
+    expected = np.tanh(given.beta_c) / (1 + np.exp(-0.1))
+    assert_close(h[2:], np.broadcast_to(expected, (2, 10)), "float32")
+    assert (c[2:] == c[2, 0]).all()
+
+
+# Which devices take all steps at once
+
+
+def plan(batch, width, limits, element=FLOAT32):
+    return forward_plan(batch, width, GATES, element, limits, whole=width % 4 == 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "width", "slices", "groups", "tile"),
+    [(32, 256, 32, 4, 8), (64, 512, 64, 2, 16), (8, 400, 50, 2, 4), (1, 1024, 128, 1, 4)],
+)
+def test_plans(batch, width, slices, groups, tile):
+    found = plan(batch, width, H200)
+    assert (found.slices, found.groups, found.shape.tile) == (slices, groups, tile)
+    assert found.slices * found.shape.units >= width and found.groups * found.rows >= batch
+    assert found.rows <= found.shape.teams and found.blocks <= H200.multiprocessors
+    assert found.memory <= H200.shared_of_block
+
+
+def test_what_does_not_fit():
+    assert plan(128, 1024, H200) is None  # more rows than the blocks' threads
+    assert plan(1, 1057, H200) is None  # more slices than multiprocessors
+    assert plan(1, 1024, H200, FLOAT64) is None  # more weights than shared memory
+    assert plan(1, 1024, RTX4090) is None
+    assert plan(8, 256, T4) is not None and plan(33, 256, T4) is None
+    assert plan(32, 256, H200._replace(cooperative=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "width", "groups"), [(32, 256, 4), (64, 512, 2), (8, 400, 2), (1, 1024, None)]
+)
+def test_plans_of_the_way_back(batch, width, groups):
+    found = backward_plan(batch, width, GATES, FLOAT32, H200)
+    if groups is None:  # 4096 gradients of each of 16 rows are more than shared memory
+        assert found is None
+    else:
+        assert found.slices * found.shape.units >= width and found.groups == groups
+        assert found.memory <= H200.shared_of_block
+
+
+def test_a_plan_knows_no_more_blocks_than_run_at_the_same_time():
+    for batch in range(1, 140, 7):
+        for width in range(1, 1100, 61):
+            for limits in (H200, RTX4090, T4):
+                found = plan(batch, width, limits)
+                if found:
+                    assert found.blocks <= limits.blocks(256, 256, found.memory)
+                    assert found.groups * found.rows >= batch > (found.groups - 1) * found.rows
+
+
+@pytest.mark.parametrize("of", ["limits", "driver"])
+def test_steps_are_taken_one_by_one_where_there_is_no_room(of, small, taken, monkeypatch):
+    if of == "limits":
+        monkeypatch.setattr(simulated_target, "LIMITS", H200._replace(cooperative=False))
+    else:
+        monkeypatch.setattr(simulated_target, "MOST_TOGETHER", 3)
+    problem = cells.problem(PAPER, 10, RAGGED)
+    check(problem, *run(problem, taken, "float64"), "float64")
+    assert small == []
+
+
+# The device in Python
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        (lambda block, thread: block == 0, "not all blocks came to"),
+        (lambda block, thread: thread < 32, "32 of 64 threads came to a barrier"),
+    ],
+)
+def test_a_barrier_of_the_grid_is_for_all(condition, message, order):
+    cuda = simulated_target.cuda
+
+    def kernel():
+        if condition(cuda.blockIdx.x, cuda.threadIdx.x):
+            simulated_target.grid_barrier()
+
+    with pytest.raises(simulated_target.SimulationError, match=message):
+        simulated_target.run_together(kernel, [], 2, 64, 0)
+
+
+def test_blocks_that_are_not_launched_together_have_no_barrier():
+    with pytest.raises(simulated_target.SimulationError, match="need not run at the same time"):
+        simulated_target.run(simulated_target.grid_barrier, [], 2, 32)
