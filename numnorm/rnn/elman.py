@@ -145,7 +145,8 @@ def rnn(
     rounds the states that it returns: there many calls differ from one.
 
     Arrays of a CUDA device are taken too, as by `lstm`: there the last bits of a sequence's result
-    may depend on what is beside it, and on how its steps are divided among calls.
+    may depend on what is beside it, and on how its steps are divided among calls, and there are as
+    many units at most.
 
     With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
     or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws

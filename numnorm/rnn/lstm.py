@@ -179,9 +179,11 @@ def lstm(
 
     Arrays of a CUDA device are taken too, all of them of one library and on one device, those of
     running statistics included; `lengths` lie on the host. The products are those of that library,
-    of CuPy for Numba's arrays, and may round a row of one batch otherwise than that of another: on
-    a device the last bits of a sequence's result may depend on what is beside it, and on how its
-    steps are divided among calls.
+    of CuPy for Numba's arrays, and may round a row of one batch otherwise than that of another; or,
+    where the device has room for the weights, all steps are one kernel, with products of its own.
+    So on a device the last bits of a sequence's result may depend on what is beside it, and on how
+    its steps are divided among calls. More than 2048 units, or 1024 in float64, raise a
+    NotImplementedError there.
 
     With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
     or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws

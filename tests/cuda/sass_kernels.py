@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-CAPABILITIES = ("7.5", "9.0")
+# The oldest that there is a compiler for, and two that most people have.
+CAPABILITIES = ("7.5", "8.0", "9.0")
 
 # What kernels are called whose blocks wait for each other: each is alone on its multiprocessor.
 ALL_STEPS = "LSTM, all steps,"

@@ -85,6 +85,17 @@ def test_sizes(units, counts, dtype, small, taken):
     assert len(small) == 1
 
 
+def test_more_rows_than_a_tile(small, taken, monkeypatch, order):
+    # Of a block of eight warps, which has 32 rows: on the way back 16 are a tile.
+    monkeypatch.setattr(persistent_plans, "_WARPS", 8)
+    monkeypatch.setattr(persistent_plans, "_ROWS", (1,))
+    monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(1))
+    problem = cells.problem(PAPER, 5, (18, 17))
+    check(problem, *run(problem, taken, "float64"), "float64")
+    assert [(plan.blocks, plan.rows) for plan in small] == [(1, 18)] * 2
+    assert small[1].shape.turned.tile == 16
+
+
 def test_libraries(library, monkeypatch, small):
     if library.called == "numba":
         monkeypatch.setitem(sys.modules, "cupy", cupy()["cupy"])
@@ -132,6 +143,19 @@ def test_slices_of_any_scale_beside_each_other(form, factors, small, taken):
     given = problem.given
     given = given._replace(weight_h=given.weight_h * factors, weight_x=given.weight_x * factors)
     check_forward(dataclasses.replace(problem, given=given), taken, "float32")
+
+
+def test_constant_slices_of_another_scale_each(small, taken):
+    # Their squared deviations are 0: only their means tell how far they reach.
+    problem = cells.problem(PAPER, 16, (2,), inputs=1, dtype="float32", eps=0.0)
+    given, means = problem.given, np.tile(np.repeat([1e30, -2e30], 8), GATES)
+    given = given._replace(
+        weight_x=means.astype("float32").astype("float64")[:, None],
+        weight_h=np.zeros_like(given.weight_h),
+    )
+    problem = dataclasses.replace(problem, given=given, x=np.ones_like(problem.x))
+    for form in (PAPER, lstm_form("layer", "per_gate").cell):
+        check_forward(dataclasses.replace(problem, form=form), taken, "float32")
 
 
 def test_constant_products_and_cells_without_epsilon(small, taken):

@@ -6,12 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sass_kernels
-from sass_kernels import ALL_STEPS, DOUBLE, matching, wide
+from sass_kernels import ALL_STEPS, CAPABILITIES, DOUBLE, matching, wide
 
 pytestmark = pytest.mark.sass
 
-# The oldest that there is a compiler for, and two that most people have.
-CAPABILITIES = ("7.5", "8.0", "9.0")
 # Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
 # A block that is alone on its multiprocessor may have them all; and where those of float64 do not
 # do, some words more in each step.

@@ -19,8 +19,42 @@ TOLERANCE = 5e-5
     ("layer", "cell_only"),
     (None, "paper"),
 ])  # fmt: skip
-def test_lstm(library, norm, variant):
-    check(library, "lstm", 64, norm=norm, variant=variant)
+@pytest.mark.parametrize("units", [64, 331])
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "step by step"])
+def test_lstm(library, monkeypatch, at_once, units, norm, variant):
+    lstm_ways(monkeypatch, at_once)
+    check(library, "lstm", units, norm=norm, variant=variant)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "step by step"])
+def test_lstm_with_zoneout(library, monkeypatch, at_once):
+    lstm_ways(monkeypatch, at_once)
+    check(library, "lstm", 64, zoneout=0.25)
+
+
+def lstm_ways(monkeypatch, at_once):
+    """All steps in one kernel, or one by one."""
+    from numnorm.backends.cuda import lstm_persistent
+
+    for name in ("plan_for", "plan_back_for"):
+        plan = getattr(lstm_persistent, name)
+        monkeypatch.setattr(lstm_persistent, name, certain(plan) if at_once else no_plan)
+
+
+def certain(plan_for):
+    """The same, but that there is a plan."""
+
+    def planned(*arguments):
+        plan = plan_for(*arguments)
+        if plan is None:
+            pytest.skip("the device has no room for all steps at once")
+        return plan
+
+    return planned
+
+
+def no_plan(*arguments):
+    return None
 
 
 # Parts of a warp with 16 bytes of each gate, and several warps with single elements.

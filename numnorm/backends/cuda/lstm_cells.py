@@ -1,7 +1,7 @@
-"""LSTM on arrays of a device: a whole pass, step by step.
+"""LSTM on arrays of a device: a whole pass, step by step or, where there is room, all at once.
 
-The products are those of the arrays' own library: of x for all steps at once, of the state in each
-step. What is between two of them is one kernel.
+Step by step, the products are those of the arrays' own library: of x before the first step, of the
+state in each. What is between two of them is one kernel.
 """
 
 import functools
