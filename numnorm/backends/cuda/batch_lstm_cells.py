@@ -9,7 +9,6 @@ import itertools
 import math
 from typing import Any, NamedTuple, cast
 
-from numnorm.arguments import Shape
 from numnorm.backends.contract import CellGradients, LSTMForm, Norm, RunningSteps, Steps
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.batch_cell_statistics import columns_of
@@ -19,32 +18,27 @@ from numnorm.backends.cuda.cell_norms import NUMBERS
 from numnorm.backends.cuda.cell_passes import (
     StepArrays,
     Weights,
+    addresses,
     column_sums,
     copied,
+    gradients_of_nothing,
     new,
-    states_before,
+    new_states,
+    step_places,
+    weight_gradients,
 )
 from numnorm.backends.cuda.column_teams import blocks_for
-from numnorm.backends.cuda.elements import FLOAT64, Element
+from numnorm.backends.cuda.elements import FLOAT64
 from numnorm.backends.cuda.given_statistics_kernel import make_given_statistics
+from numnorm.backends.cuda.lstm_cells import SIZES
 from numnorm.backends.cuda.lstm_cells import weights as weights_of
 from numnorm.backends.cuda.lstm_gates import GATES
 from numnorm.backends.cuda.queues import Behind, on_device_of, queue
 from numnorm.backends.cuda.statistics import Statistic, float64_memory, update_running
-from numnorm.backends.cuda.taken_rows import write_rows
-from numnorm.backends.cuda.target import Kernel
 
 _given_statistics = functools.cache(make_given_statistics)
-
-
-@functools.cache
-def _forward_kernel(form: LSTMForm, element: Element, training: bool) -> Kernel:
-    return make_batch_lstm_forward(form, element, training=training)
-
-
-@functools.cache
-def _backward_kernel(form: LSTMForm, element: Element) -> Kernel:
-    return make_batch_lstm_backward(form, element)
+_forward_kernel = functools.cache(make_batch_lstm_forward)
+_backward_kernel = functools.cache(make_batch_lstm_backward)
 
 
 class _Table(NamedTuple):
@@ -106,9 +100,7 @@ def batch_cell_forward(
     rows, (batch, units) = x.shape[0], states[0].shape
     with on_device_of(x):
         weights = weights_of(form, given, (1.0, 0.0))
-        state, carried = (new(x, (batch + rows, units)) for _ in range(2))
-        for first, target in zip(states, (state, carried), strict=True):
-            write_rows(first, first.element, first.shape, target)
+        state, carried = (new_states(x, first) for first in states)
         table = _new_table(form, eps, x, steps, units, running)
         z = xp = cell = None
         if rows:
@@ -170,14 +162,12 @@ def _run_forward(
     """Take all steps, and return the products with the state if they are to be kept."""
     owner, (_, state, carried, _) = x.owner, arrays
     batch, units = owner.shape(state)[0] - x.shape[0], owner.shape(state)[1]
-    kernel = _forward_kernel(form, x.element, not table.constant)
-    at, products, before = StepArrays(x, *arrays, carried), [], 0
-    others, of_all = _addresses(x, *weights.others), _addresses(x, *table[:3])
+    kernel = _forward_kernel(form, x.element, training=not table.constant)
+    at, products = StepArrays(x, *arrays, carried), []
+    others, of_all = addresses(x, weights.others), addresses(x, table[:3])
     ddof = next((of_place.ddof for of_place in running.values()), 0)
     numbers, blocks = (eps, math.sqrt(eps)), blocks_for(units)
-    for t, (start, count) in enumerate(
-        zip(steps.starts.tolist(), steps.counts.tolist(), strict=True)
-    ):
+    for t, (start, count, before) in enumerate(step_places(steps, batch)):
         z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
         now = batch + start
         xp, h, c, of_cell, c_before = at.behind(start, now, now, start, before)
@@ -187,12 +177,7 @@ def _run_forward(
         )  # fmt: skip
         if form.by_product:
             products.append(z)
-        before = now
     return products
-
-
-def _addresses(x: DeviceArray, *arrays: Any) -> list[int]:
-    return [0 if array is None else x.owner.address(array) for array in arrays]
 
 
 def _update(
@@ -235,7 +220,9 @@ def batch_cell_backward(
     with on_device_of(x):
         dh, dc = map(copied, dstates)
         if not rows:
-            return CellGradients(copied(x), (dh, dc), _of_nothing(x, weights, units))
+            return CellGradients(
+                copied(x), (dh, dc), gradients_of_nothing(x, weights, units, SIZES)
+            )
         wide, sizes = (rows, GATES * units), sums_of(form, units)
         dz, dxp = new(x, wide), new(x, wide) if form.by_product else None
         sums = new(x, (saved.table.steps, sum(sizes.values())))
@@ -248,9 +235,7 @@ def batch_cell_backward(
             for name, stop in zip(sizes, stops, strict=True)
         }
         found |= dict.fromkeys(("beta_x", "beta_h"), found["bias"])
-        found["weight_x"] = owner.product(owner.permuted(of_x, (1, 0)), x.array)
-        before = states_before(x, steps, saved.state)
-        found["weight_h"] = owner.product(owner.permuted(dz, (1, 0)), before)
+        found |= weight_gradients(x, steps, saved.state, of_x, dz)
         return CellGradients(owner.product(of_x, weights.x), (dh, dc), found)
 
 
@@ -261,14 +246,11 @@ def _run_backward(saved: _Saved, results: tuple[Any, ...], slopes: tuple[Any, An
     batch, units = owner.shape(dh)
     kernel, blocks = _backward_kernel(form, x.element), blocks_for(units)
     at = StepArrays(x, saved.z, saved.xp, saved.cell, saved.carried, dy, dz, dxp, sums)
-    others = _addresses(x, *weights.others)
+    others = addresses(x, weights.others)
     dn = new(x, (batch, units))  # for the kernel's own use
-    numbers, *last = _addresses(x, table.numbers, dh, dc)
+    numbers, *last = addresses(x, (table.numbers, dh, dc))
     later, product = 0, None
-    starts, counts = steps.starts.tolist(), steps.counts.tolist()
-    for t in reversed(range(len(starts))):
-        start, count = starts[t], counts[t]
-        before = batch + starts[t - 1] if t else 0
+    for t, (start, count, before) in reversed([*enumerate(step_places(steps, batch))]):
         *read, of_y, of_z, of_xp, of_sums = at.behind(*(start,) * 3, before, *(start,) * 3, t)
         queue(
             kernel, blocks, x,
@@ -277,14 +259,3 @@ def _run_backward(saved: _Saved, results: tuple[Any, ...], slopes: tuple[Any, An
         )  # fmt: skip
         later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
     return product
-
-
-def _of_nothing(x: DeviceArray, weights: Weights, units: int) -> dict[str, Any]:
-    """Return the gradients of the parameters where there are no steps: sums of nothing."""
-    wide, owner = (GATES * units,), x.owner
-    shapes: dict[str, Shape] = dict.fromkeys(
-        ("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), wide
-    )
-    shapes |= dict.fromkeys(("gamma_c", "beta_c"), (units,))
-    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
-    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

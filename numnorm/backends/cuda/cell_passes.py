@@ -138,6 +138,7 @@ def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
 
 def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
     """Return the shape of a step's kernel for cells of so many units, with these arrays."""
+    # The step's own product need not be asked: a new array begins at a multiple of 16 bytes.
     return cell_shape(units, x.element, whole=is_whole(units, x, arrays))
 
 

@@ -27,14 +27,14 @@ from numnorm.backends.cuda.cell_passes import (
     step_places,
     weight_gradients,
 )
-from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.gru_backward_kernel import make_gru_backward
 from numnorm.backends.cuda.gru_forward_kernel import make_gru_forward
 from numnorm.backends.cuda.gru_gates import GATES, places
 from numnorm.backends.cuda.launch import blocks_of
 from numnorm.backends.cuda.queues import queue
-from numnorm.backends.cuda.row_shape import RowShape
-from numnorm.backends.cuda.target import Kernel
+
+_forward_kernel = functools.cache(make_gru_forward)
+_backward_kernel = functools.cache(make_gru_backward)
 
 # How many numbers for each unit the parameters besides the weights have.
 _SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | {"bias_h": 1}
@@ -57,16 +57,6 @@ class Saved(NamedTuple):
     xp: Any
     state: Any
     table: Table
-
-
-@functools.cache
-def _forward_kernel(form: GRUForm, element: Element, shape: RowShape) -> Kernel:
-    return make_gru_forward(form, element, shape)
-
-
-@functools.cache
-def _backward_kernel(form: GRUForm, element: Element, shape: RowShape) -> Kernel:
-    return make_gru_backward(form, element, shape)
 
 
 def weights(form: GRUForm, given: Any, ada: tuple[float, float]) -> Weights:
@@ -126,7 +116,6 @@ def _run_forward(
     owner, state = x.owner, arrays[-1]
     total, units = owner.shape(state)
     batch = total - x.shape[0]
-    # A new product begins at a multiple of 16 bytes, as all memory of the libraries does.
     shape = shape_for(units, x, *arrays, *weights.others)
     kernel, at = _forward_kernel(form, x.element, shape), StepArrays(x, *arrays)
     others = addresses(x, weights.others)

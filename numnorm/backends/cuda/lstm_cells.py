@@ -31,18 +31,18 @@ from numnorm.backends.cuda.cell_passes import (
     step_places,
     weight_gradients,
 )
-from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.launch import blocks_of
 from numnorm.backends.cuda.lstm_backward_kernel import make_lstm_backward
 from numnorm.backends.cuda.lstm_forward_kernel import make_lstm_forward
 from numnorm.backends.cuda.lstm_gates import GATES, gate_parts, normalized_units, places
 from numnorm.backends.cuda.queues import queue
-from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.taken_rows import write_rows
-from numnorm.backends.cuda.target import Kernel
+
+_forward_kernel = functools.cache(make_lstm_forward)
+_backward_kernel = functools.cache(make_lstm_backward)
 
 # How many numbers for each unit the parameters besides the weights have.
-_SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | dict.fromkeys(
+SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | dict.fromkeys(
     ("gamma_c", "beta_c"), 1
 )
 
@@ -68,16 +68,6 @@ class Saved(NamedTuple):
     carried: Any
     state: Any
     table: Table
-
-
-@functools.cache
-def _forward_kernel(form: LSTMForm, element: Element, shape: RowShape) -> Kernel:
-    return make_lstm_forward(form, element, shape)
-
-
-@functools.cache
-def _backward_kernel(form: LSTMForm, element: Element, shape: RowShape) -> Kernel:
-    return make_lstm_backward(form, element, shape)
 
 
 def weights(form: LSTMForm, given: Any, ada: tuple[float, float]) -> Weights:
@@ -189,7 +179,7 @@ def backward(
     rows, units = x.shape[0], dstates[0].shape[1]
     dh, dc = map(copied, dstates)
     if not rows:
-        return CellGradients(copied(x), (dh, dc), gradients_of_nothing(x, weights, units, _SIZES))
+        return CellGradients(copied(x), (dh, dc), gradients_of_nothing(x, weights, units, SIZES))
     wide = rows, GATES * units
     slopes = new(x, wide)
     dz = new(x, wide) if form.gates else slopes

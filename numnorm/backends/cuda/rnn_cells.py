@@ -31,13 +31,13 @@ from numnorm.backends.cuda.cell_passes import (
     step_places,
     weight_gradients,
 )
-from numnorm.backends.cuda.elements import Element
 from numnorm.backends.cuda.launch import blocks_of
 from numnorm.backends.cuda.queues import queue
 from numnorm.backends.cuda.rnn_backward_kernel import make_rnn_backward
 from numnorm.backends.cuda.rnn_forward_kernel import make_rnn_forward
-from numnorm.backends.cuda.row_shape import RowShape
-from numnorm.backends.cuda.target import Kernel
+
+_forward_kernel = functools.cache(make_rnn_forward)
+_backward_kernel = functools.cache(make_rnn_backward)
 
 # How many numbers for each unit the parameters besides the weights have.
 _SIZES = dict.fromkeys(("bias", "beta", "gamma"), 1)
@@ -59,16 +59,6 @@ class Saved(NamedTuple):
     z: Any
     state: Any
     table: Table
-
-
-@functools.cache
-def _forward_kernel(form: RNNForm, element: Element, shape: RowShape) -> Kernel:
-    return make_rnn_forward(form, element, shape)
-
-
-@functools.cache
-def _backward_kernel(form: RNNForm, element: Element, shape: RowShape) -> Kernel:
-    return make_rnn_backward(form, element, shape)
 
 
 def weights(form: RNNForm, given: Any, ada: tuple[float, float]) -> Weights:
@@ -117,7 +107,6 @@ def _run_forward(
     """Take all steps; the products with x become the sums of both, if they are to be kept."""
     owner, (total, units) = x.owner, x.owner.shape(state)
     batch = total - x.shape[0]
-    # A new product begins at a multiple of 16 bytes, as all memory of the libraries does.
     shape = shape_for(units, x, *arrays, state, *weights.others)
     kernel, at = _forward_kernel(form, x.element, shape), StepArrays(x, *arrays, state)
     numbers = *weights.numbers, *scaling_numbers(scaling, units)
