@@ -8,12 +8,16 @@ import argparse
 import io
 import itertools
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # The oldest that there is a compiler for, and two that most people have.
 CAPABILITIES = ("7.5", "8.0", "9.0")
+# What is compiled for one of them is cut into so many pieces of work.
+PIECES = 2
 
 # What kernels are called whose blocks wait for each other: each is alone on its multiprocessor.
 ALL_STEPS = "LSTM, all steps,"
@@ -381,22 +385,36 @@ FAMILIES = (
 )
 
 
-def of_capability(capability):
-    """What is told of every kernel, by its name."""
+def of_capability(capability, piece):
+    """What is told of the kernels of one piece of all of them, by their names."""
     import sass
 
-    found = {}
+    # Neighbours share functions, which are compiled once: a piece has no gaps.
+    kernels = [named for family in FAMILIES for named in family()]
+    first, last = (number * len(kernels) // PIECES for number in (piece, piece + 1))
     with sass.pretended_device(tuple(int(part) for part in capability.split("."))) as device:
-        for family in FAMILIES:
-            for name, kernel in family():
-                found[name] = sass.report(kernel, device.compute_capability)
-    return found
+        return {
+            name: sass.report(kernel, device.compute_capability)
+            for name, kernel in kernels[first:last]
+        }
 
 
-def in_new_process(capability):
-    """The same, in a process of its own: compiled functions remember their capability."""
-    script = str(Path(__file__).resolve())
-    told = subprocess.run([sys.executable, script, capability], capture_output=True, text=True)
+def of_all(capabilities):
+    """What is told of every kernel for each capability, found in as many processes as there are
+    processors, which begin anew for each piece: compiled functions remember their capability.
+    """
+    told = {capability: {} for capability in capabilities}
+    asked = [(capability, piece) for capability in capabilities for piece in range(PIECES)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (capability, _), found in zip(asked, pool.map(_in_new_process, asked), strict=True):
+            told[capability].update(found)
+    return told
+
+
+def _in_new_process(asked):
+    script, (capability, piece) = str(Path(__file__).resolve()), asked
+    command = [sys.executable, script, capability, "--piece", str(piece)]
+    told = subprocess.run(command, capture_output=True, text=True)
     if told.returncode:
         raise RuntimeError(told.stderr[-2000:])
     return json.loads(told.stdout)
@@ -444,11 +462,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("capabilities", nargs="*", default=CAPABILITIES)
     parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--piece", type=int, choices=range(PIECES), help="only of one capability")
     options = parser.parse_args()
-    if options.markdown is None and len(options.capabilities) == 1:
-        print(json.dumps(of_capability(options.capabilities[0])))
+    if options.piece is not None:
+        print(json.dumps(of_capability(options.capabilities[0], options.piece)))
         return
-    tables = {capability: in_new_process(capability) for capability in options.capabilities}
+    tables = of_all(options.capabilities)
     if options.markdown is None:
         print(json.dumps(tables))
     else:

@@ -1,8 +1,6 @@
 """Every kernel compiled for devices that are not there: what its machine code may not do."""
 
 import functools
-import os
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sass_kernels
@@ -25,10 +23,7 @@ MOST_DOUBLE, MOST_TO_MERGE = 40, 150
 @functools.cache
 def compiled_for_all():
     pytest.importorskip("numba_cuda", reason="numba-cuda compiles; `nox -s sass` installs it")
-    # Minutes for each: side by side, in as many processes as there are processors.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        reports = pool.map(sass_kernels.in_new_process, CAPABILITIES)
-        return dict(zip(CAPABILITIES, reports, strict=True))
+    return sass_kernels.of_all(CAPABILITIES)
 
 
 def compiled(capability):

@@ -16,6 +16,7 @@ from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_load
 from numnorm.backends.cpu.optional import part, present
 from numnorm.backends.cpu.storage import Storage, storage_of
+from numnorm.backends.cpu.streaming import after_stores, is_streamed
 
 
 def make_sums_across(storage: Storage) -> Twins:
@@ -118,10 +119,12 @@ def make_dx_across(storage: Storage) -> Twins:
         rows = _unpacked(borrowed(terms), scaled)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         grouped = stop - (stop - start) % GROUP if is_wide(x) else start
+        streamed = is_streamed(dx, dx.shape[1])
         for i in range(start, grouped, GROUP):
-            gradient_group(arrays, i, rows, dx)
+            gradient_group(arrays, i, rows, dx, streamed)
         for i in range(grouped, stop):
-            gradient_row((arrays[0][i], arrays[1][i]), rows, dx[i])
+            gradient_row((arrays[0][i], arrays[1][i]), rows, dx[i], streamed)
+        after_stores(streamed)
 
     return twins(f"column_dx.across.{storage.name}", kernel)
 
@@ -134,11 +137,12 @@ def make_dx_along(storage: Storage) -> Twins:
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled)
-        runs = x.shape[0] * x.shape[1]
+        runs, streamed = x.shape[0] * x.shape[1], is_streamed(dx, dx.shape[2])
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             of_x = part(scale, c), high[c], rstd[c]
             here = (*of_x, factor[c], slope[c], offset[c], part(back, c))
-            gradient_row((dy[i, c], x[i, c]), here, dx[i, c])
+            gradient_row((dy[i, c], x[i, c]), here, dx[i, c], streamed)
+        after_stores(streamed)
 
     return twins(f"column_dx.along.{storage.name}", kernel)

@@ -6,6 +6,7 @@ from numnorm.backends.cpu.column_runs import make_output_group, make_output_row
 from numnorm.backends.cpu.jit import Twins, stand_alone, twins
 from numnorm.backends.cpu.optional import part, present
 from numnorm.backends.cpu.storage import Storage
+from numnorm.backends.cpu.streaming import after_stores, is_streamed
 
 
 def make_forward_across(storage: Storage) -> Twins:
@@ -23,10 +24,12 @@ def make_forward_across(storage: Storage) -> Twins:
         rows = present(scaled, terms[0]), terms[1], terms[2], terms[3]
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         grouped = stop - (stop - start) % GROUP if is_wide(x) else start
+        streamed = is_streamed(y, y.shape[1])
         for i in range(start, grouped, GROUP):
-            output_group(arrays, i, rows, y)
+            output_group(arrays, i, rows, y, streamed)
         for i in range(grouped, stop):
-            output_row((arrays[0][i],), rows, y[i])
+            output_row((arrays[0][i],), rows, y[i], streamed)
+        after_stores(streamed)
 
     return twins(f"column_forward.across.{storage.name}", kernel)
 
@@ -39,10 +42,11 @@ def make_forward_along(storage: Storage) -> Twins:
         stand_alone()
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
         scale, high, factor, offset = present(scaled, terms[0]), terms[1], terms[2], terms[3]
-        runs = x.shape[0] * x.shape[1]
+        runs, streamed = x.shape[0] * x.shape[1], is_streamed(y, y.shape[2])
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             here = part(scale, c), high[c], factor[c], offset[c]
-            output_row((x[i, c],), here, y[i, c])
+            output_row((x[i, c],), here, y[i, c], streamed)
+        after_stores(streamed)
 
     return twins(f"column_forward.along.{storage.name}", kernel)

@@ -9,7 +9,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_load_some, prefetch, store, store_some
+from numnorm.backends.cpu.lanes import (
+    make_load,
+    make_load_some,
+    prefetch,
+    store,
+    store_some,
+    stream,
+)
 from numnorm.backends.cpu.optional_lanes import make_elements, make_some_elements
 from numnorm.backends.cpu.storage import Storage
 
@@ -40,12 +47,13 @@ class Access(NamedTuple):
 
 
 @functools.cache
-def whole_lanes(count: int, ahead: int = 0) -> Access:
+def whole_lanes(count: int, ahead: int = 0, *, streamed: bool = False) -> Access:
     """Return the access to `count` lanes of which all are there.
 
-    Reading a row asks for what lies `ahead` rows further.
+    Reading a row asks for what lies `ahead` rows further. What is written may be `streamed`.
     """
     load, elements = make_load(count), make_elements(count)
+    put = stream if streamed else store
 
     @inlined
     def read(array, j, rest):
@@ -56,7 +64,7 @@ def whole_lanes(count: int, ahead: int = 0) -> Access:
     return Access(
         read,
         inlined(lambda values, j, rest, default: elements(values, j, default)),
-        inlined(lambda array, j, lanes, rest: store(array, j, lanes)),
+        inlined(lambda array, j, lanes, rest: put(array, j, lanes)),
     )
 
 

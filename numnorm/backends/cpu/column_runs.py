@@ -80,16 +80,29 @@ def _gradient(storage: Storage, access: Access) -> _Elementwise:
 
 
 def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
-    """Return a compiled ``store_row(rows, terms, out)`` of one row of each array."""
+    """Return a compiled ``store_row(rows, terms, out, streamed)`` of one row of each array."""
     count = 2 * storage.lanes
-    terms_of, put = kind(storage, whole_lanes(count))
     first_terms_of, put_first = kind(storage, first_lanes(count))
 
+    def make_whole_lanes(streamed):
+        terms_of, put = kind(storage, whole_lanes(count, streamed=streamed))
+
+        @inlined
+        def all_lanes(rows, whole, terms, out):
+            for j in range(0, whole, count):
+                put(rows, j, count, terms_of(terms, j, count), out)
+
+        return all_lanes
+
+    store_whole, stream_whole = make_whole_lanes(False), make_whole_lanes(True)
+
     @inlined
-    def store_row(rows, terms, out):
+    def store_row(rows, terms, out, streamed):
         whole = out.size - out.size % count
-        for j in range(0, whole, count):
-            put(rows, j, count, terms_of(terms, j, count), out)
+        if streamed:
+            stream_whole(rows, whole, terms, out)
+        else:
+            store_whole(rows, whole, terms, out)
         rest = out.size - whole
         if rest > 0:
             put_first(rows, whole, rest, first_terms_of(terms, whole, rest), out)
@@ -98,19 +111,32 @@ def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
 
 
 def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..., Any]) -> Any:
-    """Return a compiled ``store_group(arrays, i, terms, out)`` of the rows of a group from i."""
+    """Return a compiled ``store_group(arrays, i, terms, out, streamed)`` of the rows from i on."""
     count = storage.lanes
-    terms_of, put = kind(storage, whole_lanes(count, ahead=GROUP))
     first_terms_of, put_first = kind(storage, first_lanes(count))
 
+    def make_whole_lanes(streamed):
+        terms_of, put = kind(storage, whole_lanes(count, ahead=GROUP, streamed=streamed))
+
+        @inlined
+        def all_lanes(arrays, i, whole, terms, out):
+            for j in range(0, whole, count):
+                here = terms_of(terms, j, count)
+                for r in range(GROUP):
+                    put(rows_of(arrays, i + r), j, count, here, out[i + r])
+
+        return all_lanes
+
+    store_whole, stream_whole = make_whole_lanes(False), make_whole_lanes(True)
+
     @inlined
-    def store_group(arrays, i, terms, out):
+    def store_group(arrays, i, terms, out, streamed):
         width = out.shape[1]
         whole = width - width % count
-        for j in range(0, whole, count):
-            here = terms_of(terms, j, count)
-            for r in range(GROUP):
-                put(rows_of(arrays, i + r), j, count, here, out[i + r])
+        if streamed:
+            stream_whole(arrays, i, whole, terms, out)
+        else:
+            store_whole(arrays, i, whole, terms, out)
         rest = width - whole
         if rest > 0:
             here = first_terms_of(terms, whole, rest)
@@ -134,7 +160,7 @@ def _pair_of_rows(arrays: Any, i: int) -> Any:
 
 @functools.cache
 def make_output_row(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``output_row((x,), terms, y)`` of one row."""
+    """Return a compiled ``output_row((x,), terms, y, streamed)`` of one row."""
     return _make_row(storage, _output)
 
 
@@ -146,7 +172,7 @@ def make_output_group(storage: Storage) -> Callable[..., Any]:
 
 @functools.cache
 def make_gradient_row(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``gradient_row((dy, x), terms, dx)`` of one row."""
+    """Return a compiled ``gradient_row((dy, x), terms, dx, streamed)`` of one row."""
     return _make_row(storage, _gradient)
 
 

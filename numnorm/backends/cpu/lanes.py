@@ -256,6 +256,38 @@ def store(typing_context, array, index, lanes):
     return types.void(array, types.intp, lanes), generate
 
 
+@compiled_as(_plain_store)
+def stream(typing_context, array, index, lanes):
+    """Store all lanes past the caches, where a line begins or, if they are half of one, its half.
+
+    In a loop of its own: of two stores to choose from the compiler would make a common one.
+    """
+
+    def generate(context, builder, signature, arguments):
+        place = place_of(context, builder, signature.args[0], arguments, lanes.count)
+        size = lanes.count * _alignment(place.type.pointee)
+        told = builder.store(arguments[2], place, align=min(size, 64))
+        told.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_INDEX, 1)]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
+
+
+def _plain_fence() -> None:
+    """Wait until all that has been stored can be seen, what was streamed included."""
+
+
+@compiled_as(_plain_fence)
+def fence(typing_context):
+    """Wait until all that has been stored can be seen, what was streamed included."""
+
+    def generate(context, builder, signature, arguments):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 def _plain_store_some(array: Any, index: int, lanes: Any, low: int, high: int) -> None:
     """Store the lanes from `low` to `high`."""
     array[index + low : index + min(high, lanes.size)] = lanes[low:high]

@@ -17,6 +17,7 @@ from numnorm.backends.cpu.runs import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.saved_statistics import save
 from numnorm.backends.cpu.short_rows import make_short_forward
 from numnorm.backends.cpu.storage import Storage
+from numnorm.backends.cpu.streaming import after_stores, is_streamed
 from numnorm.backends.scalars import inverse_deviation
 
 _inverse_deviation = inlined(inverse_deviation)
@@ -55,18 +56,19 @@ def _make_apply_row(formula: Formula, storage: Storage, count: int) -> Callable[
     apply_run = make_apply(formula, storage, count)
 
     @inlined
-    def apply_row(x, i, statistics, cut, first_channel, weights, y):
+    def apply_row(x, i, statistics, cut, first_channel, weights, y, streamed):
         scale, high, low, rstd = statistics
         found = scale, high, low, real(rstd)
         run, runs, channels = cut
         c = first_channel
         if runs == 1:
-            apply_run(x[i], found, (part(weights[0], c), part(weights[1], c)), y[i])
+            here = part(weights[0], c), part(weights[1], c)
+            apply_run(x[i], found, here, y[i], streamed)
             return
         for p in range(runs):
             left, right = p * run, (p + 1) * run
             here = part(weights[0], c), part(weights[1], c)
-            apply_run(x[i][left:right], found, here, y[i][left:right])
+            apply_run(x[i][left:right], found, here, y[i][left:right], streamed)
             c = c + 1 if c + 1 < channels else 0
 
     return apply_row
@@ -78,9 +80,9 @@ def _make_one_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     apply_row = _make_apply_row(formula, storage, 2 * storage.lanes)
 
     @inlined
-    def one_row(x, i, scaling, cut, channel, weights, y, saved):
+    def one_row(x, i, scaling, cut, channel, weights, y, saved, streamed):
         found = spread(x[i], scaling)
-        apply_row(x, i, found, cut, channel, weights, y)
+        apply_row(x, i, found, cut, channel, weights, y, streamed)
         save(saved, i, found)
 
     return one_row
@@ -131,7 +133,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
             found = scales[t], high, low, rstds[t]
             if poor and scales[t] == real(0):
                 found = spread(x[start + t], scaling)
-            apply_row(x, start + t, found, cut, channel, weights, y)
+            apply_row(x, start + t, found, cut, channel, weights, y, False)
             save(saved, start + t, found)
             channel = next_channel(channel, cut)
         return channel
@@ -174,9 +176,10 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
         if x.shape[1] < narrow:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
-            channel = channel_of(start, cut)
+            channel, streamed = channel_of(start, cut), is_streamed(y, run)
             for i in range(start, stop):
-                one_row(x, i, scaling, cut, channel, weights, y, saved)
+                one_row(x, i, scaling, cut, channel, weights, y, saved, streamed)
                 channel = next_channel(channel, cut)
+            after_stores(streamed)
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

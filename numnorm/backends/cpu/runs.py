@@ -19,6 +19,7 @@ from numnorm.backends.cpu.lanes import (
     some_of,
     store,
     store_some,
+    stream,
     total,
 )
 from numnorm.backends.cpu.line_heads import LINE
@@ -55,7 +56,10 @@ def next_channel(channel: int, cut: tuple[int, int, int]) -> int:
 
 
 def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
-    """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time."""
+    """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
+
+    ``apply_run(x, statistics, weights, y, streamed)`` is of one run, whose result may be streamed.
+    """
     forward, centred = inlined(formula.forward), make_centre(formula.centred)
     real, widen, narrow = storage.working, storage.widen, storage.narrow
     load, load_some = make_load(count), make_load_some(count)
@@ -66,13 +70,26 @@ def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., 
         scale, high, low, rstd = statistics
         return narrow(forward(centred(widen(x) * scale, high, low) * rstd, gamma, beta))
 
+    def make_whole_lanes(put):
+        @inlined
+        def whole_lanes(x, whole, statistics, weights, y):
+            gamma, beta = weights
+            for j in range(0, whole, count):
+                weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+                put(y, j, mapped(load(x, j), statistics, weight, bias))
+
+        return whole_lanes
+
+    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(stream)
+
     @inlined
-    def apply_run(x, statistics, weights, y):
+    def apply_run(x, statistics, weights, y, streamed):
         gamma, beta = weights
         whole = x.size - x.size % count
-        for j in range(0, whole, count):
-            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
-            store(y, j, mapped(load(x, j), statistics, weight, bias))
+        if streamed:
+            stream_whole(x, whole, statistics, weights, y)
+        else:
+            store_whole(x, whole, statistics, weights, y)
         rest = x.size - whole
         if rest > 0:
             weight = some_elements(gamma, whole, 0, rest, real(1))

@@ -86,7 +86,7 @@ def _make_forward(
                 store(y[i], 0, narrow(forward(xhat, gamma, beta)))
                 save(saved, i, (real(1), high, low, rstd))
             else:
-                one_row(x, i, scaling, cut, 0, weights, y, saved)
+                one_row(x, i, scaling, cut, 0, weights, y, saved, False)
 
     return rows
 

@@ -1,0 +1,81 @@
+"""Large results, which are stored past the caches, are those of their parts, which are not."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from every_call import COMPILED
+
+import numnorm
+
+# What decides is a number of bytes: as Python, so many elements would take minutes.
+pytestmark = pytest.mark.skipif(not COMPILED, reason="of compiled kernels")
+BYTES = 13 << 20  # more than the 12 MB from which on results are streamed
+DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
+
+
+def placed(shape, dtype, offset):
+    """An array that begins so many bytes after a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def drawn(width, dtype, *more):
+    rows = BYTES // np.dtype(dtype).itemsize // width // int(np.prod(more, initial=1))
+    rng = np.random.default_rng(0)
+    return (3 + rng.standard_normal((rows, width, *more), dtype=np.float32)).astype(dtype)
+
+
+def same(one, other):
+    np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1024, 1000, 96])
+@pytest.mark.parametrize("offset", [0, 16])
+def test_rows_are_those_of_few_rows(dtype, width, offset):
+    x = drawn(width, dtype)
+    y = numnorm.layer_norm(x, out=placed(x.shape, dtype, offset))
+    for start in range(0, len(x), len(x) // 5):
+        some = slice(start, start + len(x) // 5)
+        same(y[some], numnorm.layer_norm(x[some]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1024,), (96,), (8, 16, 16)])
+@pytest.mark.parametrize("offset", [0, 16])
+def test_channels_are_those_of_few_samples(dtype, shape, offset):
+    x = drawn(*shape[:1], dtype, *shape[1:])
+    mean, var = np.linspace(2, 4, shape[0]), np.linspace(1, 2, shape[0])
+    stored = {"running_mean": mean, "running_var": var, "training": False}
+    y = numnorm.batch_norm(x, out=placed(x.shape, dtype, offset), **stored)
+    for start in range(0, len(x), len(x) // 5):
+        some = slice(start, start + len(x) // 5)
+        same(y[some], numnorm.batch_norm(x[some], **stored))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1024,), (8, 16, 16)])
+def test_gradients_of_channels_do_not_depend_on_the_place(dtype, shape):
+    x = drawn(*shape[:1], dtype, *shape[1:])
+    dy = x[::-1].copy()
+    _, mean, rstd = numnorm.batch_norm_forward(x)
+    results = [
+        numnorm.batch_norm_backward(dy, x, mean, rstd, out=placed(x.shape, dtype, offset))[0]
+        for offset in (0, 16)
+    ]
+    same(*results)
+
+
+def test_samples_in_groups_are_those_of_few_samples():
+    x = drawn(64, np.float32, 14, 14)
+    y = numnorm.group_norm(x, groups=16, out=placed(x.shape, np.float32, 0))
+    same(y[-9:], numnorm.group_norm(x[-9:], groups=16))
+
+
+def test_a_result_may_take_the_place_of_its_input():
+    x = placed((3328, 1024), np.float32, 0)
+    x[...] = drawn(1024, np.float32)
+    expected = numnorm.layer_norm(x)
+    same(numnorm.layer_norm(x, out=x), expected)
