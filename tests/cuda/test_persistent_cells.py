@@ -231,7 +231,7 @@ def test_what_does_not_fit():
     assert plan(1, 1057, H200) is None  # more slices than multiprocessors
     assert plan(1, 1024, H200, FLOAT64) is None  # more weights than shared memory
     assert plan(1, 1024, RTX4090) is None and plan(1, 768, RTX4090) is None
-    assert plan(1, 768, RTX4090, kind=GRU) and plan(1, 1024, RTX4090, kind=RNN)
+    assert plan(1, 768, RTX4090, kind=GRU) and plan(1, 1000, RTX4090, kind=RNN)
     assert plan(8, 256, T4) is not None and plan(33, 256, T4) is None
     assert plan(32, 256, H200._replace(cooperative=False)) is None
 
