@@ -26,6 +26,9 @@ from numnorm.backends.cuda.target import (
 )
 from numnorm.backends.cuda.team_sums import WARP
 
+# How many weights a thread asks for before it waits for the first.
+_AT_ONCE = 32
+
 
 def make_padded(element: Element) -> Any:
     """Return a device function: how many elements a product is summed over, with zeros."""
@@ -45,28 +48,34 @@ def make_take_weights(gates: int, element: Element, shape: SliceShape) -> Any:
         make_as_tuple(element),
     )
     threads, vector, working = shape.threads, element.vector, element.working
-    padded_of, zero, alone = make_padded(element), constant(element, 0.0), gates == 1
-    columns, lanes = (COLUMNS, shape.units // COLUMNS) if alone else (gates, shape.units)
+    padded_of, zero = make_padded(element), constant(element, 0.0)
+    # Of a thread's columns either all are of one unit, or each is of the next one.
+    columns, units_of, gates_of = (gates, 0, 1) if gates > 1 else (COLUMNS, 1, 0)
+    lanes = shape.units * gates // columns
+    lane_units = shape.units // lanes
     # So many elements of the state have weights that fill 16 bytes, or several times that.
     each = vector // math.gcd(columns, vector)
     numbers = each * columns
+    together = min(lanes, 1 << (_AT_ONCE // numbers).bit_length() - 1)
+    size = together * numbers
 
     @device
     def take_weights(memory, weights, first, width):
-        values = cuda.local.array(numbers, working)
+        values = cuda.local.array(size, working)
         padded = padded_of(width)
-        for lane in range(lanes):
+        for some in range(0, lanes, together):
             at = cuda.threadIdx.x * each
             while at < padded:
-                for n in range(numbers):
-                    k, column = at + n // columns, n % columns
-                    unit, gate = (lane * columns + column, 0) if alone else (lane, column)
-                    there = first + unit < width and k < width
-                    place = (gate * width + first + unit) * width + k
+                # All are asked for before the first is stored.
+                for n in range(size):
+                    lane, k, column = some + n // numbers, at + n % numbers // columns, n % columns
+                    unit = first + lane * lane_units + column * units_of
+                    there = unit < width and k < width
+                    place = (column * gates_of * width + unit) * width + k
                     values[n] = load_one(weights, place) if there else zero
-                for n in range(0, numbers, vector):
-                    place = (at * columns + n) * lanes + lane * vector
-                    store(memory, place, as_tuple(values, n))
+                for n in range(0, size, vector):
+                    lane, number = some + n // numbers, at * columns + n % numbers
+                    store(memory, number * lanes + lane * vector, as_tuple(values, n))
                 at += threads * each
 
     return take_weights
@@ -266,11 +275,11 @@ def make_take_columns(element: Element, shape: SliceShape) -> Any:
     def take_columns(memory, weights, first, rows, width):
         unit, row = cuda.threadIdx.x % units, cuda.threadIdx.x // units
         lane, column, padded = unit // COLUMNS, unit % COLUMNS, padded_of(rows)
+        behind = (column // vector * lanes + lane) * vector + column % vector
         while row < padded:
             there = first + unit < width and row < rows
             value = load_one(weights, row * width + first + unit) if there else zero
-            n = row * COLUMNS + column
-            store_one(memory, (n // vector * lanes + lane) * vector + n % vector, value)
+            store_one(memory, row * units + behind, value)
             row += teams
 
     return take_columns
