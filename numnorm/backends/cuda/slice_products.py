@@ -142,10 +142,10 @@ def _make_multiply(columns: int, element: Element, shape: SliceShape) -> Any:
             sums[n] = zero
         warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
         unit, row, padded = lane % units, lane // units, padded_of(width)
-        at = warp * vector
+        at, mine = warp * vector, unit * vector
         while at < padded:
             for n in range(0, of_piece, vector):
-                found = load(memory, (at * columns + n) * units + unit * vector)
+                found = load(memory, at * (columns * units) + mine + n * units)
                 for j in range(vector):
                     weights[n + j] = found[j]
             for n in range(rows):
@@ -203,9 +203,8 @@ def _make_add_up(gates: int, units: int, element: Element, shape: SliceShape) ->
     def one_by_one(shares, row, unit, products):
         for gate in range(gates):
             products[gate] = zero
-        for warp in range(warps):
-            place = ((warp * tile + row) * units + unit) * gates
-            for gate in range(gates):
+            for warp in range(warps):
+                place = ((warp * tile + row) * units + unit) * gates
                 products[gate] += load_one(shares, place + gate)
 
     return one_by_one if gates % vector else at_once
