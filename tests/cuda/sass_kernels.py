@@ -20,7 +20,7 @@ CAPABILITIES = ("7.5", "8.0", "9.0")
 PIECES = 2
 
 # What kernels are called whose blocks wait for each other: each is alone on its multiprocessor.
-ALL_STEPS = "LSTM, all steps,"
+ALL_STEPS = ", all steps,"
 
 HEAD = """\
 # Kernels for CUDA, compiled
@@ -312,39 +312,76 @@ def batch_norm_cell_kernels():
 def persistent_kernels():
     """The kernels of all steps of a recurrent cell, by their plans for a large device."""
     from numnorm.backends.cuda.cell_shape import cell_shape
-    from numnorm.backends.cuda.device_limits import DeviceLimits
     from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
     from numnorm.backends.cuda.lstm_gates import GATES
-    from numnorm.backends.cuda.lstm_persistent_backward_kernel import make_lstm_persistent_backward
-    from numnorm.backends.cuda.lstm_persistent_kernel import make_lstm_persistent
-    from numnorm.backends.cuda.lstm_statistics_kernel import make_lstm_statistics
-    from numnorm.backends.cuda.persistent_plans import backward_plan, forward_plan
+    from numnorm.backends.cuda.product_statistics_kernel import make_product_statistics
     from numnorm.rnn.forms import lstm_form
 
-    limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
-
-    def of_form(element, batch, units, norm, variant, *, whole=True, zoneout=False):
-        form = lstm_form(norm, variant).cell._replace(zoneout=zoneout)
-        forward = forward_plan(batch, units, GATES, element, limits, whole=whole)
-        backward = backward_plan(batch, units, GATES, element, limits)
-        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
-        what = f"{norm} {variant} {element.name}{kept}, {batch} × {units} units, {place}"
-        yield f"{ALL_STEPS} forward {what}", make_lstm_persistent(form, element, forward.shape)
-        if backward is not None:
-            kernel = make_lstm_persistent_backward(form, element, backward.shape)
-            yield f"{ALL_STEPS} backward {what}", kernel
-
     for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
-        yield from of_form(FLOAT32, 64, 512, "layer", variant)
+        yield from of_all_steps("LSTM", FLOAT32, 64, 512, "layer", variant)
     for norm in ("rms", "ada", None):
-        yield from of_form(FLOAT32, 32, 256, norm, "paper")
+        yield from of_all_steps("LSTM", FLOAT32, 32, 256, norm, "paper")
     for element, batch in ((FLOAT32, 64), (FLOAT64, 16)):
-        yield from of_form(element, 8, 399, "layer", "paper", whole=False, zoneout=True)
-        yield from of_form(element, batch, 512, "layer", "per_gate", zoneout=True)
-        form, shape = lstm_form("layer", "paper").cell, cell_shape(512, element, whole=True)
+        yield from of_all_steps(
+            "LSTM", element, 8, 399, "layer", "paper", whole=False, zoneout=True
+        )
+        yield from of_all_steps("LSTM", element, batch, 512, "layer", "per_gate", zoneout=True)
+        norm, shape = lstm_form("layer", "paper").cell.gates, cell_shape(512, element, whole=True)
         name = f"LSTM statistics of x, layer {element.name}, {shape.team} threads"
-        yield name, make_lstm_statistics(form, element, shape)
-    yield from of_form(FLOAT64, 16, 256, "layer", "paper")
+        yield name, make_product_statistics(norm, GATES, element, shape)
+    yield from of_all_steps("LSTM", FLOAT64, 16, 256, "layer", "paper")
+    for kind, choices in (("GRU", ()), ("RNN", ("tanh",))):
+        yield from of_all_steps(kind, FLOAT32, 64, 512, "layer", *choices)
+        yield from of_all_steps(kind, FLOAT32, 8, 399, "rms", *choices, whole=False, zoneout=True)
+        yield from of_all_steps(kind, FLOAT64, 16, 256, "layer", *choices, zoneout=True)
+
+
+def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=False):
+    """Those of one form of a kind, chosen as its functions choose it, forward and backward."""
+    from numnorm.backends.cuda import (
+        gru_gates,
+        gru_persistent_backward_kernel,
+        gru_persistent_kernel,
+        lstm_gates,
+        lstm_persistent_backward_kernel,
+        lstm_persistent_kernel,
+        rnn_persistent_backward_kernel,
+        rnn_persistent_kernel,
+    )
+    from numnorm.backends.cuda.device_limits import DeviceLimits
+    from numnorm.backends.cuda.persistent_plans import backward_plan, forward_plan
+    from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
+
+    form_of, gates, make, make_backward = {
+        "LSTM": (
+            lstm_form,
+            lstm_gates.GATES,
+            lstm_persistent_kernel.make_lstm_persistent,
+            lstm_persistent_backward_kernel.make_lstm_persistent_backward,
+        ),
+        "GRU": (
+            gru_form,
+            gru_gates.GATES,
+            gru_persistent_kernel.make_gru_persistent,
+            gru_persistent_backward_kernel.make_gru_persistent_backward,
+        ),
+        "RNN": (
+            rnn_form,
+            rnn_persistent_kernel.GATES,
+            rnn_persistent_kernel.make_rnn_persistent,
+            rnn_persistent_backward_kernel.make_rnn_persistent_backward,
+        ),
+    }[kind]
+    limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
+    form = form_of(*choices).cell._replace(zoneout=zoneout)
+    forward = forward_plan(batch, units, gates, element, limits, whole=whole)
+    backward = backward_plan(batch, units, gates, element, limits)
+    place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+    chosen = " ".join(str(choice) for choice in choices)
+    what = f"{chosen} {element.name}{kept}, {batch} × {units} units, {place}"
+    yield f"{kind}{ALL_STEPS} forward {what}", make(form, element, forward.shape)
+    if backward is not None:
+        yield f"{kind}{ALL_STEPS} backward {what}", make_backward(form, element, backward.shape)
 
 
 def statistic_kernels():

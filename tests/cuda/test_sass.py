@@ -33,7 +33,7 @@ def compiled(capability):
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_nothing_is_kept_in_slow_memory(capability):
     for name, found in compiled(capability).items():
-        alone = name.startswith(ALL_STEPS)
+        alone = ALL_STEPS in name
         most = MOST_STACK_ALONE if alone and "float64" in name else MOST_STACK
         assert max(found["stack"], found["spilled"]) <= most, name
         assert found["registers"] <= (MOST_ALONE if alone else MOST_REGISTERS), name

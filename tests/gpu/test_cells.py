@@ -11,34 +11,15 @@ pytestmark = pytest.mark.gpu
 TOLERANCE = 5e-5
 
 
-@pytest.mark.parametrize("norm, variant", [
-    ("layer", "paper"),
-    ("layer", "normalized_cell"),
-    ("rms", "per_gate"),
-    ("ada", "paper"),
-    ("layer", "cell_only"),
-    (None, "paper"),
-])  # fmt: skip
-@pytest.mark.parametrize("units", [64, 331])
-@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "step by step"])
-def test_lstm(library, monkeypatch, at_once, units, norm, variant):
-    lstm_ways(monkeypatch, at_once)
-    check(library, "lstm", units, norm=norm, variant=variant)
-
-
-@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "step by step"])
-def test_lstm_with_zoneout(library, monkeypatch, at_once):
-    lstm_ways(monkeypatch, at_once)
-    check(library, "lstm", 64, zoneout=0.25)
-
-
-def lstm_ways(monkeypatch, at_once):
+@pytest.fixture(params=[True, False], ids=["at once", "step by step"])
+def way(request, monkeypatch):
     """All steps in one kernel, or one by one."""
-    from numnorm.backends.cuda import lstm_persistent
+    from numnorm.backends.cuda import gru_persistent, lstm_persistent, rnn_persistent
 
-    for name in ("plan_for", "plan_back_for"):
-        plan = getattr(lstm_persistent, name)
-        monkeypatch.setattr(lstm_persistent, name, certain(plan) if at_once else no_plan)
+    for module in (lstm_persistent, gru_persistent, rnn_persistent):
+        for name in ("plan_for", "plan_back_for"):
+            plan = getattr(module, name)
+            monkeypatch.setattr(module, name, certain(plan) if request.param else no_plan)
 
 
 def certain(plan_for):
@@ -58,14 +39,23 @@ def no_plan(*arguments):
 
 
 # Parts of a warp with 16 bytes of each gate, and several warps with single elements.
+@pytest.mark.parametrize("norm, variant", [
+    ("layer", "paper"),
+    ("layer", "normalized_cell"),
+    ("rms", "per_gate"),
+    ("ada", "paper"),
+    ("layer", "cell_only"),
+    (None, "paper"),
+])  # fmt: skip
+@pytest.mark.parametrize("units", [64, 331])
+def test_lstm(library, way, units, norm, variant):
+    check(library, "lstm", units, norm=norm, variant=variant)
+
+
 @pytest.mark.parametrize("units", [64, 331])
 @pytest.mark.parametrize("norm", ["layer", "rms", "ada", None])
-def test_gru(library, norm, units):
+def test_gru(library, way, norm, units):
     check(library, "gru", units, norm=norm)
-
-
-def test_gru_with_zoneout(library):
-    check(library, "gru", 64, zoneout=0.25)
 
 
 @pytest.mark.parametrize("norm, nonlinearity", [
@@ -74,8 +64,14 @@ def test_gru_with_zoneout(library):
     ("ada", "tanh"),
     (None, "tanh"),
 ])  # fmt: skip
-def test_rnn(library, norm, nonlinearity):
-    check(library, "rnn", 64, norm=norm, nonlinearity=nonlinearity)
+@pytest.mark.parametrize("units", [64, 331])
+def test_rnn(library, way, units, norm, nonlinearity):
+    check(library, "rnn", units, norm=norm, nonlinearity=nonlinearity)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_zoneout(library, way, kind):
+    check(library, kind, 64, zoneout=0.25)
 
 
 def check(library, kind, units, **options):

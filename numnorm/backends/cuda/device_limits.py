@@ -19,7 +19,7 @@ class DeviceLimits(NamedTuple):
         What a multiprocessor has for all of its blocks: bytes of shared memory, threads, and
         registers of 32 bits.
     cooperative : bool
-        Whether all blocks of a launch can wait for each other.
+        Whether all blocks of a launch can wait for each other, and kernels can be linked that do.
     """
 
     multiprocessors: int

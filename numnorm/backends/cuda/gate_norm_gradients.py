@@ -62,20 +62,43 @@ def make_through_gate_norm(
             pass
 
         return nothing
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
-    gain_at = make_column_weight(element, gain_of(norm, element), columns)
-    write, means_of = make_write_columns(element, columns), make_means(element)
-    backward, gradient = device(norm.formula.backward), device(input_gradient)
-    slots, count, size, both = columns.slots, parts.count, parts.sections, 2 * parts.count
-    row_sums, sections = sums_of(both), count * size
-    gates, start, each = stretch.gates, stretch.first, stretch.count
-    held = each if stretch.shared else sections
+    working, both = element.working, 2 * parts.count
+    add_up, write = (
+        make(norm, element, shape, parts, stretch)
+        for make in (make_gate_norm_terms, make_gate_norm_gradient)
+    )
+    row_sums = sums_of(both)
 
     @device
     def through_norm(
         slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         sums = cuda.local.array(both, working)
+        add_up(slopes, values, weights, numbers, width, at, sums)
+        row_sums(sums, room)
+        write(
+            slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
+        )  # fmt: skip
+
+    return through_norm
+
+
+def make_gate_norm_terms(
+    norm: Norm, element: Element, shape: RowShape, parts: Parts, stretch: Stretch
+) -> Any:
+    """Return a device function of a thread's share of the sums: two for each part.
+
+    ``add_up(slopes, values, weights, numbers, width, at, sums)``
+    """
+    columns, zero = row_columns(element, shape), constant(element, 0.0)
+    working, slots, count, size = element.working, columns.slots, parts.count, parts.sections
+    gain_at = make_column_weight(element, gain_of(norm, element), columns)
+    backward, both, sections = device(norm.formula.backward), 2 * count, count * size
+    start, each = stretch.first, stretch.count
+    held = each if stretch.shared else sections
+
+    @device
+    def add_up(slopes, values, weights, numbers, width, at, sums):
         gain = cuda.local.array(slots, working)
         for n in range(both):
             sums[n] = zero
@@ -87,7 +110,31 @@ def make_through_gate_norm(
                 slope = backward(slopes[section % held * slots + k], xhat, gain[k], numbers[1])
                 sums[n] += slope
                 sums[count + n] += slope * xhat
-        row_sums(sums, room)
+
+    return add_up
+
+
+def make_gate_norm_gradient(
+    norm: Norm, element: Element, shape: RowShape, parts: Parts, stretch: Stretch
+) -> Any:
+    """Return a device function that stores the gradients, once there are the sums of the row.
+
+    ``write_gradient(slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at,
+    limit)``
+    """
+    columns, working = row_columns(element, shape), element.working
+    slots, count, size = columns.slots, parts.count, parts.sections
+    gain_at = make_column_weight(element, gain_of(norm, element), columns)
+    write, means_of = make_write_columns(element, columns), make_means(element)
+    backward, gradient = device(norm.formula.backward), device(input_gradient)
+    gates, start, each, sections = stretch.gates, stretch.first, stretch.count, count * size
+    held = each if stretch.shared else sections
+
+    @device
+    def write_gradient(
+        slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
+    ):  # fmt: skip
+        gain = cuda.local.array(slots, working)
         for section in range(sections):
             gate, n = start + section % each, section // size
             scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]
@@ -99,4 +146,4 @@ def make_through_gate_norm(
                 gain[k] = gradient(slope, xhat, means[0], means[1], factor) * scale
             write(dz if section < each else dxp, (row * gates + gate) * width, at, limit, gain)
 
-    return through_norm
+    return write_gradient

@@ -15,7 +15,11 @@ from numnorm.backends.cuda.cell_norms import (
     room_for_parts,
 )
 from numnorm.backends.cuda.elements import Element
-from numnorm.backends.cuda.gate_norm_gradients import Stretch, make_through_gate_norm
+from numnorm.backends.cuda.gate_norm_gradients import (
+    Stretch,
+    make_gate_norm_gradient,
+    make_gate_norm_terms,
+)
 from numnorm.backends.cuda.gru_gates import (
     GATES,
     OF_GATES,
@@ -32,7 +36,10 @@ from numnorm.backends.cuda.row_columns import (
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, constant, cuda, device
-from numnorm.backends.cuda.team_sums import make_team_sums
+from numnorm.backends.cuda.team_sums import SumsOf, make_team_sums
+
+# Two of each part of a row, where there is a norm.
+SUMS = 2 * (OF_GATES.count + OF_REST.count)
 
 
 def _make_gates_again(form: GRUForm, element: Element, shape: RowShape) -> Any:
@@ -118,37 +125,98 @@ def _make_write_slopes(element: Element, shape: RowShape) -> Any:
     return write_slopes
 
 
-def _make_through_norms(form: GRUForm, element: Element, shape: RowShape) -> Any:
+def _make_through_norms(form: GRUForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
     ``through_norms(slopes, normal, found, gammas, numbers, flows, room, dz, dxp, row, width, at,
     limit)``: the slopes are the sections that `gate_slopes` leaves; what is normal, its statistics
-    and the flows are those of both gates and of the rest.
+    and the flows are those of both gates and of the rest. Their sums are taken together.
     """
-    sums_of = functools.partial(make_team_sums, element, shape.team)
-    through_gates, through_rest = (
-        make_through_gate_norm(form.norm, element, shape, parts, stretch, sums_of)
-        for parts, stretch in (
-            (OF_GATES, Stretch(GATES, 0, 2)),
-            (OF_REST, Stretch(GATES, 2, 1, shared=False)),
+    if form.norm is None:
+
+        @device
+        def nothing(
+            slopes, normal, found, gammas, numbers, flows, room, dz, dxp, row, width, at, limit
+        ):  # fmt: skip
+            pass
+
+        return nothing
+    stretches = (OF_GATES, Stretch(GATES, 0, 2)), (OF_REST, Stretch(GATES, 2, 1, shared=False))
+    (add_gates, write_gates), (add_rest, write_rest) = (
+        (
+            make_gate_norm_terms(form.norm, element, shape, parts, stretch),
+            make_gate_norm_gradient(form.norm, element, shape, parts, stretch),
         )
+        for parts, stretch in stretches
     )
-    of_rest, behind = 2 * row_columns(element, shape).slots, room_for_parts(OF_GATES.count, shape)
+    of_rest, working, row_sums = (
+        2 * row_columns(element, shape).slots,
+        element.working,
+        sums_of(SUMS),
+    )
+    behind = 2 * OF_GATES.count
 
     @device
     def through_norms(
         slopes, normal, found, gammas, numbers, flows, room, dz, dxp, row, width, at, limit
     ):  # fmt: skip
-        through_gates(
-            slopes, normal[0], found[0], gammas, numbers, flows[0], room, dz, dxp, row, width, at,
-            limit,
+        sums = cuda.local.array(SUMS, working)
+        both, rest = normal
+        add_gates(slopes, both, gammas, numbers, width, at, sums)
+        add_rest(slopes[of_rest:], rest, gammas, numbers, width, at, sums[behind:])
+        row_sums(sums, room)
+        write_gates(
+            slopes, both, found[0], sums, gammas, numbers, flows[0], dz, dxp, row, width, at, limit
         )  # fmt: skip
-        through_rest(
-            slopes[of_rest:], normal[1], found[1], gammas, numbers, flows[1], room[behind:], dz,
-            dxp, row, width, at, limit,
+        write_rest(
+            slopes[of_rest:], rest, found[1], sums[behind:], gammas, numbers, flows[1], dz, dxp,
+            row, width, at, limit,
         )  # fmt: skip
 
     return through_norms
+
+
+def make_step_back(form: GRUForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+    """Return a device function of one row of a step.
+
+    ``step_back(saved, weights, passed_on, results, row, later, width, at, limit, numbers, flows,
+    room)``: ``z, xp, before, table``; ``offset, offset_x, offset_h, gamma_h, gamma_x``; ``dy,
+    product, dh, keep``; ``dz, dxp, slopes_z, slopes_x``; AdaNorm's two; the three of both gates
+    and of the rest; and the room of the sums.
+    """
+    working, slots = element.working, row_columns(element, shape).slots
+    slope_of = make_state_slope(element, shape, zoneout=form.zoneout, past_every_step=True)
+    gates_again, gate_slopes = (
+        make(form, element, shape) for make in (_make_gates_again, _make_gate_slopes)
+    )
+    through_norms = _make_through_norms(form, element, shape, sums_of)
+    write_slopes = _make_write_slopes(element, shape)
+    two, four, of_parts = 2 * slots, 4 * slots, 2 * NUMBERS
+
+    @device
+    def step_back(
+        saved, weights, passed_on, results, row, later, width, at, limit, numbers, flows, room
+    ):  # fmt: skip
+        both = cuda.local.array(four, working)
+        rest = cuda.local.array(two, working)
+        gates = cuda.local.array(four, working)
+        found = cuda.local.array(of_parts, working)
+        found_rest = cuda.local.array(of_parts, working)
+        slope = cuda.local.array(slots, working)
+        kept = cuda.local.array(slots, working)
+        z, xp, before, table = saved
+        dz, dxp, slopes_z, slopes_x = results
+        normal, statistics = (both, rest), (found, found_rest)
+        gates_again(z, xp, table, row, width, at, weights, numbers, normal, statistics, gates)
+        slope_of(passed_on, row, width, at, later, slope, kept)
+        gate_slopes(before, passed_on[2], row, width, at, limit, gates, slope, kept)
+        write_slopes(slopes_z, slopes_x, row, width, at, limit, gates)
+        through_norms(
+            gates, normal, statistics, weights[3:], numbers, flows, room, dz, dxp, row, width, at,
+            limit,
+        )  # fmt: skip
+
+    return step_back
 
 
 def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kernel:
@@ -168,16 +236,11 @@ def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kerne
     then ``rows, later, width``; and as numbers AdaNorm's two, and of both gates' norm and the
     rest's ``mean_share, scale_share, eps_on_deviation``, as the backward kernel of rows.
     """
-    columns, working = row_columns(element, shape), element.working
-    slots, lanes, team, teams = columns.slots, columns.lanes, shape.team, shape.teams
-    slope_of = make_state_slope(element, shape, zoneout=form.zoneout, past_every_step=True)
-    gates_again, gate_slopes = (
-        make(form, element, shape) for make in (_make_gates_again, _make_gate_slopes)
-    )
-    through_norms = _make_through_norms(form, element, shape)
-    write_slopes = _make_write_slopes(element, shape)
-    two, four, numbers = 2 * slots, 4 * slots, 2 * NUMBERS
-    of_all = room_for_parts(OF_GATES.count, shape) + room_for_parts(OF_REST.count, shape)
+    lanes, working = row_columns(element, shape).lanes, element.working
+    team, teams = shape.team, shape.teams
+    sums_of = functools.partial(make_team_sums, element, team)
+    step_back = make_step_back(form, element, shape, sums_of)
+    of_all = room_for_parts(SUMS // 2, shape)
 
     def kernel(
         z, xp, before, table, offset, offset_x, offset_h, gamma_h, gamma_x, keep, dy, product, dh,
@@ -186,34 +249,20 @@ def make_gru_backward(form: GRUForm, element: Element, shape: RowShape) -> Kerne
         rest_mean_share, rest_scale_share, rest_eps_on_deviation,
     ):  # fmt: skip
         room = cuda.shared.array(of_all, working)
-        both = cuda.local.array(four, working)
-        rest = cuda.local.array(two, working)
-        gates = cuda.local.array(four, working)
-        found = cuda.local.array(numbers, working)
-        found_rest = cuda.local.array(numbers, working)
-        slope = cuda.local.array(slots, working)
-        kept = cuda.local.array(slots, working)
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
         row, at = (
             cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
             cuda.threadIdx.x % team * lanes,
         )
         row, limit = (row, width) if row < rows else (rows - 1, 0)
-        gammas, pair = (gamma_h, gamma_x), (gain, bias)
-        gates_again(
-            z, xp, table, row, width, at, (offset, offset_x, offset_h, gamma_h, gamma_x), pair,
-            (both, rest), (found, found_rest), gates,
-        )  # fmt: skip
-        slope_of((dy, product, dh, keep), row, width, at, later, slope, kept)
-        gate_slopes(before, dh, row, width, at, limit, gates, slope, kept)
-        write_slopes(slopes_z, slopes_x, row, width, at, limit, gates)
         flows = (
             (mean_share, scale_share, eps_on_deviation),
             (rest_mean_share, rest_scale_share, rest_eps_on_deviation),
         )
-        through_norms(
-            gates, (both, rest), (found, found_rest), gammas, pair, flows, room, dz, dxp, row,
-            width, at, limit,
+        step_back(
+            (z, xp, before, table), (offset, offset_x, offset_h, gamma_h, gamma_x),
+            (dy, product, dh, keep), (dz, dxp, slopes_z, slopes_x), row, later, width, at, limit,
+            (gain, bias), flows, room,
         )  # fmt: skip
 
     parameters = ("address",) * 17 + ("index",) * 3 + (element.working_name,) * 8

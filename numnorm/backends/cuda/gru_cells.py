@@ -1,9 +1,10 @@
-"""Gated recurrent units on arrays of a device: a whole pass, step by step, as of an LSTM."""
+"""Gated recurrent units on arrays of a device: a whole pass, as of an LSTM."""
 
 import functools
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract import CellGradients, GRUForm, Scaling, Steps
+from numnorm.backends.cuda import gru_persistent
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import (
     StepArrays,
@@ -95,12 +96,12 @@ def forward(
     if not rows:
         return (state,), Saved(None, None, state, Table(None, 0))
     xp = owner.product(x.array, weights.turned_x)
-    table = new_table(x, rows, places(form)) if save else Table(None, 0)
-    keep = array_or_none(keeps[0])
-    products = _run_forward(
-        form, scaling, x, steps, weights, (xp, keep, table.array, state), save
-    )  # fmt: skip
-    return (state,), Saved(owner.concatenated(products), xp, state, table) if save else None
+    arrays = xp, array_or_none(keeps[0]), state
+    plan = gru_persistent.plan_for(form, x, state, given.shape[0])
+    table = new_table(x, rows, places(form)) if save or plan else Table(None, 0)
+    run = functools.partial(gru_persistent.run_forward, plan) if plan else _run_forward
+    products = run(form, scaling, x, steps, weights, arrays, table, save=save)
+    return (state,), Saved(products, xp, state, table) if save else None
 
 
 def _run_forward(
@@ -110,10 +111,12 @@ def _run_forward(
     steps: Steps,
     weights: Weights,
     arrays: tuple[Any, ...],
+    table: Table,
+    *,
     save: bool,
-) -> list[Any]:
+) -> Any:
     """Take all steps, and return the products with the state if they are to be kept."""
-    owner, state = x.owner, arrays[-1]
+    owner, state, arrays = x.owner, arrays[-1], (*arrays, table.array)
     total, units = owner.shape(state)
     batch = total - x.shape[0]
     shape = shape_for(units, x, *arrays, *weights.others)
@@ -125,15 +128,15 @@ def _run_forward(
     products = []
     for start, count, before in step_places(steps, batch):
         z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
-        xp, keep, table, h = at.behind(*(start,) * 3, batch + start)
-        *_, h_before = at.behind(*(start,) * 3, before)
+        xp, keep, h, statistics = at.behind(start, start, batch + start, start)
+        *_, h_before, _ = at.behind(start, start, before, start)
         queue(
             kernel, blocks_of(count, shape), x,
-            (z, xp, *others, keep, h_before, h, table), (count, units, *numbers),
+            (z, xp, *others, keep, h_before, h, statistics), (count, units, *numbers),
         )  # fmt: skip
         if save:
             products.append(z)
-    return products
+    return owner.concatenated(products) if save else None
 
 
 def backward(
@@ -158,7 +161,10 @@ def backward(
         saved.z, saved.xp, saved.state, saved.table.array, array_or_none(keeps[0]), dy.array,
         dz, dxp, *slopes,
     )  # fmt: skip
-    dh = _run_backward(form, scaling, x, steps, weights, arrays, dh)
+    plan = gru_persistent.plan_back_for(form, x, *dstates[0].shape)
+    run = functools.partial(gru_persistent.run_backward, plan) if plan else _run_backward
+    product = run(form, scaling, x, steps, weights, arrays, dh)
+    dh = added_up(x, dstates[0].shape, product, dh)
     found = _parameter_sums(form, x, saved, slopes)
     found |= weight_gradients(x, steps, saved.state, dxp, dz)
     return CellGradients(x.owner.product(dxp, weights.x), (dh,), found)
@@ -173,7 +179,7 @@ def _run_backward(
     arrays: tuple[Any, ...],
     dh: Any,
 ) -> Any:
-    """Take all steps back, and return the gradient of the first states."""
+    """Take all steps back, and return what the first states get through the products."""
     owner, dz = x.owner, arrays[6]
     batch, units = owner.shape(dh)
     shape = shape_for(units, x, *arrays, dh, *weights.others)
@@ -195,7 +201,7 @@ def _run_backward(
             (count, later, units, *numbers),
         )  # fmt: skip
         later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
-    return added_up(x, (batch, units), product, dh)
+    return product
 
 
 def _parameter_sums(

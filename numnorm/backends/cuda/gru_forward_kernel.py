@@ -79,6 +79,28 @@ def _make_products(form: GRUForm, element: Element, shape: RowShape) -> Any:
     return products
 
 
+def make_new_state(form: GRUForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function ``new_state(keep, row, width, at, gates, before, new)``.
+
+    The new state is made of the gates and of the one `before`, both of a thread's units.
+    """
+    columns, working, one = row_columns(element, shape), element.working, constant(element, 1.0)
+    read, slots, zoned = make_read_columns(element, columns), columns.slots, form.zoneout
+
+    @device
+    def new_state(keep, row, width, at, gates, before, new):
+        for k in range(slots):
+            old = gates[k]
+            new[k] = old * before[k] + (one - old) * gates[2 * slots + k]
+        if zoned:
+            share = cuda.local.array(slots, working)
+            read(keep, row * width, at, width, share)
+            for k in range(slots):
+                new[k] = mixed(new[k], before[k], share[k])
+
+    return new_state
+
+
 def make_gru_forward(form: GRUForm, element: Element, shape: RowShape) -> Kernel:
     """Return the kernel of one step of a gated recurrent unit.
 
@@ -94,12 +116,12 @@ def make_gru_forward(form: GRUForm, element: Element, shape: RowShape) -> Kernel
     then ``rows, width`` (H); and as numbers AdaNorm's two, which stand for gamma and beta (else 1
     and 0), and the scaling, as `make_cell_statistics` takes it, of both gates' norm and the rest's.
     """
-    columns, working, one = row_columns(element, shape), element.working, constant(element, 1.0)
+    columns, working = row_columns(element, shape), element.working
     slots, lanes, team, teams = columns.slots, columns.lanes, shape.team, shape.teams
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     products, gates_of = _make_products(form, element, shape), make_gates(form, element, shape)
     of_all = ROOMS * sum(room_for_parts(parts.count, shape) for parts in (OF_GATES, OF_REST))
-    two, four, zoned = 2 * slots, 4 * slots, form.zoneout
+    new_state, two, four = make_new_state(form, element, shape), 2 * slots, 4 * slots
 
     def kernel(
         z, xp, offset, offset_x, offset_h, gamma_h, gamma_x, keep, h_before, h, table, rows, width,
@@ -127,13 +149,7 @@ def make_gru_forward(form: GRUForm, element: Element, shape: RowShape) -> Kernel
         gates_of(both, rest, weights, (gain, bias), at, width, gates)
         first = row * width
         read(h_before, first, at, width, before)
-        for k in range(slots):
-            old = gates[k]
-            rest[k] = old * before[k] + (one - old) * gates[two + k]
-        if zoned:
-            read(keep, first, at, width, gates)
-            for k in range(slots):
-                rest[k] = mixed(rest[k], before[k], gates[k])
+        new_state(keep, row, width, at, gates, before, rest)
         write(h, first, at, limit, rest)
 
     parameters = ("address",) * 11 + ("index",) * 2 + (element.working_name,) * 12

@@ -111,7 +111,7 @@ def forward(
     xp = owner.product(x.array, weights.turned_x)
     cell = new(x, (rows, units)) if save and _is_apart(form) else None
     arrays, history = (xp, *map(array_or_none, keeps), cell), (state, carried)
-    plan = lstm_persistent.plan_for(form, x, weights, history, batch)
+    plan = lstm_persistent.plan_for(form, x, state, batch)
     table = new_table(x, rows, places(form)) if save or plan else Table(None, 0)
     run = functools.partial(lstm_persistent.run_forward, plan) if plan else _run_forward
     of_each = run(form, scaling, x, steps, weights, arrays, history, table, save=save)

@@ -3,8 +3,6 @@
 import functools
 from typing import Any
 
-import numpy as np
-
 from numnorm.backends.contract import LSTMForm, Scaling, Steps
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_norms import NUMBERS
@@ -12,55 +10,37 @@ from numnorm.backends.cuda.cell_passes import (
     Table,
     Weights,
     flow_numbers,
-    is_whole,
     new,
     scaling_numbers,
-    shape_for,
 )
-from numnorm.backends.cuda.launch import blocks_of
+from numnorm.backends.cuda.gate_norm_gradients import Stretch
 from numnorm.backends.cuda.lstm_gates import GATES, normalized_units
 from numnorm.backends.cuda.lstm_persistent_backward_kernel import (
     make_lstm_persistent_backward,
     slice_sums,
 )
 from numnorm.backends.cuda.lstm_persistent_kernel import make_lstm_persistent, slice_places
-from numnorm.backends.cuda.lstm_statistics_kernel import make_lstm_statistics
-from numnorm.backends.cuda.persistent_plans import Plan, backward_plan, forward_plan
-from numnorm.backends.cuda.queues import queue, queue_together
-from numnorm.backends.cuda.target import Kernel, device_limits
+from numnorm.backends.cuda.persistent_passes import (
+    counts_of,
+    find_statistics,
+    planned_backward,
+    planned_forward,
+)
+from numnorm.backends.cuda.persistent_plans import Plan
+from numnorm.backends.cuda.queues import queue_together
 
 _kernel = functools.cache(make_lstm_persistent)
 _backward_kernel = functools.cache(make_lstm_persistent_backward)
-_statistics_kernel = functools.cache(make_lstm_statistics)
 
 
-def plan_for(
-    form: LSTMForm, x: DeviceArray, weights: Weights, states: tuple[Any, Any], batch: int
-) -> Plan | None:
+def plan_for(form: LSTMForm, x: DeviceArray, state: Any, batch: int) -> Plan | None:
     """Return how the device takes all steps at once; None if it has to take them one by one."""
-    owner, (state, _) = x.owner, states
-    units = owner.shape(state)[1]
-    whole = is_whole(units, x, (state,))
-    plan = forward_plan(batch, units, GATES, x.element, device_limits(x.device), whole=whole)
-    return plan if plan and _runs(plan, _kernel(form, x.element, plan.shape)) else None
+    return planned_forward(_kernel, form, GATES, x, state, batch)
 
 
 def plan_back_for(form: LSTMForm, x: DeviceArray, batch: int, units: int) -> Plan | None:
     """Return how the device takes all steps back at once; None if it takes them one by one."""
-    plan = backward_plan(batch, units, GATES, x.element, device_limits(x.device))
-    return plan if plan and _runs(plan, _backward_kernel(form, x.element, plan.shape)) else None
-
-
-def _runs(plan: Plan, kernel: Kernel) -> bool:
-    # Only the compiled kernel tells what it takes; a driver may also keep a part for others.
-    return plan.blocks <= kernel.most_together(plan.memory)
-
-
-def _counts(x: DeviceArray, steps: Steps, batch: int) -> Any:
-    """Return the number of rows of each step, on the device; None if that is always the batch."""
-    if (steps.counts == batch).all():
-        return None
-    return x.owner.from_host(x.array, steps.counts.astype(np.int32))
+    return planned_backward(_backward_kernel, form, GATES, x, batch, units)
 
 
 def run_forward(
@@ -84,10 +64,8 @@ def run_forward(
     units, rows = owner.shape(state)[1], x.shape[0]
     batch = owner.shape(state)[0] - rows
     numbers = scaling_numbers(scaling, normalized_units(form, units))
-    if form.by_product:
-        shape = shape_for(units, x, xp)
-        kernel = _statistics_kernel(form, x.element, shape)
-        queue(kernel, blocks_of(rows, shape), x, (xp, table.array), (rows, units, *numbers))
+    if form.gates is not None and form.by_product:
+        find_statistics(form.gates, scaling, x, xp, table, Stretch(GATES, 0, GATES), 1)
     products = new(x, (rows, GATES * units)) if save and form.by_product else None
     slices = new(x, (batch * max(1, slice_places(form)) * plan.slices, NUMBERS))
     saved = products if form.by_product else xp
@@ -96,7 +74,7 @@ def run_forward(
         kernel, plan.blocks, plan.memory, x,
         (
             weights.h, xp, *weights.others, *keeps, *states, saved if save else None, cell,
-            table.array, slices, _counts(x, steps, batch),
+            table.array, slices, counts_of(x, steps, batch),
         ),
         (
             len(steps.counts), batch, plan.rows, plan.slices, units, int(save),
@@ -129,7 +107,7 @@ def run_backward(
         _backward_kernel(form, x.element, plan.shape), plan.blocks, plan.memory, x,
         (
             weights.h, z, xp, cell, carried, table, *weights.others, keep_h, keep_c, dy, product,
-            *slopes, *results, sums, _counts(x, steps, batch),
+            *slopes, *results, sums, counts_of(x, steps, batch),
         ),
         (
             len(steps.counts), rows, batch, plan.rows, plan.slices, units, *weights.numbers,

@@ -7,14 +7,13 @@ of a row that is normalized no more than four numbers. It waits for all blocks o
 
 from typing import Any
 
-from numnorm.backends.contract import Formula, LSTMForm
+from numnorm.backends.contract import LSTMForm
 from numnorm.backends.cuda.cell_norms import (
     CELL,
     NUMBERS,
     Parts,
     bias_of,
     gain_of,
-    make_cell_moments,
     make_keep_statistics,
     make_kept_statistics,
     make_normalize,
@@ -35,19 +34,17 @@ from numnorm.backends.cuda.row_columns import (
     make_write_columns,
     row_columns,
 )
+from numnorm.backends.cuda.slice_exchange import make_exchange
 from numnorm.backends.cuda.slice_products import make_slice_products, make_take_weights
-from numnorm.backends.cuda.slice_statistics import make_merged_statistics, make_store_slice
+from numnorm.backends.cuda.slice_threads import count_of, make_place_of
 from numnorm.backends.cuda.target import (
     Kernel,
     constant,
     cuda,
     device,
     grid_barrier,
-    load_index,
-    reciprocal,
     shared_memory,
 )
-from numnorm.backends.cuda.team_sums import make_team_sums
 
 
 def slice_parts(form: LSTMForm) -> Parts:
@@ -58,47 +55,6 @@ def slice_parts(form: LSTMForm) -> Parts:
 def slice_places(form: LSTMForm) -> int:
     """Return of how many parts of a row blocks leave statistics for each other, the cell last."""
     return slice_parts(form).count + (form.cell is not None)
-
-
-def _make_exchange(formula: Formula, element: Element, shape: SliceShape, parts: Parts) -> Any:
-    """Return a device function of the statistics of a row's parts, from all of its slices.
-
-    ``exchange(values, sliced, place, there, table, row, rows, scaling, found)``: `sliced` is
-    ``slices, slice, unit, size, last``, whose slice has so many units and the last one so many;
-    the parts are those from a place of the table on, which has so many rows for each.
-    """
-    units, count, size = shape.units, parts.count, parts.sections
-    working, zero, inverse = element.working, constant(element, 0.0), reciprocal(element)
-    moments = make_cell_moments(formula, element, shape.of_units, parts)
-    first_of, store_slice = make_team_sums(element, units, count), make_store_slice(element)
-    merged = make_merged_statistics(formula, element, units, count)
-    full, sections_of = constant(element, units * size), constant(element, size)
-
-    @device
-    def exchange(values, sliced, place, there, table, row, rows, scaling, found):
-        slices, part, unit, width, last = sliced
-        origins = cuda.local.array(count, working)
-        squares = cuda.local.array(count, working)
-        for n in range(count):
-            origins[n] = values[n * size] if unit == 0 else zero
-        first_of(origins, squares)
-        last_size = sections_of * working(last)
-        own_share = inverse(sections_of * working(width))
-        _, scale_share, eps, eps_on_deviation, root_eps = scaling
-        own = own_share, scale_share, eps, eps_on_deviation, root_eps
-        # A part of a warp needs no room for its sums.
-        moments(values, origins, found, squares, unit, width, own, squares)
-        for n in range(count):
-            at = ((place + n) * rows + row) * slices
-            if there and unit == 0:
-                k = n * NUMBERS
-                reach = inverse(found[k])
-                store_slice(table, at + part, reach, found[k + 1], found[k + 2], squares[n])
-        grid_barrier()
-        seen, sizes = slices if there else 0, (full, last_size)
-        merged(table, (place * rows + row) * slices, rows * slices, seen, sizes, scaling, found)
-
-    return exchange
 
 
 def _make_enter(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
@@ -132,7 +88,7 @@ def _make_enter(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
         return plain
     parts, all_places, working = gate_parts(form), places(form), element.working
     of_slices, count = slice_parts(form), gate_parts(form).count * NUMBERS
-    exchange = _make_exchange(form.gates.formula, element, shape, of_slices)
+    exchange = make_exchange(form.gates.formula, element, shape, of_slices)
     keep = make_keep_statistics(element, of_slices.count)
     kept = make_kept_statistics(element, parts.count - of_slices.count)
     normalize = make_normalize(element, shape.of_units, gate_parts(form))
@@ -173,7 +129,7 @@ def _make_cell_of(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     columns = row_columns(element, shape.of_units)
     gain = make_column_weight(element, gain_of(form.cell, element), columns)
     bias = make_column_weight(element, bias_of(form.cell, element), columns)
-    exchange = _make_exchange(form.cell.formula, element, shape, CELL)
+    exchange = make_exchange(form.cell.formula, element, shape, CELL)
     keep, all_places = make_keep_statistics(element, 1), places(form)
     apply, place = device(form.cell.formula.forward), slice_places(form) - 1
     working = element.working
@@ -261,7 +217,7 @@ def make_lstm_persistent(form: LSTMForm, element: Element, shape: SliceShape) ->
     group, slices and units there are, and whether all cells are kept; and the numbers of the
     kernel of one step.
     """
-    units, working, size = shape.units, element.working, element.itemsize
+    place_of, working, size = make_place_of(shape), element.working, element.itemsize
     columns = row_columns(element, shape.of_units)
     read, take_weights = (
         make_read_columns(element, columns),
@@ -283,19 +239,14 @@ def make_lstm_persistent(form: LSTMForm, element: Element, shape: SliceShape) ->
             (share, scale_share, eps, eps_on_deviation, root_eps),
             (cell_share, cell_scale_share, cell_eps, cell_eps_on_deviation, cell_root_eps),
         )
-        part, first = cuda.blockIdx.x % slices, cuda.blockIdx.x // slices * group
-        unit, team = cuda.threadIdx.x % units, cuda.threadIdx.x // units
-        column, last = part * units + unit, width - (slices - 1) * units
-        sliced = slices, part, unit, units if part < slices - 1 else last, last
-        take_weights(memory, weights, part * units, width)
+        sliced, column, first, mine = place_of(slices, group, batch, width)
+        take_weights(memory, weights, column - sliced[2], width)
         others = offset, gamma_h, gamma_x, gamma_c, beta_c
-        mine = team < group and first + team < batch
-        read(carried, (first + team if mine else 0) * width, column, width if mine else 0, before)
+        read(carried, max(mine, 0) * width, column, width if mine >= 0 else 0, before)
         earlier, now = 0, batch
         for step in range(steps):
-            count = load_index(counts, step) if counts != 0 else batch
-            there = mine and first + team < count
-            row, limit = (first + team, width) if there else (0, 0)
+            count = count_of(counts, step, batch)
+            row, limit = (mine, width) if 0 <= mine < count else (0, 0)
             xrow, of_row = now - batch + row, width * size
             for gate in range(GATES):
                 at = (xrow * GATES + gate) * width

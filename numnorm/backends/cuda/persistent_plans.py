@@ -15,7 +15,7 @@ from numnorm.backends.cuda.team_sums import WARP
 
 # Of a slice, and of a block. The sums of a row follow from these two alone.
 _UNITS, _WARPS = 8, 8
-# How many of a block's columns of the weights a thread has at a time.
+# How many of a block's columns of the weights a thread has at a time, if a unit has only one.
 COLUMNS = 4
 # For how many rows of a product a thread uses a weight that it has read from shared memory.
 _ROWS = (1, 2, 4)
@@ -62,8 +62,8 @@ class SliceShape:
 
     @property
     def turned(self) -> "SliceShape":
-        """How a block shares products with the columns of its units, as many at a time as gates."""
-        return SliceShape(self.units // COLUMNS, self.warps, self.rows, whole=True)
+        """How a block shares products of one column of each unit, some of them at a time."""
+        return SliceShape(self.units // COLUMNS, self.warps, self.rows, self.whole)
 
     @property
     def of_units(self) -> RowShape:
@@ -122,24 +122,28 @@ def forward_plan(
     thread adds up, follow from the device, but no result does: rows know nothing of each other,
     and the slices follow from the width alone.
     """
-    for rows in reversed(_ROWS):
-        shape = SliceShape(_UNITS, _WARPS, rows, whole)
-        memory = element.itemsize * shared_numbers(width, shape.units * gates, element, shape)
-        plan = _plan(batch, width, limits, shape, shape.tile, memory)
-        if plan is not None:
-            return plan
-    return None
+    return _first_plan(batch, width, (width, gates), element, limits, whole=whole)
 
 
 def backward_plan(
     batch: int, width: int, gates: int, element: Element, limits: DeviceLimits
 ) -> Plan | None:
     """Return how they share the way back: products of all gates with the columns of a slice."""
+    whole = gates * width % element.vector == 0
+    return _first_plan(batch, width, (gates * width, 1), element, limits, whole=whole)
+
+
+def _first_plan(
+    batch: int, width: int, product: tuple[int, int], element: Element, limits: DeviceLimits,
+    *, whole: bool,
+) -> Plan | None:  # fmt: skip
+    """Return that with the most rows of a product of so many elements, and columns of a unit."""
+    summed, columns = product
     for rows in reversed(_ROWS):
-        shape = SliceShape(_UNITS, _WARPS, rows, whole=True)
-        of_gates, turned = gates * width, shape.turned
-        memory = element.itemsize * shared_numbers(of_gates, shape.units, element, turned)
-        plan = _plan(batch, width, limits, shape, turned.tile, memory)
+        shape = SliceShape(_UNITS, _WARPS, rows, whole)
+        of_product = shape.turned if columns == 1 else shape
+        numbers = shared_numbers(summed, shape.units * columns, element, of_product)
+        plan = _plan(batch, width, limits, shape, of_product.tile, element.itemsize * numbers)
         if plan is not None:
             return plan
     return None

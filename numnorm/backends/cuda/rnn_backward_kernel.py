@@ -17,7 +17,7 @@ from numnorm.backends.cuda.row_columns import make_read_columns, make_write_colu
 from numnorm.backends.cuda.row_shape import RowShape
 from numnorm.backends.cuda.state_slopes import make_state_slope
 from numnorm.backends.cuda.target import Kernel, cuda, device
-from numnorm.backends.cuda.team_sums import WARP, make_team_sums
+from numnorm.backends.cuda.team_sums import WARP, SumsOf, make_team_sums
 from numnorm.backends.cuda.unit_norms import make_through_norm
 
 
@@ -45,6 +45,52 @@ def _make_sums_again(form: RNNForm, element: Element, shape: RowShape) -> Any:
     return sums_again
 
 
+def make_step_back(form: RNNForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+    """Return a device function of one row of a step.
+
+    ``step_back(saved, weights, passed_on, results, row, later, width, at, limit, numbers, flows,
+    room)``: ``z, table``; ``offset, gamma``; ``dy, product, dh, keep``; ``dz, slopes``; AdaNorm's
+    two; ``mean_share, scale_share, eps_on_deviation``; and the room of the sums.
+    """
+    columns, working = row_columns(element, shape), element.working
+    slots, normed, zoned = columns.slots, form.norm is not None, form.zoneout
+    sums_again, new_state = (
+        make(form, element, shape) for make in (_make_sums_again, make_new_state)
+    )
+    slope_of = make_state_slope(element, shape, zoneout=form.zoneout, past_every_step=form.zoneout)
+    through = make_activation(element, rectified=form.rectified).gradient
+    through_norm, write = (
+        make_through_norm(form.norm, element, shape, sums_of),
+        make_write_columns(element, columns),
+    )
+
+    @device
+    def step_back(
+        saved, weights, passed_on, results, row, later, width, at, limit, numbers, flows, room
+    ):  # fmt: skip
+        values = cuda.local.array(slots, working)
+        found = cuda.local.array(NUMBERS, working)
+        weight = cuda.local.array(slots, working)
+        state = cuda.local.array(slots, working)
+        slope = cuda.local.array(slots, working)
+        kept = cuda.local.array(slots, working)
+        z, table = saved
+        dz, slopes = results
+        sums_again(z, table, row, width, at, values, found)
+        new_state(values, weights, numbers, at, width, weight, state)
+        slope_of(passed_on, row, width, at, later, slope, kept)
+        if zoned:
+            write(passed_on[2], row * width, at, limit, kept)
+        for k in range(slots):
+            slope[k] = through(slope[k], state[k])
+        write(slopes, row * width, at, limit, slope)
+        through_norm(slope, at, width, values, weight, numbers, found, flows, room)
+        if normed:
+            write(dz, row * width, at, limit, slope)
+
+    return step_back
+
+
 def make_rnn_backward(form: RNNForm, element: Element, shape: RowShape) -> Kernel:
     """Return the kernel of one step of a plain recurrent network.
 
@@ -61,23 +107,10 @@ def make_rnn_backward(form: RNNForm, element: Element, shape: RowShape) -> Kerne
     then ``rows, later, width``; and as numbers AdaNorm's two, and ``mean_share, scale_share,
     eps_on_deviation``, as the backward kernel of rows.
     """
-    columns, working, team, teams = (
-        row_columns(element, shape),
-        element.working,
-        shape.team,
-        shape.teams,
-    )
-    lanes, slots, normed, zoned = columns.lanes, columns.slots, form.norm is not None, form.zoneout
-    sums_again, new_state = (
-        make(form, element, shape) for make in (_make_sums_again, make_new_state)
-    )
-    slope_of = make_state_slope(element, shape, zoneout=form.zoneout, past_every_step=form.zoneout)
-    through = make_activation(element, rectified=form.rectified).gradient
-    sums_of = functools.partial(make_team_sums, element, shape.team)
-    through_norm, write = (
-        make_through_norm(form.norm, element, shape, sums_of),
-        make_write_columns(element, columns),
-    )
+    lanes, working = row_columns(element, shape).lanes, element.working
+    team, teams = shape.team, shape.teams
+    sums_of = functools.partial(make_team_sums, element, team)
+    step_back = make_step_back(form, element, shape, sums_of)
     size = 2 * max(1, shape.threads // WARP)
 
     def kernel(
@@ -85,30 +118,16 @@ def make_rnn_backward(form: RNNForm, element: Element, shape: RowShape) -> Kerne
         mean_share, scale_share, eps_on_deviation,
     ):  # fmt: skip
         room = cuda.shared.array(size, working)
-        values = cuda.local.array(slots, working)
-        found = cuda.local.array(NUMBERS, working)
-        weight = cuda.local.array(slots, working)
-        state = cuda.local.array(slots, working)
-        slope = cuda.local.array(slots, working)
-        kept = cuda.local.array(slots, working)
         # A team behind the last row goes along, for the barriers' sake, and stores nothing.
         row, at = (
             cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
             cuda.threadIdx.x % team * lanes,
         )
         row, limit = (row, width) if row < rows else (rows - 1, 0)
-        numbers, flows = (gain, bias), (mean_share, scale_share, eps_on_deviation)
-        sums_again(z, table, row, width, at, values, found)
-        new_state(values, (offset, gamma), numbers, at, width, weight, state)
-        slope_of((dy, product, dh, keep), row, width, at, later, slope, kept)
-        if zoned:
-            write(dh, row * width, at, limit, kept)
-        for k in range(slots):
-            slope[k] = through(slope[k], state[k])
-        write(slopes, row * width, at, limit, slope)
-        through_norm(slope, at, width, values, weight, numbers, found, flows, room)
-        if normed:
-            write(dz, row * width, at, limit, slope)
+        step_back(
+            (z, table), (offset, gamma), (dy, product, dh, keep), (dz, slopes), row, later, width,
+            at, limit, (gain, bias), (mean_share, scale_share, eps_on_deviation), room,
+        )  # fmt: skip
 
     parameters = ("address",) * 10 + ("index",) * 3 + (element.working_name,) * 5
     return Kernel(kernel, parameters, shape.threads)

@@ -1,13 +1,14 @@
-"""Plain recurrent networks on arrays of a device: a whole pass, step by step.
+"""Plain recurrent networks on arrays of a device: a whole pass, step by step or all at once.
 
-The products are those of the arrays' own library: of x for all steps at once, of the state in each
-step. What is between two of them is one kernel.
+As for an LSTM, step by step the products are those of the arrays' own library: of x before the
+first step, of the state in each. What is between two of them is one kernel.
 """
 
 import functools
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract import CellGradients, RNNForm, Scaling, Steps
+from numnorm.backends.cuda import rnn_persistent
 from numnorm.backends.cuda.arrays import DeviceArray
 from numnorm.backends.cuda.cell_passes import (
     StepArrays,
@@ -90,7 +91,9 @@ def forward(
     z = owner.product(x.array, weights.turned_x)
     table = new_table(x, rows, 1) if save and form.norm else Table(None, 0)
     arrays = z, array_or_none(keep), table.array
-    _run_forward(form, scaling, x, steps, weights, arrays, state, save)
+    plan = rnn_persistent.plan_for(form, x, state, given.shape[0])
+    run = functools.partial(rnn_persistent.run_forward, plan) if plan else _run_forward
+    run(form, scaling, x, steps, weights, arrays, state, save)
     return (state,), Saved(z, state, table) if save else None
 
 
@@ -138,7 +141,10 @@ def backward(
     slopes = new(x, (rows, units))
     dz = new(x, (rows, units)) if form.norm else slopes
     arrays = saved.z, saved.table.array, array_or_none(keep), dy.array, dz, slopes
-    dh = _run_backward(form, scaling, x, steps, weights, arrays, dh)
+    plan = rnn_persistent.plan_back_for(form, x, *last.shape)
+    run = functools.partial(rnn_persistent.run_backward, plan) if plan else _run_backward
+    product = run(form, scaling, x, steps, weights, arrays, dh)
+    dh = added_up(x, last.shape, product, dh) if form.zoneout else product
     found = _parameter_sums(form, x, saved, slopes)
     found |= weight_gradients(x, steps, saved.state, dz, dz)
     return CellGradients(x.owner.product(dz, weights.x), (dh,), found)
@@ -153,7 +159,7 @@ def _run_backward(
     arrays: tuple[Any, ...],
     dh: Any,
 ) -> Any:
-    """Take all steps back, and return the gradient of the first states."""
+    """Take all steps back, and return what the first states get through the products."""
     owner, (batch, units), dz = x.owner, x.owner.shape(dh), arrays[4]
     shape = shape_for(units, x, *arrays, dh, *weights.others)
     kernel, at = _backward_kernel(form, x.element, shape), StepArrays(x, *arrays)
@@ -165,7 +171,7 @@ def _run_backward(
         given = z, table, *others, keep, dy, product, last, *results
         queue(kernel, blocks_of(count, shape), x, given, (count, later, units, *numbers))
         later, product = count, owner.product(owner.rows(dz, start, start + count), weights.h)
-    return added_up(x, (batch, units), product, dh) if form.zoneout else product
+    return product
 
 
 def _parameter_sums(form: RNNForm, x: DeviceArray, saved: Saved, slopes: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _make_sums(form: RNNForm, element: Element, shape: RowShape) -> Any:
     return sums_of
 
 
-def _make_write_state(form: RNNForm, element: Element, shape: RowShape) -> Any:
+def make_write_state(form: RNNForm, element: Element, shape: RowShape) -> Any:
     """Return a device function ``write_state(state, before, keep, row, width, at, limit, new)``."""
     columns, working, zoned = row_columns(element, shape), element.working, form.zoneout
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
@@ -147,7 +147,7 @@ def make_rnn_forward(form: RNNForm, element: Element, shape: RowShape) -> Kernel
     )
     lanes, slots = columns.lanes, columns.slots
     sums_of, new_state = (make(form, element, shape) for make in (_make_sums, make_new_state))
-    write_state, size = _make_write_state(form, element, shape), ROOMS * room_for_parts(1, shape)
+    write_state, size = make_write_state(form, element, shape), ROOMS * room_for_parts(1, shape)
 
     def kernel(
         z, xp, offset, gamma, keep, before, state, sums, table, rows, width, gain, bias,

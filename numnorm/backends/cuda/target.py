@@ -7,6 +7,7 @@ device, is another module with the same names.
 import contextlib
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from cuda.core import Stream
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, libdevice, types
-from numba.cuda.cudadrv import driver
+from numba.cuda.cudadrv import driver, libs
 from numba.cuda.extending import intrinsic
 
 from numnorm.backends.cuda.device_limits import DeviceLimits
@@ -191,8 +192,14 @@ def device_limits(number: int) -> DeviceLimits:
         shared=int(found.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
         threads=int(found.MAX_THREADS_PER_MULTIPROCESSOR),
         registers=int(found.MAX_REGISTERS_PER_MULTIPROCESSOR),
-        cooperative=bool(found.COOPERATIVE_LAUNCH),
+        cooperative=bool(found.COOPERATIVE_LAUNCH) and _can_link_barriers(),
     )
+
+
+def _can_link_barriers() -> bool:
+    # A barrier of all blocks is a call into a library of CUDA's own, which not every installation
+    # of a compiler has.
+    return Path(libs.get_cudalib("cudadevrt", static=True)).is_file()
 
 
 # What blocks and threads share

@@ -1,7 +1,8 @@
-"""All steps of an LSTM in one kernel whose blocks wait for each other, beside the CPU's passes."""
+"""All steps of a cell in one kernel whose blocks wait for each other, beside the CPU's passes."""
 
 import dataclasses
 import functools
+import itertools
 import sys
 
 import cells
@@ -9,17 +10,19 @@ import numpy as np
 import pytest
 import simulated_target
 from fake_libraries import cupy
-from test_cell_passes import check, run, taken_by
-from test_lstm_kernels import FORMS, SOME_FORMS, assert_close, scaled
+from test_cell_passes import FORMS, KINDS, PAPER, SOME_FORMS, check, named, run, taken_by
+from test_lstm_kernels import assert_close
 
-from numnorm.backends.cuda import lstm_persistent, persistent_plans
+from numnorm.backends.cuda import gru_persistent, lstm_persistent, persistent_plans, rnn_persistent
 from numnorm.backends.cuda.device_limits import DeviceLimits
 from numnorm.backends.cuda.elements import FLOAT32, FLOAT64
-from numnorm.backends.cuda.lstm_gates import GATES
 from numnorm.backends.cuda.persistent_plans import backward_plan, forward_plan
 from numnorm.rnn.forms import lstm_form
+from numnorm.rnn.parameters import GRU, LSTM, RNN
 
-PAPER = lstm_form("layer", "paper").cell
+PER_GATE = lstm_form("layer", "per_gate").cell
+CENTRED = named(*map(cells.form_of, (LSTM, GRU, RNN)), PER_GATE)
+NORMED = [form for form in SOME_FORMS if form.values[0][0] is not None]  # the gates' norm
 RAGGED = (5, 5, 3, 1)
 # As the drivers of some devices tell them.
 H200 = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
@@ -42,9 +45,10 @@ def small(monkeypatch):
 
     monkeypatch.setattr(persistent_plans, "_WARPS", 2)
     monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(6))
-    for name in ("run_forward", "run_backward"):
-        run = getattr(lstm_persistent, name)
-        monkeypatch.setattr(lstm_persistent, name, functools.partial(counted, run))
+    for module in (lstm_persistent, gru_persistent, rnn_persistent):
+        for name in ("run_forward", "run_backward"):
+            run = getattr(module, name)
+            monkeypatch.setattr(module, name, functools.partial(counted, run))
     return launched
 
 
@@ -54,11 +58,19 @@ def taken(imported):
 
 
 def check_forward(problem, taken, dtype):
+    """The history is the CPU's, whatever the size of the other rows."""
     history, _ = run(problem, taken, dtype, backward=False)
     _, (of_cpu, _) = problem.forward
     for one, other in zip(history, of_cpu, strict=True):
-        assert_close(one, other, dtype, "history")
+        for row, expected in zip(one, other, strict=True):
+            assert_close(row, expected, dtype, "history")
     return history
+
+
+def bits(history, found):
+    """Of all states, and all gradients that are found from step to step."""
+    arrays = *history, found.dx.host, *(state.host for state in found.states)
+    return b"".join(array.tobytes() for array in arrays)
 
 
 # Two slices, the second of two units, and two groups of rows, the second one shorter.
@@ -80,82 +92,100 @@ def test_in_any_order(form, small, taken, order):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("units", "counts"), [(16, (3, 3)), (3, (1, 1)), (17, (8, 2)), (9, (1,))])
-def test_sizes(units, counts, dtype, small, taken):
-    check_forward(cells.problem(PAPER, units, counts, dtype=dtype), taken, dtype)
-    assert len(small) == 1
+@KINDS
+def test_sizes(form, units, counts, dtype, small, taken):
+    problem = cells.problem(form, units, counts, dtype=dtype)
+    check(problem, *run(problem, taken, dtype), dtype)
+    assert len(small) == 2
 
 
-def test_more_rows_than_a_tile(small, taken, monkeypatch, order):
-    # Of a block of eight warps, which has 32 rows: on the way back 16 are a tile.
+@KINDS
+def test_more_rows_than_a_tile(form, small, taken, monkeypatch, order):
+    # Of a block of eight warps, which has 32 rows: on the way back 16 are a tile, or 32.
     monkeypatch.setattr(persistent_plans, "_WARPS", 8)
-    monkeypatch.setattr(persistent_plans, "_ROWS", (1,))
     monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(1))
-    problem = cells.problem(PAPER, 5, (18, 17))
-    check(problem, *run(problem, taken, "float64"), "float64")
-    assert [(plan.blocks, plan.rows) for plan in small] == [(1, 18)] * 2
-    assert small[1].shape.turned.tile == 16
+    problem, found = cells.problem(form, 5, (18, 17)), []
+    for rows in (1, 2):
+        monkeypatch.setattr(persistent_plans, "_ROWS", (rows,))
+        history, gradients = run(problem, taken, "float64")
+        check(problem, history, gradients, "float64")
+        found.append(bits(history, gradients))
+    assert [(plan.blocks, plan.rows) for plan in small] == [(1, 18)] * 4
+    assert [plan.shape.turned.tile for plan in small] == [16, 16, 32, 32]
+    assert len(set(found)) == 1
 
 
-def test_libraries(library, monkeypatch, small):
+@KINDS
+def test_libraries(form, library, monkeypatch, small):
     if library.called == "numba":
         monkeypatch.setitem(sys.modules, "cupy", cupy()["cupy"])
-    problem = cells.problem(PAPER._replace(zoneout=True), 10, RAGGED)
+    problem = cells.problem(form._replace(zoneout=True), 10, RAGGED)
     check(problem, *run(problem, functools.partial(taken_by, library), "float64"), "float64")
     assert len(small) == 2
 
 
 @pytest.mark.parametrize("zoneout", [False, True])
-def test_without_saving_the_states_are_the_same(zoneout, small, taken):
-    problem = cells.problem(PAPER._replace(zoneout=zoneout), 10, (4, 2, 1))
-    (h, c), _ = run(problem, taken, "float32", backward=False)
-    (same, last), _ = run(problem, taken, "float32", save=False, backward=False)
+@KINDS
+def test_without_saving_the_states_are_the_same(form, zoneout, small, taken):
+    problem = cells.problem(form._replace(zoneout=zoneout), 10, (4, 2, 1))
+    (h, *cell), _ = run(problem, taken, "float32", backward=False)
+    (same, *last), _ = run(problem, taken, "float32", save=False, backward=False)
     assert h.tobytes() == same.tobytes()
-    assert last.tobytes() == c[[4 + 6, 4 + 5, 4 + 2, 4 + 3]].tobytes()
+    for c, one in zip(cell, last, strict=True):
+        assert one.tobytes() == c[[4 + 6, 4 + 5, 4 + 2, 4 + 3]].tobytes()
     assert len(small) == 2
 
 
-def test_no_bit_depends_on_the_device(small, taken, monkeypatch):
-    problem = cells.problem(PAPER, 12, (8, 7, 2), dtype="float32")
-    found = [check_forward(problem, taken, "float32")]
+@KINDS
+def test_no_bit_depends_on_the_device(form, small, taken, monkeypatch):
+    problem = cells.problem(form, 12, (8, 7, 2), dtype="float32")
+    found = [bits(*run(problem, taken, "float32"))]
     monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(2))
-    found.append(check_forward(problem, taken, "float32"))
+    found.append(bits(*run(problem, taken, "float32")))
     monkeypatch.setattr(persistent_plans, "_ROWS", (1,))
-    found.append(check_forward(problem, taken, "float32"))
-    assert [(plan.groups, plan.shape.tile) for plan in small] == [(2, 4), (1, 8), (1, 4)]
-    assert len({(h.tobytes(), c.tobytes()) for h, c in found}) == 1
+    found.append(bits(*run(problem, taken, "float32")))
+    assert [plan.groups for plan in small] == [2, 2, 1, 1, 1, 1]
+    # The tile of one product of each unit has more rows.
+    several = 1 if cells.KINDS[type(form)] is RNN else 2
+    assert [plan.shape.rows for plan in small[::2]] == [1, several, 1]
+    assert len(set(found)) == 1
 
 
 # Numbers whose squares leave the range
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.0])
-@pytest.mark.parametrize("form", SOME_FORMS)
+@pytest.mark.parametrize("form", NORMED)
 def test_rows_of_any_scale_beside_each_other(form, eps, small, taken, order):
     problem = cells.problem(form, 10, (3,), dtype="float32", eps=eps)
-    check_forward(scaled(problem, "float32", [1, 1e-25, 1e36]), taken, "float32")
+    factors = np.array([1, 1e-25, 1e36])[:, None]
+    h, *others = problem.states
+    problem = dataclasses.replace(problem, states=(h * factors, *others), x=problem.x * factors)
+    check_forward(problem, taken, "float32")
 
 
 @pytest.mark.parametrize("factors", [(1e-30, 1e-22), (1e-30, 1), (1, 1e25), (1e-30, 1e25)], ids=str)
-@pytest.mark.parametrize("form", SOME_FORMS)
+@pytest.mark.parametrize("form", NORMED)
 def test_slices_of_any_scale_beside_each_other(form, factors, small, taken):
     problem = cells.problem(form, 16, (3,), dtype="float32", eps=0.0)
-    factors = np.tile(np.repeat(factors, 8), GATES)[:, None].astype("float32").astype("float64")
-    given = problem.given
+    given, gates = problem.given, cells.KINDS[type(form)].gates
+    factors = np.tile(np.repeat(factors, 8), gates)[:, None].astype("float32").astype("float64")
     given = given._replace(weight_h=given.weight_h * factors, weight_x=given.weight_x * factors)
     check_forward(dataclasses.replace(problem, given=given), taken, "float32")
 
 
-def test_constant_slices_of_another_scale_each(small, taken):
+@pytest.mark.parametrize("form", CENTRED)
+def test_constant_slices_of_another_scale_each(form, small, taken):
     # Their squared deviations are 0: only their means tell how far they reach.
-    problem = cells.problem(PAPER, 16, (2,), inputs=1, dtype="float32", eps=0.0)
-    given, means = problem.given, np.tile(np.repeat([1e30, -2e30], 8), GATES)
+    problem = cells.problem(form, 16, (2,), inputs=1, dtype="float32", eps=0.0)
+    given, gates = problem.given, cells.KINDS[type(form)].gates
+    means = np.tile(np.repeat([1e30, -2e30], 8), gates)
     given = given._replace(
         weight_x=means.astype("float32").astype("float64")[:, None],
         weight_h=np.zeros_like(given.weight_h),
     )
     problem = dataclasses.replace(problem, given=given, x=np.ones_like(problem.x))
-    for form in (PAPER, lstm_form("layer", "per_gate").cell):
-        check_forward(dataclasses.replace(problem, form=form), taken, "float32")
+    check_forward(problem, taken, "float32")
 
 
 def test_constant_products_and_cells_without_epsilon(small, taken):
@@ -176,17 +206,21 @@ def test_constant_products_and_cells_without_epsilon(small, taken):
 # Which devices take all steps at once
 
 
-def plan(batch, width, limits, element=FLOAT32):
-    return forward_plan(batch, width, GATES, element, limits, whole=width % 4 == 0)
+def plan(batch, width, limits, element=FLOAT32, kind=LSTM):
+    whole = width % element.vector == 0
+    return forward_plan(batch, width, kind.gates, element, limits, whole=whole)
 
 
 @pytest.mark.parametrize(
-    ("batch", "width", "slices", "groups", "tile"),
-    [(32, 256, 32, 4, 8), (64, 512, 64, 2, 16), (8, 400, 50, 2, 4), (1, 1024, 128, 1, 4)],
-)
-def test_plans(batch, width, slices, groups, tile):
-    found = plan(batch, width, H200)
-    assert (found.slices, found.groups, found.shape.tile) == (slices, groups, tile)
+    ("kind", "batch", "width", "slices", "groups", "rows"),
+    [
+        (LSTM, 32, 256, 32, 4, 2), (LSTM, 64, 512, 64, 2, 4), (LSTM, 8, 400, 50, 2, 1),
+        (LSTM, 1, 1024, 128, 1, 1), (GRU, 64, 512, 64, 2, 4), (RNN, 64, 512, 64, 2, 2),
+    ],
+)  # fmt: skip
+def test_plans(kind, batch, width, slices, groups, rows):
+    found = plan(batch, width, H200, kind=kind)
+    assert (found.slices, found.groups, found.shape.rows) == (slices, groups, rows)
     assert found.slices * found.shape.units >= width and found.groups * found.rows >= batch
     assert found.rows <= found.shape.teams and found.blocks <= H200.multiprocessors
     assert found.memory <= H200.shared_of_block
@@ -196,40 +230,48 @@ def test_what_does_not_fit():
     assert plan(128, 1024, H200) is None  # more rows than the blocks' threads
     assert plan(1, 1057, H200) is None  # more slices than multiprocessors
     assert plan(1, 1024, H200, FLOAT64) is None  # more weights than shared memory
-    assert plan(1, 1024, RTX4090) is None
+    assert plan(1, 1024, RTX4090) is None and plan(1, 768, RTX4090) is None
+    assert plan(1, 768, RTX4090, kind=GRU) and plan(1, 1000, RTX4090, kind=RNN)
     assert plan(8, 256, T4) is not None and plan(33, 256, T4) is None
     assert plan(32, 256, H200._replace(cooperative=False)) is None
 
 
 @pytest.mark.parametrize(
-    ("batch", "width", "groups"), [(32, 256, 4), (64, 512, 2), (8, 400, 2), (1, 1024, None)]
-)
-def test_plans_of_the_way_back(batch, width, groups):
-    found = backward_plan(batch, width, GATES, FLOAT32, H200)
-    if groups is None:  # 4096 gradients of each of 16 rows are more than shared memory
+    ("kind", "batch", "width", "groups"),
+    [
+        (LSTM, 32, 256, 4), (LSTM, 64, 512, 2), (LSTM, 8, 400, 2), (LSTM, 1, 1024, None),
+        (GRU, 64, 512, 2), (GRU, 8, 399, 2), (GRU, 1, 1024, None), (RNN, 1, 1024, 1),
+    ],
+)  # fmt: skip
+def test_plans_of_the_way_back(kind, batch, width, groups):
+    found = backward_plan(batch, width, kind.gates, FLOAT32, H200)
+    if groups is None:  # 4096 gradients of each of 16 rows, or 3072, are more than shared memory
         assert found is None
     else:
         assert found.slices * found.shape.units >= width and found.groups == groups
         assert found.memory <= H200.shared_of_block
+        assert found.shape.whole == (kind.gates * width % 4 == 0)
 
 
 def test_a_plan_knows_no_more_blocks_than_run_at_the_same_time():
-    for batch in range(1, 140, 7):
-        for width in range(1, 1100, 61):
-            for limits in (H200, RTX4090, T4):
-                found = plan(batch, width, limits)
-                if found:
-                    assert found.blocks <= limits.blocks(256, 256, found.memory)
-                    assert found.groups * found.rows >= batch > (found.groups - 1) * found.rows
+    cases = itertools.product(
+        range(1, 140, 7), range(1, 1100, 61), (H200, RTX4090, T4), (LSTM, GRU, RNN)
+    )
+    for batch, width, limits, kind in cases:
+        found = plan(batch, width, limits, kind=kind)
+        if found:
+            assert found.blocks <= limits.blocks(256, 256, found.memory)
+            assert found.groups * found.rows >= batch > (found.groups - 1) * found.rows
 
 
 @pytest.mark.parametrize("of", ["limits", "driver"])
-def test_steps_are_taken_one_by_one_where_there_is_no_room(of, small, taken, monkeypatch):
+@KINDS
+def test_steps_are_taken_one_by_one_where_there_is_no_room(form, of, small, taken, monkeypatch):
     if of == "limits":
         monkeypatch.setattr(simulated_target, "LIMITS", H200._replace(cooperative=False))
     else:
         monkeypatch.setattr(simulated_target, "MOST_TOGETHER", 3)
-    problem = cells.problem(PAPER, 10, RAGGED)
+    problem = cells.problem(form, 10, RAGGED)
     check(problem, *run(problem, taken, "float64"), "float64")
     assert small == []
 
