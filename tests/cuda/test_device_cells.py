@@ -7,9 +7,12 @@ import cells
 import ml_dtypes
 import numpy as np
 import pytest
+import simulated_target
 from test_lstm_kernels import assert_close
 
 from numnorm import rnn
+from numnorm.backends.cuda import persistent_plans
+from numnorm.backends.cuda.device_limits import DeviceLimits
 from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 LENGTHS = [2, 4, 0, 3]
@@ -23,6 +26,15 @@ FORMS = [
     ),
 ]
 KINDS = pytest.mark.parametrize("kind", [LSTM, GRU, RNN], ids=["lstm", "gru", "rnn"])
+
+
+@pytest.fixture(autouse=True, params=["step by step", "at once"])
+def way(request, monkeypatch):
+    """A device that takes steps one by one, or one with room for few blocks, of two warps."""
+    if request.param == "at once":
+        limits = DeviceLimits(6, 232448, 233472, 2048, 65536, cooperative=True)
+        monkeypatch.setattr(persistent_plans, "_WARPS", 2)
+        monkeypatch.setattr(simulated_target, "LIMITS", limits)
 
 
 def _id(value):
