@@ -17,7 +17,7 @@ from pathlib import Path
 # The oldest that there is a compiler for, and two that most people have.
 CAPABILITIES = ("7.5", "8.0", "9.0")
 # What is compiled for one of them is cut into so many pieces of work.
-PIECES = 2
+PIECES = 4
 
 # What kernels are called whose blocks wait for each other: each is alone on its multiprocessor.
 ALL_STEPS = ", all steps,"
