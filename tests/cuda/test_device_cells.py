@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import simulated_target
 from test_lstm_kernels import assert_close
+from test_persistent_cells import of_multiprocessors
 
 from numnorm import rnn
 from numnorm.backends.cuda import persistent_plans
-from numnorm.backends.cuda.device_limits import DeviceLimits
 from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 LENGTHS = [2, 4, 0, 3]
@@ -32,9 +32,8 @@ KINDS = pytest.mark.parametrize("kind", [LSTM, GRU, RNN], ids=["lstm", "gru", "r
 def way(request, monkeypatch):
     """A device that takes steps one by one, or one with room for few blocks, of two warps."""
     if request.param == "at once":
-        limits = DeviceLimits(6, 232448, 233472, 2048, 65536, cooperative=True)
         monkeypatch.setattr(persistent_plans, "_WARPS", 2)
-        monkeypatch.setattr(simulated_target, "LIMITS", limits)
+        monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(6))
 
 
 def _id(value):
