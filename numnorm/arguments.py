@@ -64,6 +64,11 @@ class RowLayout:
         """The shape of the parameters in a kernel."""
         return (self.channels,) if self.shared else (self.channels, self.run)
 
+    @functools.cached_property
+    def is_parameter_a_row(self) -> bool:
+        """Whether a kernel has a parameter as it is, as the only row of a matrix."""
+        return self.kernel_shape == (1, *self.parameter_shape)
+
 
 @dataclasses.dataclass(frozen=True)
 class ColumnLayout:

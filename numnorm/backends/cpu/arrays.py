@@ -119,7 +119,7 @@ def output_like(
     if not memory.flags.carray:
         return empty_like(source, inputs)
     for array in (source, *inputs):
-        if _clashes(memory, array):
+        if array is not memory and isinstance(array, np.ndarray) and _clashes(memory, array):
             return empty_like(source, inputs)
     return as_kernel_array(memory, storage, None, source.shape)
 
@@ -141,6 +141,8 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
 
 def _check_out(out: Any, x: Array, name: str) -> None:
     kind = type(out)
+    if kind is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray:
+        return
     if not issubclass(kind, np.ndarray):
         check_on_host("out", out)
         raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
@@ -154,14 +156,12 @@ def _check_out(out: Any, x: Array, name: str) -> None:
         raise ValueError("out must be writable, got a read-only array")
 
 
-def _clashes(memory: Array, source: Any) -> bool:
+def _clashes(memory: Array, source: Array) -> bool:
     """Return whether writing here could change an input before it has been read.
 
     The kernels read each element before they write the same one, so an input with the very same
     elements in the same places is safe: that is ``out=x``.
     """
-    if memory is source or not isinstance(source, np.ndarray):
-        return False
     owner = source if source.base is None else source.base
     if memory.base is None and owner is not memory and _owns(owner):
         return False

@@ -5,6 +5,8 @@ like that of a load close behind it makes the processor wait. NumPy's own large 
 16 bytes into a page, which is the worst case.
 """
 
+import ctypes
+import itertools
 import math
 from typing import Any
 
@@ -21,10 +23,15 @@ _SMALL = 1 << 19
 
 Array = np.ndarray[Any, Any]
 
+_byte_of: Any = ctypes.c_char.from_buffer
+
 
 def address_of(array: Array) -> int:
     """Return the address of an array's first element."""
-    return int(array.__array_interface__["data"][0])
+    try:
+        return ctypes.addressof(_byte_of(array))
+    except (TypeError, ValueError):  # an array that is strided, read-only or empty: slower
+        return int(array.__array_interface__["data"][0])
 
 
 def empty_like(source: Array, inputs: tuple[Any, ...], *, in_line: bool = False) -> Array:
@@ -42,7 +49,7 @@ def empty_like(source: Array, inputs: tuple[Any, ...], *, in_line: bool = False)
     offset = -address_of(memory) % _PAGE + _best_residue(addresses)
     if in_line:
         offset += addresses[0] % _LINE
-    return np.ndarray(source.shape, source.dtype, buffer=memory, offset=offset)
+    return np.ndarray(source.shape, source.dtype, memory, offset)
 
 
 def empty_table(rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
@@ -76,9 +83,11 @@ def tables(pool: MemoryPool, dtype: np.dtype[Any], *shapes: tuple[int, ...]) -> 
 
 def _best_residue(addresses: list[int]) -> int:
     """Return the multiple of a cache line, modulo a page, that is farthest from those taken."""
-    taken = sorted(address % _PAGE for address in addresses)
-    following = [*taken[1:], taken[0] + _PAGE]
-    gap, start = max((b - a, a) for a, b in zip(taken, following, strict=True))
+    taken = sorted([address % _PAGE for address in addresses])
+    start, gap = taken[-1], taken[0] + _PAGE - taken[-1]
+    for low, high in itertools.pairwise(taken):
+        if high - low >= gap:
+            start, gap = low, high - low
     return (start + gap // 2) % _PAGE // _LINE * _LINE
 
 

@@ -11,6 +11,7 @@ from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import part
+from numnorm.backends.cpu.row_pairs import are_paired, make_pair
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
 from numnorm.backends.cpu.row_tiles import make_tile_sums, narrow_width, room_for_sums
 from numnorm.backends.cpu.runs import channel_of, make_apply, next_channel
@@ -44,7 +45,8 @@ def make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
             high, low, m2 = statistics(row, scale)
             root = math.sqrt(eps) * scale
             eps = root * root
-        rstd = _inverse_deviation(m2 * share, eps, eps_on_deviation * scale)
+        eps_on_deviation = np.float64(eps_on_deviation) * scale
+        rstd = _inverse_deviation(m2 * share, eps, eps_on_deviation)
         return scale, high, low, rstd
 
     return spread
@@ -152,6 +154,7 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     real, lanes = storage.working, storage.lanes
     narrow = narrow_width(storage)
     one_row, tile = _make_one_row(formula, storage), _make_tile(formula, storage)
+    pair = make_pair(formula, storage, one_row)
     short_rows = make_short_forward(formula, storage, one_row)
     scratch = make_scratch(real, room_for_sums(storage) + 5 * lanes)
     scratch_of_roots = make_scratch(np.float64, lanes)
@@ -176,8 +179,13 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
         if x.shape[1] < narrow:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
-            channel, streamed = channel_of(start, cut), is_streamed(y, run)
-            for i in range(start, stop):
+            single = start
+            if are_paired(y, cut):
+                single = stop - (stop - start) % 2
+                for i in range(start, single, 2):
+                    pair(x, i, scaling, cut, weights, y, saved)
+            channel, streamed = channel_of(single, cut), is_streamed(y, run)
+            for i in range(single, stop):
                 one_row(x, i, scaling, cut, channel, weights, y, saved, streamed)
                 channel = next_channel(channel, cut)
             after_stores(streamed)

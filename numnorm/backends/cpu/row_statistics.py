@@ -50,15 +50,31 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
 
 
 @functools.cache
+def make_guess(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``guess(row, scale)`` of the mean of ``row * scale``."""
+    real, widen, lanes = storage.working, storage.widen, storage.lanes
+    load_some = make_load_some(lanes)
+
+    @inlined
+    def guess(row, scale):
+        # Around the first element, so that a constant row gives exactly that constant.
+        origin = widen(row[0]) * scale
+        n = min(row.size, lanes)
+        near = some_of(widen(load_some(row, 0, 0, n)) * scale - origin, 0, n)
+        return real(origin + total(near) / real(n))
+
+    return guess
+
+
+@functools.cache
 def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``statistics(row, scale) -> (high, low, m2)``.
 
     The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
     without centring high and low are None and `m2` is the sum of squares.
     """
-    real, widen, lanes = storage.working, storage.widen, storage.lanes
-    load_some = make_load_some(lanes)
-    deviation_sums = make_deviation_sums(storage, 2 * lanes)
+    real, guess = storage.working, make_guess(storage)
+    deviation_sums = make_deviation_sums(storage, 2 * storage.lanes)
 
     @inlined
     def row_sums(row, scale, high):
@@ -69,14 +85,6 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
             first += total(one)
             second += total(two)
         return first, second
-
-    @inlined
-    def guess(row, scale):
-        # Around the first element, so that a constant row gives exactly that constant.
-        origin = widen(row[0]) * scale
-        n = min(row.size, lanes)
-        near = some_of(widen(load_some(row, 0, 0, n)) * scale - origin, 0, n)
-        return real(origin + total(near) / real(n))
 
     @inlined
     def centred_statistics(row, scale):

@@ -55,20 +55,27 @@ def next_channel(channel: int, cut: tuple[int, int, int]) -> int:
     return channel
 
 
-def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
-    """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
-
-    ``apply_run(x, statistics, weights, y, streamed)`` is of one run, whose result may be streamed.
-    """
+def _make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of elements: normalized, mapped and as they are stored."""
     forward, centred = inlined(formula.forward), make_centre(formula.centred)
-    real, widen, narrow = storage.working, storage.widen, storage.narrow
-    load, load_some = make_load(count), make_load_some(count)
-    elements, some_elements = make_elements(count), make_some_elements(count)
+    widen, narrow = storage.widen, storage.narrow
 
     @inlined
     def mapped(x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
         return narrow(forward(centred(widen(x) * scale, high, low) * rstd, gamma, beta))
+
+    return mapped
+
+
+def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
+
+    ``apply_run(x, statistics, weights, y, streamed)`` is of one run, whose result may be streamed.
+    """
+    real, mapped = storage.working, _make_mapped(formula, storage)
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
 
     def make_whole_lanes(put):
         @inlined
@@ -98,6 +105,32 @@ def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., 
             store_some(y, whole, mapped(last, statistics, weight, bias), 0, rest)
 
     return apply_run
+
+
+def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    """Return that loop for two whole rows at once, with the same weights."""
+    real, mapped = storage.working, _make_mapped(formula, storage)
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
+
+    @inlined
+    def apply_pair(x, statistics, weights, y):
+        gamma, beta = weights
+        size = x[0].size
+        whole = size - size % count
+        for j in range(0, whole, count):
+            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+            store(y[0], j, mapped(load(x[0], j), statistics[0], weight, bias))
+            store(y[1], j, mapped(load(x[1], j), statistics[1], weight, bias))
+        rest = size - whole
+        if rest > 0:
+            weight = some_elements(gamma, whole, 0, rest, real(1))
+            bias = some_elements(beta, whole, 0, rest, real(0))
+            last = load_some(x[0], whole, 0, rest), load_some(x[1], whole, 0, rest)
+            store_some(y[0], whole, mapped(last[0], statistics[0], weight, bias), 0, rest)
+            store_some(y[1], whole, mapped(last[1], statistics[1], weight, bias), 0, rest)
+
+    return apply_pair
 
 
 def _make_entering(formula: Formula, storage: Storage) -> Callable[..., Any]:

@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.optional import location, split
 from numnorm.backends.cpu.row_statistics import make_power_of_two
@@ -18,6 +20,7 @@ def save(saved, i, statistics):
     """Store a row's mean and rstd, if `saved` has any place for them."""
     if saved.shape[1] > 0:
         scale, high, low, rstd = statistics
+        rstd = np.float64(rstd)  # without compilation a plain float would become a float32
         saved[0, i] = location(high, low, rstd) / scale
         saved[1, i] = rstd * scale
 
