@@ -34,11 +34,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) -> None:
-    """Run all parts of a kernel's work, serially or in parallel."""
+def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) -> bool:
+    """Run all parts of a kernel's work, serially or in parallel; return if all in one call."""
     if not _worth_it(elements, parts):
         kernel.serial(*arguments, 0, parts)
-    elif numba.threading_layer() != "workqueue":
+        return True
+    if numba.threading_layer() != "workqueue":
         _run_parallel(kernel, arguments, parts)
     elif elements >= _SMALL_WORKQUEUE and _workqueue_lock.acquire(blocking=False):
         try:
@@ -47,6 +48,8 @@ def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) ->
             _workqueue_lock.release()
     else:
         kernel.serial(*arguments, 0, parts)
+        return True
+    return False
 
 
 def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None:

@@ -19,6 +19,7 @@ from numnorm.backends.cpu.lanes import make_totals, store
 from numnorm.backends.cpu.line_heads import begins_at_lines, common_head, in_line, outlive
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.row_tiles import narrow_width, room_for_sums
+from numnorm.backends.cpu.row_totals_kernel import add_parts
 from numnorm.backends.cpu.runs import (
     channel_of,
     make_gradient_lanes,
@@ -230,9 +231,11 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     """Return the kernel of a norm's gradients.
 
     It takes ``dy, x (N, D), mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-    eps_on_deviation, dx, dgamma, dbeta, parts``. The shares are 1 over the number of elements, or
-    0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of the p-th part
-    of the rows: the parts follow from the shapes, so that no thread count changes a sum.
+    eps_on_deviation, dx, dgamma, dbeta, gradients, parts``. The shares are 1 over the number of
+    elements, or 0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of
+    the p-th part of the rows: the parts follow from the shapes, so that no thread count changes
+    a sum. Where all parts are done in one call, `gradients` of shape ``(parameters, size)`` are
+    their sums, unless it is empty.
     """
     wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
     short_rows, real = make_short_backward(formula, storage), storage.working
@@ -258,7 +261,7 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
 
     def kernel(
         dy, x, mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-        eps_on_deviation, dx, dgamma, dbeta, parts, first, last,
+        eps_on_deviation, dx, dgamma, dbeta, gradients, parts, first, last,
     ):  # fmt: skip
         stand_alone()
         head = common_head(dy, x, run) if at_lines and x.shape[1] >= narrow else 0
@@ -272,5 +275,8 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
             backward_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, totals, start, stop)
         outlive(gamma)
         outlive(beta)
+        if last - first == parts and gradients.size > 0:
+            add_parts(borrowed(dgamma), borrowed(gradients), 0)
+            add_parts(borrowed(dbeta), borrowed(gradients), 1)
 
     return twins(f"row_backward.{formula.name}.{storage.name}", kernel)

@@ -200,19 +200,29 @@ def row_backward(
         inputs = slope, rstd, mean, gamma, beta
         target = output_like(source, x, names.x, out, storage, order, inputs)
     totals = np.zeros((norm.parameters, plan.parts, *layout.kernel_shape))
+    gradients, flat = _empty_gradients(norm.parameters, layout, dtype)
+    # Only what has the working dtype is left to the kernel of the rows: it would be compiled again.
+    left = flat if flat.dtype is storage.working_dtype else np.empty((0, 0), storage.working_dtype)
+    summed = False
     if plan.elements:
         sums = _FORMS[norm.parameters](totals)
         arguments = (
-            slope, source, mean, rstd, gamma, beta, *plan.constants, target, *sums, plan.parts
+            slope, source, mean, rstd, gamma, beta, *plan.constants, target, *sums, left, plan.parts
         )  # fmt: skip
         if plan.small:
             plan.kernel.serial(*arguments, 0, plan.parts)
+            summed = left is flat
         else:
-            run(plan.kernel, arguments, plan.elements, plan.parts)
+            summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left is flat
     dx = target if plan.direct and out is None else result(target, x, out, order)
     if norm.parameters == 0:
         return dx, None, None
-    return dx, *_FORMS[norm.parameters](_gradients_of_parameters(totals, layout, dtype))
+    if not summed:
+        _totals_kernel().serial(totals.reshape(*totals.shape[:2], -1), flat, 0, norm.parameters)
+    if gradients.dtype is not dtype:
+        with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+            gradients = gradients.astype(dtype)
+    return dx, *_FORMS[norm.parameters](gradients)
 
 
 # dgamma and dbeta of a norm with so many parameters.
@@ -229,14 +239,11 @@ def _as_rows(x: Array, plan: _Plan, order: Any) -> Array:
     return as_kernel_array(x, plan.storage, order, plan.size)
 
 
-def _gradients_of_parameters(totals: Array, layout: RowLayout, dtype: np.dtype[Any]) -> Array:
-    """Return the sums over all parts in the dtype and the shape of the parameters."""
-    count, parts = totals.shape[:2]
+def _empty_gradients(count: int, layout: RowLayout, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return an array for the gradients of so many parameters, and the same with a row for each.
+
+    It is of the dtype if a kernel can round to that.
+    """
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
-    sums = np.empty((count, *layout.parameter_shape), native)
-    flat = sums if sums.ndim == 2 else sums.reshape(count, -1)
-    _totals_kernel().serial(totals.reshape(count, parts, -1), flat, 0, count)
-    if native is not dtype:
-        with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
-            return sums.astype(dtype)
-    return sums
+    gradients = np.empty((count, *layout.parameter_shape), native)
+    return gradients, gradients if gradients.ndim == 2 else gradients.reshape(count, -1)
