@@ -246,4 +246,6 @@ def _empty_gradients(count: int, layout: RowLayout, dtype: np.dtype[Any]) -> tup
     """
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = np.empty((count, *layout.parameter_shape), native)
-    return gradients, gradients if gradients.ndim == 2 else gradients.reshape(count, -1)
+    if gradients.ndim == 2:
+        return gradients, gradients
+    return gradients, gradients.reshape(count, math.prod(layout.parameter_shape))
