@@ -180,15 +180,14 @@ def _normalized(
     if given is not None:
         given = backend.running_statistics(*given, x, layout, training)
     if given is not None and not training:
-        mean, rstd = given[0], backend.reciprocal_deviation(given[1], eps)
+        count, divisor, (mean, m2) = 0, 1.0, given
     else:
         correction = _correction(unbiased, layout, given)
         count, mean, m2 = backend.column_moments(x, layout)
-        rstd = backend.reciprocal_deviation(m2 / max(count, 1), eps)
-    y = backend.column_forward(x, mean, rstd, gamma, beta, layout, out)
-    if given is not None and training and count:
-        backend.update_running(given[0], mean, share)
-        backend.update_running(given[1], m2 / (count - correction), share)
+        divisor = float(max(count, 1))
+    y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
+    if given is not None and count:
+        backend.update_running(given, mean, m2, float(count - correction), share)
     return y, mean, rstd, backend, x
 
 

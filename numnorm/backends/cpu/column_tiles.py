@@ -50,12 +50,13 @@ def _make_add_lanes(storage: Storage, pair: Callable[..., Any], rows: int) -> Ca
 
 
 def _make_add_rows(
-    storage: Storage, make_pair: Callable[..., Any], rows: int
+    storage: Storage, make_pair: Callable[..., Any], rows: int, streamed: bool
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
     count = storage.lanes
-    add_all = _make_add_lanes(storage, make_pair(whole_lanes(count, ahead=rows).read), rows)
-    add_first = _make_add_lanes(storage, make_pair(first_lanes(count).read), rows)
+    whole_access = whole_lanes(count, ahead=rows, streamed=streamed)
+    add_all = _make_add_lanes(storage, make_pair(whole_access), rows)
+    add_first = _make_add_lanes(storage, make_pair(first_lanes(count)), rows)
 
     @inlined
     def add_rows(arrays, i, channel, width, terms, sums):
@@ -68,18 +69,20 @@ def _make_add_rows(
     return add_rows
 
 
-def make_tile_sums(storage: Storage, make_pair: Callable[..., Any]) -> Any:
+def make_tile_sums(
+    storage: Storage, make_pair: Callable[..., Any], *, streamed: bool = False
+) -> Any:
     """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
 
-    ``make_pair(read)`` returns a compiled ``pair(arrays, i, j, rest, terms, t)``: what the i-th
-    row of each array adds to the two sums, in lanes, from the elements ``read(row, j, rest)`` and
-    the lanes of the terms at `t`.
+    ``make_pair(access)`` returns a compiled ``pair(arrays, i, j, rest, terms, t)``: what the i-th
+    row of each array adds to the two sums, in lanes, from the elements that the access reads at j
+    and the lanes of the terms at `t`. It may write there, too, what is `streamed` then.
 
     ``some_rows(arrays, start, stop, channel, width, terms, sums)`` adds up in the working type,
     and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
     """
-    add_group = _make_add_rows(storage, make_pair, GROUP)
-    add_row = _make_add_rows(storage, make_pair, 1)
+    add_group = _make_add_rows(storage, make_pair, GROUP, streamed)
+    add_row = _make_add_rows(storage, make_pair, 1, streamed)
 
     @inlined
     def some_rows(arrays, start, stop, channel, width, terms, sums):
