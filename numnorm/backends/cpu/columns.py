@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import ColumnLayout, as_plain_array, check_float
+from numnorm.arguments import ColumnLayout, Shape, as_plain_array, check_float
 from numnorm.backends.contract import Detached
 from numnorm.backends.cpu.arrays import (
     Array,
@@ -41,7 +41,7 @@ from numnorm.backends.cpu.column_terms_kernels import (
     make_parameter_gradients,
 )
 from numnorm.backends.cpu.jit import Twins
-from numnorm.backends.cpu.memory import empty_table
+from numnorm.backends.cpu.memory import empty_like, empty_table
 from numnorm.backends.cpu.parallel import is_small, row_parts, run
 from numnorm.backends.cpu.storage import Storage, storage_of
 from numnorm.backends.scalars import merge_moments
@@ -98,6 +98,8 @@ class _Plan(NamedTuple):
         How many pieces of work there are in the blocks that statistics are taken over.
     small : bool
         Whether neither threads nor the place of anything in memory are worth a thought.
+    shape : tuple of int
+        That of an array in kernels.
     channels, working
         The shape of what there is one of for each channel, and the dtype of gamma and beta.
     """
@@ -108,6 +110,7 @@ class _Plan(NamedTuple):
     parts: int
     block_parts: int
     small: bool
+    shape: Shape
     channels: tuple[int]
     working: np.dtype[Any]
 
@@ -118,11 +121,26 @@ class _Plan(NamedTuple):
         else:
             run(kernel, arguments, self.elements, parts)
 
+    def source(self, x: Array) -> Array:
+        """Return an array as kernels take it."""
+        if x.dtype is self.storage.container and x.shape == self.shape and x.flags.carray:
+            return x  # nothing left to do
+        return as_kernel_array(x, self.storage, None, self.shape)
+
+    def target(self, source: Array, x: Array, out: Any, other: Array | None) -> Array:
+        """Return an array for a result of x and another one, as kernels take them.
+
+        What else a kernel reads it has read before it stores anything there.
+        """
+        if out is None:
+            return np.empty_like(source) if self.small else empty_like(source, (other,))
+        return output_like(source, x, "x", out, self.storage, None, (other,))
+
     def table(self, rows: int) -> Array:
         """Return an uninitialized table of the channels' terms."""
         if self.small:
-            return np.empty((rows, *self.channels), self.working)
-        return empty_table(rows, *self.channels, self.working)
+            return np.empty((rows, self.channels[0]), self.working)
+        return empty_table(rows, self.channels[0], self.working)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -137,6 +155,7 @@ def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
         row_parts(layout.outer * pieces, elements, _GROUPS * GROUP if across else 1),
         layout.blocks * pieces,
         is_small(elements),
+        layout.kernel_shape,
         (layout.channels,),
         storage.working_dtype,
     )
@@ -154,7 +173,7 @@ def streamed_moments(
     plan = _plan(x.dtype, layout)
     if not plan.elements:
         return _moments_before(after, layout)
-    source = as_kernel_array(x, plan.storage, None, layout.kernel_shape)
+    source = plan.source(x)
     shape = (layout.blocks, layout.channels)
     means, m2s = np.empty(shape), np.empty(shape)
     kernel = plan.family.moments(plan.storage)
@@ -237,19 +256,19 @@ def column_forward(
     """
     plan = _plan(x.dtype, layout)
     storage, parts = plan.storage, plan.parts
-    source = as_kernel_array(x, storage, None, layout.kernel_shape)
+    source = plan.source(x)
     gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
-    # The terms are made before anything is stored there: none but x matters where it overlaps.
-    target = output_like(source, x, "x", out, storage, None, ())
+    target = plan.target(source, x, out, None)
     rstd, terms = np.empty(plan.channels), plan.table(4)
-    statistics = mean, m2, divisor, eps
     scaled = _output_terms(storage).serial(
-        *statistics, gamma, beta, rstd, terms, 0, layout.channels
+        mean, m2, divisor, eps, gamma, beta, rstd, terms, 0, layout.channels
     )
-    if plan.elements:
-        arguments = source, terms, scaled or None, target, parts
-        plan.run(plan.family.forward(storage), arguments, parts)
-    return result(target, x, out, None), rstd
+    kernel = plan.family.forward(storage)
+    if plan.small:
+        kernel.serial(source, terms, scaled or None, target, parts, 0, parts)
+    else:
+        plan.run(kernel, (source, terms, scaled or None, target, parts), parts)
+    return target if source is x and out is None else result(target, x, out, None), rstd
 
 
 def column_backward(
@@ -264,14 +283,12 @@ def column_backward(
 ) -> tuple[Array, Array, Array]:
     """Return dx, dgamma, dbeta."""
     plan = _plan(x.dtype, layout)
-    storage = plan.storage
-    source = as_kernel_array(x, storage, None, layout.kernel_shape)
-    slopes = as_kernel_array(like_input("dy", dy, x), storage, None, layout.kernel_shape)
+    source = plan.source(x)
+    slopes = plan.source(like_input("dy", dy, x))
     statistics = _statistic("mean", mean, plan), _statistic("rstd", rstd, plan)
     weight = _parameter("gamma", gamma, plan)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
-    # What else is read becomes terms before anything is stored there.
-    target = output_like(source, x, "x", out, storage, None, (slopes,))
+    target = plan.target(source, x, out, slopes)
     # What the kernel of the terms can round to by itself.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = np.empty((2, layout.channels), native)
@@ -286,7 +303,8 @@ def column_backward(
     if native is not dtype:
         with np.errstate(over="ignore"):  # a sum may leave the range of float16
             gradients = gradients.astype(dtype)
-    return result(target, x, out, None), gradients[0], gradients[1]
+    dx = target if source is x and out is None else result(target, x, out, None)
+    return dx, gradients[0], gradients[1]
 
 
 def _gradient(

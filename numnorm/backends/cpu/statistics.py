@@ -18,6 +18,8 @@ from numnorm.backends.cpu.storage import storage_of
 from numnorm.backends.cpu.stored_statistics_kernels import make_moving_averages
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_SHARED = "running_var must not share memory with running_mean, got such an array"
+
 _moving_averages = functools.cache(make_moving_averages)
 
 
@@ -39,7 +41,9 @@ def running_statistics(
 ) -> tuple[Array, Array]:
     """Return the running statistics, checked: the caller's own arrays if they will be updated."""
     shape = (layout.channels,)
-    if not update and _is_usual(mean, shape) and _is_usual(variance, shape):
+    if _is_usual(mean, shape) and _is_usual(variance, shape):
+        if update and share_memory(mean, variance):
+            raise ValueError(_SHARED)
         return mean, variance
     given = {"running_mean": mean, "running_var": variance}
     if update:
@@ -51,16 +55,17 @@ def running_statistics(
             check_shape(name, given[name].shape, shape, "the channels of x")
         if not update and not _is_usual(given[name], shape):
             given[name] = np.array(given[name], np.float64, order="C")
-    if update and np.shares_memory(mean, variance):
-        raise ValueError("running_var must not share memory with running_mean, got such an array")
+    if update and share_memory(mean, variance):
+        raise ValueError(_SHARED)
     return given["running_mean"], given["running_var"]
 
 
 def _is_usual(value: Any, shape: tuple[int]) -> bool:
-    """Return whether kernels take an array as it is."""
-    if type(value) is not np.ndarray or value.shape != shape or not value.flags.carray:
+    """Return whether kernels take an array as it is, and may write there."""
+    if type(value) is not np.ndarray or value.shape != shape:
         return False
-    return value.dtype is _FLOAT32 or value.dtype is _FLOAT64
+    dtype = value.dtype
+    return (dtype is _FLOAT32 or dtype is _FLOAT64) and value.flags.carray
 
 
 def _float_array(name: str, value: Any) -> Array:
@@ -78,6 +83,8 @@ def step_statistics(name: str, value: Any, x: Array, update: bool) -> Array:
 
 def share_memory(one: Array, other: Array) -> bool:
     """Return whether two arrays share memory."""
+    if one is not other and one.flags.owndata and other.flags.owndata:
+        return False  # which NumPy would take a while to find out
     return np.shares_memory(one, other)
 
 
@@ -96,8 +103,7 @@ def update_running(
     running: tuple[Array, Array], mean: Array, m2: Array, divisor: float, share: float
 ) -> None:
     """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
-    usual = [_is_usual(array, mean.shape) for array in running]
-    moved = [a if as_is else a.astype(np.float64) for a, as_is in zip(running, usual, strict=True)]
+    moved = [a if _is_usual(a, mean.shape) else a.astype(np.float64) for a in running]
     _moving_averages().serial(*moved, mean, m2, divisor, share, 0, mean.size)
     for array, new in zip(running, moved, strict=True):
         if new is not array:
