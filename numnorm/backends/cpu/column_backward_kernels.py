@@ -3,14 +3,13 @@
 Where the statistics are constants, dx needs no sums, and both are taken in one pass.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.column_reading import GROUP, make_is_wide
+from numnorm.backends.cpu.column_reading import GROUP, first_lanes, make_is_wide, whole_lanes
 from numnorm.backends.cpu.column_runs import (
     make_constant_gradient,
     make_gradient_group,
@@ -27,19 +26,36 @@ from numnorm.backends.cpu.streaming import after_stores, is_streamed
 
 
 def _make_block_sums(
-    storage: Storage, make_pair: Callable[..., Any], copied: tuple[int, ...], *, streamed: bool
+    storage: Storage, copied: tuple[int, ...], finish: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Return a compiled loop over the tiles of a block.
+    """Return a compiled loop over the tiles of a block of ``x (outer, channels)``.
 
-    ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of `make_pair`
-    over those rows. The pairs get the `copied` rows of the terms, a tile of each after the other,
-    and once more what is None if nothing is scaled.
+    ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of
+    ``dy * (x * scale - high) * rstd`` and of dy over those rows. What is to `finish` a row gets
+    the `copied` rows of the terms, a tile of each after the other, and once more what is None if
+    nothing is scaled.
     """
-    real, fill = storage.working, make_fill(storage_of(storage.working_dtype))
-    _, all_rows = make_tile_sums(storage, make_pair, streamed=streamed)
-    of_terms = len(copied) * TILE
-    scratch, scratch_of_totals = make_scratch(real, of_terms), make_scratch(np.float64, 2 * TILE)
-    scratch_of_sums = make_scratch(real, 2 * TILE)
+    real, widen = storage.working, storage.widen
+    fill, load = make_fill(storage_of(storage.working_dtype)), make_load(storage.lanes)
+
+    def make_pair(read):
+        @inlined
+        def pair(arrays, i, j, rest, terms, t):
+            here, _ = terms
+            slope = widen(read(arrays[0][i], j, rest))
+            x = widen(read(arrays[1][i], j, rest))
+            deviation = x * load(here, t) - load(here, TILE + t)
+            return slope * (deviation * load(here, 2 * TILE + t)), slope
+
+        return pair
+
+    finishing = () if finish is None else (finish,)
+    _, all_rows = make_tile_sums(storage, make_pair, *finishing)
+    scratch = make_scratch(real, len(copied) * TILE)
+    scratch_of_sums, scratch_of_totals = (
+        make_scratch(real, 2 * TILE),
+        make_scratch(np.float64, 2 * TILE),
+    )
 
     @inlined
     def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
@@ -60,39 +76,13 @@ def _make_block_sums(
     return block_sums
 
 
-@functools.cache
-def _make_product(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``product(slope, x, here, t)``: what elements add to the first sum."""
-    load = make_load(storage.lanes)
-
-    @inlined
-    def product(slope, x, here, t):
-        deviation = x * load(here, t) - load(here, TILE + t)
-        return slope * (deviation * load(here, 2 * TILE + t))
-
-    return product
-
-
 def make_sums_across(storage: Storage) -> Twins:
     """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
 
     It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block`` and ``sums``, of shape
     ``(2, blocks, channels)``. The first sum is of ``dy * (x * scale - high) * rstd``.
     """
-    widen, product = storage.widen, _make_product(storage)
-
-    def make_pair(access):
-        read = access.read
-
-        @inlined
-        def pair(arrays, i, j, rest, terms, t):
-            dy, x = arrays
-            slope = widen(read(dy[i], j, rest))
-            return product(slope, widen(read(x[i], j, rest)), terms[0], t), slope
-
-        return pair
-
-    block_sums = _make_block_sums(storage, make_pair, (0, 1, 2), streamed=False)
+    block_sums = _make_block_sums(storage, (0, 1, 2))
 
     def kernel(dy, x, terms, block, sums, first, last):
         stand_alone()
@@ -105,33 +95,50 @@ def make_sums_across(storage: Storage) -> Twins:
     return twins(f"column_sums.across.{storage.name}", kernel)
 
 
+def _make_constant_row(storage: Storage, *, streamed: bool) -> Callable[..., Any]:
+    """Return a compiled loop that stores a tile's part of a row of dx."""
+    count, widen, narrow = storage.lanes, storage.widen, storage.narrow
+    one, elements = storage.working(1), make_elements(storage.lanes)
+
+    def make_put(access):
+        read, write = access.read, access.write
+
+        @inlined
+        def put(dy, j, rest, terms, t, dx):
+            here, scaled = terms
+            slope = widen(read(dy, j, rest)) * elements(scaled, 4 * TILE + t, one)
+            write(dx, j, narrow(slope * elements(here, 3 * TILE + t, one)), rest)
+
+        return put
+
+    put_all, put_first = (
+        make_put(whole_lanes(count, streamed=streamed)),
+        make_put(first_lanes(count)),
+    )
+
+    @inlined
+    def constant_row(arrays, i, channel, width, terms):
+        dy, dx = arrays[0][i], arrays[2][i]
+        whole = width - width % count
+        for t in range(0, whole, count):
+            put_all(dy, channel + t, count, terms, t, dx)
+        if whole < width:
+            put_first(dy, channel + whole, width - whole, terms, whole, dx)
+
+    return constant_row
+
+
 def make_constant_across(storage: Storage) -> Twins:
     """Return a kernel for dx, where the statistics are constants, and those sums as well.
 
     It takes ``dy, x``, the ``terms`` of `make_constant_terms`, ``scaled``, which is None if dx is
     to be multiplied by 1, ``block, sums`` and ``dx``.
     """
-    real, widen, narrow = storage.working, storage.widen, storage.narrow
-    product, elements = _make_product(storage), make_elements(storage.lanes)
-
-    def make_pair(access):
-        read, write = access.read, access.write
-
-        @inlined
-        def pair(arrays, i, j, rest, terms, t):
-            dy, x, dx = arrays
-            here, scaled = terms
-            slope = widen(read(dy[i], j, rest))
-            deviation = product(slope, widen(read(x[i], j, rest)), here, t)
-            back = elements(scaled, 4 * TILE + t, real(1))
-            write(dx[i], j, narrow(slope * back * elements(here, 3 * TILE + t, real(1))), rest)
-            return deviation, slope
-
-        return pair
-
     copied = 0, 1, 2, 4, 5
-    store_block = _make_block_sums(storage, make_pair, copied, streamed=False)
-    stream_block = _make_block_sums(storage, make_pair, copied, streamed=True)
+    store_block, stream_block = (
+        _make_block_sums(storage, copied, _make_constant_row(storage, streamed=streamed))
+        for streamed in (False, True)
+    )
 
     def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
         stand_alone()

@@ -104,9 +104,7 @@ def make_moments_across(storage: Storage) -> Twins:
     poor_guesses, improve = _make_better_origin(storage)
     store_moments, retake = _make_finish(storage)
 
-    def make_pair(access):
-        read = access.read
-
+    def make_pair(read):
         @inlined
         def pair(arrays, i, j, rest, terms, t):
             deviation = widen(read(arrays[0][i], j, rest)) - load(terms[0], t)
