@@ -16,7 +16,7 @@ from numnorm.backends.cpu.column_runs import (
     make_gradient_row,
     make_gradient_sums,
 )
-from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums
+from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_load
 from numnorm.backends.cpu.optional import part, present
@@ -49,6 +49,7 @@ def _make_block_sums(
 
         return pair
 
+    cut, tile_of = make_tiles(storage)
     finishing = () if finish is None else (finish,)
     _, all_rows = make_tile_sums(storage, make_pair, *finishing)
     scratch = make_scratch(real, len(copied) * TILE)
@@ -61,8 +62,9 @@ def _make_block_sums(
     def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
         here, of_tile, of_all = scratch(), scratch_of_sums(), scratch_of_totals()
         working, totals = (of_tile[:TILE], of_tile[TILE:]), (of_all[:TILE], of_all[TILE:])
-        for channel in range(0, sums.size, TILE):
-            width = min(TILE, sums.size - channel)
+        head, tiles = cut(arrays[0], arrays[1])
+        for tile in range(tiles):
+            channel, width = tile_of(tile, sums.size, head)
             for k in range(len(copied)):
                 fill(here[k * TILE :], terms[copied[k]], channel, width)
             for k in range(2):

@@ -13,10 +13,40 @@ from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.column_reading import GROUP, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, store
+from numnorm.backends.cpu.line_heads import begins_at_lines, common_head
 from numnorm.backends.cpu.storage import Storage
 
 # The most channels of a tile: a multiple of every number of lanes.
 TILE = 512
+
+
+# The narrowest rows, in bytes, whose tiles begin at cache lines: of narrower ones the few channels
+# before the first line take longer than is gained.
+_NARROWEST = 1 << 11
+
+
+@functools.cache
+def make_tiles(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return compiled ``(cut, tile_of)``, which cut rows of channels into tiles.
+
+    ``cut(dy, x)`` returns how many channels of both lie before a cache line, where all rows lie
+    alike, and how many tiles there are then; ``tile_of(k, channels, head)`` returns the first
+    channel and the number of channels of one. The head comes last, when its lines are in cache.
+    """
+    at_lines = begins_at_lines(storage)
+
+    @inlined
+    def cut(dy, x):
+        wide = x.shape[1] * x.itemsize >= _NARROWEST
+        head = common_head(dy, x, x.shape[1]) if at_lines and wide else 0
+        return head, (x.shape[1] - head + TILE - 1) // TILE + (1 if head > 0 else 0)
+
+    @inlined
+    def tile_of(k, channels, head):
+        start = head + k * TILE
+        return (start, min(TILE, channels - start)) if start < channels else (0, head)
+
+    return cut, tile_of
 
 
 @functools.cache
