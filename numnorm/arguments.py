@@ -70,9 +70,12 @@ class RowLayout:
         return self.kernel_shape == (1, *self.parameter_shape)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ColumnLayout:
-    """An array ``(outer, channels, inner)`` whose channels each have statistics of their own."""
+    """An array ``(outer, channels, inner)`` whose channels each have statistics of their own.
+
+    Two layouts are equal only if they are one object, which makes them fast keys.
+    """
 
     outer: int
     channels: int
@@ -420,6 +423,8 @@ def check_generator(rng: Any) -> None:
 
 def check_flag(name: str, value: Any) -> bool:
     """Return True or False."""
+    if value is True or value is False:
+        return value
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {brief(value)}")
     return bool(value)

@@ -298,9 +298,6 @@ class Backend(Protocol):
     def reciprocal(self, name: str, value: Any, x: Any, layout: RowLayout) -> Any:
         """Return 1 over a saved statistic of each row of x, and 0 for 0, for `row_backward`."""
 
-    def reciprocal_deviation(self, variance: Any, eps: float) -> Any:
-        """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside float64's range."""
-
     def check_updatable(self, name: str, array: Any) -> None:
         """Raise unless running statistics can be updated in place."""
 
@@ -309,8 +306,10 @@ class Backend(Protocol):
     ) -> tuple[Any, Any]:
         """Return the running statistics for x, checked: the caller's own if they are updated."""
 
-    def update_running(self, running: Any, new: Any, share: float) -> None:
-        """Move running statistics towards those of a new batch by its share."""
+    def update_running(
+        self, running: tuple[Any, Any], mean: Any, m2: Any, divisor: float, share: float
+    ) -> None:
+        """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
 
     def step_statistics(self, name: str, value: Any, x: Any, update: bool) -> Any:
         """Return running statistics of any shape for x: the caller's own if they are updated."""
@@ -356,7 +355,7 @@ class Backend(Protocol):
     def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any]:
         """Return (count, mean, m2) of each channel.
 
-        Nobody but this backend looks into mean and m2; m2 can be divided by a number.
+        Nobody but this backend looks into mean and m2.
         """
 
     def streamed_moments(
@@ -382,13 +381,18 @@ class Backend(Protocol):
         self,
         x: Any,
         mean: Any,
-        rstd: Any,
+        m2: Any,
+        divisor: float,
+        eps: float,
         gamma: Any,
         beta: Any,
         layout: ColumnLayout,
         out: Any,
-    ) -> Any:
-        """Return x normalized by the given statistics of each channel."""
+    ) -> tuple[Any, Any]:
+        """Return x normalized by the given statistics of each channel, and rstd.
+
+        That is 1 / sqrt(m2 / divisor + eps): 0 for a division by 0, NaN outside float64's range.
+        """
 
     def column_backward(
         self,

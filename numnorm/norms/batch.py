@@ -1,6 +1,9 @@
 """Batch normalization (Ioffe and Szegedy 2015), its running statistics included."""
 
+import functools
 from typing import Any
+
+import numpy as np
 
 from numnorm.arguments import (
     ColumnLayout,
@@ -11,14 +14,18 @@ from numnorm.arguments import (
     check_integer,
     check_number,
     column_layout,
+    result_dtype,
 )
-from numnorm.backends import backend_for
+from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract import Backend, Detached
 from numnorm.norms.results import Gradients, Normalized
 
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
 # Keras, Flax and ONNX momentum is the share that is kept and the running variance is biased.
 _DEFAULT_MOMENTUM = {"torch": 0.1, "keras": 0.99}
+
+# What the gradient does not flow through, in training and in inference.
+_THROUGH, _CONSTANT = Detached(), Detached(mean=True, scale=True)
 
 
 def batch_norm(
@@ -170,8 +177,7 @@ def _normalized(
     out: Any,
 ) -> tuple[Any, Any, Any, Backend, Any]:
     """Return y, the backend's mean and rstd, the backend, and x as its array."""
-    backend, x = backend_for(x, "x")
-    layout = column_layout(x.shape, channel_axis)
+    backend, x, layout = _over_channels(x, channel_axis)
     eps = check_eps(eps)
     share = new_share(*momentums)
     unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
@@ -180,15 +186,14 @@ def _normalized(
     if given is not None:
         given = backend.running_statistics(*given, x, layout, training)
     if given is not None and not training:
-        mean, rstd = given[0], backend.reciprocal_deviation(given[1], eps)
+        count, divisor, (mean, m2) = 0, 1.0, given
     else:
         correction = _correction(unbiased, layout, given)
         count, mean, m2 = backend.column_moments(x, layout)
-        rstd = backend.reciprocal_deviation(m2 / max(count, 1), eps)
-    y = backend.column_forward(x, mean, rstd, gamma, beta, layout, out)
-    if given is not None and training and count:
-        backend.update_running(given[0], mean, share)
-        backend.update_running(given[1], m2 / (count - correction), share)
+        divisor = float(max(count, 1))
+    y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
+    if given is not None and count:
+        backend.update_running(given, mean, m2, float(count - correction), share)
     return y, mean, rstd, backend, x
 
 
@@ -249,15 +254,36 @@ def batch_norm_backward(
     >>> dx.ravel().round(4), dbeta
     (array([ 0.2291, -0.3436,  0.1145]), array([1.]))
     """
-    backend, x = backend_for(x, "x")
-    layout = column_layout(x.shape, channel_axis)
-    constant = not check_flag("training", training)
-    detached = Detached(mean=constant, scale=constant)
+    backend, x, layout = _over_channels(x, channel_axis)
+    detached = _THROUGH if check_flag("training", training) else _CONSTANT
     return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, out))
+
+
+def _over_channels(x: Any, channel_axis: Any) -> tuple[Backend, Any, ColumnLayout]:
+    """Return the backend of x, x in a float dtype, and its channels."""
+    # One question where a small call would spend a tenth of its time on several.
+    if type(x) is np.ndarray and type(channel_axis) is int:
+        try:
+            backend, layout = _known(x.shape, x.dtype, channel_axis)
+            return backend, x, layout
+        except (TypeError, ValueError):
+            pass  # below it is said what is wrong, or what has to be converted
+    backend, x = backend_for(x, "x")
+    return backend, x, column_layout(x.shape, channel_axis)
+
+
+@functools.lru_cache(maxsize=1024)
+def _known(shape: Any, dtype: np.dtype[Any], channel_axis: int) -> tuple[Any, ColumnLayout]:
+    """Return the answers for a NumPy array that needs no conversion."""
+    if result_dtype("x", dtype) != dtype:
+        raise TypeError("converted")
+    return backend_of(np.ndarray), column_layout(shape, channel_axis)
 
 
 def new_share(momentum: Any, batches: Any, convention: Any) -> float:
     """Return the share of the new batch in the running statistics."""
+    if momentum is None and batches is None and type(convention) is str and convention == "torch":
+        return _DEFAULT_MOMENTUM["torch"]
     check_choice("convention", convention, tuple(_DEFAULT_MOMENTUM))
     if isinstance(momentum, str) and momentum == "cumulative":
         if batches is None:

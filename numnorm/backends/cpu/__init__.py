@@ -33,7 +33,6 @@ _HOMES = {
     "statistics": (
         "check_updatable",
         "reciprocal",
-        "reciprocal_deviation",
         "running_statistics",
         "saved",
         "share_memory",

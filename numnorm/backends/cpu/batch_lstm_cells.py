@@ -14,15 +14,15 @@ from numnorm.backends.contract import CellGradients, Detached, LSTMForm, Running
 from numnorm.backends.cpu.arrays import Array
 from numnorm.backends.cpu.columns import column_backward, column_forward, column_moments
 from numnorm.backends.cpu.matrices import matrix_panels, matrix_product, transposed_matrix_product
-from numnorm.backends.cpu.statistics import reciprocal_deviation, update_running
+from numnorm.backends.cpu.statistics import update_running
 
 
 def _update(running: RunningSteps, t: int, count: int, mean: Array, m2: Array) -> None:
     """Move the statistics of a step of the call, if it has some and there is a variance."""
     row = running.first + t
     if row < running.mean.shape[0] and count > 1:
-        update_running(running.mean[row], mean, running.share)
-        update_running(running.variance[row], m2 / (count - running.ddof), running.share)
+        moved = running.mean[row], running.variance[row]
+        update_running(moved, mean, m2, float(count - running.ddof), running.share)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class _Place:
     gamma, beta : array
         The first in float64, as its gradient is of its dtype, and summed over steps.
     running : RunningSteps or None
-    mean, rstd : array (steps, features) of float64
+    mean, variance, rstd : array (steps, features) of float64
     """
 
     gamma: Array
@@ -42,6 +42,7 @@ class _Place:
     eps: float
     running: RunningSteps | None
     mean: Array
+    variance: Array
     rstd: Array
 
     @property
@@ -52,20 +53,23 @@ class _Place:
         """Return the norm of the rows of a step, by statistics that are found now."""
         if self.running is not None and self._constant:
             row = min(self.running.first + t, self.running.mean.shape[0] - 1)
-            self.mean[t], variance = self.running.mean[row], self.running.variance[row]
+            self.mean[t] = self.running.mean[row]
+            self.variance[t] = self.running.variance[row]
         else:
             count, mean, m2 = column_moments(x, column_layout(x.shape, 1))
             self.mean[t] = mean
-            variance = m2 / count
+            self.variance[t] = m2 / count
             if self.running is not None:
                 _update(self.running, t, count, mean, m2)
-        self.rstd[t] = reciprocal_deviation(variance, self.eps)
         return self.again(t, x)
 
     def again(self, t: int, x: Array) -> Array:
         """Return it by the statistics that were found."""
-        layout = column_layout(x.shape, 1)
-        return column_forward(x, self.mean[t], self.rstd[t], self.gamma, self.beta, layout, None)
+        layout, statistics = column_layout(x.shape, 1), (self.mean[t], self.variance[t])
+        y, self.rstd[t] = column_forward(
+            x, *statistics, 1.0, self.eps, self.gamma, self.beta, layout, None
+        )
+        return y
 
     def backward(self, t: int, dy: Array, x: Array, dgamma: Array) -> tuple[Array, Array]:
         """Return the gradients of x and beta; that of gamma is added to the one given."""
@@ -168,7 +172,7 @@ def _norms(
             betas[place],
             eps,
             running.get(place),
-            *np.empty((2, count, size)),
+            *np.empty((3, count, size)),
         )
         for place, size in form.places(hidden).items()
     }

@@ -1,101 +1,226 @@
-"""The gradients of norms whose statistics belong to a channel: first sums, then dx."""
+"""The gradients of norms whose statistics belong to a channel: first sums, then dx.
 
+Where the statistics are constants, dx needs no sums, and both are taken in one pass.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.column_reading import GROUP, make_is_wide
+from numnorm.backends.cpu.column_reading import GROUP, first_lanes, make_is_wide, whole_lanes
 from numnorm.backends.cpu.column_runs import (
+    make_constant_gradient,
     make_gradient_group,
     make_gradient_row,
     make_gradient_sums,
 )
-from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums
+from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_load
 from numnorm.backends.cpu.optional import part, present
+from numnorm.backends.cpu.optional_lanes import make_elements
 from numnorm.backends.cpu.storage import Storage, storage_of
 from numnorm.backends.cpu.streaming import after_stores, is_streamed
+
+
+def _make_block_sums(
+    storage: Storage, copied: tuple[int, ...], finish: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Return a compiled loop over the tiles of a block of ``x (outer, channels)``.
+
+    ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of
+    ``dy * (x * scale - high) * rstd`` and of dy over those rows. What is to `finish` a row gets
+    the `copied` rows of the terms, a tile of each after the other, and once more what is None if
+    nothing is scaled.
+    """
+    real, widen = storage.working, storage.widen
+    fill, load = make_fill(storage_of(storage.working_dtype)), make_load(storage.lanes)
+
+    def make_pair(read):
+        @inlined
+        def pair(arrays, i, j, rest, terms, t):
+            here, _ = terms
+            slope = widen(read(arrays[0][i], j, rest))
+            x = widen(read(arrays[1][i], j, rest))
+            deviation = x * load(here, t) - load(here, TILE + t)
+            return slope * (deviation * load(here, 2 * TILE + t)), slope
+
+        return pair
+
+    cut, tile_of = make_tiles(storage)
+    finishing = () if finish is None else (finish,)
+    _, all_rows = make_tile_sums(storage, make_pair, *finishing)
+    scratch = make_scratch(real, len(copied) * TILE)
+    scratch_of_sums, scratch_of_totals = (
+        make_scratch(real, 2 * TILE),
+        make_scratch(np.float64, 2 * TILE),
+    )
+
+    @inlined
+    def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
+        here, of_tile, of_all = scratch(), scratch_of_sums(), scratch_of_totals()
+        working, totals = (of_tile[:TILE], of_tile[TILE:]), (of_all[:TILE], of_all[TILE:])
+        head, tiles = cut(arrays[0], arrays[1])
+        for tile in range(tiles):
+            channel, width = tile_of(tile, sums.size, head)
+            for k in range(len(copied)):
+                fill(here[k * TILE :], terms[copied[k]], channel, width)
+            for k in range(2):
+                working[k][:] = 0
+                totals[k][:] = 0
+            given = here, present(scaled, here)
+            all_rows(arrays, start, stop, channel, width, given, working, totals)
+            sums[channel : channel + width] = totals[0][:width]
+            sums_dy[channel : channel + width] = totals[1][:width]
+
+    return block_sums
 
 
 def make_sums_across(storage: Storage) -> Twins:
     """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
 
-    It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block, sums, sums_dy``, the last
-    two of shape ``(blocks, channels)``. The first sum is of ``dy * (x * scale - high) * rstd``.
+    It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block`` and ``sums``, of shape
+    ``(2, blocks, channels)``. The first sum is of ``dy * (x * scale - high) * rstd``.
     """
-    real, widen = storage.working, storage.widen
-    load = make_load(storage.lanes)
-    fill = make_fill(storage_of(storage.working_dtype))
+    block_sums = _make_block_sums(storage, (0, 1, 2))
 
-    def make_pair(read):
-        @inlined
-        def pair(arrays, i, j, rest, terms, t):
-            dy, x = arrays
-            scale, high, rstd = terms
-            slope = widen(read(dy[i], j, rest))
-            deviation = widen(read(x[i], j, rest)) * load(scale, t) - load(high, t)
-            return slope * (deviation * load(rstd, t)), slope
-
-        return pair
-
-    _, all_rows = make_tile_sums(storage, make_pair)
-    scratch, scratch_of_totals = make_scratch(real, 5 * TILE), make_scratch(np.float64, 2 * TILE)
-
-    @inlined
-    def tile_sums(arrays, rows, channel, width, terms, here, sums, totals):
-        for k in range(3):
-            fill(here[k], terms[k], channel, width)
-        for k in range(2):
-            sums[k][:] = 0
-            totals[k][:] = 0
-        all_rows(arrays, rows[0], rows[1], channel, width, here, sums, totals)
-
-    def kernel(dy, x, terms, block, sums, sums_dy, first, last):
+    def kernel(dy, x, terms, block, sums, first, last):
         stand_alone()
         arrays, terms = (borrowed(dy), borrowed(x)), borrowed(terms)
-        room, room_of_totals = scratch(), scratch_of_totals()
-        here = room[:TILE], room[TILE : 2 * TILE], room[2 * TILE : 3 * TILE]
-        working = room[3 * TILE : 4 * TILE], room[4 * TILE :]
-        totals = room_of_totals[:TILE], room_of_totals[TILE:]
+        of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
         for p in range(first, last):
-            rows = p * block, min((p + 1) * block, x.shape[0])
-            for channel in range(0, x.shape[1], TILE):
-                width = min(TILE, x.shape[1] - channel)
-                tile_sums(arrays, rows, channel, width, terms, here, working, totals)
-                sums[p][channel : channel + width] = totals[0][:width]
-                sums_dy[p][channel : channel + width] = totals[1][:width]
+            start, stop = p * block, min((p + 1) * block, x.shape[0])
+            block_sums(arrays, start, stop, None, terms, of_products[p], of_dy[p])
 
     return twins(f"column_sums.across.{storage.name}", kernel)
 
 
+def _make_constant_row(storage: Storage, *, streamed: bool) -> Callable[..., Any]:
+    """Return a compiled loop that stores a tile's part of a row of dx."""
+    count, widen, narrow = storage.lanes, storage.widen, storage.narrow
+    one, elements = storage.working(1), make_elements(storage.lanes)
+
+    def make_put(access):
+        read, write = access.read, access.write
+
+        @inlined
+        def put(dy, j, rest, terms, t, dx):
+            here, scaled = terms
+            slope = widen(read(dy, j, rest)) * elements(scaled, 4 * TILE + t, one)
+            write(dx, j, narrow(slope * elements(here, 3 * TILE + t, one)), rest)
+
+        return put
+
+    put_all, put_first = (
+        make_put(whole_lanes(count, streamed=streamed)),
+        make_put(first_lanes(count)),
+    )
+
+    @inlined
+    def constant_row(arrays, i, channel, width, terms):
+        dy, dx = arrays[0][i], arrays[2][i]
+        whole = width - width % count
+        for t in range(0, whole, count):
+            put_all(dy, channel + t, count, terms, t, dx)
+        if whole < width:
+            put_first(dy, channel + whole, width - whole, terms, whole, dx)
+
+    return constant_row
+
+
+def make_constant_across(storage: Storage) -> Twins:
+    """Return a kernel for dx, where the statistics are constants, and those sums as well.
+
+    It takes ``dy, x``, the ``terms`` of `make_constant_terms`, ``scaled``, which is None if dx is
+    to be multiplied by 1, ``block, sums`` and ``dx``.
+    """
+    copied = 0, 1, 2, 4, 5
+    store_block, stream_block = (
+        _make_block_sums(storage, copied, _make_constant_row(storage, streamed=streamed))
+        for streamed in (False, True)
+    )
+
+    def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
+        stand_alone()
+        arrays, terms = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(terms)
+        of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
+        streamed = is_streamed(arrays[2], dx.shape[1])
+        for p in range(first, last):
+            start, stop = p * block, min((p + 1) * block, x.shape[0])
+            if streamed:
+                stream_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
+            else:
+                store_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
+        after_stores(streamed)
+
+    return twins(f"column_constant.across.{storage.name}", kernel)
+
+
 def make_sums_along(storage: Storage) -> Twins:
-    """Return the same kernel for ``x (outer, channels, inner)``."""
+    """Return the same kernel as `make_sums_across` for ``x (outer, channels, inner)``."""
     gradient_sums = make_gradient_sums(storage)
 
     @inlined
-    def block_sums(dy, x, start, stop, c, scale, high, rstd):
+    def block_sums(dy, x, start, stop, c, of_x):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for i in range(start, stop):
-            one, two = gradient_sums(dy[i, c], x[i, c], scale, high, rstd)
+            one, two = gradient_sums(dy[i, c], x[i, c], of_x, None, None)
             sum_of_products += one
             sum_dy += two
         return sum_of_products, sum_dy
 
-    def kernel(dy, x, terms, block, sums, sums_dy, first, last):
+    def kernel(dy, x, terms, block, sums, first, last):
         stand_alone()
-        dy, x, terms = borrowed(dy), borrowed(x), borrowed(terms)
+        dy, x, terms, sums = borrowed(dy), borrowed(x), borrowed(terms), borrowed(sums)
         scale, high, rstd = terms[0], terms[1], terms[2]
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels
             start, stop = p * block, min((p + 1) * block, x.shape[0])
-            one, two = block_sums(dy, x, start, stop, c, scale[c], high[c], rstd[c])
-            sums[p, c] = one
-            sums_dy[p, c] = two
+            one, two = block_sums(dy, x, start, stop, c, (scale[c], high[c], rstd[c]))
+            sums[0, p, c] = one
+            sums[1, p, c] = two
 
     return twins(f"column_sums.along.{storage.name}", kernel)
+
+
+def make_constant_along(storage: Storage) -> Twins:
+    """Return the same kernel as `make_constant_across` for ``x (outer, channels, inner)``."""
+    store_run = make_constant_gradient(storage, streamed=False)
+    stream_run = make_constant_gradient(storage, streamed=True)
+
+    @inlined
+    def block_gradient(dy, x, start, stop, c, terms, dx, streamed):
+        of_x, of_dy = terms
+        sum_of_products, sum_dy = np.float64(0), np.float64(0)
+        for i in range(start, stop):
+            if streamed:
+                one, two = stream_run(dy[i, c], x[i, c], of_x, of_dy, dx[i, c])
+            else:
+                one, two = store_run(dy[i, c], x[i, c], of_x, of_dy, dx[i, c])
+            sum_of_products += one
+            sum_dy += two
+        return sum_of_products, sum_dy
+
+    def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
+        stand_alone()
+        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        terms, sums = borrowed(terms), borrowed(sums)
+        scale, high, rstd = terms[0], terms[1], terms[2]
+        factor, back = terms[4], present(scaled, terms[5])
+        channels, streamed = x.shape[1], is_streamed(dx, dx.shape[2])
+        for t in range(first, last):
+            p, c = t // channels, t % channels
+            start, stop = p * block, min((p + 1) * block, x.shape[0])
+            here = (scale[c], high[c], rstd[c]), (factor[c], part(back, c))
+            one, two = block_gradient(dy, x, start, stop, c, here, dx, streamed)
+            sums[0, p, c] = one
+            sums[1, p, c] = two
+        after_stores(streamed)
+
+    return twins(f"column_constant.along.{storage.name}", kernel)
 
 
 @inlined

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums
+from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_load
 from numnorm.backends.cpu.optional import joined
@@ -112,6 +112,7 @@ def make_moments_across(storage: Storage) -> Twins:
 
         return pair
 
+    cut, tile_of = make_tiles(storage)
     some_rows, all_rows = make_tile_sums(storage, make_pair)
     scratch, scratch_of_totals = make_scratch(real, 3 * TILE), make_scratch(np.float64, 2 * TILE)
 
@@ -145,13 +146,14 @@ def make_moments_across(storage: Storage) -> Twins:
     def kernel(x, block, means, m2s, first, last):
         stand_alone()
         x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
+        head, tiles = cut(x, x)
         room, room_of_totals = scratch(), scratch_of_totals()
         origin, sums = room[:TILE], (room[TILE : 2 * TILE], room[2 * TILE :])
         totals = room_of_totals[:TILE], room_of_totals[TILE:]
         for p in range(first, last):
             rows = x[p * block : (p + 1) * block]
-            for channel in range(0, x.shape[1], TILE):
-                width = min(TILE, x.shape[1] - channel)
+            for k in range(tiles):
+                channel, width = tile_of(k, x.shape[1], head)
                 mean, m2 = means[p][channel : channel + width], m2s[p][channel : channel + width]
                 tile_moments(rows, channel, width, origin, sums, totals, mean, m2)
 

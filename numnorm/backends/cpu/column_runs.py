@@ -182,39 +182,78 @@ def make_gradient_group(storage: Storage) -> Callable[..., Any]:
     return _make_group(storage, _gradient, _pair_of_rows)
 
 
-@functools.cache
-def make_gradient_sums(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``gradient_sums(dy, x, scale, high, rstd)`` along one channel.
+def _make_run_sums(storage: Storage, put: Callable[..., Any], put_first: Callable[..., Any]) -> Any:
+    """Return a compiled ``run_sums(dy, x, of_x, of_dy, dx)`` along one channel.
 
-    They are the sums of ``dy * (x * scale - high) * rstd`` and of dy, in float64.
+    They are the sums of ``dy * (x * scale - high) * rstd``, which are `of_x`, and of dy, in
+    float64. On the way ``put(dx, j, slope, rest, of_dy)`` does what it likes with lanes of dy.
     """
     real, widen, count = storage.working, storage.widen, 2 * storage.lanes
     load, load_some, zeros = make_load(count), make_load_some(count), make_zeros(real, count)
 
     @inlined
-    def stretch_sums(dy, x, start, stop, scale, high, rstd):
+    def stretch_sums(dy, x, start, stop, of_x, of_dy, dx):
+        scale, high, rstd = of_x
         one, two = zeros(), zeros()
         whole = stop - (stop - start) % count
         for j in range(start, whole, count):
             slope = widen(load(dy, j))
             one = one + slope * ((widen(load(x, j)) * scale - high) * rstd)
             two = two + slope
+            put(dx, j, slope, count, of_dy)
         rest = stop - whole
         if rest > 0:
             slope = widen(load_some(dy, whole, 0, rest))
             xhat = (widen(load_some(x, whole, 0, rest)) * scale - high) * rstd
             one = one + slope * some_of(xhat, 0, rest)
             two = two + slope
+            put_first(dx, whole, slope, rest, of_dy)
         return total(one), total(two)
 
     @inlined
-    def gradient_sums(dy, x, scale, high, rstd):
+    def run_sums(dy, x, of_x, of_dy, dx):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, STRETCH):
             stop = min(start + STRETCH, x.size)
-            one, two = stretch_sums(dy, x, start, stop, scale, high, rstd)
+            one, two = stretch_sums(dy, x, start, stop, of_x, of_dy, dx)
             sum_of_products += one
             sum_dy += two
         return sum_of_products, sum_dy
 
-    return gradient_sums
+    return run_sums
+
+
+@inlined
+def _put_nothing(dx: Any, j: int, slope: Any, rest: int, of_dy: Any) -> None:
+    pass
+
+
+@functools.cache
+def make_gradient_sums(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``gradient_sums(dy, x, (scale, high, rstd), None, None)`` of a channel."""
+    return _make_run_sums(storage, _put_nothing, _put_nothing)
+
+
+@functools.cache
+def make_constant_gradient(storage: Storage, *, streamed: bool) -> Callable[..., Any]:
+    """Return a compiled function for the same sums that stores ``dy * back * factor`` as dx.
+
+    It is ``constant_gradient(dy, x, (scale, high, rstd), (factor, back), dx)``, where what undoes
+    the scale may be None.
+    """
+    count = 2 * storage.lanes
+
+    def make_put(access):
+        _, term, write = access
+        real, narrow = storage.working, storage.narrow
+
+        @inlined
+        def put(dx, j, slope, rest, of_dy):
+            factor, back = of_dy
+            scaled = slope * term(back, j, rest, real(1))
+            write(dx, j, narrow(scaled * factor), rest)
+
+        return put
+
+    whole = make_put(whole_lanes(count, streamed=streamed))
+    return _make_run_sums(storage, whole, make_put(first_lanes(count)))

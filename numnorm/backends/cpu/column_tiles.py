@@ -13,10 +13,40 @@ from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.column_reading import GROUP, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, store
+from numnorm.backends.cpu.line_heads import begins_at_lines, common_head
 from numnorm.backends.cpu.storage import Storage
 
 # The most channels of a tile: a multiple of every number of lanes.
 TILE = 512
+
+
+# The narrowest rows, in bytes, whose tiles begin at cache lines: of narrower ones the few channels
+# before the first line take longer than is gained.
+_NARROWEST = 1 << 11
+
+
+@functools.cache
+def make_tiles(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return compiled ``(cut, tile_of)``, which cut rows of channels into tiles.
+
+    ``cut(dy, x)`` returns how many channels of both lie before a cache line, where all rows lie
+    alike, and how many tiles there are then; ``tile_of(k, channels, head)`` returns the first
+    channel and the number of channels of one. The head comes last, when its lines are in cache.
+    """
+    at_lines = begins_at_lines(storage)
+
+    @inlined
+    def cut(dy, x):
+        wide = x.shape[1] * x.itemsize >= _NARROWEST
+        head = common_head(dy, x, x.shape[1]) if at_lines and wide else 0
+        return head, (x.shape[1] - head + TILE - 1) // TILE + (1 if head > 0 else 0)
+
+    @inlined
+    def tile_of(k, channels, head):
+        start = head + k * TILE
+        return (start, min(TILE, channels - start)) if start < channels else (0, head)
+
+    return cut, tile_of
 
 
 @functools.cache
@@ -50,7 +80,7 @@ def _make_add_lanes(storage: Storage, pair: Callable[..., Any], rows: int) -> Ca
 
 
 def _make_add_rows(
-    storage: Storage, make_pair: Callable[..., Any], rows: int
+    storage: Storage, make_pair: Callable[..., Any], rows: int, finish: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
     count = storage.lanes
@@ -64,22 +94,32 @@ def _make_add_rows(
             add_all(arrays, i, channel + t, count, terms, t, sums)
         if whole < width:
             add_first(arrays, i, channel + whole, width - whole, terms, whole, sums)
+        for r in range(rows):
+            finish(arrays, i + r, channel, width, terms)
 
     return add_rows
 
 
-def make_tile_sums(storage: Storage, make_pair: Callable[..., Any]) -> Any:
+@inlined
+def _leave(arrays: Any, i: int, channel: int, width: int, terms: Any) -> None:
+    """Do nothing with a row whose elements have been added."""
+
+
+def make_tile_sums(
+    storage: Storage, make_pair: Callable[..., Any], finish: Callable[..., Any] = _leave
+) -> Any:
     """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
 
     ``make_pair(read)`` returns a compiled ``pair(arrays, i, j, rest, terms, t)``: what the i-th
     row of each array adds to the two sums, in lanes, from the elements ``read(row, j, rest)`` and
-    the lanes of the terms at `t`.
+    the lanes of the terms at `t`. A compiled ``finish(arrays, i, channel, width, terms)`` follows
+    for each row, while the tile's part of it is in the first-level cache.
 
     ``some_rows(arrays, start, stop, channel, width, terms, sums)`` adds up in the working type,
     and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
     """
-    add_group = _make_add_rows(storage, make_pair, GROUP)
-    add_row = _make_add_rows(storage, make_pair, 1)
+    add_group = _make_add_rows(storage, make_pair, GROUP, finish)
+    add_row = _make_add_rows(storage, make_pair, 1, finish)
 
     @inlined
     def some_rows(arrays, start, stop, channel, width, terms, sums):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import ColumnLayout, as_plain_array, check_float
+from numnorm.arguments import ColumnLayout, Shape, as_plain_array, check_float
 from numnorm.backends.contract import Detached
 from numnorm.backends.cpu.arrays import (
     Array,
@@ -19,6 +19,8 @@ from numnorm.backends.cpu.arrays import (
     result,
 )
 from numnorm.backends.cpu.column_backward_kernels import (
+    make_constant_across,
+    make_constant_along,
     make_dx_across,
     make_dx_along,
     make_sums_across,
@@ -33,11 +35,13 @@ from numnorm.backends.cpu.column_moments_kernels import (
 from numnorm.backends.cpu.column_reading import GROUP
 from numnorm.backends.cpu.column_terms_kernels import (
     make_centre_terms,
+    make_constant_terms,
     make_gradient_terms,
     make_output_terms,
+    make_parameter_gradients,
 )
 from numnorm.backends.cpu.jit import Twins
-from numnorm.backends.cpu.memory import empty_table
+from numnorm.backends.cpu.memory import empty_like, empty_table
 from numnorm.backends.cpu.parallel import is_small, row_parts, run
 from numnorm.backends.cpu.storage import Storage, storage_of
 from numnorm.backends.scalars import merge_moments
@@ -55,6 +59,7 @@ class _Family(NamedTuple):
     forward: Callable[..., Twins]
     sums: Callable[..., Twins]
     dx: Callable[..., Twins]
+    constant: Callable[..., Twins]
 
 
 # Without inner axes the loops run across the channels, with them along each channel.
@@ -63,17 +68,21 @@ _ACROSS = _Family(
     forward=functools.cache(make_forward_across),
     sums=functools.cache(make_sums_across),
     dx=functools.cache(make_dx_across),
+    constant=functools.cache(make_constant_across),
 )
 _ALONG = _Family(
     moments=functools.cache(make_moments_along),
     forward=functools.cache(make_forward_along),
     sums=functools.cache(make_sums_along),
     dx=functools.cache(make_dx_along),
+    constant=functools.cache(make_constant_along),
 )
 _fold = functools.cache(make_fold)
 _centre_terms = functools.cache(make_centre_terms)
 _output_terms = functools.cache(make_output_terms)
 _gradient_terms = functools.cache(make_gradient_terms)
+_constant_terms = functools.cache(make_constant_terms)
+_parameter_gradients = functools.cache(make_parameter_gradients)
 
 
 class _Plan(NamedTuple):
@@ -89,6 +98,10 @@ class _Plan(NamedTuple):
         How many pieces of work there are in the blocks that statistics are taken over.
     small : bool
         Whether neither threads nor the place of anything in memory are worth a thought.
+    shape : tuple of int
+        That of an array in kernels.
+    channels, working
+        The shape of what there is one of for each channel, and the dtype of gamma and beta.
     """
 
     storage: Storage
@@ -97,6 +110,9 @@ class _Plan(NamedTuple):
     parts: int
     block_parts: int
     small: bool
+    shape: Shape
+    channels: tuple[int]
+    working: np.dtype[Any]
 
     def run(self, kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None:
         """Run all parts of a kernel's work."""
@@ -105,25 +121,43 @@ class _Plan(NamedTuple):
         else:
             run(kernel, arguments, self.elements, parts)
 
-    def table(self, rows: int, layout: ColumnLayout) -> Array:
+    def source(self, x: Array) -> Array:
+        """Return an array as kernels take it."""
+        if x.dtype is self.storage.container and x.shape == self.shape and x.flags.carray:
+            return x  # nothing left to do
+        return as_kernel_array(x, self.storage, None, self.shape)
+
+    def target(self, source: Array, x: Array, out: Any, other: Array | None) -> Array:
+        """Return an array for a result of x and another one, as kernels take them.
+
+        What else a kernel reads it has read before it stores anything there.
+        """
+        if out is None:
+            return np.empty_like(source) if self.small else empty_like(source, (other,))
+        return output_like(source, x, "x", out, self.storage, None, (other,))
+
+    def table(self, rows: int) -> Array:
         """Return an uninitialized table of the channels' terms."""
         if self.small:
-            return np.empty((rows, layout.channels), self.storage.working_dtype)
-        return empty_table(rows, layout.channels, self.storage.working_dtype)
+            return np.empty((rows, self.channels[0]), self.working)
+        return empty_table(rows, self.channels[0], self.working)
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
     across = layout.inner == 1
-    elements = layout.per_channel * layout.channels
+    elements, storage = layout.per_channel * layout.channels, storage_of(dtype)
     pieces = 1 if across else layout.channels
     return _Plan(
-        storage_of(dtype),
+        storage,
         _ACROSS if across else _ALONG,
         elements,
         row_parts(layout.outer * pieces, elements, _GROUPS * GROUP if across else 1),
         layout.blocks * pieces,
         is_small(elements),
+        layout.kernel_shape,
+        (layout.channels,),
+        storage.working_dtype,
     )
 
 
@@ -139,8 +173,9 @@ def streamed_moments(
     plan = _plan(x.dtype, layout)
     if not plan.elements:
         return _moments_before(after, layout)
-    source = as_kernel_array(x, plan.storage, None, layout.kernel_shape)
-    means, m2s = np.empty((2, layout.blocks, layout.channels))
+    source = plan.source(x)
+    shape = (layout.blocks, layout.channels)
+    means, m2s = np.empty(shape), np.empty(shape)
     kernel = plan.family.moments(plan.storage)
     plan.run(kernel, (source, layout.block, means, m2s), plan.block_parts)
     if after is None and layout.blocks == 1:  # nothing to merge
@@ -185,46 +220,55 @@ def _given(name: str, moments: tuple[int, Any, Any]) -> tuple[int, Array, Array]
     return count, found[0], found[1]
 
 
-def _statistics(mean: Any, rstd: Any, layout: ColumnLayout) -> tuple[Array, Array]:
-    shape = (layout.channels,)
-    return (
-        as_statistic("mean", mean, shape, "the channels of x"),
-        as_statistic("rstd", rstd, shape, "the channels of x"),
-    )
+def _statistic(name: str, value: Any, plan: _Plan) -> Array:
+    """Return a statistic of each channel, checked, in float64."""
+    plain = type(value) is np.ndarray and value.dtype is _FLOAT64
+    if plain and value.shape == plan.channels and value.flags.carray:  # nothing left to ask
+        return value
+    return as_statistic(name, value, plan.channels, "the channels of x")
 
 
-def _parameter(name: str, value: Any, layout: ColumnLayout, storage: Storage) -> Array | None:
+def _parameter(name: str, value: Any, plan: _Plan) -> Array | None:
+    """Return gamma or beta, checked, in the working type."""
     if value is None:
         return None
-    shape = (layout.channels,)
-    return as_parameter(name, value, shape, "the channels of x", storage.working_dtype, shape)
+    shape, working = plan.channels, plan.working
+    plain = type(value) is np.ndarray and value.dtype is working and value.shape == shape
+    if plain and value.flags.carray:  # nothing left to ask
+        return value
+    return as_parameter(name, value, shape, "the channels of x", working, shape)
 
 
 def column_forward(
     x: Array,
-    mean: Any,
-    rstd: Any,
+    mean: Array,
+    m2: Array,
+    divisor: float,
+    eps: float,
     gamma: Any,
     beta: Any,
     layout: ColumnLayout,
     out: Any,
-) -> Array:
-    """Return x normalized by the given statistics of each channel."""
+) -> tuple[Array, Array]:
+    """Return x normalized by the given statistics of each channel, and rstd.
+
+    The variance is m2 over the divisor. Both statistics are in float32 or float64 and contiguous.
+    """
     plan = _plan(x.dtype, layout)
-    storage = plan.storage
-    source = as_kernel_array(x, storage, None, layout.kernel_shape)
-    statistics = _statistics(mean, rstd, layout)
-    weights = (
-        _parameter("gamma", gamma, layout, storage),
-        _parameter("beta", beta, layout, storage),
+    storage, parts = plan.storage, plan.parts
+    source = plan.source(x)
+    gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
+    target = plan.target(source, x, out, None)
+    rstd, terms = np.empty(plan.channels), plan.table(4)
+    scaled = _output_terms(storage).serial(
+        mean, m2, divisor, eps, gamma, beta, rstd, terms, 0, layout.channels
     )
-    target = output_like(source, x, "x", out, storage, None, (*statistics, *weights))
-    if plan.elements:
-        terms = plan.table(4, layout)
-        scaled = _output_terms(storage).serial(*statistics, *weights, terms, 0, layout.channels)
-        arguments = (source, terms, scaled or None, target, plan.parts)
-        plan.run(plan.family.forward(storage), arguments, plan.parts)
-    return result(target, x, out, None)
+    kernel = plan.family.forward(storage)
+    if plan.small:
+        kernel.serial(source, terms, scaled or None, target, parts, 0, parts)
+    else:
+        plan.run(kernel, (source, terms, scaled or None, target, parts), parts)
+    return target if source is x and out is None else result(target, x, out, None), rstd
 
 
 def column_backward(
@@ -239,52 +283,65 @@ def column_backward(
 ) -> tuple[Array, Array, Array]:
     """Return dx, dgamma, dbeta."""
     plan = _plan(x.dtype, layout)
-    storage, channels = plan.storage, layout.channels
-    source = as_kernel_array(x, storage, None, layout.kernel_shape)
-    slopes = as_kernel_array(like_input("dy", dy, x), storage, None, layout.kernel_shape)
-    statistics = _statistics(mean, rstd, layout)
-    weight = _parameter("gamma", gamma, layout, storage)
+    source = plan.source(x)
+    slopes = plan.source(like_input("dy", dy, x))
+    statistics = _statistic("mean", mean, plan), _statistic("rstd", rstd, plan)
+    weight = _parameter("gamma", gamma, plan)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
-    target = output_like(source, x, "x", out, storage, None, (slopes, *statistics, weight))
+    target = plan.target(source, x, out, slopes)
     # What the kernel of the terms can round to by itself.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
-    gradients = np.empty((2, channels), native)
-    if plan.elements:
-        terms = plan.table(8, layout)
-        scaled = _centre_terms(storage).serial(*statistics, terms, 0, channels)
-        sums = _sums(slopes, source, terms, layout, plan)
-        share = 1.0 / layout.per_channel
-        shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
-        flow = (weight, *sums, *shares, gradients, terms)
-        scaled |= _gradient_terms(storage).serial(*flow, 0, channels)
-        if detached.mean and detached.scale:
-            # The statistics are constants, and dx does not depend on x.
-            constant = _constant_terms(terms, layout, plan)
-            kernel, inputs = plan.family.forward(storage), [slopes, constant]
-        else:
-            kernel, inputs = plan.family.dx(storage), [slopes, source, terms]
-        plan.run(kernel, (*inputs, scaled or None, target, plan.parts), plan.parts)
-    else:
+    gradients = np.empty((2, layout.channels), native)
+    if not plan.elements:
         gradients[...] = 0
+    elif detached.mean and detached.scale:
+        _constant_gradient((slopes, source), (*statistics, weight), layout, plan, target, gradients)
+    else:
+        _gradient(
+            (slopes, source), (*statistics, weight), layout, plan, detached, target, gradients
+        )
     if native is not dtype:
         with np.errstate(over="ignore"):  # a sum may leave the range of float16
             gradients = gradients.astype(dtype)
-    return result(target, x, out, None), gradients[0], gradients[1]
+    dx = target if source is x and out is None else result(target, x, out, None)
+    return dx, gradients[0], gradients[1]
 
 
-def _constant_terms(terms: Array, layout: ColumnLayout, plan: _Plan) -> Array:
-    """Return the terms with which `channel_output` of dy is dx, for constant statistics."""
-    table = plan.table(4, layout)
-    table[0], table[1], table[2], table[3] = terms[7], 0, terms[4], 0
-    return table
+def _gradient(
+    arrays: tuple[Array, Array],
+    given: tuple[Array, Array, Array | None],
+    layout: ColumnLayout,
+    plan: _Plan,
+    detached: Detached,
+    target: Array,
+    gradients: Array,
+) -> None:
+    """Store dx of dy and x, given mean, rstd and gamma, and the gradients of the parameters."""
+    storage, channels, parts = plan.storage, layout.channels, plan.parts
+    mean, rstd, weight = given
+    terms, sums = plan.table(8), np.empty((2, layout.blocks, channels))
+    scaled = _centre_terms(storage).serial(mean, rstd, terms, 0, channels)
+    plan.run(plan.family.sums(storage), (*arrays, terms, layout.block, sums), plan.block_parts)
+    share = 1.0 / layout.per_channel
+    shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
+    scaled = _gradient_terms(storage).serial(
+        weight, sums, *shares, scaled, gradients, terms, 0, channels
+    )
+    plan.run(plan.family.dx(storage), (*arrays, terms, scaled or None, target, parts), parts)
 
 
-def _sums(
-    dy: Array, x: Array, terms: Array, layout: ColumnLayout, plan: _Plan
-) -> tuple[Array, Array]:
-    """Return the sums of ``dy * (x * scale - high) * rstd`` and of dy over each channel."""
-    sums = np.empty((2, layout.blocks, layout.channels))
-    kernel = plan.family.sums(plan.storage)
-    plan.run(kernel, (dy, x, terms, layout.block, sums[0], sums[1]), plan.block_parts)
-    whole = sums[:, 0] if layout.blocks == 1 else sums.sum(axis=1)
-    return whole[0], whole[1]
+def _constant_gradient(
+    arrays: tuple[Array, Array],
+    given: tuple[Array, Array, Array | None],
+    layout: ColumnLayout,
+    plan: _Plan,
+    target: Array,
+    gradients: Array,
+) -> None:
+    """Store the same where the statistics are constants: dx does not depend on x."""
+    storage, channels = plan.storage, layout.channels
+    terms, sums = plan.table(6), np.empty((2, layout.blocks, channels))
+    scaled = _constant_terms(storage).serial(*given, terms, 0, channels)
+    arguments = *arrays, terms, scaled or None, layout.block, sums, target
+    plan.run(plan.family.constant(storage), arguments, plan.block_parts)
+    _parameter_gradients(storage).serial(sums, terms, gradients, 0, channels)

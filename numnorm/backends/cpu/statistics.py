@@ -15,14 +15,12 @@ from numnorm.arguments import (
 )
 from numnorm.backends.cpu.arrays import Array, as_statistic
 from numnorm.backends.cpu.storage import storage_of
-from numnorm.backends.cpu.stored_statistics_kernels import (
-    make_moving_average,
-    make_reciprocal_deviations,
-)
+from numnorm.backends.cpu.stored_statistics_kernels import make_moving_averages
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_reciprocal_deviations = functools.cache(make_reciprocal_deviations)
-_moving_average = functools.cache(make_moving_average)
+_SHARED = "running_var must not share memory with running_mean, got such an array"
+
+_moving_averages = functools.cache(make_moving_averages)
 
 
 def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
@@ -31,15 +29,6 @@ def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
     with np.errstate(divide="ignore", over="ignore"):
         found = np.where(values == 0, 0.0, 1 / values)
     return found.reshape(layout.statistic_shape)
-
-
-def reciprocal_deviation(variance: Any, eps: float) -> Array:
-    """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
-    if variance.dtype is not _FLOAT64 or not variance.flags.carray:
-        variance = np.array(variance, np.float64, order="C")
-    rstd = np.empty(variance.shape)
-    _reciprocal_deviations().serial(variance, eps, rstd, 0, variance.size)
-    return rstd
 
 
 def saved(statistic: Array, x: Array) -> Array:
@@ -51,18 +40,32 @@ def running_statistics(
     mean: Any, variance: Any, x: Array, layout: ColumnLayout, update: bool
 ) -> tuple[Array, Array]:
     """Return the running statistics, checked: the caller's own arrays if they will be updated."""
+    shape = (layout.channels,)
+    if _is_usual(mean, shape) and _is_usual(variance, shape):
+        if update and share_memory(mean, variance):
+            raise ValueError(_SHARED)
+        return mean, variance
     given = {"running_mean": mean, "running_var": variance}
     if update:
         for name, array in given.items():
             check_updatable(name, array)
     for name, value in given.items():
-        if type(value) is not np.ndarray or value.dtype is not _FLOAT32:
-            given[name] = _float_array(name, value)
-        if given[name].shape != (layout.channels,):
-            check_shape(name, given[name].shape, (layout.channels,), "the channels of x")
-    if update and np.shares_memory(mean, variance):
-        raise ValueError("running_var must not share memory with running_mean, got such an array")
+        given[name] = _float_array(name, value)
+        if given[name].shape != shape:
+            check_shape(name, given[name].shape, shape, "the channels of x")
+        if not update and not _is_usual(given[name], shape):
+            given[name] = np.array(given[name], np.float64, order="C")
+    if update and share_memory(mean, variance):
+        raise ValueError(_SHARED)
     return given["running_mean"], given["running_var"]
+
+
+def _is_usual(value: Any, shape: tuple[int]) -> bool:
+    """Return whether kernels take an array as it is, and may write there."""
+    if type(value) is not np.ndarray or value.shape != shape:
+        return False
+    dtype = value.dtype
+    return (dtype is _FLOAT32 or dtype is _FLOAT64) and value.flags.carray
 
 
 def _float_array(name: str, value: Any) -> Array:
@@ -80,6 +83,8 @@ def step_statistics(name: str, value: Any, x: Array, update: bool) -> Array:
 
 def share_memory(one: Array, other: Array) -> bool:
     """Return whether two arrays share memory."""
+    if one is not other and one.flags.owndata and other.flags.owndata:
+        return False  # which NumPy would take a while to find out
     return np.shares_memory(one, other)
 
 
@@ -94,11 +99,12 @@ def check_updatable(name: str, array: Any) -> None:
         raise ValueError(f"{name} must be writable to be updated, got a read-only array")
 
 
-def update_running(running: Array, new: Array, share: float) -> None:
-    """Move running statistics towards those of a new batch by its share."""
-    if running.dtype in (_FLOAT32, _FLOAT64) and running.flags.carray and new.flags.carray:
-        _moving_average().serial(running, new, share, 0, running.size)
-        return
-    moved = running.astype(np.float64)
-    _moving_average().serial(moved, np.ascontiguousarray(new), share, 0, moved.size)
-    running[...] = moved
+def update_running(
+    running: tuple[Array, Array], mean: Array, m2: Array, divisor: float, share: float
+) -> None:
+    """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
+    moved = [a if _is_usual(a, mean.shape) else a.astype(np.float64) for a in running]
+    _moving_averages().serial(*moved, mean, m2, divisor, share, 0, mean.size)
+    for array, new in zip(running, moved, strict=True):
+        if new is not array:
+            array[...] = new

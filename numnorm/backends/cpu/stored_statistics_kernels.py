@@ -5,42 +5,48 @@ elements.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.jit import Twins, stand_alone, twins
+from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 
 # Below this a float64 number has lost digits of its squares.
 _SMALLEST_VARIANCE = 1e-290
 
 
-def make_reciprocal_deviations() -> Twins:
-    """Return a kernel ``(variance, eps, rstd)`` for 1 / sqrt(variance + eps) of each channel.
+@inlined
+def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -> None:
+    """Store 1 / sqrt(m2 / divisor + eps) of each channel.
 
     It is 0 for a division by 0, and NaN outside the range of float64.
     """
+    for c in range(rstd.size):
+        variance = np.float64(m2[c]) / divisor
+        total = variance + eps
+        lost = (variance > 0.0) & (total < _SMALLEST_VARIANCE)
+        outside = lost | (total < 0.0) | (total == np.inf)
+        reciprocal = 1.0 / math.sqrt(1.0 if outside | (total == 0.0) else total)
+        rstd[c] = 0.0 if total == 0.0 else (np.nan if outside else reciprocal)
 
-    def kernel(variance, eps, rstd, first, last):
+
+@inlined
+def _move(running: Any, new: Any, divisor: float, share: float) -> None:
+    for c in range(running.size):
+        running[c] = np.float64(running[c]) * (1.0 - share) + new[c] / divisor * share
+
+
+def make_moving_averages() -> Twins:
+    """Return a kernel that moves both running statistics towards those of a new batch.
+
+    It takes ``running_mean, running_var, mean, m2, divisor, share``, where m2 over the divisor is
+    the new variance.
+    """
+
+    def kernel(running_mean, running_var, mean, m2, divisor, share, first, last):
         stand_alone()
-        for c in range(first, last):
-            total = variance[c] + eps
-            lost = variance[c] > 0.0 and total < _SMALLEST_VARIANCE
-            if total == 0.0:
-                rstd[c] = 0.0
-            elif lost or total < 0.0 or total == np.inf:
-                rstd[c] = np.nan
-            else:
-                rstd[c] = 1.0 / math.sqrt(total)
+        _move(borrowed(running_mean), borrowed(mean), 1.0, share)
+        _move(borrowed(running_var), borrowed(m2), divisor, share)
 
-    return twins("stored_statistics.reciprocal_deviations", kernel)
-
-
-def make_moving_average() -> Twins:
-    """Return a kernel ``(running, new, share)`` that moves each number towards a new one."""
-
-    def kernel(running, new, share, first, last):
-        stand_alone()
-        for c in range(first, last):
-            running[c] = np.float64(running[c]) * (1.0 - share) + new[c] * share
-
-    return twins("stored_statistics.moving_average", kernel)
+    return twins("stored_statistics.moving_averages", kernel)

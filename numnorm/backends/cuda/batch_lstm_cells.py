@@ -34,7 +34,7 @@ from numnorm.backends.cuda.lstm_cells import SIZES
 from numnorm.backends.cuda.lstm_cells import weights as weights_of
 from numnorm.backends.cuda.lstm_gates import GATES
 from numnorm.backends.cuda.queues import Behind, on_device_of, queue
-from numnorm.backends.cuda.statistics import Statistic, float64_memory, update_running
+from numnorm.backends.cuda.statistics import Statistic, float64_memory, move_running
 
 _given_statistics = functools.cache(make_given_statistics)
 _forward_kernel = functools.cache(make_batch_lstm_forward)
@@ -202,7 +202,7 @@ def _update(
             rows = _rows(of_place, first, stop)
             memory = Behind(moments, offset)
             fresh = Statistic(rows.name, memory, x.owner, FLOAT64, shape, x.device, x)
-            update_running(rows, fresh, found.share)
+            move_running(rows, fresh, found.share)
 
 
 def _rows(array: DeviceArray, start: int, stop: int) -> DeviceArray:

@@ -38,6 +38,7 @@ from numnorm.backends.cuda.statistics import (
     float64_memory,
     given_statistic,
     in_float64,
+    reciprocal_deviation,
 )
 from numnorm.backends.cuda.target import Kernel
 
@@ -77,28 +78,34 @@ def _family(layout: ColumnLayout) -> _Family:
 def column_forward(
     x: DeviceArray,
     mean: Statistic,
-    rstd: Statistic,
+    m2: Statistic,
+    divisor: float,
+    eps: float,
     gamma: Any,
     beta: Any,
     layout: ColumnLayout,
     out: Any,
-) -> Any:
-    """Return x normalized by the given statistics of each channel."""
+) -> tuple[Any, Statistic]:
+    """Return x normalized by the given statistics of each channel, and rstd.
+
+    The variance is m2 over the divisor.
+    """
+    found = reciprocal_deviation(m2 / divisor, eps)
     with on_device_of(x):
         scale = _parameter("gamma", gamma, layout, x)
         shift = _parameter("beta", beta, layout, x)
         source = x.owner.contiguous(x.array)
-        inputs = source, *(_memory(array) for array in (mean, rstd, scale, shift))
+        inputs = source, *(_memory(array) for array in (mean, found, scale, shift))
         output = output_like(x, None, out, inputs)
         if layout.per_channel and layout.channels:
-            mean, rstd = _alike(mean, rstd)
+            mean, rstd = _alike(mean, found)
             terms = _terms(OUTPUT_TERMS, x, layout)
             weights = Weights(_element(scale), _element(shift))
             kernel = _output_terms(x.element, mean.element, weights)
             arrays = mean.array, rstd.array, _memory(scale), _memory(shift), terms
             queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
             _queue_output(x, layout, source, terms, output.target)
-        return result(output, x, None)
+        return result(output, x, None), found
 
 
 def column_backward(

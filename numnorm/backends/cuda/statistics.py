@@ -182,8 +182,20 @@ def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
     return overlap(one.owner, one.array, other.array)
 
 
-def update_running(running: DeviceArray, new: Statistic, share: float) -> None:
-    """Move running statistics towards those of a new batch by its share."""
+def update_running(
+    running: tuple[DeviceArray, DeviceArray],
+    mean: Statistic,
+    m2: Statistic,
+    divisor: float,
+    share: float,
+) -> None:
+    """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
+    move_running(running[0], mean, share)
+    move_running(running[1], m2 / divisor, share)
+
+
+def move_running(running: DeviceArray, new: Statistic, share: float) -> None:
+    """Move running statistics towards new ones by their share."""
     owner = running.owner
     with on_device_of(running):
         moved = owner.contiguous(running.array)
