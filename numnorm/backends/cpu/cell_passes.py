@@ -19,6 +19,8 @@ from numnorm.memory_pool import WORKING_MEMORY
 LEAST_ROWS = 4
 # The sums for the parameters are taken for so many groups of rows at most.
 _MOST_GROUPS = 64
+# Three groups of LEAST_ROWS would be two for one of two threads; six of these are three for both.
+_ROWS_OF_SIX = 2
 
 
 class Weights(NamedTuple):
@@ -113,6 +115,8 @@ class Groups(NamedTuple):
 def groups_of(batch: int, numbers: int, storage: Storage) -> Groups:
     """Return the sums of a batch, all 0."""
     size = max(LEAST_ROWS, -(-batch // _MOST_GROUPS))
+    if -(-batch // size) == 3:
+        size = _ROWS_OF_SIX
     totals = np.zeros((-(-batch // size), numbers))
     return Groups(totals.astype(storage.working_dtype), totals, size)
 
@@ -135,7 +139,8 @@ def run_back(
 
     It leaves the gradients of a stretch's products with x and with the state in the `slopes`.
     """
-    most = groups.sums.shape[0]
+    number, _ = groups.sums.shape
+    most = min(number, number * groups.size // LEAST_ROWS)
     for stretch in gradients.stretches:
         here = *gradients.steps, stretch.begin, stretch.end, *arguments
         run_steps(kernel, here, stretch.rows, gradients.weight_h.shape[1], most)

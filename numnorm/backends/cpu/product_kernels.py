@@ -63,13 +63,14 @@ def make_pack_transposed(storage: Storage) -> Twins:
 
 def make_rows_product(storage: Storage) -> Twins:
     """Return a kernel of ``a (rows, depth), b, c (rows, width), parts``: c = a b, with b packed."""
-    lanes = storage.lanes
+    lanes, most = storage.lanes, tiling().rows[0]
     product = make_product(lanes, onto=False)
 
     def kernel(a, b, c, parts, first, last):
         stand_alone()
-        depth, width = a.shape[1], c.shape[1]
-        start, stop = first * a.shape[0] // parts, last * a.shape[0] // parts
+        depth, width, blocks = a.shape[1], c.shape[1], -(-a.shape[0] // most)
+        start = first * blocks // parts * most
+        stop = min(last * blocks // parts * most, a.shape[0])
         a, b, c = borrowed(a.reshape(-1)), borrowed(b), borrowed(c.reshape(-1))
         for i in range(start, stop, _ROWS):
             product(

@@ -32,10 +32,20 @@ class Tiling(NamedTuple):
 
     A tile of fewer rows reads the panels as often, from wherever they are: with one of 8, eight
     rows by 400 x 1600 are at 220 GFLOP/s, with two of 4 at 180.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Those of the tiles of several panels, the most first.
+    panels : int
+        How many panels these have.
+    rows_of_one : tuple of int
+        The rows of tiles of one panel, for what is left of the columns.
     """
 
     rows: tuple[int, ...]
     panels: int
+    rows_of_one: tuple[int, ...]
 
 
 @functools.cache
@@ -43,7 +53,9 @@ def tiling() -> Tiling:
     """Return the tiles for this processor."""
     named = config.CPU_FEATURES or ""
     wide = "+avx512f" in named if named else binding.get_host_cpu_features().get("avx512f", False)
-    return Tiling((12, 8, 4, 1), 2) if wide else Tiling((6, 4, 2, 1), 1)
+    if wide:
+        return Tiling((12, 8, 6, 4, 3, 2, 1), 2, (12, 4, 1))
+    return Tiling((6, 4, 2, 1), 1, (6, 2, 1))
 
 
 @functools.cache
@@ -55,10 +67,9 @@ def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
     or adds it there if `onto` is true. The arrays are flat; the panels of b lie `panel` elements
     apart, and the first begins at `b_at`.
     """
-    together = tiling().panels
-    several = _make_columns(together, lanes, onto=onto, partial=False)
-    one = _make_columns(1, lanes, onto=onto, partial=False)
-    part = _make_columns(1, lanes, onto=onto, partial=True)
+    sizes, together = tiling(), tiling().panels
+    several = _make_columns(sizes.rows, together, lanes, onto=onto, partial=False)
+    one = _make_columns(sizes.rows_of_one, 1, lanes, onto=onto, partial=True)
 
     @inlined
     def product(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
@@ -67,22 +78,19 @@ def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
         for p in range(0, grouped, together):
             here = b_at + p * panel
             several(a, at, row, step, rows, b, here, panel, depth, c, c_at + p * lanes, c_row, 0)
-        for p in range(grouped, whole):
-            here = b_at + p * panel
-            one(a, at, row, step, rows, b, here, panel, depth, c, c_at + p * lanes, c_row, 0)
-        rest = width - whole * lanes
-        if rest > 0:
-            here, there = b_at + whole * panel, c_at + whole * lanes
-            part(a, at, row, step, rows, b, here, panel, depth, c, there, c_row, rest)
+        for p in range(grouped, -(-width // lanes)):
+            here, there, rest = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
+            one(a, at, row, step, rows, b, here, panel, depth, c, there, c_row, rest)
 
     return product
 
 
-def _make_columns(panels: int, lanes: int, *, onto: bool, partial: bool) -> Callable[..., Any]:
-    """Return a compiled function for some panels and any number of rows."""
-    *larger, least = tiling().rows
-    columns = _make_tiles(least, panels, lanes, None, onto=onto, partial=partial)
-    for rows in reversed(larger):
+def _make_columns(
+    sizes: tuple[int, ...], panels: int, lanes: int, *, onto: bool, partial: bool
+) -> Callable[..., Any]:
+    """Return a compiled function of some panels that takes all rows in tiles of these sizes."""
+    columns: Any = None
+    for rows in reversed(sizes):
         columns = _make_tiles(rows, panels, lanes, columns, onto=onto, partial=partial)
     return columns
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.jit import Twins
-from numnorm.backends.cpu.parallel import run
+from numnorm.backends.cpu.parallel import run, threads
 from numnorm.backends.cpu.product_kernels import (
     make_columns_product,
     make_pack,
@@ -27,6 +27,12 @@ def _kernel(make: Any, storage: Storage) -> Twins:
     return made
 
 
+def _parts(size: int) -> int:
+    """Return into how many parts so many rows or columns are cut, as many for every thread."""
+    parts, each = max(1, min(64, size // _LEAST_ROWS)), threads()
+    return parts if parts < each else parts // each * each
+
+
 def packed_shape(depth: int, width: int, storage: Storage) -> tuple[int]:
     """Return the shape of a packed matrix of this shape."""
     return (-(-width // storage.lanes) * storage.lanes * depth,)
@@ -39,7 +45,7 @@ def packed(matrix: Array, panels: Array, storage: Storage) -> Array:
         make, source = make_pack, matrix
     else:
         make, source = make_pack_transposed, matrix.T
-    parts = max(1, min(64, max(depth, width) // _LEAST_ROWS))
+    parts = _parts(max(depth, width))
     run(_kernel(make, storage), (source, panels, parts), matrix.size, parts)
     return panels
 
@@ -47,7 +53,7 @@ def packed(matrix: Array, panels: Array, storage: Storage) -> Array:
 def product(a: Array, b: Array, result: Array, storage: Storage) -> Array:
     """Return ``a @ b``, for a packed b, in an array for it."""
     width = result.shape[1]
-    parts = max(1, min(64, a.shape[0] // _LEAST_ROWS))
+    parts = _parts(a.shape[0])
     run(_kernel(make_rows_product, storage), (a, b, result, parts), a.size * width // 64, parts)
     return result
 
@@ -60,7 +66,7 @@ def transposed_product(a: Array, b: Array, width: int, storage: Storage) -> Arra
 
 def add_transposed_product(a: Array, b: Array, result: Array, storage: Storage) -> Array:
     """Return `result` with ``a.T @ b`` added to it, for a packed b."""
-    parts = max(1, min(64, a.shape[1] // _LEAST_ROWS))
+    parts = _parts(a.shape[1])
     work = a.size * result.shape[1] // 64
     run(_kernel(make_columns_product, storage), (a, b, result, parts), work, parts)
     return result

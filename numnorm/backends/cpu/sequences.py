@@ -79,5 +79,7 @@ def parameter_gradient(name: str, gradient: Any, parameter: Any, x: Array) -> Ar
     """Return a gradient in the shape and dtype of its parameter; float64 for integers."""
     like = np.asarray(parameter)
     dtype = np.dtype(np.float64) if like.dtype.kind in "biu" else like.dtype
-    result: Array = np.asarray(gradient).reshape(like.shape).astype(dtype)
+    # A sum may be that of several parameters; a matrix of weights has its gradient for itself.
+    found = np.asarray(gradient).reshape(like.shape)
+    result: Array = found.astype(dtype, copy=found.ndim < 2)
     return result
