@@ -64,23 +64,29 @@ def test_rows_of_other_sizes_of_elements(dtype):
         assert same_bytes(found, expected), offset
 
 
-def test_groups_give_the_same_bytes_from_any_address():
+# Channels of a part of a line, and of whole lines: of these a row is asked for while it is read.
+@pytest.mark.parametrize("inner, groups", [((16, 7), 2), ((16, 128), 1)])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_groups_give_the_same_bytes_from_any_address(inner, groups, weighted):
     rng = np.random.default_rng(2)
-    x, dy = rng.normal(3, 2, (2, 3, 6, 16, 7)).astype(np.float32)
-    gamma = rng.normal(1, 0.1, 6).astype(np.float32)
-    expected = results(placed(dy, 0), placed(x, 0), gamma, *calls("group_norm"), groups=2)
+    x, dy = rng.normal(3, 2, (2, 3, 6, *inner)).astype(np.float32)
+    gamma = rng.normal(1, 0.1, 6).astype(np.float32) if weighted else None
+    expected = results(placed(dy, 0), placed(x, 0), gamma, *calls("group_norm"), groups=groups)
     for offset in OFFSETS:
         found = results(
-            placed(dy, offset), placed(x, offset), gamma, *calls("group_norm"), groups=2
+            placed(dy, offset), placed(x, offset), gamma, *calls("group_norm"), groups=groups
         )
         assert same_bytes(found, expected), offset
 
 
-def test_a_row_alone_gives_the_bytes_that_it_gives_among_others():
+# Rows that go four at a time, but for the last, in tiles, and those that go one by one.
+@pytest.mark.parametrize("width", [48, 100, 1000])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_row_alone_gives_the_bytes_that_it_gives_among_others(width, weighted):
     # Alone, most rows lie otherwise in their lines than in the array.
     rng = np.random.default_rng(3)
-    x, dy = rng.normal(3, 2, (2, 5, 1000)).astype(np.float32)
-    gamma = rng.normal(1, 0.1, 1000).astype(np.float32)
+    x, dy = rng.normal(3, 2, (2, 5, width)).astype(np.float32)
+    gamma = rng.normal(1, 0.1, width).astype(np.float32) if weighted else None
     y, dx, *_ = results(dy, x, gamma, *calls("layer_norm"))
     for i in range(5):
         for offset in (0, 20):

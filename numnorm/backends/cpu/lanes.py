@@ -101,6 +101,32 @@ _arithmetic(operator.mul, "fmul")
 _arithmetic(operator.truediv, "fdiv")
 
 
+def _plain_multiply_add(a: Any, b: Any, c: Any) -> Any:
+    """Return ``a * b + c``."""
+    return a * b + c
+
+
+@compiled_as(_plain_multiply_add)
+def multiply_add(typing_context, a, b, c):
+    """Return ``a * b + c`` of lanes, rounded once wherever the processor can.
+
+    Of a product and a sum that are written as such the compiler makes one instruction or two as it
+    likes: two where the product is used once more.
+    """
+
+    def generate(context, builder, signature, arguments):
+        kind = arguments[0].type
+        suffix = {"float": "f32", "double": "f64"}[str(kind.element)]
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(kind, [kind] * 3),
+            f"llvm.fmuladd.v{kind.count}{suffix}",
+        )
+        return builder.call(function, arguments)
+
+    return a(a, b, c), generate
+
+
 def _plain_total(lanes: Any) -> Any:
     """Return the sum of all lanes: of both halves lane by lane, and so on."""
     while lanes.size > 1:

@@ -15,6 +15,7 @@ from numnorm.backends.cpu.lanes import (
     make_load,
     make_load_some,
     make_zeros,
+    multiply_add,
     prefetch,
     some_of,
     store,
@@ -160,7 +161,8 @@ def _make_summing(formula: Formula, storage: Storage, count: int) -> tuple[Any, 
 
     @inlined
     def added(sums, g, slope, xhat):
-        return sums[0] + g, sums[1] + g * xhat, sums[2] + slope * xhat, sums[3] + slope
+        of_g_xhat = multiply_add(g, xhat, sums[1])
+        return sums[0] + g, of_g_xhat, multiply_add(slope, xhat, sums[2]), sums[3] + slope
 
     @inlined
     def sum_all(sums, dy, x, statistics, weights, targets, j):
@@ -239,13 +241,13 @@ def make_gradient_lanes_of_four(
             a, b = widen(load(dy[i], j)), widen(load(dy[i + 1], j))
             c, d = widen(load(dy[i + 2], j)), widen(load(dy[i + 3], j))
             g, a_xhat = entering(a, load(x[i], j), found[0], weight, bias)
-            a_g, a_x = a_g + g, a_x + g * a_xhat
+            a_g, a_x = a_g + g, multiply_add(g, a_xhat, a_x)
             g, b_xhat = entering(b, load(x[i + 1], j), found[1], weight, bias)
-            b_g, b_x = b_g + g, b_x + g * b_xhat
+            b_g, b_x = b_g + g, multiply_add(g, b_xhat, b_x)
             g, c_xhat = entering(c, load(x[i + 2], j), found[2], weight, bias)
-            c_g, c_x = c_g + g, c_x + g * c_xhat
+            c_g, c_x = c_g + g, multiply_add(g, c_xhat, c_x)
             g, d_xhat = entering(d, load(x[i + 3], j), found[3], weight, bias)
-            d_g, d_x = d_g + g, d_x + g * d_xhat
+            d_g, d_x = d_g + g, multiply_add(g, d_xhat, d_x)
             add_in_turn(targets[0], j, a * a_xhat, b * b_xhat, c * c_xhat, d * d_xhat)
             add_in_turn(targets[1], j, a, b, c, d)
         return (a_g, a_x), (b_g, b_x), (c_g, c_x), (d_g, d_x)
