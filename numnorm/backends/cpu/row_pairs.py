@@ -98,7 +98,9 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         variance = m2 * (np.float64(1) / count)
         spread = variance + eps + eps_on_deviation * eps_on_deviation
         fine = poor <= m2 and smallest < spread < np.inf
-        return fine, (real(1), high, low, _inverse_deviation(variance, eps, eps_on_deviation))
+        # Squares that vanish may leave a little less than nothing, which has no root.
+        rstd = _inverse_deviation(variance if fine else 0.0, eps, eps_on_deviation)
+        return fine, (real(1), high, low, rstd)
 
     return statistics
 
