@@ -83,7 +83,11 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     def of_centred(sums, share):
         high, first, second = sums[0], np.float64(total(sums[1])), np.float64(total(sums[2]))
         low = first * share
-        return high, real(low), first * low, second - first * low
+        m2 = second - first * low
+        # Squares that vanish may leave a little less than nothing; max() would turn a NaN into 0.
+        if m2 < 0.0:
+            m2 = 0.0
+        return high, real(low), first * low, m2
 
     @inlined
     def of_uncentred(sums, share):
@@ -98,9 +102,7 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         variance = m2 * (np.float64(1) / count)
         spread = variance + eps + eps_on_deviation * eps_on_deviation
         fine = poor <= m2 and smallest < spread < np.inf
-        # Squares that vanish may leave a little less than nothing, which has no root.
-        rstd = _inverse_deviation(variance if fine else 0.0, eps, eps_on_deviation)
-        return fine, (real(1), high, low, rstd)
+        return fine, (real(1), high, low, _inverse_deviation(variance, eps, eps_on_deviation))
 
     return statistics
 
