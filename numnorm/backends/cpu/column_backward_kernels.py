@@ -141,12 +141,14 @@ def make_constant_across(storage: Storage) -> Twins:
         _make_block_sums(storage, copied, _make_constant_row(storage, streamed=streamed))
         for streamed in (False, True)
     )
+    cut, _ = make_tiles(storage)
 
     def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
         stand_alone()
         arrays, terms = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(terms)
         of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
-        streamed = is_streamed(arrays[2], dx.shape[1])
+        head, _ = cut(arrays[0], arrays[1])
+        streamed = is_streamed(arrays[2], dx.shape[1], head)
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
             if streamed:

@@ -19,9 +19,13 @@ _LARGE = 12 << 20
 
 
 @inlined
-def is_streamed(y: Any, run: int) -> bool:
-    """Return whether a result, in runs of so many elements, is streamed: each must be lines."""
-    in_lines = run * y.itemsize % LINE == 0 and address(y) % LINE == 0
+def is_streamed(y: Any, run: int, head: int = 0) -> bool:
+    """Return whether a result, in runs of so many elements, is streamed.
+
+    Each must be lines, the first of which begins after the `head` elements that are stored apart.
+    """
+    first = address(y) + head * y.itemsize
+    in_lines = run * y.itemsize % LINE == 0 and first % LINE == 0
     return in_lines and y.size * y.itemsize >= _LARGE
 
 
