@@ -9,15 +9,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import (
-    make_load,
-    make_load_some,
-    prefetch,
-    store,
-    store_some,
-    stream,
-)
+from numnorm.backends.cpu.lanes import make_load, prefetch, store, stream
 from numnorm.backends.cpu.optional_lanes import make_elements, make_some_elements
+from numnorm.backends.cpu.some_lanes import make_load_some, store_some
 from numnorm.backends.cpu.storage import Storage
 
 # How many rows are taken at once.

@@ -12,8 +12,9 @@ import numpy as np
 
 from numnorm.backends.cpu.column_reading import GROUP, Access, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, some_of, total
+from numnorm.backends.cpu.lanes import make_load, make_zeros, total
 from numnorm.backends.cpu.row_statistics import STRETCH
+from numnorm.backends.cpu.some_lanes import make_load_some, some_of
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import channel_gradient, channel_output
 

@@ -12,8 +12,9 @@ from typing import Any
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.column_reading import GROUP, first_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, store
+from numnorm.backends.cpu.lanes import make_load, make_zeros, store
 from numnorm.backends.cpu.line_heads import begins_at_lines, common_head
+from numnorm.backends.cpu.some_lanes import make_load_some
 from numnorm.backends.cpu.storage import Storage
 
 # The most channels of a tile: a multiple of every number of lanes.

@@ -21,7 +21,7 @@ from numba.core.typing import signature as typed
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-_INDEX = ir.IntType(32)
+INDEX = ir.IntType(32)
 # NaN and infinity still propagate. A product and a sum may become one instruction.
 FLAGS = ("contract", "nsz")
 
@@ -52,7 +52,7 @@ def constant(kind: Any, value: Any) -> Any:
 def numbered(numbers: Any) -> Any:
     """Return lanes of these constants."""
     numbers = list(numbers)
-    return ir.Constant(ir.VectorType(_INDEX, len(numbers)), numbers)
+    return ir.Constant(ir.VectorType(INDEX, len(numbers)), numbers)
 
 
 def _nothing(kind: Any) -> Any:
@@ -62,7 +62,7 @@ def _nothing(kind: Any) -> Any:
 def spread(builder: Any, value: Any, count: int) -> Any:
     """Return lanes that are all the same value."""
     nothing = _nothing(ir.VectorType(value.type, count))
-    first = builder.insert_element(nothing, value, _INDEX(0))
+    first = builder.insert_element(nothing, value, INDEX(0))
     return builder.shuffle_vector(first, nothing, numbered([0] * count))
 
 
@@ -146,34 +146,9 @@ def total(typing_context, lanes):
             lower = builder.shuffle_vector(value, nothing, numbered(range(half)))
             upper = builder.shuffle_vector(value, nothing, numbered(range(half, 2 * half)))
             value = builder.fadd(lower, upper)
-        return builder.extract_element(value, _INDEX(0))
+        return builder.extract_element(value, INDEX(0))
 
     return lanes.element(lanes), generate
-
-
-def _plain_some_of(lanes: Any, low: int, high: int) -> Any:
-    """Return the lanes from `low` to `high`, and 0 in the others."""
-    lane = np.arange(lanes.size)
-    return np.where((low <= lane) & (lane < high), lanes, lanes.dtype.type(0))
-
-
-@compiled_as(_plain_some_of)
-def some_of(typing_context, lanes, low, high):
-    """Return the lanes from `low` to `high`, and 0 in the others."""
-
-    def generate(context, builder, signature, arguments):
-        value = arguments[0]
-        chosen = _chosen(builder, arguments[1:], lanes.count)
-        return builder.select(chosen, value, ir.Constant(value.type, None))
-
-    return lanes(lanes, types.intp, types.intp), generate
-
-
-def _chosen(builder: Any, bounds: Any, lanes: int) -> Any:
-    """Return which lanes lie between two bounds."""
-    low, high = (spread(builder, builder.trunc(bound, _INDEX), lanes) for bound in bounds)
-    lane = numbered(range(lanes))
-    return builder.and_(builder.icmp_signed("<=", low, lane), builder.icmp_signed("<", lane, high))
 
 
 # Memory
@@ -188,41 +163,16 @@ def place_of(context: Any, builder: Any, kind: Any, arguments: Any, count: int) 
 
 def load_from(builder: Any, place: Any) -> Any:
     """Return the lanes at a place."""
-    return builder.load(place, align=_alignment(place.type.pointee))
-
-
-def load_some_from(builder: Any, place: Any, bounds: Any) -> Any:
-    """Return the lanes at a place that lie between two bounds, and 0 in the others."""
-    kind = place.type.pointee
-    chosen, rest = _chosen(builder, bounds, kind.count), ir.Constant(kind, None)
-    return _masked(builder, "load", kind, [place, _INDEX(_alignment(kind)), chosen, rest])
+    return builder.load(place, align=alignment(place.type.pointee))
 
 
 def store_at(builder: Any, place: Any, lanes: Any) -> None:
     """Store lanes at a place."""
-    builder.store(lanes, place, align=_alignment(place.type.pointee))
+    builder.store(lanes, place, align=alignment(place.type.pointee))
 
 
-def store_some_at(builder: Any, place: Any, lanes: Any, bounds: Any) -> None:
-    """Store the lanes between two bounds at a place."""
-    kind = place.type.pointee
-    arguments = [lanes, place, _INDEX(_alignment(kind)), _chosen(builder, bounds, kind.count)]
-    _masked(builder, "store", ir.VoidType(), arguments)
-
-
-def _masked(builder: Any, name: str, result: Any, arguments: Any) -> Any:
-    kinds = [argument.type for argument in arguments]
-    vector = result if isinstance(result, ir.VectorType) else arguments[0].type
-    suffix = {"float": "f32", "double": "f64", "i16": "i16"}[str(vector.element)]
-    function = cgutils.get_or_insert_function(
-        builder.module,
-        ir.FunctionType(result, kinds),
-        f"llvm.masked.{name}.v{vector.count}{suffix}.p0",
-    )
-    return builder.call(function, arguments)
-
-
-def _alignment(kind: Any) -> int:
+def alignment(kind: Any) -> int:
+    """Return how many bytes an element of lanes takes."""
     return {"float": 4, "double": 8, "i16": 2}[str(kind.element)]
 
 
@@ -240,27 +190,6 @@ def make_load(count: int) -> Callable[..., Any]:
             return load_from(builder, place)
 
         return Lanes(array.dtype, count)(array, types.intp), generate
-
-    return operation
-
-
-@functools.cache
-def make_load_some(count: int) -> Callable[..., Any]:
-    """Return a compiled ``load_some(array, index, low, high)``: the other lanes are 0."""
-
-    def plain(array, index, low, high):
-        lanes = np.zeros(count, array.dtype)
-        here = slice(index + low, index + min(high, count))
-        lanes[low : low + array[here].size] = array[here]
-        return lanes
-
-    @compiled_as(plain)
-    def operation(typing_context, array, index, low, high):
-        def generate(context, builder, signature, arguments):
-            place = place_of(context, builder, signature.args[0], arguments, count)
-            return load_some_from(builder, place, arguments[2:])
-
-        return Lanes(array.dtype, count)(array, *[types.intp] * 3), generate
 
     return operation
 
@@ -291,9 +220,9 @@ def stream(typing_context, array, index, lanes):
 
     def generate(context, builder, signature, arguments):
         place = place_of(context, builder, signature.args[0], arguments, lanes.count)
-        size = lanes.count * _alignment(place.type.pointee)
+        size = lanes.count * alignment(place.type.pointee)
         told = builder.store(arguments[2], place, align=min(size, 64))
-        told.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_INDEX, 1)]))
+        told.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), generate
@@ -314,27 +243,10 @@ def fence(typing_context):
     return types.void(), generate
 
 
-def _plain_store_some(array: Any, index: int, lanes: Any, low: int, high: int) -> None:
-    """Store the lanes from `low` to `high`."""
-    array[index + low : index + min(high, lanes.size)] = lanes[low:high]
-
-
-@compiled_as(_plain_store_some)
-def store_some(typing_context, array, index, lanes, low, high):
-    """Store the lanes from `low` to `high`."""
-
-    def generate(context, builder, signature, arguments):
-        place = place_of(context, builder, signature.args[0], arguments, lanes.count)
-        store_some_at(builder, place, arguments[2], arguments[3:])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, lanes, types.intp, types.intp), generate
-
-
 def ask_for(builder: Any, place: Any, level: int = 3) -> None:
     """Ask for what lies at a place, in the first-level cache (3) or the second (2)."""
     address = builder.bitcast(place, ir.IntType(8).as_pointer())
-    flags = [_INDEX(0), _INDEX(level), _INDEX(1)]  # to read, and data
+    flags = [INDEX(0), INDEX(level), INDEX(1)]  # to read, and data
     kinds = [argument.type for argument in (address, *flags)]
     function = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), kinds), "llvm.prefetch.p0"
@@ -403,7 +315,7 @@ def make_totals(count: int) -> Callable[..., Any]:
             start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
             kind = context.get_value_type(lanes)
             start = builder.bitcast(start, kind.as_pointer())
-            rows = [load_from(builder, builder.gep(start, [_INDEX(i)])) for i in range(count)]
+            rows = [load_from(builder, builder.gep(start, [INDEX(i)])) for i in range(count)]
             return _sums_across(builder, rows)
 
         return lanes(array), generate

@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from numnorm.backends.cpu.lanes import (
-    Lanes,
-    compiled_as,
-    load_from,
-    load_some_from,
-    make_load,
-    make_load_some,
-    place_of,
-    store_at,
-    store_some_at,
-)
+from numnorm.backends.cpu.lanes import Lanes, compiled_as, load_from, make_load, place_of, store_at
+from numnorm.backends.cpu.some_lanes import load_some_from, make_load_some, store_some_at
 
 
 def _result_of(values: Any, default: Any, count: int) -> Any:

@@ -5,8 +5,9 @@ import math
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lane_blocks import make_transpose
-from numnorm.backends.cpu.lanes import make_load, make_load_some, prefetch, store
+from numnorm.backends.cpu.lanes import make_load, prefetch, store
 from numnorm.backends.cpu.product_tiles import make_product, tiling
+from numnorm.backends.cpu.some_lanes import make_load_some
 from numnorm.backends.cpu.storage import Storage
 
 # Of so many rows, a tile's columns stay in the first-level cache.

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import binding, ir
-from numba.core import cgutils, config, types
+from llvmlite import ir
+from numba.core import cgutils, types
 
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import (
@@ -20,11 +20,11 @@ from numnorm.backends.cpu.lanes import (
     compiled_as,
     constant,
     load_from,
-    load_some_from,
     spread,
     store_at,
-    store_some_at,
 )
+from numnorm.backends.cpu.processor import has_avx512
+from numnorm.backends.cpu.some_lanes import load_some_from, store_some_at
 
 
 class Tiling(NamedTuple):
@@ -51,9 +51,7 @@ class Tiling(NamedTuple):
 @functools.cache
 def tiling() -> Tiling:
     """Return the tiles for this processor."""
-    named = config.CPU_FEATURES or ""
-    wide = "+avx512f" in named if named else binding.get_host_cpu_features().get("avx512f", False)
-    if wide:
+    if has_avx512():
         return Tiling((12, 8, 6, 4, 3, 2, 1), 2, (12, 4, 1))
     return Tiling((6, 4, 2, 1), 1, (6, 2, 1))
 

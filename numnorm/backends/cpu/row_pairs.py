@@ -14,11 +14,12 @@ import numpy as np
 
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, some_of, total
+from numnorm.backends.cpu.lanes import make_load, make_zeros, total
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.row_statistics import STRETCH, make_guess
 from numnorm.backends.cpu.runs import make_apply_pair
 from numnorm.backends.cpu.saved_statistics import save
+from numnorm.backends.cpu.some_lanes import make_load_some, some_of
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import inverse_deviation
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_load_some, make_zeros, some_of, total
+from numnorm.backends.cpu.lanes import make_load, make_zeros, total
+from numnorm.backends.cpu.some_lanes import make_load_some, some_of
 from numnorm.backends.cpu.storage import Storage
 
 # Sums of this many elements are taken in the working type, and added up in float64: long enough

@@ -11,15 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import (
-    make_load,
-    make_load_some,
-    make_totals,
-    make_zeros,
-    some_of,
-    store,
-)
+from numnorm.backends.cpu.lanes import make_load, make_totals, make_zeros, store
 from numnorm.backends.cpu.row_statistics import make_deviation_sums
+from numnorm.backends.cpu.some_lanes import make_load_some, some_of
 from numnorm.backends.cpu.storage import Storage
 
 # Rows of fewer bytes of the working type are taken in tiles. In cache, a tile of wider rows is a

@@ -13,13 +13,10 @@ from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import (
     make_load,
-    make_load_some,
     make_zeros,
     multiply_add,
     prefetch,
-    some_of,
     store,
-    store_some,
     stream,
     total,
 )
@@ -33,6 +30,7 @@ from numnorm.backends.cpu.optional_lanes import (
     make_some_elements,
 )
 from numnorm.backends.cpu.row_statistics import STRETCH
+from numnorm.backends.cpu.some_lanes import make_load_some, some_of, store_some
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.scalars import input_gradient
 
