@@ -11,7 +11,7 @@ from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import part
-from numnorm.backends.cpu.row_pairs import are_paired, make_pair
+from numnorm.backends.cpu.row_pairs import make_are_paired, make_pair
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
 from numnorm.backends.cpu.row_tiles import make_tile_sums, narrow_width, room_for_sums
 from numnorm.backends.cpu.runs import channel_of, make_apply, next_channel
@@ -154,7 +154,7 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     real, lanes = storage.working, storage.lanes
     narrow = narrow_width(storage)
     one_row, tile = _make_one_row(formula, storage), _make_tile(formula, storage)
-    pair = make_pair(formula, storage, one_row)
+    are_paired, pair = make_are_paired(formula), make_pair(formula, storage, one_row)
     short_rows = make_short_forward(formula, storage, one_row)
     scratch = make_scratch(real, room_for_sums(storage) + 5 * lanes)
     scratch_of_roots = make_scratch(np.float64, lanes)
