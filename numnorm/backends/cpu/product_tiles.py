@@ -41,19 +41,23 @@ class Tiling(NamedTuple):
         How many panels these have.
     rows_of_one : tuple of int
         The rows of tiles of one panel, for what is left of the columns.
+    shared : int
+        Up to so many rows that are left share two tiles with those of the last largest one: alone
+        they would have too few sums for the processor to work on while it waits for each.
     """
 
     rows: tuple[int, ...]
     panels: int
     rows_of_one: tuple[int, ...]
+    shared: int
 
 
 @functools.cache
 def tiling() -> Tiling:
     """Return the tiles for this processor."""
     if has_avx512():
-        return Tiling((12, 8, 6, 4, 3, 2, 1), 2, (12, 4, 1))
-    return Tiling((6, 4, 2, 1), 1, (6, 2, 1))
+        return Tiling((12, 8, 6, 4, 3, 2, 1), 2, (12, 4, 1), 0)
+    return Tiling((6, 4, 3, 2, 1), 1, (6, 4, 2, 1), 2)
 
 
 @functools.cache
@@ -93,15 +97,24 @@ def _make_columns(
     return columns
 
 
+@inlined
+def _taken(rows: int, count: int, shared: int) -> int:
+    """Return how many of some rows are taken in tiles of `count`."""
+    left = rows % count
+    taken = rows - left
+    return taken - count if 0 < left <= shared and taken > 0 else taken
+
+
 def _make_tiles(
     count: int, panels: int, lanes: int, fewer: Any, *, onto: bool, partial: bool
 ) -> Callable[..., Any]:
     """Return a compiled function that takes what rows it can with a tile, and then fewer."""
     tile = _make_tile(count, panels, lanes, onto=onto, partial=partial)
+    shared = tiling().shared if count == tiling().rows[0] else 0
 
     @inlined
     def tiles(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, rest):
-        for r in range(0, rows - rows % count, count):
+        for r in range(0, _taken(rows, count, shared), count):
             here, there = at + r * row, c_at + r * c_row
             tile(a, here, row, step, b, b_at, panel, depth, c, there, c_row, rest)
 
@@ -111,7 +124,8 @@ def _make_tiles(
     @inlined
     def all_tiles(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, rest):
         tiles(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, rest)
-        done, left = rows - rows % count, rows % count
+        done = _taken(rows, count, shared)
+        left = rows - done
         here, there = at + done * row, c_at + done * c_row
         fewer(a, here, row, step, left, b, b_at, panel, depth, c, there, c_row, rest)
 
