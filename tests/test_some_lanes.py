@@ -22,7 +22,8 @@ def bounds(count):
 
 @pytest.fixture(params=["masks", "pieces"] if COMPILED else ["plain"])
 def way(request, monkeypatch):
-    monkeypatch.setattr(some_lanes, "has_avx512", lambda: request.param == "masks")
+    for has in ("has_avx512", "has_avx"):
+        monkeypatch.setattr(some_lanes, has, lambda: request.param == "masks")
 
 
 def compiled(function):

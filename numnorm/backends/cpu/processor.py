@@ -7,9 +7,18 @@ from numba.core import config
 
 
 @functools.cache
-def has_avx512() -> bool:
-    """Return whether there are registers of 64 bytes, and masks for what is loaded and stored."""
+def _has(feature: str) -> bool:
     named = config.CPU_FEATURES or ""
     if named:
-        return "+avx512f" in named
-    return bool(binding.get_host_cpu_features().get("avx512f", False))
+        return f"+{feature}" in named.split(",")
+    return bool(binding.get_host_cpu_features().get(feature, False))
+
+
+def has_avx512() -> bool:
+    """Return whether there are registers of 64 bytes, and masks for whatever is stored."""
+    return _has("avx512f")
+
+
+def has_avx() -> bool:
+    """Return whether numbers of four and eight bytes can be loaded with a mask."""
+    return _has("avx")

@@ -1,8 +1,10 @@
 """Loading and storing some lanes of a vector, at its beginning or its end, and no others.
 
-With AVX-512 that takes a mask. Elsewhere a mask is slow: a Zen 3 stores eight float32 with one in
-twelve cycles, and for elements of two bytes there is none. The lanes are then taken in pieces of
-1, 2, 4, ... elements, each of them or not.
+With AVX-512 that takes a mask. Without it a Zen 3 stores eight float32 with one in twelve cycles,
+and for elements of two bytes there is none. The lanes are then taken in pieces of 1, 2, 4, ...
+elements, each of them or not. Numbers are loaded with a mask wherever there is one: of a product
+and a sum with branches between them the compiler would not make one instruction, as it does where
+all lanes are there, and bytes would differ.
 """
 
 import functools
@@ -24,7 +26,7 @@ from numnorm.backends.cpu.lanes import (
     spread,
     store_at,
 )
-from numnorm.backends.cpu.processor import has_avx512
+from numnorm.backends.cpu.processor import has_avx, has_avx512
 
 _SIZE = ir.IntType(64)
 
@@ -98,7 +100,8 @@ def store_some(typing_context, array, index, lanes, low, high):
 def load_some_from(builder: Any, place: Any, bounds: Any) -> Any:
     """Return the lanes at a place that lie between two bounds, and 0 in the others."""
     kind = place.type.pointee
-    if not has_avx512():
+    of_numbers = not isinstance(kind.element, ir.IntType)
+    if not (has_avx512() or (of_numbers and has_avx())):
         return _load_pieces(builder, place, bounds)
     chosen, rest = _chosen(builder, bounds, kind.count), ir.Constant(kind, None)
     return _masked(builder, "load", kind, [place, INDEX(alignment(kind)), chosen, rest])
