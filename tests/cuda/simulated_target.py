@@ -55,7 +55,7 @@ def _element_type(element):
     return np.dtype(ml_dtypes.bfloat16 if element.name == "bfloat16" else element.name)
 
 
-def _check_place(place, size, shared=False):
+def _check_place(address, place, size, shared=False):
     if place % size:
         raise SimulationError(f"{size} bytes at an address that is not a multiple of {size}")
     if shared:
@@ -63,59 +63,74 @@ def _check_place(place, size, shared=False):
         if not (start <= place and place + size <= stop):
             raise SimulationError(f"{size} bytes outside of what the block shares")
         return
+    # Most addresses are those of an array's first element.
+    stop, _ = _ARRAYS.get(address, (0, None))
+    if address <= place and place + size <= stop:
+        return
     for start, (stop, _) in _ARRAYS.items():
         if start <= place and place + size <= stop:
             return
     raise SimulationError(f"{size} bytes outside of every array")
 
 
-def _memory(address, index, element, count, shared=False):
-    size = count * element.itemsize
-    place = int(address) + int(index) * element.itemsize
-    _check_place(place, size, shared)
-    buffer = (ctypes.c_char * size).from_address(place)
-    return np.frombuffer(buffer, _element_type(element))
+def _make_memory(element, count, shared):
+    """Return a function that finds `count` elements of an address, as an array."""
+    itemsize, size, dtype = element.itemsize, count * element.itemsize, _element_type(element)
+    buffer_at = (ctypes.c_char * size).from_address
+
+    def memory(address, index):
+        place = int(address) + int(index) * itemsize
+        _check_place(address, place, size, shared)
+        return np.frombuffer(buffer_at(place), dtype)
+
+    return memory
 
 
 @functools.cache
 def make_load(element, *, unchanging=False, shared=False):
+    memory, working = _make_memory(element, element.vector, shared), element.working
+
     def load(address, index):
-        found = _memory(address, index, element, element.vector, shared)
-        return tuple(element.working(value) for value in found)
+        return tuple(memory(address, index).astype(working))
 
     return load
 
 
 @functools.cache
 def make_store(element, *, shared=False):
+    memory = _make_memory(element, element.vector, shared)
+
     def store(address, index, values):
         assert len(values) == element.vector
-        _memory(address, index, element, element.vector, shared)[:] = _narrowed(values, element)
+        memory(address, index)[:] = _narrowed(values, element)
 
     return store
 
 
 @functools.cache
 def make_load_one(element, *, shared=False):
-    return lambda address, index: element.working(_memory(address, index, element, 1, shared)[0])
+    memory, working = _make_memory(element, 1, shared), element.working
+    return lambda address, index: working(memory(address, index)[0])
 
 
 def load_index(address, index):
     place = int(address) + 4 * int(index)
-    _check_place(place, 4)
+    _check_place(address, place, 4)
     return ctypes.c_int32.from_address(place).value
 
 
 def load_flag(address, index):
     place = int(address) + int(index)
-    _check_place(place, 1)
+    _check_place(address, place, 1)
     return ctypes.c_uint8.from_address(place).value != 0
 
 
 @functools.cache
 def make_store_one(element, *, shared=False):
+    memory = _make_memory(element, 1, shared)
+
     def store_one(address, index, value):
-        _memory(address, index, element, 1, shared)[:] = _narrowed([value], element)
+        memory(address, index)[:] = _narrowed([value], element)
 
     return store_one
 
@@ -168,16 +183,40 @@ def tangent(element):
 
 
 class _Thread:
-    def __init__(self, number, body, hub):
-        self.number, self.hub = number, hub
-        self.position = SimpleNamespace(x=number)
-        self.greenlet = greenlet.greenlet(body, hub)
+    """A thread of a device; when a kernel has ended it waits for the next one."""
+
+    __slots__ = ("body", "brings", "number", "switch", "to_hub", "waits_for")
+
+    def __init__(self, hub):
+        self.to_hub, self.switch = hub.switch, greenlet.greenlet(self._serve, hub).switch
+
+    def _serve(self):
+        with np.errstate(all="ignore"):  # which every greenlet has for itself
+            while True:
+                self.body()
+                self.meet("end")
+
+    def begin(self, number, body):
+        self.number, self.body = number, body
         self.waits_for, self.brings = None, None
+        return self
 
     def meet(self, what, value=None):
         self.waits_for, self.brings = what, value
-        self.hub.switch()
+        self.to_hub()
         return self.brings
+
+
+# A new greenlet asks the system for memory, which takes longer than most threads of a kernel.
+_IDLE: list[_Thread] = []
+
+
+def _threads(count, body):
+    """Threads that are about to begin."""
+    hub = greenlet.getcurrent()
+    idle, _IDLE[:] = _IDLE[:count], _IDLE[count:]
+    idle += [_Thread(hub) for _ in range(count - len(idle))]
+    return [thread.begin(number, body) for number, thread in enumerate(idle)]
 
 
 _current = SimpleNamespace(thread=None, block=0, blocks=1, threads=1, shared=None, memory=None)
@@ -192,35 +231,32 @@ def _ordered(items):
     return items
 
 
+_POSITIONS = [SimpleNamespace(x=number) for number in range(1024)]
+
+
 class _Block:
     def __init__(self, number, function, arguments, threads, memory=0):
         self.number, self.shared, self.memory = number, {}, _Memory(memory)
-        hub = greenlet.getcurrent()
-
-        def body():
-            with np.errstate(all="ignore"):  # which every greenlet has for itself
-                function(*arguments)
-
-        self.team = [_Thread(i, body, hub) for i in range(threads)]
+        self.team = _threads(threads, lambda: function(*arguments))
         self.warps = [self.team[i : i + WARP] for i in range(0, threads, WARP)]
 
     def run(self):
         """Run to a barrier of the grid, or to the end: return whether this is not the end."""
         _current.block, _current.shared, _current.memory = self.number, self.shared, self.memory
-        team = self.team
-        while any(not thread.greenlet.dead for thread in team):
+        kinds = set()
+        while kinds != {"end"}:
             for warp in _ordered(self.warps):
                 _run_warp(warp)
-            alive = [thread for thread in team if not thread.greenlet.dead]
-            if alive and len(alive) != len(team):
-                raise SimulationError(f"{len(alive)} of {len(team)} threads came to a barrier")
-            kinds = {thread.waits_for for thread in alive}
+            waiting = [thread.waits_for for thread in self.team]
+            kinds, ended = set(waiting), waiting.count("end")
+            if 0 < ended < len(waiting):
+                came = len(waiting) - ended
+                raise SimulationError(f"{came} of {len(waiting)} threads came to a barrier")
             if len(kinds) > 1:
                 raise SimulationError("threads of a block at barriers of two kinds")
-            for thread in alive:
-                thread.waits_for = None
             if "grid" in kinds:
                 return True
+        _IDLE.extend(self.team)
         return False
 
 
@@ -233,22 +269,19 @@ class _Memory:
 
 
 def _run_warp(warp):
-    """Run a warp through its shuffles, to a barrier of the block or to its end."""
-    ready = [thread for thread in warp if not thread.greenlet.dead]
-    while ready:
-        for thread in _ordered(ready):
+    """Run a warp through its shuffles, to a barrier or to its end."""
+    while True:
+        for thread in _ordered(warp):
             _current.thread = thread
-            thread.greenlet.switch()
-        alive = [thread for thread in warp if not thread.greenlet.dead]
-        kinds = {thread.waits_for for thread in alive}
+            thread.switch()
+        kinds = {thread.waits_for for thread in warp}
         if "shuffle" not in kinds:
             return
-        if len(kinds) > 1 or len(alive) != len(warp):
+        if len(kinds) > 1:
             raise SimulationError("a shuffle that not all threads of a warp came to")
         values = [thread.brings for thread in warp]
         for thread in warp:
-            thread.brings, thread.waits_for = values, None
-        ready = warp
+            thread.brings = values
 
 
 def _shuffle_xor(mask, value, distance):
@@ -289,7 +322,7 @@ class _Cuda:
 
     @property
     def threadIdx(self):
-        return _current.thread.position
+        return _POSITIONS[_current.thread.number]
 
     @property
     def blockIdx(self):
