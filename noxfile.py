@@ -73,7 +73,13 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def nojit(session: nox.Session) -> None:
-    """The same tests with the kernels run as Python, which is what line coverage can see."""
+    """The same tests with the kernels run as Python, those for a device among them."""
+    run_in_environment(session, "pytest", *WORKERS, *session.posargs, NUMBA_DISABLE_JIT="1")
+
+
+@nox.session(python=False, default=False, requires=["environment"])
+def coverage(session: nox.Session) -> None:
+    """Which lines `nojit` runs, which takes it twice as long."""
     options = [*WORKERS, "--cov", "--cov-report=term-missing", *session.posargs]
     run_in_environment(session, "pytest", *options, NUMBA_DISABLE_JIT="1")
 
@@ -128,7 +134,7 @@ def asv_publish(session: nox.Session) -> None:
 @nox.session(python=False, requires=["environment"])
 def slow(session: nox.Session) -> None:
     """The tests that need minutes or many gigabytes."""
-    run_in_environment(session, "pytest", "-m", "slow", *session.posargs)
+    run_in_environment(session, "pytest", "-m", "slow and not sass", *session.posargs)
 
 
 @nox.session
@@ -148,9 +154,20 @@ def onnxruntime(session: nox.Session) -> None:
 
 @nox.session
 def sass(session: nox.Session) -> None:
-    """Compile every kernel for GPUs that are not there, and look at their machine code."""
+    """Compile a kernel of each source for a GPU that is not there; look at its machine code."""
+    look_at_machine_code(session, "sass and not slow")
+
+
+@nox.session(default=False)
+def sass_all(session: nox.Session) -> None:
+    """The same of every kernel, for several GPUs."""
+    look_at_machine_code(session, "sass")
+
+
+def look_at_machine_code(session: nox.Session, chosen: str) -> None:
+    """Run tests that compile for CUDA."""
     session.install(".[cu13,test]", "nvidia-cuda-nvdisasm>=13,<14")
-    session.run("pytest", "tests/cuda", "-m", "sass", *session.posargs)
+    session.run("pytest", "tests/cuda", "-m", chosen, *session.posargs)
 
 
 @nox.session(default=False)

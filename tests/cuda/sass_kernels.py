@@ -422,12 +422,22 @@ FAMILIES = (
 )
 
 
-def of_capability(capability, piece):
+def first_of_each_source(kernels):
+    """Of all named kernels the first that each function in a source makes."""
+    firsts = {}
+    for name, kernel in kernels:
+        function = kernel.function
+        firsts.setdefault((function.__module__, function.__qualname__), (name, kernel))
+    return list(firsts.values())
+
+
+def of_capability(capability, piece, sampled):
     """What is told of the kernels of one piece of all of them, by their names."""
     import sass
 
     # Neighbours share functions, which are compiled once: a piece has no gaps.
     kernels = [named for family in FAMILIES for named in family()]
+    kernels = first_of_each_source(kernels) if sampled else kernels
     first, last = (number * len(kernels) // PIECES for number in (piece, piece + 1))
     with sass.pretended_device(tuple(int(part) for part in capability.split("."))) as device:
         return {
@@ -436,21 +446,24 @@ def of_capability(capability, piece):
         }
 
 
-def of_all(capabilities):
+def of_all(capabilities, *, sampled=False):
     """What is told of every kernel for each capability, found in as many processes as there are
     processors, which begin anew for each piece: compiled functions remember their capability.
+
+    `sampled`, it is told of one kernel of each source.
     """
     told = {capability: {} for capability in capabilities}
-    asked = [(capability, piece) for capability in capabilities for piece in range(PIECES)]
+    asked = [(c, piece, sampled) for c in capabilities for piece in range(PIECES)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (capability, _), found in zip(asked, pool.map(_in_new_process, asked), strict=True):
+        for (capability, *_), found in zip(asked, pool.map(_in_new_process, asked), strict=True):
             told[capability].update(found)
     return told
 
 
 def _in_new_process(asked):
-    script, (capability, piece) = str(Path(__file__).resolve()), asked
+    script, (capability, piece, sampled) = str(Path(__file__).resolve()), asked
     command = [sys.executable, script, capability, "--piece", str(piece)]
+    command += ["--sampled"] if sampled else []
     told = subprocess.run(command, capture_output=True, text=True)
     if told.returncode:
         raise RuntimeError(told.stderr[-2000:])
@@ -500,11 +513,13 @@ def main():
     parser.add_argument("capabilities", nargs="*", default=CAPABILITIES)
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     parser.add_argument("--piece", type=int, choices=range(PIECES), help="only of one capability")
+    parser.add_argument("--sampled", action="store_true", help="only one kernel of each source")
     options = parser.parse_args()
     if options.piece is not None:
-        print(json.dumps(of_capability(options.capabilities[0], options.piece)))
+        found = of_capability(options.capabilities[0], options.piece, options.sampled)
+        print(json.dumps(found))
         return
-    tables = of_all(options.capabilities)
+    tables = of_all(options.capabilities, sampled=options.sampled)
     if options.markdown is None:
         print(json.dumps(tables))
     else:

@@ -20,36 +20,42 @@ MOST_STACK = 32
 MOST_DOUBLE, MOST_TO_MERGE = 40, 150
 
 
+# All kernels for one device take ten minutes. One of each source tells most of what they all do.
+ON_EACH = pytest.mark.parametrize(
+    ("capability", "sampled"),
+    [
+        pytest.param(CAPABILITIES[-1], True, id="one of each source"),
+        *(pytest.param(each, False, id=each, marks=pytest.mark.slow) for each in CAPABILITIES),
+    ],
+)
+
+
 @functools.cache
-def compiled_for_all():
+def compiled(capability, sampled):
     pytest.importorskip("numba_cuda", reason="numba-cuda compiles; `nox -s sass` installs it")
-    return sass_kernels.of_all(CAPABILITIES)
+    return sass_kernels.of_all([capability], sampled=sampled)[capability]
 
 
-def compiled(capability):
-    return compiled_for_all()[capability]
-
-
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_nothing_is_kept_in_slow_memory(capability):
-    for name, found in compiled(capability).items():
+@ON_EACH
+def test_nothing_is_kept_in_slow_memory(capability, sampled):
+    for name, found in compiled(capability, sampled).items():
         alone = ALL_STEPS in name
         most = MOST_STACK_ALONE if alone and "float64" in name else MOST_STACK
         assert max(found["stack"], found["spilled"]) <= most, name
         assert found["registers"] <= (MOST_ALONE if alone else MOST_REGISTERS), name
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_float32_is_not_computed_in_float64(capability):
-    for name, found in compiled(capability).items():
+@ON_EACH
+def test_float32_is_not_computed_in_float64(capability, sampled):
+    for name, found in compiled(capability, sampled).items():
         if "float64" not in name:
             most = MOST_TO_MERGE if "moments" in name else MOST_DOUBLE
             assert matching(found["operations"], *DOUBLE) <= most, name
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_whole_rows_are_read_and_written_16_bytes_at_a_time(capability):
-    for name, found in compiled(capability).items():
+@ON_EACH
+def test_whole_rows_are_read_and_written_16_bytes_at_a_time(capability, sampled):
+    for name, found in compiled(capability, sampled).items():
         if "row" in name and "whole" in name:
             loads, other_loads = wide(found["operations"], "LDG")
             stores, other_stores = wide(found["operations"], "STG")
@@ -60,17 +66,19 @@ def test_whole_rows_are_read_and_written_16_bytes_at_a_time(capability):
             assert other_loads <= most and other_stores <= most, name
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_no_kernel_has_atomic_operations(capability):
+@ON_EACH
+def test_no_kernel_has_atomic_operations(capability, sampled):
     # That in which blocks wait for each other is CUDA's own, called from its library: it counts
     # the blocks, and no result depends on which of them comes first.
-    for name, found in compiled(capability).items():
+    for name, found in compiled(capability, sampled).items():
         assert matching(found["operations"], "ATOM", "RED") == 0, name
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_kernels_of_users_hold_rows_in_registers(capability):
-    found = {name: of for name, of in compiled(capability).items() if name.startswith("user's")}
+@ON_EACH
+def test_kernels_of_users_hold_rows_in_registers(capability, sampled):
+    found = {
+        name: of for name, of in compiled(capability, sampled).items() if name.startswith("user's")
+    }
     assert found
     for name, of in found.items():
         assert of["stack"] == matching(of["operations"], "LDL", "STL") == 0, name
