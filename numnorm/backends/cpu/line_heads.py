@@ -15,6 +15,7 @@ from numba.extending import overload
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import compiled_as
 from numnorm.backends.cpu.memory import address_of
+from numnorm.backends.cpu.processor import has_avx
 from numnorm.backends.cpu.storage import Storage
 
 LINE = 64
@@ -25,8 +26,10 @@ def begins_at_lines(storage: Storage) -> bool:
 
     Halves gain nothing: with what widens them a loop waits for loads less, and their few
     elements beside whole lines take longer (float16 1024 x 768 backward: 178 us, 186 with them).
+    Where there are no masks, the few elements would be rounded in another way than in whole
+    lanes (see `some_lanes`), and bytes would depend on the address.
     """
-    return storage.container.itemsize > 2
+    return storage.container.itemsize > 2 and has_avx()
 
 
 @compiled_as(address_of)

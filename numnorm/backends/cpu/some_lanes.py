@@ -4,7 +4,8 @@ With AVX-512 that takes a mask. Without it a Zen 3 stores eight float32 with one
 and for elements of two bytes there is none. The lanes are then taken in pieces of 1, 2, 4, ...
 elements, each of them or not. Numbers are loaded with a mask wherever there is one: of a product
 and a sum with branches between them the compiler would not make one instruction, as it does where
-all lanes are there, and bytes would differ.
+all lanes are there, and bytes would differ. Where there is none, as on ARM, which elements are
+taken in pieces must not depend on where they lie.
 """
 
 import functools
