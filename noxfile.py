@@ -15,7 +15,8 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests", "nojit", "layers", "doctest", "asv_check", "sass"]
 
 # Neighbouring tests go to the same worker, so that two seldom compile the same kernel at once.
-WORKERS = ["-n", "2", "--dist", "worksteal"]
+# Which tests take longest is printed: the checks are to stay short.
+WORKERS = ["-n", "2", "--dist", "worksteal", "--durations=20"]
 ASV_CONFIG = "asv_benchmarks/asv.conf.json"
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
 
