@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from every_call import COMPILED, in_new_process, output_of, start
+from every_call import CASES, COMPILED, in_new_process, output_of, start
 
 import numnorm
 
@@ -141,14 +141,18 @@ def begin_return_with(beginning, function, path):
     path.write_text(source, "utf-8")
 
 
-def test_edited_helper_gives_the_new_result(copy):
+@pytest.mark.parametrize(
+    "function, source", [("affine", "norms/affine.py"), ("centre", "backends/scalars.py")]
+)
+def test_edited_sources_give_the_new_result(copy, function, source):
     (before,), _ = copy.call("layer_norm")
     (file,) = copy.kernels.iterdir()
-    begin_return_with("x + ", "centre", copy.package / "backends" / "scalars.py")
+    begin_return_with("x + " if function == "centre" else "1 + ", function, copy.package / source)
     (after,), compiled = copy.call("layer_norm")
     assert compiled
     x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]])
-    expected = np.reshape(before, x.shape) + x / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+    change = x / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5) if function == "centre" else 1
+    expected = np.reshape(before, x.shape) + change
     np.testing.assert_allclose(np.reshape(after, x.shape), expected, rtol=1e-5)
     assert copy.call("layer_norm") == ([after], False)
     assert file.exists(), "the old file still serves the old sources"
@@ -223,10 +227,8 @@ def test_parallel_kernels_compiled_at_the_same_address_do_not_mix(copy):
 
 
 def test_compiling_and_loading_give_the_same_bytes(tmp_path):
-    script = (
-        "import numnorm, numpy as np; x = np.random.default_rng(0).normal(size=(131, 257)); "
-        "print(numnorm.layer_norm(x).tobytes().hex())"
-    )
+    case = CASES["layer_norm float32 (131, 257)"]
+    script = f"import every_call; print(every_call.digest(every_call.{case}))"
     environment = {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": "1"}
     compiled, loaded = (in_new_process("-c", script, **environment) for _ in range(2))
     assert compiled == loaded
