@@ -20,6 +20,26 @@ def _is_matrix(kind):
     return isinstance(kind, types.Array) and kind.ndim == 2
 
 
+def with_parts(totals, parts):
+    """Return totals that have all parts: new ones, of zeros, instead of totals without any."""
+    if totals is None or totals.shape[0] > 0:
+        return totals
+    return np.zeros((parts, *totals.shape[1:]))
+
+
+@overload(with_parts)
+def _with_parts(totals, parts):
+    if not isinstance(totals, types.Array):
+        return lambda totals, parts: totals
+
+    def implementation(totals, parts):
+        if totals.shape[0] > 0:
+            return totals
+        return np.zeros((parts, *totals.shape[1:]))
+
+    return implementation
+
+
 def working_sums(total, like, head):
     """Return zeros of the type of `like` for a 2-D total, None for the other forms.
 

@@ -115,16 +115,19 @@ def multiply_add(typing_context, a, b, c):
     """
 
     def generate(context, builder, signature, arguments):
-        kind = arguments[0].type
-        suffix = {"float": "f32", "double": "f64"}[str(kind.element)]
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(kind, [kind] * 3),
-            f"llvm.fmuladd.v{kind.count}{suffix}",
-        )
-        return builder.call(function, arguments)
+        return fused(builder, *arguments)
 
     return a(a, b, c), generate
+
+
+def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return ``a * b + c`` of lanes in one instruction, if there is one."""
+    kind = a.type
+    suffix = {"float": "f32", "double": "f64"}[str(kind.element)]
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fmuladd.v{kind.count}{suffix}"
+    )
+    return builder.call(function, [a, b, c])
 
 
 def _plain_total(lanes: Any) -> Any:

@@ -81,6 +81,18 @@ def _element(values, index, default):
     return lambda values, index, default: values
 
 
+def scaled(value, scale):
+    """Return ``value * scale``; the value itself where the scale is None, which stands for 1."""
+    return value if scale is None else value * scale
+
+
+@overload(scaled, inline="always")
+def _scaled(value, scale):
+    if _is_missing(scale):
+        return lambda value, scale: value
+    return lambda value, scale: value * scale
+
+
 def _as_it_is(value, high, low):
     return value
 

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from numnorm.backends.cpu.lanes import Lanes, compiled_as, load_from, make_load, place_of, store_at
+from numnorm.backends.cpu.lanes import (
+    Lanes,
+    compiled_as,
+    fused,
+    load_from,
+    make_load,
+    place_of,
+    store_at,
+)
 from numnorm.backends.cpu.some_lanes import load_some_from, make_load_some, store_some_at
 
 
@@ -87,25 +95,25 @@ def add(typing_context, target, index, lanes):
     return types.void(target, types.intp, lanes), generate
 
 
-def _plain_add_in_turn(target: Any, index: int, a: Any, b: Any, c: Any, d: Any) -> None:
-    for lanes in (a, b, c, d):
-        _plain_add(target, index, lanes)
+def _plain_add_product(target: Any, index: int, one: Any, other: Any) -> None:
+    _plain_add(target, index, one * other)
 
 
-@compiled_as(_plain_add_in_turn)
-def add_in_turn(typing_context, target, index, a, b, c, d):
-    """Add four lanes to an array, one after the other, if there is one."""
+@compiled_as(_plain_add_product)
+def add_product(typing_context, target, index, one, other):
+    """Add the product of lanes to an array, if there is one, as `multiply_add` does."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
-            place = place_of(context, builder, target, arguments, a.count)
-            total = load_from(builder, place)
-            for lanes in arguments[2:]:
-                total = builder.fadd(total, lanes)
-            store_at(builder, place, total)
+            place = place_of(context, builder, target, arguments, one.count)
+            store_at(
+                builder,
+                place,
+                fused(builder, arguments[2], arguments[3], load_from(builder, place)),
+            )
         return context.get_dummy_value()
 
-    return types.void(target, types.intp, a, b, c, d), generate
+    return types.void(target, types.intp, one, other), generate
 
 
 def _plain_add_some(target: Any, index: int, lanes: Any, low: int, high: int) -> None:
@@ -126,3 +134,26 @@ def add_some(typing_context, target, index, lanes, low, high):
         return context.get_dummy_value()
 
     return types.void(target, types.intp, lanes, types.intp, types.intp), generate
+
+
+def _plain_add_some_product(
+    target: Any, index: int, one: Any, other: Any, low: int, high: int
+) -> None:
+    _plain_add_some(target, index, one * other, low, high)
+
+
+@compiled_as(_plain_add_some_product)
+def add_some_product(typing_context, target, index, one, other, low, high):
+    """Add the lanes from `low` to `high` of such a product to an array, if there is one."""
+
+    def generate(context, builder, signature, arguments):
+        if isinstance(target, types.Array):
+            place = place_of(context, builder, target, arguments, one.count)
+            bounds = arguments[4:]
+            before = load_some_from(builder, place, bounds)
+            store_some_at(
+                builder, place, fused(builder, arguments[2], arguments[3], before), bounds
+            )
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, one, other, types.intp, types.intp), generate

@@ -11,6 +11,7 @@ from numnorm.backends.cpu.accumulators import (
     collect,
     flush,
     is_by_channel,
+    with_parts,
     working_sums,
 )
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
@@ -82,19 +83,16 @@ def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return row_sums
 
 
-def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function for one row of any width, cut into runs."""
-    row_sums = _make_row_sums(formula, storage)
-    input_gradients = make_input_gradients(formula, storage, 2 * storage.lanes)
-    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
+def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for one row of known statistics."""
+    row_sums, means_of = _make_row_sums(formula, storage), make_means(storage)
+    input_gradients = make_input_gradients(formula, storage, storage.lanes)
 
     @inlined
-    def backward_row(row, head, saved, first_channel, cut, weights, flows, inner, totals):
+    def loops(row, head, rstd, statistics, first_channel, cut, weights, flows, inner, totals):
         dy, x, dx = row
-        mean, rstd = saved
         run, runs, channels = cut
         gamma, beta = weights
-        statistics = statistics_of(mean, rstd)
         sum_g, sum_g_xhat = row_sums(
             dy, x, head, statistics, first_channel, cut, weights, inner, totals
         )
@@ -106,6 +104,25 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
             here = dx[left:right]
             input_gradients(dy[left:right], x[left:right], head, statistics, weight, means, here)
             c = c + 1 if c + 1 < channels else 0
+
+    return loops
+
+
+def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for one row of any width, cut into runs."""
+    real, statistics_of = storage.working, make_saved_statistics(storage)
+    loops = _make_loops(formula, storage)
+
+    @inlined
+    def backward_row(row, head, saved, channel, cut, weights, flows, inner, totals):
+        mean, rstd = saved
+        scale, high, low, factor = statistics_of(mean, rstd)
+        if scale == real(1):
+            found = None, high, low, factor
+            loops(row, head, rstd, found, channel, cut, weights, flows, inner, totals)
+        else:
+            found = scale, high, low, factor
+            loops(row, 0, rstd, found, channel, cut, weights, flows, inner, totals)
 
     return backward_row
 
@@ -231,11 +248,12 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     """Return the kernel of a norm's gradients.
 
     It takes ``dy, x (N, D), mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-    eps_on_deviation, dx, dgamma, dbeta, gradients, parts``. The shares are 1 over the number of
-    elements, or 0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the sums of
-    the p-th part of the rows: the parts follow from the shapes, so that no thread count changes
-    a sum. Where all parts are done in one call, `gradients` of shape ``(parameters, size)`` are
-    their sums, unless it is empty.
+    eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts``. The shares are 1 over the
+    number of elements, or 0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the
+    sums of the p-th part of the rows: the parts follow from the shapes, so that no thread count
+    changes a sum. Where all parts are done in one call, `of_gamma` and `of_beta` of shape
+    ``(size,)`` receive the parts' sums, unless they are empty; dgamma and dbeta may then have no
+    parts.
     """
     wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
     short_rows, real = make_short_backward(formula, storage), storage.working
@@ -261,22 +279,22 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
 
     def kernel(
         dy, x, mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-        eps_on_deviation, dx, dgamma, dbeta, gradients, parts, first, last,
+        eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts, first, last,
     ):  # fmt: skip
         stand_alone()
         head = common_head(dy, x, run) if at_lines and x.shape[1] >= narrow else 0
         gamma, beta = in_line(gamma, head), in_line(beta, head)
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        dgamma, dbeta = with_parts(dgamma, parts), with_parts(dbeta, parts)
         cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))
         flows = (mean_share, scale_share, eps_on_deviation)
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
             backward_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, totals, start, stop)
-        outlive(gamma)
-        outlive(beta)
-        if last - first == parts and gradients.size > 0:
-            add_parts(borrowed(dgamma), borrowed(gradients), 0)
-            add_parts(borrowed(dbeta), borrowed(gradients), 1)
+        if last - first == parts:
+            add_parts(borrowed(dgamma), borrowed(of_gamma))
+            add_parts(borrowed(dbeta), borrowed(of_beta))
+        outlive((gamma, beta, dgamma, dbeta))
 
     return twins(f"row_backward.{formula.name}.{storage.name}", kernel)

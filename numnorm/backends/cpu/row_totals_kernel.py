@@ -20,19 +20,20 @@ def _add_parts(totals: Any, result: Any) -> None:
         result[j] = totals[0, j]
 
 
-def add_parts(totals, results, k):
-    """Add up the parts of the k-th parameter, of any shape, unless there is none (None)."""
-    if totals is not None:
-        _add_parts(np.reshape(totals, (totals.shape[0], -1)), results[k])
+def add_parts(totals, result):
+    """Add up the parts of a parameter of any shape, if there is one and a place for its sum."""
+    if totals is not None and result.size > 0:
+        _add_parts(np.reshape(totals, (totals.shape[0], -1)), result)
 
 
 @overload(add_parts)
-def _of_parameter(totals, results, k):
+def _of_parameter(totals, result):
     if not isinstance(totals, types.Array):
-        return lambda totals, results, k: None
+        return lambda totals, result: None
 
-    def implementation(totals, results, k):
-        _add_parts(totals.reshape((totals.shape[0], results.shape[1])), results[k])
+    def implementation(totals, result):
+        if result.size > 0:
+            _add_parts(totals.reshape((totals.shape[0], result.size)), result)
 
     return implementation
 
@@ -40,14 +41,11 @@ def _of_parameter(totals, results, k):
 def make_row_totals() -> Twins:
     """Return a kernel ``(totals, result)`` that adds up parts in order, and rounds once.
 
-    `totals` is ``(parameters, parts, size)``, and its first parts become the sums; `result` is
-    ``(parameters, size)``.
+    `totals` is ``(parts, size)``, and its first part becomes the sum; `result` is ``(size,)``.
     """
 
     def kernel(totals, result, first, last):
         stand_alone()
-        totals, result = borrowed(totals), borrowed(result)
-        for k in range(first, last):
-            _add_parts(totals[k], result[k])
+        _add_parts(borrowed(totals), borrowed(result))
 
     return twins("row_totals", kernel)

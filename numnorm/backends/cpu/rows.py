@@ -46,6 +46,8 @@ class _Plan(NamedTuple):
     direct: bool
     # Whether neither threads nor the place of the output are worth a thought.
     small: bool
+    # Sums for gamma and beta without any parts: where all is one call, a kernel makes its own.
+    no_parts: tuple[Any, Any]
 
 
 @functools.cache
@@ -76,6 +78,7 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
         (layout.run, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
         _is_direct(dtype, storage, layout),
         is_small(layout.rows * layout.width),
+        (None, None),
     )
 
 
@@ -98,6 +101,7 @@ def _backward_plan(
         (layout.run, layout.channels, *shares, scaling.eps_on_deviation),
         _is_direct(dtype, storage, layout),
         is_small(layout.rows * layout.width),
+        _one_each(norm.parameters, np.empty, (0, *layout.kernel_shape), _FLOAT64),
     )
 
 
@@ -131,7 +135,7 @@ def row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    kernel, storage, size, elements, parts, constants, direct, small = _forward_plan(
+    kernel, storage, size, elements, parts, constants, direct, small, _ = _forward_plan(
         norm, x.dtype, layout, scaling
     )
     source = x if direct and x.flags.carray else as_kernel_array(x, storage, layout.order, size)
@@ -178,74 +182,91 @@ def row_backward(
     out: Any,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
-    plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
-    storage, order, names = plan.storage, layout.order, norm.names
-    source = _as_rows(x, plan, order)
-    slope = _as_rows(like_input(names.dy, dy, x), plan, order)
+    kernel, storage, size, elements, parts, constants, direct, small, no_parts = _backward_plan(
+        norm, x.dtype, layout, scaling, detached
+    )
+    order, names, count, dtype = layout.order, norm.names, norm.parameters, x.dtype
+    source = x if direct and x.flags.carray else as_kernel_array(x, storage, order, size)
+    slope = like_input(names.dy, dy, x)
+    if not (direct and slope.flags.carray):
+        slope = as_kernel_array(slope, storage, order, size)
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
     if norm.formula.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
-    dtype = x.dtype
-    if norm.parameters:
+    if count:
         given = gamma
         gamma = _weight(names.gamma, given, layout, storage.working_dtype)
         dtype = gradient_dtype(names.gamma, given, dtype)
     else:
         gamma, beta = storage.working(gamma), storage.working(beta)
-    if out is None and plan.small:
-        target = np.empty(plan.size, storage.container)
-    elif out is None:
-        target = empty_like(source, (slope,), in_line=begins_at_lines(storage))
+    if out is None and small:
+        target = np.empty(size, storage.container)
     else:
         inputs = slope, rstd, mean, gamma, beta
-        target = output_like(source, x, names.x, out, storage, order, inputs)
-    totals = np.zeros((norm.parameters, plan.parts, *layout.kernel_shape))
-    gradients, flat = _empty_gradients(norm.parameters, layout, dtype)
-    # Only what has the working dtype is left to the kernel of the rows: it would be compiled again.
-    left = flat if flat.dtype is storage.working_dtype else np.empty((0, 0), storage.working_dtype)
-    summed = False
-    if plan.elements:
-        sums = _FORMS[norm.parameters](totals)
-        arguments = (
-            slope, source, mean, rstd, gamma, beta, *plan.constants, target, *sums, left, plan.parts
-        )  # fmt: skip
-        if plan.small:
-            plan.kernel.serial(*arguments, 0, plan.parts)
-            summed = left is flat
-        else:
-            summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left is flat
-    dx = target if plan.direct and out is None else result(target, x, out, order)
-    if norm.parameters == 0:
-        return dx, None, None
-    if not summed:
-        _totals_kernel().serial(totals.reshape(*totals.shape[:2], -1), flat, 0, norm.parameters)
-    if gradients.dtype is not dtype:
-        with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
-            gradients = gradients.astype(dtype)
-    return dx, *_FORMS[norm.parameters](gradients)
-
-
-# dgamma and dbeta of a norm with so many parameters.
-_FORMS = (
-    lambda arrays: (None, None),
-    lambda arrays: (arrays[0, ...], None),
-    lambda arrays: (arrays[0, ...], arrays[1, ...]),
-)
-
-
-def _as_rows(x: Array, plan: _Plan, order: Any) -> Array:
-    if plan.direct and x.flags.carray:
-        return x
-    return as_kernel_array(x, plan.storage, order, plan.size)
-
-
-def _empty_gradients(count: int, layout: RowLayout, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Return an array for the gradients of so many parameters, and the same with a row for each.
-
-    It is of the dtype if a kernel can round to that.
-    """
+        target = _place_of_dx(source, inputs, x, names.x, out, storage, order)
+    # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
-    gradients = np.empty((count, *layout.parameter_shape), native)
-    if gradients.ndim == 2:
-        return gradients, gradients
-    return gradients, gradients.reshape(count, math.prod(layout.parameter_shape))
+    gradients = _one_each(count, np.empty, layout.parameter_shape, native)
+    flat = gradients if len(layout.parameter_shape) == 1 else _of_each(gradients, np.ravel)
+    # Only what has the working dtype is left to the kernel of the rows: it would be compiled again.
+    left = native is storage.working_dtype
+    if small and left and elements:
+        totals = no_parts
+    else:
+        totals = _one_each(count, np.zeros, (parts, *layout.kernel_shape), _FLOAT64)
+    sums = flat if left else _one_each(count, np.empty, 0, storage.working_dtype)
+    summed = False
+    if elements:
+        arguments = (
+            slope, source, mean, rstd, gamma, beta, *constants, target, *totals, *sums, parts
+        )  # fmt: skip
+        if small:
+            kernel.serial(*arguments, 0, parts)
+            summed = left
+        else:
+            summed = run(kernel, arguments, elements, parts) and left
+    dx = target if direct and out is None else result(target, x, out, order)
+    if not summed:
+        _add_up(totals[:count], flat[:count])
+    return dx, *(gradients if native is dtype else _of_each(gradients, lambda a: _cast(a, dtype)))
+
+
+def _place_of_dx(
+    source: Array,
+    inputs: tuple[Any, ...],
+    x: Array,
+    name: str,
+    out: Any,
+    storage: Storage,
+    order: Any,
+) -> Array:
+    if out is None:
+        return empty_like(source, inputs[:1], in_line=begins_at_lines(storage))
+    return output_like(source, x, name, out, storage, order, inputs)
+
+
+def _add_up(totals: tuple[Array, ...], gradients: tuple[Array, ...]) -> None:
+    """Store the sums of all parts of each total."""
+    for total, gradient in zip(totals, gradients, strict=True):
+        _totals_kernel().serial(total.reshape(len(total), -1), gradient, 0, 1)
+
+
+def _cast(gradient: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+        return gradient.astype(dtype)
+
+
+def _one_each(count: int, make: Any, shape: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return new arrays for gamma and beta, or for as many of the two as there are."""
+    if count == 2:
+        return make(shape, dtype), make(shape, dtype)
+    return (make(shape, dtype), None) if count else (None, None)
+
+
+def _of_each(arrays: tuple[Any, Any], function: Any) -> tuple[Any, Any]:
+    """Return what a function makes of two arrays, and None of None."""
+    first, second = arrays
+    return (
+        None if first is None else function(first),
+        None if second is None else function(second),
+    )

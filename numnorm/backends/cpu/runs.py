@@ -2,8 +2,13 @@
 
 A run is a whole row of a layer norm, with a gamma for each element, or one channel of a group or
 batch norm, with a gamma for all of it.
+
+The statistics of a run are ``(scale, high, low, rstd)``: its elements times the scale, less
+``high + low``, times rstd, are normalized. Of nearly all the scale is 1. Where that is known, None
+stands for it: the products with it would be a fifth of a loop's arithmetic.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,11 +26,12 @@ from numnorm.backends.cpu.lanes import (
     total,
 )
 from numnorm.backends.cpu.line_heads import LINE
-from numnorm.backends.cpu.optional import make_centre
+from numnorm.backends.cpu.optional import make_centre, scaled
 from numnorm.backends.cpu.optional_lanes import (
     add,
-    add_in_turn,
+    add_product,
     add_some,
+    add_some_product,
     make_elements,
     make_some_elements,
 )
@@ -62,7 +68,7 @@ def _make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
     @inlined
     def mapped(x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        return narrow(forward(centred(widen(x) * scale, high, low) * rstd, gamma, beta))
+        return narrow(forward(centred(scaled(widen(x), scale), high, low) * rstd, gamma, beta))
 
     return mapped
 
@@ -140,7 +146,7 @@ def _make_entering(formula: Formula, storage: Storage) -> Callable[..., Any]:
     @inlined
     def entering(slope, x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        xhat = centred(widen(x) * scale, high, low) * rstd
+        xhat = centred(scaled(widen(x), scale), high, low) * rstd
         return backward(slope, xhat, gamma, beta), xhat
 
     return entering
@@ -167,7 +173,7 @@ def _make_summing(formula: Formula, storage: Storage, count: int) -> tuple[Any, 
         weight, bias = elements(weights[0], j, real(1)), elements(weights[1], j, real(0))
         slope = widen(load(dy, j))
         g, xhat = entering(slope, load(x, j), statistics, weight, bias)
-        add(targets[0], j, slope * xhat)
+        add_product(targets[0], j, slope, xhat)
         add(targets[1], j, slope)
         return added(sums, g, slope, xhat)
 
@@ -177,15 +183,16 @@ def _make_summing(formula: Formula, storage: Storage, count: int) -> tuple[Any, 
         weight = some_elements(weights[0], j, low, high, real(1))
         bias = some_elements(weights[1], j, low, high, real(0))
         slope = widen(load_some(dy, j, low, high))
-        xhat = centred(widen(load_some(x, j, low, high)) * scale, mean_high, mean_low) * rstd
-        xhat = some_of(xhat, low, high)
-        add_some(targets[0], j, slope * xhat, low, high)
+        value = scaled(widen(load_some(x, j, low, high)), scale)
+        xhat = some_of(centred(value, mean_high, mean_low) * rstd, low, high)
+        add_some_product(targets[0], j, slope, xhat, low, high)
         add_some(targets[1], j, slope, low, high)
         return added(sums, backward(slope, xhat, weight, bias), slope, xhat)
 
     return sum_all, sum_some
 
 
+@functools.cache
 def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
     """Return a compiled loop that takes every sum which the gradients need, in `count` lanes.
 
@@ -246,16 +253,24 @@ def make_gradient_lanes_of_four(
             c_g, c_x = c_g + g, multiply_add(g, c_xhat, c_x)
             g, d_xhat = entering(d, load(x[i + 3], j), found[3], weight, bias)
             d_g, d_x = d_g + g, multiply_add(g, d_xhat, d_x)
-            add_in_turn(targets[0], j, a * a_xhat, b * b_xhat, c * c_xhat, d * d_xhat)
-            add_in_turn(targets[1], j, a, b, c, d)
+            add_product(targets[0], j, a, a_xhat)
+            add_product(targets[0], j, b, b_xhat)
+            add_product(targets[0], j, c, c_xhat)
+            add_product(targets[0], j, d, d_xhat)
+            add(targets[1], j, a)
+            add(targets[1], j, b)
+            add(targets[1], j, c)
+            add(targets[1], j, d)
         return (a_g, a_x), (b_g, b_x), (c_g, c_x), (d_g, d_x)
 
     return gradient_lanes_of_four
 
 
+@functools.cache
 def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return the same loop over a run of any length, with sums in float64."""
-    gradient_lanes = make_gradient_lanes(formula, storage, 2 * storage.lanes)
+    # Twice as many lanes would leave AVX2 no register for the row's statistics.
+    gradient_lanes = make_gradient_lanes(formula, storage, storage.lanes)
 
     @inlined
     def gradient_sums(dy, x, head, ahead, statistics, weights, targets):
@@ -275,6 +290,7 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
     return gradient_sums
 
 
+@functools.cache
 def make_input_gradients(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
     """Return a compiled loop that stores dx, `count` lanes at a time, after `head` elements."""
     real, widen, narrow = storage.working, storage.widen, storage.narrow
@@ -286,7 +302,7 @@ def make_input_gradients(formula: Formula, storage: Storage, count: int) -> Call
     def gradient(dy, x, statistics, gamma, beta, means):
         g, xhat = entering(widen(dy), x, statistics, gamma, beta)
         scale, _, _, rstd = statistics
-        return narrow(_input_gradient(g, xhat, means[0], means[1], rstd) * scale)
+        return narrow(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
 
     @inlined
     def store_those(dy, x, statistics, weights, means, dx, j, low, high):
