@@ -4,6 +4,7 @@ The rows of a step are the first of the step before it, and no row is padding: i
 and cannot influence a result.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,18 @@ Array = np.ndarray[Any, Any]
 
 def sequence_layout(time: int, batch: int, lengths: Any, reverse: bool) -> SequenceLayout:
     """Return the layout of sequences of these lengths; None stands for all of the time."""
-    counted = np.full(batch, time) if lengths is None else check_lengths(lengths, time, batch)
+    if lengths is None:
+        return _layout_of_whole(time, batch, reverse)
+    return _layout(time, batch, check_lengths(lengths, time, batch), reverse)
+
+
+@functools.lru_cache(maxsize=64)
+def _layout_of_whole(time: int, batch: int, reverse: bool) -> SequenceLayout:
+    # Each call of a short sequence would spend a twentieth of its time on it.
+    return _layout(time, batch, np.full(batch, time), reverse)
+
+
+def _layout(time: int, batch: int, counted: Array, reverse: bool) -> SequenceLayout:
     order = np.argsort(-counted, kind="stable")
     order = order[counted[order] > 0]
     ordered = counted[order]

@@ -114,13 +114,14 @@ def output_like(
     """
     if out is None:
         return empty_like(source, inputs)
-    _check_out(out, x, name)
+    plain = type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape
+    if not (plain and out.flags.carray):
+        _check_out(out, x, name)
     memory = out if order is None else out.transpose(order)
-    if not memory.flags.carray:
+    if not memory.flags.carray or _clashes(memory, (source, *inputs)):
         return empty_like(source, inputs)
-    for array in (source, *inputs):
-        if array is not memory and isinstance(array, np.ndarray) and _clashes(memory, array):
-            return empty_like(source, inputs)
+    if memory.dtype is storage.container and memory.shape == source.shape:
+        return memory
     return as_kernel_array(memory, storage, None, source.shape)
 
 
@@ -141,8 +142,6 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
 
 def _check_out(out: Any, x: Array, name: str) -> None:
     kind = type(out)
-    if kind is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray:
-        return
     if not issubclass(kind, np.ndarray):
         check_on_host("out", out)
         raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
@@ -156,21 +155,24 @@ def _check_out(out: Any, x: Array, name: str) -> None:
         raise ValueError("out must be writable, got a read-only array")
 
 
-def _clashes(memory: Array, source: Array) -> bool:
+def _clashes(memory: Array, inputs: tuple[Any, ...]) -> bool:
     """Return whether writing here could change an input before it has been read.
 
     The kernels read each element before they write the same one, so an input with the very same
     elements in the same places is safe: that is ``out=x``.
     """
-    owner = source if source.base is None else source.base
-    if memory.base is None and owner is not memory and _owns(owner):
-        return False
-    if not np.may_share_memory(memory, source):
-        return False
-    same_place = address_of(memory) == address_of(source) and memory.nbytes == source.nbytes
-    return not same_place or memory.itemsize != source.itemsize
+    owned = memory.base is None
+    for array in inputs:
+        if array is memory or not isinstance(array, np.ndarray):
+            continue
+        owner = array if array.base is None else array.base
+        if owned and owner is not memory and type(owner) is np.ndarray and owner.base is None:
+            continue  # two arrays with memory of their own
+        if np.may_share_memory(memory, array) and not _is_same_place(memory, array):
+            return True
+    return False
 
 
-def _owns(array: Any) -> bool:
-    """Return whether this is an array with memory of its own."""
-    return type(array) is np.ndarray and array.base is None
+def _is_same_place(memory: Array, array: Array) -> bool:
+    same_bytes = address_of(memory) == address_of(array) and memory.nbytes == array.nbytes
+    return same_bytes and memory.itemsize == array.itemsize

@@ -6,6 +6,7 @@ like that of a load close behind it makes the processor wait. NumPy's own large 
 """
 
 import ctypes
+import functools
 import itertools
 import math
 from typing import Any
@@ -69,16 +70,22 @@ def tables(pool: MemoryPool, dtype: np.dtype[Any], *shapes: tuple[int, ...]) -> 
 
     They are cut from one block of a pool.
     """
-    sizes = [math.prod(shape) * dtype.itemsize for shape in shapes]
+    nbytes, places = _places(dtype.itemsize, shapes)
+    memory = pool.take(nbytes + _LINE)
+    start = -address_of(memory) % _LINE
+    return [
+        np.ndarray(shape, dtype, memory, start + place)
+        for shape, place in zip(shapes, places, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _places(itemsize: int, shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[int, ...]]:
+    """Return how many bytes tables of these shapes take, and where in them each begins."""
+    sizes = [math.prod(shape) * itemsize for shape in shapes]
     # A whole number of pages apart, a store in one would be near a load in another, modulo a page.
     room = [-(-size // _PAGE) * _PAGE + _STAGGER for size in sizes]
-    memory = pool.take(sum(room) + _LINE)
-    start = -address_of(memory) % _LINE
-    found = []
-    for size, more, shape in zip(sizes, room, shapes, strict=True):
-        found.append(memory[start : start + size].view(dtype).reshape(shape))
-        start += more
-    return found
+    return sum(room), tuple(itertools.accumulate(room[:-1], initial=0))
 
 
 def _best_residue(addresses: list[int]) -> int:

@@ -4,8 +4,8 @@ A run is a whole row of a layer norm, with a gamma for each element, or one chan
 batch norm, with a gamma for all of it.
 
 The statistics of a run are ``(scale, high, low, rstd)``: its elements times the scale, less
-``high + low``, times rstd, are normalized. Of nearly all the scale is 1. Where that is known, None
-stands for it: the products with it would be a fifth of a loop's arithmetic.
+``high + low``, times rstd, are normalized. Of nearly all the scale is 1. Gradients, which would be
+multiplied by it three times, have None for that.
 """
 
 import functools
