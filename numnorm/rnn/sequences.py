@@ -17,15 +17,17 @@ Array = np.ndarray[Any, Any]
 
 def sequence_layout(time: int, batch: int, lengths: Any, reverse: bool) -> SequenceLayout:
     """Return the layout of sequences of these lengths; None stands for all of the time."""
-    if lengths is None:
-        return _layout_of_whole(time, batch, reverse)
-    return _layout(time, batch, check_lengths(lengths, time, batch), reverse)
+    if lengths is not None:
+        return _layout(time, batch, check_lengths(lengths, time, batch), reverse)
+    if reverse:  # its places may be many
+        return _layout(time, batch, np.full(batch, time), reverse)
+    return _layout_of_whole(time, batch)
 
 
 @functools.lru_cache(maxsize=64)
-def _layout_of_whole(time: int, batch: int, reverse: bool) -> SequenceLayout:
+def _layout_of_whole(time: int, batch: int) -> SequenceLayout:
     # Each call of a short sequence would spend a twentieth of its time on it.
-    return _layout(time, batch, np.full(batch, time), reverse)
+    return _layout(time, batch, np.full(batch, time), reverse=False)
 
 
 def _layout(time: int, batch: int, counted: Array, reverse: bool) -> SequenceLayout:
