@@ -39,13 +39,15 @@ def _of_parameter(totals, result):
 
 
 def make_row_totals() -> Twins:
-    """Return a kernel ``(totals, result)`` that adds up parts in order, and rounds once.
+    """Return a kernel ``(dgamma, dbeta, of_gamma, of_beta)`` that adds up parts in order.
 
-    `totals` is ``(parts, size)``, and its first part becomes the sum; `result` is ``(size,)``.
+    dgamma and dbeta are ``(parts, size)`` or None, and their first parts become the sums; those
+    are rounded once, for `of_gamma` and `of_beta` of shape ``(size,)``.
     """
 
-    def kernel(totals, result, first, last):
+    def kernel(dgamma, dbeta, of_gamma, of_beta, first, last):
         stand_alone()
-        _add_parts(borrowed(totals), borrowed(result))
+        add_parts(borrowed(dgamma), borrowed(of_gamma))
+        add_parts(borrowed(dbeta), borrowed(of_beta))
 
     return twins("row_totals", kernel)

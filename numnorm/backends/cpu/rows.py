@@ -226,8 +226,8 @@ def row_backward(
         else:
             summed = run(kernel, arguments, elements, parts) and left
     dx = target if direct and out is None else result(target, x, out, order)
-    if not summed:
-        _add_up(totals[:count], flat[:count])
+    if count and not summed:
+        _add_up(totals, flat)
     return dx, *(gradients if native is dtype else _of_each(gradients, lambda a: _cast(a, dtype)))
 
 
@@ -245,10 +245,10 @@ def _place_of_dx(
     return output_like(source, x, name, out, storage, order, inputs)
 
 
-def _add_up(totals: tuple[Array, ...], gradients: tuple[Array, ...]) -> None:
-    """Store the sums of all parts of each total."""
-    for total, gradient in zip(totals, gradients, strict=True):
-        _totals_kernel().serial(total.reshape(len(total), -1), gradient, 0, 1)
+def _add_up(totals: tuple[Any, Any], gradients: tuple[Any, Any]) -> None:
+    """Store the sums of all parts of both totals."""
+    rows = _of_each(totals, lambda total: total.reshape(len(total), -1))
+    _totals_kernel().serial(*rows, *gradients, 0, 1)
 
 
 def _cast(gradient: Array, dtype: np.dtype[Any]) -> Array:
