@@ -61,7 +61,7 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     forward, centred = inlined(formula.forward), make_centre(formula.centred)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
     gradient_sums = make_gradient_sums(formula, storage)
-    input_gradients = make_input_gradients(formula, storage, storage.lanes)
+    input_gradients = make_input_gradients(formula, storage)
 
     @inlined
     def statistics(row, scaling):

@@ -86,7 +86,7 @@ def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for one row of known statistics."""
     row_sums, means_of = _make_row_sums(formula, storage), make_means(storage)
-    input_gradients = make_input_gradients(formula, storage, storage.lanes)
+    input_gradients = make_input_gradients(formula, storage)
 
     @inlined
     def loops(row, head, rstd, statistics, first_channel, cut, weights, flows, inner, totals):
@@ -130,7 +130,7 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def _make_four_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that leaves the sums of four narrow rows in lanes."""
     lanes = storage.lanes
-    of_four = make_gradient_lanes_of_four(formula, storage, lanes)
+    of_four = make_gradient_lanes_of_four(formula, storage)
     statistics_of = make_saved_statistics(storage)
 
     @inlined
@@ -161,10 +161,10 @@ def _make_four_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for up to as many narrow rows as there are lanes."""
     lanes, room = storage.lanes, room_for_sums(storage)
-    gradient_lanes = make_gradient_lanes(formula, storage, lanes)
+    gradient_lanes = make_gradient_lanes(formula, storage)
     totals = make_totals(lanes)
     four_rows = _make_four_rows(formula, storage)
-    input_gradients = make_input_gradients(formula, storage, lanes)
+    input_gradients = make_input_gradients(formula, storage)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
 
     @inlined

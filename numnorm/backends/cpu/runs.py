@@ -4,8 +4,8 @@ A run is a whole row of a layer norm, with a gamma for each element, or one chan
 batch norm, with a gamma for all of it.
 
 The statistics of a run are ``(scale, high, low, rstd)``: its elements times the scale, less
-``high + low``, times rstd, are normalized. Of nearly all the scale is 1. Gradients, which would be
-multiplied by it three times, have None for that.
+``high + low``, times rstd, are normalized. Of nearly all the scale is 1. Gradients of wide rows,
+which would be multiplied by it three times, have None for that.
 """
 
 import functools
@@ -68,7 +68,7 @@ def _make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
     @inlined
     def mapped(x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        return narrow(forward(centred(scaled(widen(x), scale), high, low) * rstd, gamma, beta))
+        return narrow(forward(centred(widen(x) * scale, high, low) * rstd, gamma, beta))
 
     return mapped
 
@@ -152,14 +152,15 @@ def _make_entering(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return entering
 
 
-def _make_summing(formula: Formula, storage: Storage, count: int) -> tuple[Any, Any]:
-    """Return compiled functions that add `count` elements, or some of them, to a run's sums.
+def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
+    """Return compiled functions that add lanes of elements, or some of them, to a run's sums.
 
     The sums are those of g, g * xhat, dy * xhat and dy; the last two are also added, element by
     element, to the accumulators of this run where there are any.
     """
     entering, backward = _make_entering(formula, storage), inlined(formula.backward)
     real, widen, centred = storage.working, storage.widen, make_centre(formula.centred)
+    count = storage.lanes
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
 
@@ -193,15 +194,17 @@ def _make_summing(formula: Formula, storage: Storage, count: int) -> tuple[Any, 
 
 
 @functools.cache
-def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
-    """Return a compiled loop that takes every sum which the gradients need, in `count` lanes.
+def make_gradient_lanes(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled loop that takes every sum which the gradients need, in lanes.
 
     It begins with the `head` elements that lie before the first cache line, in the last lanes:
     what one lane adds up, in which order, is then the same without a head, but for the number of
     the lane. The `total` of all lanes is the same too, as it adds those that are half of them
     apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0.
     """
-    sum_all, sum_some = _make_summing(formula, storage, count)
+    sum_all, sum_some = _make_summing(formula, storage)
+    # Twice as many would leave AVX2 no register for the row's statistics.
+    count = storage.lanes
     zeros, of_line = make_zeros(storage.working, count), LINE // storage.container.itemsize
 
     @inlined
@@ -226,14 +229,13 @@ def make_gradient_lanes(formula: Formula, storage: Storage, count: int) -> Calla
     return gradient_lanes
 
 
-def make_gradient_lanes_of_four(
-    formula: Formula, storage: Storage, count: int
-) -> Callable[..., Any]:
+def make_gradient_lanes_of_four(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return that loop for four whole rows at once, from the i-th on, of a width in whole lanes.
 
     It reads and writes what is added up for gamma and beta once for the four.
     """
     real, widen, entering = storage.working, storage.widen, _make_entering(formula, storage)
+    count = storage.lanes
     load, elements, zeros = make_load(count), make_elements(count), make_zeros(real, count)
 
     @inlined
@@ -269,8 +271,7 @@ def make_gradient_lanes_of_four(
 @functools.cache
 def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return the same loop over a run of any length, with sums in float64."""
-    # Twice as many lanes would leave AVX2 no register for the row's statistics.
-    gradient_lanes = make_gradient_lanes(formula, storage, storage.lanes)
+    gradient_lanes = make_gradient_lanes(formula, storage)
 
     @inlined
     def gradient_sums(dy, x, head, ahead, statistics, weights, targets):
@@ -291,9 +292,9 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
 
 
 @functools.cache
-def make_input_gradients(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
-    """Return a compiled loop that stores dx, `count` lanes at a time, after `head` elements."""
-    real, widen, narrow = storage.working, storage.widen, storage.narrow
+def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled loop that stores dx, lanes at a time, after `head` elements."""
+    real, widen, narrow, count = storage.working, storage.widen, storage.narrow, storage.lanes
     entering = _make_entering(formula, storage)
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
