@@ -79,6 +79,59 @@ def test_groups_give_the_same_bytes_from_any_address(inner, groups, weighted):
         assert same_bytes(found, expected), offset
 
 
+def into(array, offset):
+    """An array like this one for a result, so many bytes into a cache line, full of NaN."""
+    return placed(np.full_like(array, np.nan), offset)
+
+
+# Loops that store begin at the lines of what they store, wherever the lines of the input are.
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("width", WIDTHS if COMPILED else WIDTHS[:3])
+def test_results_of_rows_are_the_same_bytes_at_any_address(dtype, width):
+    rng = np.random.default_rng(4)
+    x, dy = rng.normal(3, 2, (2, 9, width)).astype(dtype)
+    gamma = rng.normal(1, 0.1, width).astype(dtype)
+    y, mean, rstd = numnorm.layer_norm_forward(placed(x, 0), gamma)
+    dx, *_ = numnorm.layer_norm_backward(placed(dy, 0), placed(x, 0), mean, rstd, gamma)
+    for of_x, of_result in ((0, 16), (16, 0), (16, 16), (8, 40), (56, 24)):
+        here = placed(x, of_x)
+        out = into(x, of_result)
+        assert numnorm.layer_norm(here, gamma, out=out) is out
+        assert out.tobytes() == y.tobytes(), (of_x, of_result)
+        # In its place: what is read and what is written are the same lines.
+        assert numnorm.layer_norm(here, gamma, out=here).tobytes() == y.tobytes()
+        out, here = into(x, of_result), placed(x, of_x)
+        numnorm.layer_norm_backward(placed(dy, 0), here, mean, rstd, gamma, out=out)
+        assert out.tobytes() == dx.tobytes(), (of_x, of_result)
+
+
+# Rows of channels that go in groups and in tiles, narrower ones, and channels of many elements:
+# of whole lines, of a part of one, and of more than is summed up at a time.
+CHANNELS = [(17, 1072), (17, 1075), (20, 288), (3, 5, 288), (3, 5, 301), (2, 3, 2100)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", CHANNELS if COMPILED else CHANNELS[1:4])
+def test_results_of_channels_are_the_same_bytes_at_any_address(dtype, shape):
+    rng = np.random.default_rng(5)
+    x, dy = rng.normal(3, 2, (2, *shape)).astype(dtype)
+    gamma, beta = rng.normal(1, 0.1, (2, shape[1])).astype(dtype)
+    y, mean, rstd = numnorm.batch_norm_forward(placed(x, 0), gamma, beta)
+    results = {True: (y,), False: ()}
+    for training in results:
+        given = placed(dy, 0), placed(x, 0), mean, rstd, gamma
+        results[training] += numnorm.batch_norm_backward(*given, training=training)
+    for of_x, of_result in ((0, 16), (16, 0), (16, 16), (8, 40), (56, 24)):
+        here = placed(x, of_x)
+        out = into(x, of_result)
+        numnorm.batch_norm(here, gamma, beta, out=out)
+        assert out.tobytes() == y.tobytes(), (of_x, of_result)
+        for training, expected in results.items():
+            given = placed(dy, of_x), here, mean, rstd, gamma
+            found = numnorm.batch_norm_backward(*given, training=training, out=into(x, of_result))
+            assert same_bytes(found, expected[-3:]), (of_x, of_result, training)
+
+
 # Rows that go four at a time, but for the last, in tiles, and those that go one by one.
 @pytest.mark.parametrize("width", [48, 100, 1000])
 @pytest.mark.parametrize("weighted", [True, False])

@@ -19,6 +19,7 @@ from numnorm.backends.cpu.column_runs import (
 from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_load
+from numnorm.backends.cpu.line_heads import make_head
 from numnorm.backends.cpu.optional import part, present
 from numnorm.backends.cpu.optional_lanes import make_elements
 from numnorm.backends.cpu.storage import Storage, storage_of
@@ -62,7 +63,8 @@ def _make_block_sums(
     def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
         here, of_tile, of_all = scratch(), scratch_of_sums(), scratch_of_totals()
         working, totals = (of_tile[:TILE], of_tile[TILE:]), (of_all[:TILE], of_all[TILE:])
-        head, tiles = cut(arrays[0], arrays[1])
+        # Of dx, if it is stored here: a store in two lines costs more than a load from two.
+        head, tiles = cut(arrays[-1])
         for tile in range(tiles):
             channel, width = tile_of(tile, sums.size, head)
             for k in range(len(copied)):
@@ -147,7 +149,7 @@ def make_constant_across(storage: Storage) -> Twins:
         stand_alone()
         arrays, terms = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(terms)
         of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
-        head, _ = cut(arrays[0], arrays[1])
+        head, _ = cut(arrays[2])
         streamed = is_streamed(arrays[2], dx.shape[1], head)
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
@@ -168,7 +170,7 @@ def make_sums_along(storage: Storage) -> Twins:
     def block_sums(dy, x, start, stop, c, of_x):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for i in range(start, stop):
-            one, two = gradient_sums(dy[i, c], x[i, c], of_x, None, None)
+            one, two = gradient_sums(dy[i, c], x[i, c], of_x)
             sum_of_products += one
             sum_dy += two
         return sum_of_products, sum_dy
@@ -192,6 +194,7 @@ def make_constant_along(storage: Storage) -> Twins:
     """Return the same kernel as `make_constant_across` for ``x (outer, channels, inner)``."""
     store_run = make_constant_gradient(storage, streamed=False)
     stream_run = make_constant_gradient(storage, streamed=True)
+    head_of = make_head(storage)
 
     @inlined
     def block_gradient(dy, x, start, stop, c, terms, dx, streamed):
@@ -212,7 +215,7 @@ def make_constant_along(storage: Storage) -> Twins:
         terms, sums = borrowed(terms), borrowed(sums)
         scale, high, rstd = terms[0], terms[1], terms[2]
         factor, back = terms[4], present(scaled, terms[5])
-        channels, streamed = x.shape[1], is_streamed(dx, dx.shape[2])
+        channels, streamed = x.shape[1], is_streamed(dx, dx.shape[2], head_of(dx[0, 0]))
         for t in range(first, last):
             p, c = t // channels, t % channels
             start, stop = p * block, min((p + 1) * block, x.shape[0])
@@ -238,7 +241,7 @@ def make_dx_across(storage: Storage) -> Twins:
     power of two there is 1, ``dx`` and ``parts``.
     """
     gradient_row, gradient_group = make_gradient_row(storage), make_gradient_group(storage)
-    is_wide = make_is_wide(storage)
+    is_wide, head_of = make_is_wide(storage), make_head(storage)
 
     def kernel(dy, x, terms, scaled, dx, parts, first, last):
         stand_alone()
@@ -246,7 +249,7 @@ def make_dx_across(storage: Storage) -> Twins:
         rows = _unpacked(borrowed(terms), scaled)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         grouped = stop - (stop - start) % GROUP if is_wide(x) else start
-        streamed = is_streamed(dx, dx.shape[1])
+        streamed = is_streamed(dx, dx.shape[1], head_of(dx[0]))
         for i in range(start, grouped, GROUP):
             gradient_group(arrays, i, rows, dx, streamed)
         for i in range(grouped, stop):
@@ -258,13 +261,14 @@ def make_dx_across(storage: Storage) -> Twins:
 
 def make_dx_along(storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    gradient_row = make_gradient_row(storage)
+    gradient_row, head_of = make_gradient_row(storage), make_head(storage)
 
     def kernel(dy, x, terms, scaled, dx, parts, first, last):
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled)
-        runs, streamed = x.shape[0] * x.shape[1], is_streamed(dx, dx.shape[2])
+        runs = x.shape[0] * x.shape[1]
+        streamed = is_streamed(dx, dx.shape[2], head_of(dx[0, 0]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             of_x = part(scale, c), high[c], rstd[c]

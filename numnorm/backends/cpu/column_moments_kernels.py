@@ -146,7 +146,7 @@ def make_moments_across(storage: Storage) -> Twins:
     def kernel(x, block, means, m2s, first, last):
         stand_alone()
         x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
-        head, tiles = cut(x, x)
+        head, tiles = cut(x)
         room, room_of_totals = scratch(), scratch_of_totals()
         origin, sums = room[:TILE], (room[TILE : 2 * TILE], room[2 * TILE :])
         totals = room_of_totals[:TILE], room_of_totals[TILE:]

@@ -74,6 +74,17 @@ def first_lanes(count: int) -> Access:
 
 
 @functools.cache
+def last_lanes(count: int) -> Access:
+    """Return the access to the last of `count` lanes, before a line; the others are read as 0."""
+    load_some, elements = make_load_some(count), make_some_elements(count)
+    return Access(
+        inlined(lambda array, j, rest: load_some(array, j, count - rest, count)),
+        inlined(lambda values, j, rest, default: elements(values, j, count - rest, count, default)),
+        inlined(lambda array, j, lanes, rest: store_some(array, j, lanes, count - rest, count)),
+    )
+
+
+@functools.cache
 def make_is_wide(storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``is_wide(x)``: whether its rows are worth taking in groups."""
     itemsize = storage.container.itemsize

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.backends.cpu.column_reading import GROUP, Access, first_lanes, whole_lanes
+from numnorm.backends.cpu.column_reading import GROUP, Access, first_lanes, last_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import make_load, make_zeros, total
+from numnorm.backends.cpu.line_heads import LINE, each_begins_at_lines, make_head
 from numnorm.backends.cpu.row_statistics import STRETCH
 from numnorm.backends.cpu.some_lanes import make_load_some, some_of
 from numnorm.backends.cpu.storage import Storage
@@ -82,15 +83,17 @@ def _gradient(storage: Storage, access: Access) -> _Elementwise:
 
 def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
     """Return a compiled ``store_row(rows, terms, out, streamed)`` of one row of each array."""
-    count = 2 * storage.lanes
+    count, head_of = 2 * storage.lanes, make_head(storage)
+    at_lines = each_begins_at_lines(storage)
     first_terms_of, put_first = kind(storage, first_lanes(count))
+    last_terms_of, put_last = kind(storage, last_lanes(count))
 
     def make_whole_lanes(streamed):
         terms_of, put = kind(storage, whole_lanes(count, streamed=streamed))
 
         @inlined
-        def all_lanes(rows, whole, terms, out):
-            for j in range(0, whole, count):
+        def all_lanes(rows, line, whole, terms, out):
+            for j in range(line, whole, count):
                 put(rows, j, count, terms_of(terms, j, count), out)
 
         return all_lanes
@@ -99,11 +102,15 @@ def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
 
     @inlined
     def store_row(rows, terms, out, streamed):
-        whole = out.size - out.size % count
+        line = min(head_of(out), out.size)
+        if at_lines and line > 0:
+            j = line - count
+            put_last(rows, j, line, last_terms_of(terms, j, line), out)
+        whole = out.size - (out.size - line) % count
         if streamed:
-            stream_whole(rows, whole, terms, out)
+            stream_whole(rows, line, whole, terms, out)
         else:
-            store_whole(rows, whole, terms, out)
+            store_whole(rows, line, whole, terms, out)
         rest = out.size - whole
         if rest > 0:
             put_first(rows, whole, rest, first_terms_of(terms, whole, rest), out)
@@ -113,15 +120,17 @@ def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
 
 def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..., Any]) -> Any:
     """Return a compiled ``store_group(arrays, i, terms, out, streamed)`` of the rows from i on."""
-    count = storage.lanes
+    count, head_of = storage.lanes, make_head(storage)
+    at_lines, in_line = each_begins_at_lines(storage), LINE // storage.container.itemsize
     first_terms_of, put_first = kind(storage, first_lanes(count))
+    last_terms_of, put_last = kind(storage, last_lanes(count))
 
     def make_whole_lanes(streamed):
         terms_of, put = kind(storage, whole_lanes(count, ahead=GROUP, streamed=streamed))
 
         @inlined
-        def all_lanes(arrays, i, whole, terms, out):
-            for j in range(0, whole, count):
+        def all_lanes(arrays, i, line, whole, terms, out):
+            for j in range(line, whole, count):
                 here = terms_of(terms, j, count)
                 for r in range(GROUP):
                     put(rows_of(arrays, i + r), j, count, here, out[i + r])
@@ -133,11 +142,17 @@ def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..
     @inlined
     def store_group(arrays, i, terms, out, streamed):
         width = out.shape[1]
-        whole = width - width % count
+        line = min(head_of(out[i]), width) if width % in_line == 0 else 0
+        if at_lines and line > 0:
+            j = line - count
+            here = last_terms_of(terms, j, line)
+            for r in range(GROUP):
+                put_last(rows_of(arrays, i + r), j, line, here, out[i + r])
+        whole = width - (width - line) % count
         if streamed:
-            stream_whole(arrays, i, whole, terms, out)
+            stream_whole(arrays, i, line, whole, terms, out)
         else:
-            store_whole(arrays, i, whole, terms, out)
+            store_whole(arrays, i, line, whole, terms, out)
         rest = width - whole
         if rest > 0:
             here = first_terms_of(terms, whole, rest)
@@ -183,21 +198,36 @@ def make_gradient_group(storage: Storage) -> Callable[..., Any]:
     return _make_group(storage, _gradient, _pair_of_rows)
 
 
-def _make_run_sums(storage: Storage, put: Callable[..., Any], put_first: Callable[..., Any]) -> Any:
-    """Return a compiled ``run_sums(dy, x, of_x, of_dy, dx)`` along one channel.
+def _make_run_sums(
+    storage: Storage,
+    put: Callable[..., Any],
+    put_first: Callable[..., Any],
+    put_last: Callable[..., Any],
+) -> Any:
+    """Return a compiled ``run_sums(dy, x, head, of_x, of_dy, dx)`` along one channel.
 
     They are the sums of ``dy * (x * scale - high) * rstd``, which are `of_x`, and of dy, in
     float64. On the way ``put(dx, j, slope, rest, of_dy)`` does what it likes with lanes of dy.
+    The first `head` elements are in the last lanes: see `runs.make_gradient_lanes`.
     """
     real, widen, count = storage.working, storage.widen, 2 * storage.lanes
     load, load_some, zeros = make_load(count), make_load_some(count), make_zeros(real, count)
+    at_lines = each_begins_at_lines(storage)
 
     @inlined
-    def stretch_sums(dy, x, start, stop, of_x, of_dy, dx):
+    def stretch_sums(dy, x, start, stop, head, of_x, of_dy, dx):
         scale, high, rstd = of_x
         one, two = zeros(), zeros()
-        whole = stop - (stop - start) % count
-        for j in range(start, whole, count):
+        line = start + min(head, stop - start)
+        if at_lines and line > start:
+            j, low = line - count, count - (line - start)
+            slope = widen(load_some(dy, j, low, count))
+            xhat = (widen(load_some(x, j, low, count)) * scale - high) * rstd
+            one = one + slope * some_of(xhat, low, count)
+            two = two + slope
+            put_last(dx, j, slope, line - start, of_dy)
+        whole = stop - (stop - line) % count
+        for j in range(line, whole, count):
             slope = widen(load(dy, j))
             one = one + slope * ((widen(load(x, j)) * scale - high) * rstd)
             two = two + slope
@@ -212,11 +242,11 @@ def _make_run_sums(storage: Storage, put: Callable[..., Any], put_first: Callabl
         return total(one), total(two)
 
     @inlined
-    def run_sums(dy, x, of_x, of_dy, dx):
+    def run_sums(dy, x, head, of_x, of_dy, dx):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, STRETCH):
             stop = min(start + STRETCH, x.size)
-            one, two = stretch_sums(dy, x, start, stop, of_x, of_dy, dx)
+            one, two = stretch_sums(dy, x, start, stop, head, of_x, of_dy, dx)
             sum_of_products += one
             sum_dy += two
         return sum_of_products, sum_dy
@@ -231,8 +261,9 @@ def _put_nothing(dx: Any, j: int, slope: Any, rest: int, of_dy: Any) -> None:
 
 @functools.cache
 def make_gradient_sums(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``gradient_sums(dy, x, (scale, high, rstd), None, None)`` of a channel."""
-    return _make_run_sums(storage, _put_nothing, _put_nothing)
+    """Return a compiled ``gradient_sums(dy, x, (scale, high, rstd))`` of a channel."""
+    run_sums = _make_run_sums(storage, _put_nothing, _put_nothing, _put_nothing)
+    return inlined(lambda dy, x, of_x: run_sums(dy, x, 0, of_x, None, None))
 
 
 @functools.cache
@@ -256,5 +287,6 @@ def make_constant_gradient(storage: Storage, *, streamed: bool) -> Callable[...,
 
         return put
 
-    whole = make_put(whole_lanes(count, streamed=streamed))
-    return _make_run_sums(storage, whole, make_put(first_lanes(count)))
+    puts = (whole_lanes(count, streamed=streamed), first_lanes(count), last_lanes(count))
+    run_sums, head_of = _make_run_sums(storage, *map(make_put, puts)), make_head(storage)
+    return inlined(lambda dy, x, of_x, of_dy, dx: run_sums(dy, x, head_of(dx), of_x, of_dy, dx))

@@ -30,16 +30,16 @@ _NARROWEST = 1 << 11
 def make_tiles(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``(cut, tile_of)``, which cut rows of channels into tiles.
 
-    ``cut(dy, x)`` returns how many channels of both lie before a cache line, where all rows lie
+    ``cut(x)`` returns how many channels lie before a cache line, where all rows lie
     alike, and how many tiles there are then; ``tile_of(k, channels, head)`` returns the first
     channel and the number of channels of one. The head comes last, when its lines are in cache.
     """
     at_lines = begins_at_lines(storage)
 
     @inlined
-    def cut(dy, x):
+    def cut(x):
         wide = x.shape[1] * x.itemsize >= _NARROWEST
-        head = common_head(dy, x, x.shape[1]) if at_lines and wide else 0
+        head = common_head(x, x.shape[1]) if at_lines and wide else 0
         return head, (x.shape[1] - head + TILE - 1) // TILE + (1 if head > 0 else 0)
 
     @inlined

@@ -89,12 +89,12 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
     input_gradients = make_input_gradients(formula, storage)
 
     @inlined
-    def loops(row, head, rstd, statistics, first_channel, cut, weights, flows, inner, totals):
+    def loops(row, heads, rstd, statistics, first_channel, cut, weights, flows, inner, totals):
         dy, x, dx = row
         run, runs, channels = cut
         gamma, beta = weights
         sum_g, sum_g_xhat = row_sums(
-            dy, x, head, statistics, first_channel, cut, weights, inner, totals
+            dy, x, heads[0], statistics, first_channel, cut, weights, inner, totals
         )
         means = means_of(sum_g, sum_g_xhat, rstd, flows)
         c = first_channel
@@ -102,7 +102,9 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
             left, right = p * run, (p + 1) * run
             weight = part(gamma, c), part(beta, c)
             here = dx[left:right]
-            input_gradients(dy[left:right], x[left:right], head, statistics, weight, means, here)
+            input_gradients(
+                dy[left:right], x[left:right], heads[1], statistics, weight, means, here
+            )
             c = c + 1 if c + 1 < channels else 0
 
     return loops
@@ -114,15 +116,15 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     loops = _make_loops(formula, storage)
 
     @inlined
-    def backward_row(row, head, saved, channel, cut, weights, flows, inner, totals):
+    def backward_row(row, heads, saved, channel, cut, weights, flows, inner, totals):
         mean, rstd = saved
         scale, high, low, factor = statistics_of(mean, rstd)
         if scale == real(1):
             found = None, high, low, factor
-            loops(row, head, rstd, found, channel, cut, weights, flows, inner, totals)
+            loops(row, heads, rstd, found, channel, cut, weights, flows, inner, totals)
         else:
             found = scale, high, low, factor
-            loops(row, 0, rstd, found, channel, cut, weights, flows, inner, totals)
+            loops(row, (0, 0), rstd, found, channel, cut, weights, flows, inner, totals)
 
     return backward_row
 
@@ -209,11 +211,11 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     backward_row = _make_row(formula, storage)
 
     @inlined
-    def wide_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+    def wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
         channel, between = channel_of(start, cut), _rows_between_flushes(cut)
         for i in range(start, stop):
             row, saved = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
-            backward_row(row, head, saved, channel, cut, weights, flows, inner, totals)
+            backward_row(row, heads, saved, channel, cut, weights, flows, inner, totals)
             channel = next_channel(channel, cut)
             if (i - start) % between == between - 1:
                 flush(inner[0], totals[0])
@@ -260,10 +262,10 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     narrow, at_lines = _narrow_width(storage), begins_at_lines(storage)
 
     @inlined
-    def backward_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, totals, start, stop):
+    def backward_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, totals, start, stop):
         # The owners are used once more after the last row, so they outlive what is borrowed.
-        dgamma = working_sums(totals[0], real(0), head)
-        dbeta = working_sums(totals[1], real(0), head)
+        dgamma = working_sums(totals[0], real(0), heads[0])
+        dbeta = working_sums(totals[1], real(0), heads[0])
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
@@ -273,7 +275,7 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         if by_element and cut[1] == 1 and x.shape[1] < narrow:
             narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
         else:
-            wide_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
+            wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
         flush(dgamma, totals[0])
         flush(dbeta, totals[1])
 
@@ -282,8 +284,9 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts, first, last,
     ):  # fmt: skip
         stand_alone()
-        head = common_head(dy, x, run) if at_lines and x.shape[1] >= narrow else 0
-        gamma, beta = in_line(gamma, head), in_line(beta, head)
+        at_line = at_lines and x.shape[1] >= narrow
+        heads = (common_head(x, run), common_head(dx, run)) if at_line else (0, 0)
+        gamma, beta = in_line(gamma, heads[0]), in_line(beta, heads[0])
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         dgamma, dbeta = with_parts(dgamma, parts), with_parts(dbeta, parts)
         cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))
@@ -291,7 +294,7 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(dy, x, head, mean, rstd, cut, weights, flows, dx, totals, start, stop)
+            backward_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, totals, start, stop)
         if last - first == parts:
             add_parts(borrowed(dgamma), borrowed(of_gamma))
             add_parts(borrowed(dbeta), borrowed(of_beta))

@@ -15,6 +15,7 @@ import numpy as np
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import make_load, make_zeros, total
+from numnorm.backends.cpu.line_heads import each_begins_at_lines, make_head
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.processor import has_avx512
 from numnorm.backends.cpu.row_statistics import STRETCH, make_guess
@@ -53,7 +54,8 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
     """Return a compiled function of two rows: the guesses of their means, and their sums."""
     widen, real = storage.widen, storage.working
     load, load_some, zeros = make_load(count), make_load_some(count), make_zeros(real, count)
-    guess = make_guess(storage)
+    guess, head_of = make_guess(storage), make_head(storage)
+    at_lines = each_begins_at_lines(storage)
 
     def guessed(row):
         return guess(row, real(1))
@@ -67,8 +69,15 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
     def sums(a, b):
         of_a, of_b = high_of(a), high_of(b)
         a_first, a_second, b_first, b_second = zeros(), zeros(), zeros(), zeros()
-        whole = a.size - a.size % count
-        for j in range(0, whole, count):
+        line = min(head_of(a), a.size)
+        if at_lines and line > 0:
+            j, low = line - count, count - line
+            deviation = some_of(widen(load_some(a, j, low, count)) - of_a, low, count)
+            a_first, a_second = a_first + deviation, a_second + deviation * deviation
+            deviation = some_of(widen(load_some(b, j, low, count)) - of_b, low, count)
+            b_first, b_second = b_first + deviation, b_second + deviation * deviation
+        whole = a.size - (a.size - line) % count
+        for j in range(line, whole, count):
             deviation = widen(load(a, j)) - of_a
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
             deviation = widen(load(b, j)) - of_b

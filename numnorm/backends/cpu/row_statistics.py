@@ -14,6 +14,7 @@ import numpy as np
 
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import make_load, make_zeros, total
+from numnorm.backends.cpu.line_heads import each_begins_at_lines, make_head
 from numnorm.backends.cpu.some_lanes import make_load_some, some_of
 from numnorm.backends.cpu.storage import Storage
 
@@ -24,19 +25,27 @@ STRETCH = 2048
 
 @functools.cache
 def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
-    """Return a compiled ``deviation_sums(row, start, stop, scale, high)``, in lanes.
+    """Return a compiled ``deviation_sums(row, start, stop, head, scale, high)``, in lanes.
 
-    The two sums, of ``row * scale - high`` and of its squares, are taken `count` lanes at a time.
+    The two sums, of ``row * scale - high`` and of its squares, are taken `count` lanes at a time,
+    after `head` elements, which are in the last lanes: see `runs.make_gradient_lanes`.
     """
     widen = storage.widen
     load, load_some = make_load(count), make_load_some(count)
-    zeros = make_zeros(storage.working, count)
+    zeros, at_lines = make_zeros(storage.working, count), each_begins_at_lines(storage)
 
     @inlined
-    def deviation_sums(row, start, stop, scale, high):
+    def deviation_sums(row, start, stop, head, scale, high):
         first, second = zeros(), zeros()
-        whole = stop - (stop - start) % count
-        for j in range(start, whole, count):
+        line = start + min(head, stop - start)
+        if at_lines and line > start:
+            j, low = line - count, count - (line - start)
+            values = widen(load_some(row, j, low, count))
+            deviation = some_of(values * scale - high, low, count)
+            first = first + deviation
+            second = second + deviation * deviation
+        whole = stop - (stop - line) % count
+        for j in range(line, whole, count):
             deviation = widen(load(row, j)) * scale - high
             first = first + deviation
             second = second + deviation * deviation
@@ -76,13 +85,15 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     """
     real, guess = storage.working, make_guess(storage)
     deviation_sums = make_deviation_sums(storage, 2 * storage.lanes)
+    head_of = make_head(storage)
 
     @inlined
     def row_sums(row, scale, high):
         first, second = np.float64(0), np.float64(0)
+        head = head_of(row)
         for start in range(0, row.size, STRETCH):
             stop = min(start + STRETCH, row.size)
-            one, two = deviation_sums(row, start, stop, scale, high)
+            one, two = deviation_sums(row, start, stop, head, scale, high)
             first += total(one)
             second += total(two)
         return first, second

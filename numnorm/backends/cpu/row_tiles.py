@@ -58,7 +58,7 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     def centred_sums(x, number, room, highs, sums):
         guesses(x, number, room, highs)
         for t in range(number):
-            first, second = deviation_sums(x[t], 0, x.shape[1], real(1), highs[t])
+            first, second = deviation_sums(x[t], 0, x.shape[1], 0, real(1), highs[t])
             store(room, t * lanes, first)
             store(room, half + t * lanes, second)
         store(sums[0], 0, totals(room))
@@ -67,7 +67,7 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     @inlined
     def uncentred_sums(x, number, room, highs, sums):
         for t in range(number):
-            _, second = deviation_sums(x[t], 0, x.shape[1], real(1), real(0))
+            _, second = deviation_sums(x[t], 0, x.shape[1], 0, real(1), real(0))
             store(room, t * lanes, second)
         store(sums[0], 0, zeros())
         store(sums[1], 0, totals(room))

@@ -25,7 +25,7 @@ from numnorm.backends.cpu.lanes import (
     stream,
     total,
 )
-from numnorm.backends.cpu.line_heads import LINE
+from numnorm.backends.cpu.line_heads import LINE, each_begins_at_lines, make_head
 from numnorm.backends.cpu.optional import make_centre, scaled
 from numnorm.backends.cpu.optional_lanes import (
     add,
@@ -73,20 +73,28 @@ def _make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return mapped
 
 
-def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+def make_apply(
+    formula: Formula, storage: Storage, count: int, *, followed: bool
+) -> Callable[..., Any]:
     """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
 
-    ``apply_run(x, statistics, weights, y, streamed)`` is of one run, whose result may be streamed.
+    ``apply_run(x, ahead, statistics, weights, y, streamed)`` is of one run, whose result may be
+    streamed. If it is `followed`, what lies `ahead` elements further is asked for.
     """
     real, mapped = storage.working, _make_mapped(formula, storage)
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
+    head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
+    of_line = LINE // storage.container.itemsize
 
     def make_whole_lanes(put):
         @inlined
-        def whole_lanes(x, whole, statistics, weights, y):
+        def whole_lanes(x, ahead, line, whole, statistics, weights, y):
             gamma, beta = weights
-            for j in range(0, whole, count):
+            for j in range(line, whole, count):
+                if followed:
+                    for near in range(j, j + count, of_line):
+                        prefetch(x, near + ahead)
                 weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
                 put(y, j, mapped(load(x, j), statistics, weight, bias))
 
@@ -95,19 +103,24 @@ def make_apply(formula: Formula, storage: Storage, count: int) -> Callable[..., 
     store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(stream)
 
     @inlined
-    def apply_run(x, statistics, weights, y, streamed):
-        gamma, beta = weights
-        whole = x.size - x.size % count
+    def store_those(x, statistics, weights, y, j, low, high):
+        weight = some_elements(weights[0], j, low, high, real(1))
+        bias = some_elements(weights[1], j, low, high, real(0))
+        values = load_some(x, j, low, high)
+        store_some(y, j, mapped(values, statistics, weight, bias), low, high)
+
+    @inlined
+    def apply_run(x, ahead, statistics, weights, y, streamed):
+        line = min(head_of(y), y.size)
+        if at_lines and line > 0:
+            store_those(x, statistics, weights, y, line - count, count - line, count)
+        whole = y.size - (y.size - line) % count
         if streamed:
-            stream_whole(x, whole, statistics, weights, y)
+            stream_whole(x, ahead, line, whole, statistics, weights, y)
         else:
-            store_whole(x, whole, statistics, weights, y)
-        rest = x.size - whole
-        if rest > 0:
-            weight = some_elements(gamma, whole, 0, rest, real(1))
-            bias = some_elements(beta, whole, 0, rest, real(0))
-            last = load_some(x, whole, 0, rest)
-            store_some(y, whole, mapped(last, statistics, weight, bias), 0, rest)
+            store_whole(x, ahead, line, whole, statistics, weights, y)
+        if whole < y.size:
+            store_those(x, statistics, weights, y, whole, 0, y.size - whole)
 
     return apply_run
 
@@ -117,23 +130,30 @@ def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[
     real, mapped = storage.working, _make_mapped(formula, storage)
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
+    head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
+
+    @inlined
+    def store_those(x, statistics, weights, y, j, low, high):
+        weight = some_elements(weights[0], j, low, high, real(1))
+        bias = some_elements(weights[1], j, low, high, real(0))
+        a, b = load_some(x[0], j, low, high), load_some(x[1], j, low, high)
+        store_some(y[0], j, mapped(a, statistics[0], weight, bias), low, high)
+        store_some(y[1], j, mapped(b, statistics[1], weight, bias), low, high)
 
     @inlined
     def apply_pair(x, statistics, weights, y):
         gamma, beta = weights
         size = x[0].size
-        whole = size - size % count
-        for j in range(0, whole, count):
+        line = min(head_of(y[0]), size)
+        if at_lines and line > 0:
+            store_those(x, statistics, weights, y, line - count, count - line, count)
+        whole = size - (size - line) % count
+        for j in range(line, whole, count):
             weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
             store(y[0], j, mapped(load(x[0], j), statistics[0], weight, bias))
             store(y[1], j, mapped(load(x[1], j), statistics[1], weight, bias))
-        rest = size - whole
-        if rest > 0:
-            weight = some_elements(gamma, whole, 0, rest, real(1))
-            bias = some_elements(beta, whole, 0, rest, real(0))
-            last = load_some(x[0], whole, 0, rest), load_some(x[1], whole, 0, rest)
-            store_some(y[0], whole, mapped(last[0], statistics[0], weight, bias), 0, rest)
-            store_some(y[1], whole, mapped(last[1], statistics[1], weight, bias), 0, rest)
+        if whole < size:
+            store_those(x, statistics, weights, y, whole, 0, size - whole)
 
     return apply_pair
 
