@@ -215,7 +215,7 @@ def make_constant_along(storage: Storage) -> Twins:
         terms, sums = borrowed(terms), borrowed(sums)
         scale, high, rstd = terms[0], terms[1], terms[2]
         factor, back = terms[4], present(scaled, terms[5])
-        channels, streamed = x.shape[1], is_streamed(dx, dx.shape[2], head_of(dx[0, 0]))
+        channels, streamed = x.shape[1], is_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2]))
         for t in range(first, last):
             p, c = t // channels, t % channels
             start, stop = p * block, min((p + 1) * block, x.shape[0])
@@ -249,7 +249,7 @@ def make_dx_across(storage: Storage) -> Twins:
         rows = _unpacked(borrowed(terms), scaled)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         grouped = stop - (stop - start) % GROUP if is_wide(x) else start
-        streamed = is_streamed(dx, dx.shape[1], head_of(dx[0]))
+        streamed = is_streamed(dx, dx.shape[1], head_of(dx, dx.shape[1]))
         for i in range(start, grouped, GROUP):
             gradient_group(arrays, i, rows, dx, streamed)
         for i in range(grouped, stop):
@@ -268,7 +268,7 @@ def make_dx_along(storage: Storage) -> Twins:
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled)
         runs = x.shape[0] * x.shape[1]
-        streamed = is_streamed(dx, dx.shape[2], head_of(dx[0, 0]))
+        streamed = is_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             of_x = part(scale, c), high[c], rstd[c]

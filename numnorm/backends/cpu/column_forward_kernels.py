@@ -25,7 +25,7 @@ def make_forward_across(storage: Storage) -> Twins:
         rows = present(scaled, terms[0]), terms[1], terms[2], terms[3]
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         grouped = stop - (stop - start) % GROUP if is_wide(x) else start
-        streamed = is_streamed(y, y.shape[1], head_of(y[0]))
+        streamed = is_streamed(y, y.shape[1], head_of(y, y.shape[1]))
         for i in range(start, grouped, GROUP):
             output_group(arrays, i, rows, y, streamed)
         for i in range(grouped, stop):
@@ -44,7 +44,7 @@ def make_forward_along(storage: Storage) -> Twins:
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
         scale, high, factor, offset = present(scaled, terms[0]), terms[1], terms[2], terms[3]
         runs = x.shape[0] * x.shape[1]
-        streamed = is_streamed(y, y.shape[2], head_of(y[0, 0]))
+        streamed = is_streamed(y, y.shape[2], head_of(y, y.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             here = part(scale, c), high[c], factor[c], offset[c]

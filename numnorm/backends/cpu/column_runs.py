@@ -102,7 +102,7 @@ def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
 
     @inlined
     def store_row(rows, terms, out, streamed):
-        line = min(head_of(out), out.size)
+        line = min(head_of(out, out.size), out.size)
         if at_lines and line > 0:
             j = line - count
             put_last(rows, j, line, last_terms_of(terms, j, line), out)
@@ -142,7 +142,7 @@ def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..
     @inlined
     def store_group(arrays, i, terms, out, streamed):
         width = out.shape[1]
-        line = min(head_of(out[i]), width) if width % in_line == 0 else 0
+        line = min(head_of(out[i], width), width) if width % in_line == 0 else 0
         if at_lines and line > 0:
             j = line - count
             here = last_terms_of(terms, j, line)
@@ -289,4 +289,6 @@ def make_constant_gradient(storage: Storage, *, streamed: bool) -> Callable[...,
 
     puts = (whole_lanes(count, streamed=streamed), first_lanes(count), last_lanes(count))
     run_sums, head_of = _make_run_sums(storage, *map(make_put, puts)), make_head(storage)
-    return inlined(lambda dy, x, of_x, of_dy, dx: run_sums(dy, x, head_of(dx), of_x, of_dy, dx))
+    return inlined(
+        lambda dy, x, of_x, of_dy, dx: run_sums(dy, x, head_of(dx, dx.size), of_x, of_dy, dx)
+    )

@@ -60,17 +60,18 @@ def each_begins_at_lines(storage: Storage) -> bool:
 
 @functools.cache
 def make_head(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``head(row)``: how many elements of a wide row lie before its first line.
+    """Return a compiled ``head(array, width)``: how many elements lie before the first line.
 
-    It is 0 where loops do not begin at lines.
+    It is 0 where loops over so many elements do not begin at lines.
     """
     at_lines = each_begins_at_lines(storage)
 
     @inlined
-    def head(row):
-        if not at_lines or row.size * row.itemsize < _WIDE:
+    def head(array, width):
+        itemsize = array.itemsize
+        if not at_lines or width * itemsize < _WIDE:
             return 0
-        begin, itemsize = address(row), row.itemsize
+        begin = address(array)
         return -begin % LINE // itemsize if begin % itemsize == 0 else 0
 
     return head

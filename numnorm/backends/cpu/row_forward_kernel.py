@@ -193,7 +193,7 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
                 single = stop - (stop - start) % 2
                 for i in range(start, single, 2):
                     pair(x, i, scaling, cut, weights, y, saved)
-            channel, streamed = channel_of(single, cut), is_streamed(y, run, head_of(y[0][:run]))
+            channel, streamed = channel_of(single, cut), is_streamed(y, run, head_of(y, run))
             for i in range(single, stop):
                 one_row(x, i, scaling, cut, channel, weights, y, saved, streamed)
                 channel = next_channel(channel, cut)

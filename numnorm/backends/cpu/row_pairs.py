@@ -69,7 +69,7 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
     def sums(a, b):
         of_a, of_b = high_of(a), high_of(b)
         a_first, a_second, b_first, b_second = zeros(), zeros(), zeros(), zeros()
-        line = min(head_of(a), a.size)
+        line = min(head_of(a, a.size), a.size)
         if at_lines and line > 0:
             j, low = line - count, count - line
             deviation = some_of(widen(load_some(a, j, low, count)) - of_a, low, count)

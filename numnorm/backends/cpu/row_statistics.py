@@ -90,7 +90,7 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     @inlined
     def row_sums(row, scale, high):
         first, second = np.float64(0), np.float64(0)
-        head = head_of(row)
+        head = head_of(row, row.size)
         for start in range(0, row.size, STRETCH):
             stop = min(start + STRETCH, row.size)
             one, two = deviation_sums(row, start, stop, head, scale, high)

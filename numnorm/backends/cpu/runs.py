@@ -111,7 +111,7 @@ def make_apply(
 
     @inlined
     def apply_run(x, ahead, statistics, weights, y, streamed):
-        line = min(head_of(y), y.size)
+        line = min(head_of(y, y.size), y.size)
         if at_lines and line > 0:
             store_those(x, statistics, weights, y, line - count, count - line, count)
         whole = y.size - (y.size - line) % count
@@ -144,7 +144,7 @@ def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[
     def apply_pair(x, statistics, weights, y):
         gamma, beta = weights
         size = x[0].size
-        line = min(head_of(y[0]), size)
+        line = min(head_of(y[0], size), size)
         if at_lines and line > 0:
             store_those(x, statistics, weights, y, line - count, count - line, count)
         whole = size - (size - line) % count
