@@ -30,9 +30,9 @@ _NARROWEST = 1 << 11
 def make_tiles(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``(cut, tile_of)``, which cut rows of channels into tiles.
 
-    ``cut(x)`` returns how many channels lie before a cache line, where all rows lie
-    alike, and how many tiles there are then; ``tile_of(k, channels, head)`` returns the first
-    channel and the number of channels of one. The head comes last, when its lines are in cache.
+    ``cut(x)`` returns how many channels lie before a cache line, where all rows lie alike, and
+    how many tiles there are then; ``tile_of(k, channels, head)`` returns the first channel and
+    the number of channels of one. The head comes last, when its lines are in cache.
     """
     at_lines = begins_at_lines(storage)
 

@@ -2,8 +2,8 @@
 
 Vectors that lie in two lines each take twice as long to load, and much longer where they are not
 in cache; NumPy's large arrays all begin 16 bytes into a line. A loop that begins with the few
-elements before the first line reads whole lines from there on, if all that it reads and writes
-beside the row lies like the row.
+elements before the first line reads or writes whole lines from there on: of the array that the
+head is of, and of all others that lie like it.
 """
 
 import functools
