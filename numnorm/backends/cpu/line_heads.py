@@ -47,6 +47,13 @@ def address(typing_context, array):
     return types.intp(array), generate
 
 
+@inlined
+def _before_line(array):
+    """Return how many elements lie before the first line; 0 if no element begins at one."""
+    begin, itemsize = address(array), array.itemsize
+    return -begin % LINE // itemsize if begin % itemsize == 0 else 0
+
+
 def each_begins_at_lines(storage: Storage) -> bool:
     """Return whether loops that read or write one array begin at its lines, whatever others do.
 
@@ -68,11 +75,9 @@ def make_head(storage: Storage) -> Callable[..., Any]:
 
     @inlined
     def head(array, width):
-        itemsize = array.itemsize
-        if not at_lines or width * itemsize < _WIDE:
+        if not at_lines or width * array.itemsize < _WIDE:
             return 0
-        begin = address(array)
-        return -begin % LINE // itemsize if begin % itemsize == 0 else 0
+        return _before_line(array)
 
     return head
 
@@ -80,10 +85,7 @@ def make_head(storage: Storage) -> Callable[..., Any]:
 @inlined
 def common_head(x, run):
     """Return how many elements of every run lie before its first line, 0 if they differ."""
-    begin, itemsize = address(x), x.itemsize
-    if begin % itemsize != 0 or run * itemsize % LINE != 0:
-        return 0
-    return -begin % LINE // itemsize
+    return _before_line(x) if run * x.itemsize % LINE == 0 else 0
 
 
 def in_line(values, head):
