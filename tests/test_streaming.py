@@ -45,6 +45,21 @@ def test_rows_are_those_of_few_rows(dtype, width, offset):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [4096, 1024, 1000, 64, 16])
+@pytest.mark.parametrize("offset", [0, 16])
+def test_gradients_of_rows_are_those_of_few_rows(dtype, width, offset):
+    x = drawn(width, dtype)
+    dy, gamma = x[::-1].copy(), np.linspace(1, 2, width).astype(dtype)
+    _, mean, rstd = numnorm.layer_norm_forward(x)
+    out = placed(x.shape, dtype, offset)
+    dx, _, _ = numnorm.layer_norm_backward(dy, x, mean, rstd, gamma, out=out)
+    for start in range(0, len(x), len(x) // 5):
+        some = slice(start, start + len(x) // 5)
+        of_some = numnorm.layer_norm_backward(dy[some], x[some], mean[some], rstd[some], gamma)
+        same(dx[some], of_some.dx)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1024,), (96,), (8, 16, 16)])
 @pytest.mark.parametrize("offset", [0, 16])
 def test_channels_are_those_of_few_samples(dtype, shape, offset):
@@ -83,8 +98,31 @@ def test_samples_in_groups_are_those_of_few_samples():
     same(y[-9:], numnorm.group_norm(x[-9:], groups=16))
 
 
+def test_gradients_of_samples_in_groups_are_those_of_few_samples():
+    x = drawn(64, np.float32, 14, 14)
+    _, mean, rstd = numnorm.group_norm_forward(x, groups=16)
+    dx = numnorm.group_norm_backward(x[::-1], x, mean, rstd, groups=16).dx
+    few = slice(len(x) - 9, None)
+    of_few = numnorm.group_norm_backward(x[::-1][few], x[few], mean[few], rstd[few], groups=16)
+    same(dx[few], of_few.dx)
+
+
 def test_a_result_may_take_the_place_of_its_input():
     x = placed((3328, 1024), np.float32, 0)
     x[...] = drawn(1024, np.float32)
     expected = numnorm.layer_norm(x)
     same(numnorm.layer_norm(x, out=x), expected)
+
+
+@pytest.mark.parametrize("width", [1024, 64])
+def test_gradients_may_take_the_place_of_an_input(width):
+    x = drawn(width, np.float32)
+    dy = x[::-1].copy()
+    _, mean, rstd = numnorm.layer_norm_forward(x)
+    expected = numnorm.layer_norm_backward(dy, x, mean, rstd)
+    for place in ("dy", "x"):
+        given = {"dy": placed(x.shape, x.dtype, 0), "x": placed(x.shape, x.dtype, 0)}
+        given["dy"][...], given["x"][...] = dy, x
+        found = numnorm.layer_norm_backward(*given.values(), mean, rstd, out=given[place])
+        for one, other in zip(expected, found, strict=True):
+            same(one, other)

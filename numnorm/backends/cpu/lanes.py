@@ -258,19 +258,24 @@ def ask_for(builder: Any, place: Any, level: int = 3) -> None:
 
 
 def _plain_prefetch(array: Any, index: int) -> None:
-    """Ask for what lies at an index, inside the array or beyond, in the second-level cache."""
+    """Ask for what lies at an index, inside the array or beyond."""
 
 
-@compiled_as(_plain_prefetch)
-def prefetch(typing_context, array, index):
-    """Ask for what lies at an index, inside the array or beyond, in the second-level cache."""
+def _make_prefetch(level: int) -> Callable[..., Any]:
+    def prefetch(typing_context, array, index):
+        def generate(context, builder, signature, arguments):
+            place = place_of(context, builder, signature.args[0], arguments, 1)
+            ask_for(builder, place, level)
+            return context.get_dummy_value()
 
-    def generate(context, builder, signature, arguments):
-        place = place_of(context, builder, signature.args[0], arguments, 1)
-        ask_for(builder, place, 2)
-        return context.get_dummy_value()
+        return types.void(array, types.intp), generate
 
-    return types.void(array, types.intp), generate
+    return compiled_as(_plain_prefetch)(prefetch)
+
+
+# Compiled ``prefetch(array, index)``, which asks for what lies there, inside the array or beyond,
+# in the second-level cache, and the same for the first.
+prefetch, prefetch_near = _make_prefetch(2), _make_prefetch(3)
 
 
 @functools.cache

@@ -21,6 +21,7 @@ from numnorm.backends.cpu.lanes import (
     make_zeros,
     multiply_add,
     prefetch,
+    prefetch_near,
     store,
     stream,
     total,
@@ -214,14 +215,18 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
 
 
 @functools.cache
-def make_gradient_lanes(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_gradient_lanes(
+    formula: Formula, storage: Storage, *, near: bool = False
+) -> Callable[..., Any]:
     """Return a compiled loop that takes every sum which the gradients need, in lanes.
 
     It begins with the `head` elements that lie before the first cache line, in the last lanes:
     what one lane adds up, in which order, is then the same without a head, but for the number of
     the lane. The `total` of all lanes is the same too, as it adds those that are half of them
-    apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0.
+    apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0, in the
+    first-level cache if it is to be `near`.
     """
+    ask = prefetch_near if near else prefetch
     sum_all, sum_some = _make_summing(formula, storage)
     # Twice as many would leave AVX2 no register for the row's statistics.
     count = storage.lanes
@@ -238,9 +243,9 @@ def make_gradient_lanes(formula: Formula, storage: Storage) -> Callable[..., Any
         whole = stop - (stop - line) % count
         for j in range(line, whole, count):
             if ahead > 0:
-                for near in range(j, j + count, of_line):
-                    prefetch(dy, near + ahead)
-                    prefetch(x, near + ahead)
+                for line_here in range(j, j + count, of_line):
+                    ask(dy, line_here + ahead)
+                    ask(x, line_here + ahead)
             sums = sum_all(sums, dy, x, statistics, weights, targets, j)
         if whole < stop:
             sums = sum_some(sums, dy, x, statistics, weights, targets, whole, 0, stop - whole)
@@ -312,10 +317,15 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
 
 
 @functools.cache
-def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled loop that stores dx, lanes at a time, after `head` elements."""
+def make_input_gradients(
+    formula: Formula, storage: Storage, *, streamed: bool = False
+) -> Callable[..., Any]:
+    """Return a compiled loop that stores dx, lanes at a time, after `head` elements.
+
+    All but these and the last few may be `streamed`.
+    """
     real, widen, narrow, count = storage.working, storage.widen, storage.narrow, storage.lanes
-    entering = _make_entering(formula, storage)
+    entering, put = _make_entering(formula, storage), stream if streamed else store
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
 
@@ -342,7 +352,7 @@ def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., An
         whole = x.size - (x.size - line) % count
         for j in range(line, whole, count):
             weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
-            store(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
+            put(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
         if whole < x.size:
             store_those(dy, x, statistics, weights, means, dx, whole, 0, x.size - whole)
 

@@ -1,4 +1,4 @@
-"""Rows of one, two, four or eight registers: read once, summed there, and written.
+"""Rows of one, two or four registers: read once, summed there, and written.
 
 Longer rows are read twice, and narrow rows of other widths are taken in tiles. Beyond the caches
 memory waits while a tile is worked on; here the next row is read meanwhile, as all that a row
@@ -13,11 +13,12 @@ import numpy as np
 from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_zeros, store, total
+from numnorm.backends.cpu.lanes import make_load, make_zeros, store, stream, total
 from numnorm.backends.cpu.optional import make_centre, part
 from numnorm.backends.cpu.optional_lanes import add, make_elements
 from numnorm.backends.cpu.saved_statistics import make_means, make_saved_statistics, save
 from numnorm.backends.cpu.storage import Storage
+from numnorm.backends.cpu.streaming import after_stores, is_streamed
 from numnorm.backends.scalars import input_gradient, inverse_deviation
 
 _input_gradient, _inverse_deviation = inlined(input_gradient), inlined(inverse_deviation)
@@ -106,7 +107,7 @@ def make_short_forward(
 
     @inlined
     def short_rows(x, scaling, cut, weights, y, saved, start, stop):
-        # A row of one register is as fast in a tile, and one of eight as fast read twice.
+        # A row of one register is as fast in a tile.
         if cut[1] != 1 or cut[2] > 1:
             return False
         if x.shape[1] == 2 * lanes:
@@ -120,7 +121,9 @@ def make_short_forward(
     return short_rows
 
 
-def _make_backward_row(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+def _make_backward_row(
+    formula: Formula, storage: Storage, count: int, put: Callable[..., Any]
+) -> Callable[..., Any]:
     backward, centred = inlined(formula.backward), make_centre(formula.centred)
     widen, narrow = storage.widen, storage.narrow
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
@@ -136,14 +139,32 @@ def _make_backward_row(formula: Formula, storage: Storage, count: int) -> Callab
         g = backward(slope, xhat, weights[0], weights[1])
         sums = np.float64(total(g)), np.float64(total(g * xhat))
         mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, flows)
-        store(dx, 0, narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
+        put(dx, 0, narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
         return slope * xhat, slope
 
     return backward_row
 
 
 def _make_backward(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
-    backward_row, real = _make_backward_row(formula, storage, count), storage.working
+    store_rows = _make_backward_rows(formula, storage, count, store)
+    stream_rows = _make_backward_rows(formula, storage, count, stream)
+
+    @inlined
+    def rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
+        streamed = is_streamed(dx, count)
+        if streamed:
+            stream_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        else:
+            store_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        after_stores(streamed)
+
+    return rows
+
+
+def _make_backward_rows(
+    formula: Formula, storage: Storage, count: int, put: Callable[..., Any]
+) -> Callable[..., Any]:
+    backward_row, real = _make_backward_row(formula, storage, count, put), storage.working
     elements, zeros = make_elements(count), make_zeros(real, count)
 
     @inlined
@@ -171,7 +192,6 @@ def make_short_backward(formula: Formula, storage: Storage) -> Callable[..., Any
     lanes = storage.lanes
     one, two = _make_backward(formula, storage, lanes), _make_backward(formula, storage, 2 * lanes)
     four = _make_backward(formula, storage, 4 * lanes)
-    eight = _make_backward(formula, storage, 8 * lanes)
 
     @inlined
     def short_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
@@ -184,8 +204,6 @@ def make_short_backward(formula: Formula, storage: Storage) -> Callable[..., Any
             two(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
         elif width == 4 * lanes:
             four(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
-        elif width == 8 * lanes:
-            eight(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
         else:
             return False
         return True

@@ -5,7 +5,7 @@ which is gone from the caches before anyone reads it, the former is wasted, and 
 a part of the input that is still to be read. Stores that stream do neither. Where others share the
 memory's bandwidth and the third-level cache, results of 12 MB and more took 0.6 to 0.9 times as
 long, and together with a call that reads them next 0.85 to 0.95; where nobody does, as long.
-Gradients of rows gained nothing, and smaller results lost.
+Smaller results lost.
 """
 
 from typing import Any
