@@ -11,7 +11,7 @@ import numnorm
 
 # What decides is a number of bytes: as Python, so many elements would take minutes.
 pytestmark = pytest.mark.skipif(not COMPILED, reason="of compiled kernels")
-BYTES = 13 << 20  # more than the 12 MB from which on results are streamed
+BYTES = 13 << 20  # more than the 12 MB from which on results are streamed, and 6 MB of gradients
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.column_reading import GROUP, first_lanes, make_is_wide, whole_lanes
+from numnorm.backends.cpu.column_reading import GROUP, make_is_wide
 from numnorm.backends.cpu.column_runs import (
     make_constant_gradient,
     make_gradient_group,
@@ -23,36 +23,48 @@ from numnorm.backends.cpu.line_heads import make_head
 from numnorm.backends.cpu.optional import part, present
 from numnorm.backends.cpu.optional_lanes import make_elements
 from numnorm.backends.cpu.storage import Storage, storage_of
-from numnorm.backends.cpu.streaming import after_stores, is_streamed
+from numnorm.backends.cpu.streaming import after_stores, is_gradient_streamed
+
+
+@inlined
+def _put_nothing(arrays: Any, i: int, j: int, rest: int, slope: Any, terms: Any, t: int) -> None:
+    pass
 
 
 def _make_block_sums(
-    storage: Storage, copied: tuple[int, ...], finish: Callable[..., Any] | None = None
+    storage: Storage,
+    copied: tuple[int, ...],
+    make_put: Callable[..., Any] = lambda access: _put_nothing,
+    *,
+    streamed: bool = False,
 ) -> Callable[..., Any]:
     """Return a compiled loop over the tiles of a block of ``x (outer, channels)``.
 
     ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of
-    ``dy * (x * scale - high) * rstd`` and of dy over those rows. What is to `finish` a row gets
-    the `copied` rows of the terms, a tile of each after the other, and once more what is None if
-    nothing is scaled.
+    ``dy * (x * scale - high) * rstd`` and of dy over those rows. What ``make_put(access)``
+    returns, ``put(arrays, i, j, rest, slope, terms, t)``, may store something of lanes of dy on
+    the way. It gets the `copied` rows of the terms, a tile of each after the other, and once
+    more what is None if nothing is scaled.
     """
     real, widen = storage.working, storage.widen
     fill, load = make_fill(storage_of(storage.working_dtype)), make_load(storage.lanes)
 
-    def make_pair(read):
+    def make_pair(access):
+        read, put = access.read, make_put(access)
+
         @inlined
         def pair(arrays, i, j, rest, terms, t):
             here, _ = terms
             slope = widen(read(arrays[0][i], j, rest))
             x = widen(read(arrays[1][i], j, rest))
             deviation = x * load(here, t) - load(here, TILE + t)
+            put(arrays, i, j, rest, slope, terms, t)
             return slope * (deviation * load(here, 2 * TILE + t)), slope
 
         return pair
 
     cut, tile_of = make_tiles(storage)
-    finishing = () if finish is None else (finish,)
-    _, all_rows = make_tile_sums(storage, make_pair, *finishing)
+    _, all_rows = make_tile_sums(storage, make_pair, streamed=streamed)
     scratch = make_scratch(real, len(copied) * TILE)
     scratch_of_sums, scratch_of_totals = (
         make_scratch(real, 2 * TILE),
@@ -99,37 +111,23 @@ def make_sums_across(storage: Storage) -> Twins:
     return twins(f"column_sums.across.{storage.name}", kernel)
 
 
-def _make_constant_row(storage: Storage, *, streamed: bool) -> Callable[..., Any]:
-    """Return a compiled loop that stores a tile's part of a row of dx."""
-    count, widen, narrow = storage.lanes, storage.widen, storage.narrow
-    one, elements = storage.working(1), make_elements(storage.lanes)
+def _make_put_constant(storage: Storage) -> Callable[..., Any]:
+    """Return the `make_put` of `_make_block_sums` that stores dx."""
+    narrow, one = storage.narrow, storage.working(1)
+    elements = make_elements(storage.lanes)
 
     def make_put(access):
-        read, write = access.read, access.write
+        write = access.write
 
         @inlined
-        def put(dy, j, rest, terms, t, dx):
+        def put(arrays, i, j, rest, slope, terms, t):
             here, scaled = terms
-            slope = widen(read(dy, j, rest)) * elements(scaled, 4 * TILE + t, one)
-            write(dx, j, narrow(slope * elements(here, 3 * TILE + t, one)), rest)
+            slope = slope * elements(scaled, 4 * TILE + t, one)
+            write(arrays[2][i], j, narrow(slope * elements(here, 3 * TILE + t, one)), rest)
 
         return put
 
-    put_all, put_first = (
-        make_put(whole_lanes(count, streamed=streamed)),
-        make_put(first_lanes(count)),
-    )
-
-    @inlined
-    def constant_row(arrays, i, channel, width, terms):
-        dy, dx = arrays[0][i], arrays[2][i]
-        whole = width - width % count
-        for t in range(0, whole, count):
-            put_all(dy, channel + t, count, terms, t, dx)
-        if whole < width:
-            put_first(dy, channel + whole, width - whole, terms, whole, dx)
-
-    return constant_row
+    return make_put
 
 
 def make_constant_across(storage: Storage) -> Twins:
@@ -140,7 +138,7 @@ def make_constant_across(storage: Storage) -> Twins:
     """
     copied = 0, 1, 2, 4, 5
     store_block, stream_block = (
-        _make_block_sums(storage, copied, _make_constant_row(storage, streamed=streamed))
+        _make_block_sums(storage, copied, _make_put_constant(storage), streamed=streamed)
         for streamed in (False, True)
     )
     cut, _ = make_tiles(storage)
@@ -150,7 +148,7 @@ def make_constant_across(storage: Storage) -> Twins:
         arrays, terms = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(terms)
         of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
         head, _ = cut(arrays[2])
-        streamed = is_streamed(arrays[2], dx.shape[1], head)
+        streamed = is_gradient_streamed(arrays[2], dx.shape[1], head)
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
             if streamed:
@@ -215,7 +213,10 @@ def make_constant_along(storage: Storage) -> Twins:
         terms, sums = borrowed(terms), borrowed(sums)
         scale, high, rstd = terms[0], terms[1], terms[2]
         factor, back = terms[4], present(scaled, terms[5])
-        channels, streamed = x.shape[1], is_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2]))
+        channels, streamed = (
+            x.shape[1],
+            is_gradient_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2])),
+        )
         for t in range(first, last):
             p, c = t // channels, t % channels
             start, stop = p * block, min((p + 1) * block, x.shape[0])
@@ -249,7 +250,7 @@ def make_dx_across(storage: Storage) -> Twins:
         rows = _unpacked(borrowed(terms), scaled)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         grouped = stop - (stop - start) % GROUP if is_wide(x) else start
-        streamed = is_streamed(dx, dx.shape[1], head_of(dx, dx.shape[1]))
+        streamed = is_gradient_streamed(dx, dx.shape[1], head_of(dx, dx.shape[1]))
         for i in range(start, grouped, GROUP):
             gradient_group(arrays, i, rows, dx, streamed)
         for i in range(grouped, stop):
@@ -268,7 +269,7 @@ def make_dx_along(storage: Storage) -> Twins:
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled)
         runs = x.shape[0] * x.shape[1]
-        streamed = is_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2]))
+        streamed = is_gradient_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             of_x = part(scale, c), high[c], rstd[c]

@@ -97,14 +97,13 @@ def _make_finish(storage: Storage) -> tuple[Callable[..., Any], Callable[..., An
     return store_moments, retake
 
 
-def make_moments_across(storage: Storage) -> Twins:
-    """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
-    real, widen = storage.working, storage.widen
-    load, fill = make_load(storage.lanes), make_fill(storage)
-    poor_guesses, improve = _make_better_origin(storage)
-    store_moments, retake = _make_finish(storage)
+def _make_deviations(storage: Storage) -> Callable[..., Any]:
+    """Return what makes the pairs of `make_tile_sums`: deviations from the origin, and squares."""
+    widen, load = storage.widen, make_load(storage.lanes)
 
-    def make_pair(read):
+    def make_pair(access):
+        read = access.read
+
         @inlined
         def pair(arrays, i, j, rest, terms, t):
             deviation = widen(read(arrays[0][i], j, rest)) - load(terms[0], t)
@@ -112,8 +111,17 @@ def make_moments_across(storage: Storage) -> Twins:
 
         return pair
 
+    return make_pair
+
+
+def make_moments_across(storage: Storage) -> Twins:
+    """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
+    real, fill = storage.working, make_fill(storage)
+    poor_guesses, improve = _make_better_origin(storage)
+    store_moments, retake = _make_finish(storage)
+
     cut, tile_of = make_tiles(storage)
-    some_rows, all_rows = make_tile_sums(storage, make_pair)
+    some_rows, all_rows = make_tile_sums(storage, _make_deviations(storage))
     scratch, scratch_of_totals = make_scratch(real, 3 * TILE), make_scratch(np.float64, 2 * TILE)
 
     @inlined

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, prefetch, store, stream
+from numnorm.backends.cpu.lanes import make_load, prefetch, prefetch_near, store, stream
 from numnorm.backends.cpu.optional_lanes import make_elements, make_some_elements
 from numnorm.backends.cpu.some_lanes import make_load_some, store_some
 from numnorm.backends.cpu.storage import Storage
@@ -41,18 +41,22 @@ class Access(NamedTuple):
 
 
 @functools.cache
-def whole_lanes(count: int, ahead: int = 0, *, streamed: bool = False) -> Access:
+def whole_lanes(
+    count: int, ahead: int = 0, *, near: bool = False, streamed: bool = False
+) -> Access:
     """Return the access to `count` lanes of which all are there.
 
-    Reading a row asks for what lies `ahead` rows further. What is written may be `streamed`.
+    Reading a row asks for what lies `ahead` rows further, in the first-level cache if it is to
+    be `near`. What is written may be `streamed`.
     """
     load, elements = make_load(count), make_elements(count)
+    ask = prefetch_near if near else prefetch
     put = stream if streamed else store
 
     @inlined
     def read(array, j, rest):
         if ahead > 0:
-            prefetch(array, j + ahead * array.size)
+            ask(array, j + ahead * array.size)
         return load(array, j)
 
     return Access(

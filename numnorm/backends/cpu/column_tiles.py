@@ -81,12 +81,13 @@ def _make_add_lanes(storage: Storage, pair: Callable[..., Any], rows: int) -> Ca
 
 
 def _make_add_rows(
-    storage: Storage, make_pair: Callable[..., Any], rows: int, finish: Callable[..., Any]
+    storage: Storage, make_pair: Callable[..., Any], rows: int, streamed: bool
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
     count = storage.lanes
-    add_all = _make_add_lanes(storage, make_pair(whole_lanes(count, ahead=rows).read), rows)
-    add_first = _make_add_lanes(storage, make_pair(first_lanes(count).read), rows)
+    all_lanes = whole_lanes(count, ahead=rows, near=True, streamed=streamed)
+    add_all = _make_add_lanes(storage, make_pair(all_lanes), rows)
+    add_first = _make_add_lanes(storage, make_pair(first_lanes(count)), rows)
 
     @inlined
     def add_rows(arrays, i, channel, width, terms, sums):
@@ -95,32 +96,25 @@ def _make_add_rows(
             add_all(arrays, i, channel + t, count, terms, t, sums)
         if whole < width:
             add_first(arrays, i, channel + whole, width - whole, terms, whole, sums)
-        for r in range(rows):
-            finish(arrays, i + r, channel, width, terms)
 
     return add_rows
 
 
-@inlined
-def _leave(arrays: Any, i: int, channel: int, width: int, terms: Any) -> None:
-    """Do nothing with a row whose elements have been added."""
-
-
 def make_tile_sums(
-    storage: Storage, make_pair: Callable[..., Any], finish: Callable[..., Any] = _leave
+    storage: Storage, make_pair: Callable[..., Any], *, streamed: bool = False
 ) -> Any:
     """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
 
-    ``make_pair(read)`` returns a compiled ``pair(arrays, i, j, rest, terms, t)``: what the i-th
-    row of each array adds to the two sums, in lanes, from the elements ``read(row, j, rest)`` and
-    the lanes of the terms at `t`. A compiled ``finish(arrays, i, channel, width, terms)`` follows
-    for each row, while the tile's part of it is in the first-level cache.
+    ``make_pair(access)`` returns a compiled ``pair(arrays, i, j, rest, terms, t)``: what the i-th
+    row of each array adds to the two sums, in lanes, from the elements that the access reads at
+    j, and the lanes of the terms at `t`. It may store something on the way, which may be
+    `streamed`.
 
     ``some_rows(arrays, start, stop, channel, width, terms, sums)`` adds up in the working type,
     and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
     """
-    add_group = _make_add_rows(storage, make_pair, GROUP, finish)
-    add_row = _make_add_rows(storage, make_pair, 1, finish)
+    add_group = _make_add_rows(storage, make_pair, GROUP, streamed)
+    add_row = _make_add_rows(storage, make_pair, 1, streamed)
 
     @inlined
     def some_rows(arrays, start, stop, channel, width, terms, sums):

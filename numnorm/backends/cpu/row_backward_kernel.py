@@ -33,7 +33,7 @@ from numnorm.backends.cpu.runs import (
 from numnorm.backends.cpu.saved_statistics import make_means, make_saved_statistics
 from numnorm.backends.cpu.short_rows import make_short_backward
 from numnorm.backends.cpu.storage import Storage
-from numnorm.backends.cpu.streaming import after_stores, is_streamed
+from numnorm.backends.cpu.streaming import after_stores, is_gradient_streamed
 
 # Rows of so many bytes have the next row asked for while they are read: with what is added up
 # beside them they fill the first-level cache, and the processor's own guesses fall behind.
@@ -251,7 +251,7 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     @inlined
     def wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
         channel, between = channel_of(start, cut), _rows_between_flushes(cut)
-        streamed = is_streamed(dx, cut[0], heads[1])
+        streamed = is_gradient_streamed(dx, cut[0], heads[1])
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
                 row, saved = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])

@@ -18,7 +18,7 @@ from numnorm.backends.cpu.optional import make_centre, part
 from numnorm.backends.cpu.optional_lanes import add, make_elements
 from numnorm.backends.cpu.saved_statistics import make_means, make_saved_statistics, save
 from numnorm.backends.cpu.storage import Storage
-from numnorm.backends.cpu.streaming import after_stores, is_streamed
+from numnorm.backends.cpu.streaming import after_stores, is_gradient_streamed
 from numnorm.backends.scalars import input_gradient, inverse_deviation
 
 _input_gradient, _inverse_deviation = inlined(input_gradient), inlined(inverse_deviation)
@@ -151,7 +151,7 @@ def _make_backward(formula: Formula, storage: Storage, count: int) -> Callable[.
 
     @inlined
     def rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
-        streamed = is_streamed(dx, count)
+        streamed = is_gradient_streamed(dx, count)
         if streamed:
             stream_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
         else:
