@@ -213,10 +213,8 @@ def make_constant_along(storage: Storage) -> Twins:
         terms, sums = borrowed(terms), borrowed(sums)
         scale, high, rstd = terms[0], terms[1], terms[2]
         factor, back = terms[4], present(scaled, terms[5])
-        channels, streamed = (
-            x.shape[1],
-            is_gradient_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2])),
-        )
+        channels, run = x.shape[1], x.shape[2]
+        streamed = is_gradient_streamed(dx, run, head_of(dx, run))
         for t in range(first, last):
             p, c = t // channels, t % channels
             start, stop = p * block, min((p + 1) * block, x.shape[0])
