@@ -89,7 +89,6 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for one row of known statistics."""
     row_sums, means_of = _make_row_sums(formula, storage), make_means(storage)
     input_gradients = make_input_gradients(formula, storage)
-    stream_gradients = make_input_gradients(formula, storage, streamed=True)
 
     @inlined
     def loops(row, heads, streamed, rstd, found, first_channel, cut, weights, flows, inner, totals):
@@ -104,11 +103,8 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
         for p in range(runs):
             left, right = p * run, (p + 1) * run
             weight = part(gamma, c), part(beta, c)
-            here = dy[left:right], x[left:right], heads[1], found, weight, means, dx[left:right]
-            if streamed:
-                stream_gradients(*here)
-            else:
-                input_gradients(*here)
+            here = dy[left:right], x[left:right], dx[left:right]
+            input_gradients(here[0], here[1], heads[1], found, weight, means, here[2], streamed)
             c = c + 1 if c + 1 < channels else 0
 
     return loops
@@ -121,9 +117,7 @@ def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     time that it takes in cache.
     """
     gradient_lanes = make_gradient_lanes(formula, storage, near=True)
-    means_of = make_means(storage)
-    store_gradients = make_input_gradients(formula, storage)
-    stream_gradients = make_input_gradients(formula, storage, streamed=True)
+    input_gradients, means_of = make_input_gradients(formula, storage), make_means(storage)
 
     @inlined
     def whole_row(row, heads, ahead, streamed, rstd, statistics, weights, flows, targets):
@@ -132,10 +126,7 @@ def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
             dy, x, 0, x.size, heads[0], ahead, statistics, weights, targets
         )
         means = means_of(np.float64(total(g)), np.float64(total(g_xhat)), rstd, flows)
-        if streamed:
-            stream_gradients(dy, x, heads[1], statistics, weights, means, dx)
-        else:
-            store_gradients(dy, x, heads[1], statistics, weights, means, dx)
+        input_gradients(dy, x, heads[1], statistics, weights, means, dx, streamed)
 
     return whole_row
 

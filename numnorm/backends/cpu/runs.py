@@ -317,15 +317,13 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
 
 
 @functools.cache
-def make_input_gradients(
-    formula: Formula, storage: Storage, *, streamed: bool = False
-) -> Callable[..., Any]:
+def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled loop that stores dx, lanes at a time, after `head` elements.
 
-    All but these and the last few may be `streamed`.
+    All but these and the last few may be streamed.
     """
     real, widen, narrow, count = storage.working, storage.widen, storage.narrow, storage.lanes
-    entering, put = _make_entering(formula, storage), stream if streamed else store
+    entering = _make_entering(formula, storage)
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
 
@@ -335,6 +333,18 @@ def make_input_gradients(
         scale, _, _, rstd = statistics
         return narrow(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
 
+    def make_whole_lanes(put):
+        @inlined
+        def whole_lanes(dy, x, line, whole, statistics, weights, means, dx):
+            gamma, beta = weights
+            for j in range(line, whole, count):
+                weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+                put(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
+
+        return whole_lanes
+
+    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(stream)
+
     @inlined
     def store_those(dy, x, statistics, weights, means, dx, j, low, high):
         weight = some_elements(weights[0], j, low, high, real(1))
@@ -343,16 +353,16 @@ def make_input_gradients(
         store_some(dx, j, gradient(slope, value, statistics, weight, bias, means), low, high)
 
     @inlined
-    def input_gradients(dy, x, head, statistics, weights, means, dx):
-        gamma, beta = weights
+    def input_gradients(dy, x, head, statistics, weights, means, dx, streamed=False):
         line = min(head, x.size)
         if line > 0:
             j = line - count
             store_those(dy, x, statistics, weights, means, dx, j, count - line, count)
         whole = x.size - (x.size - line) % count
-        for j in range(line, whole, count):
-            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
-            put(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
+        if streamed:
+            stream_whole(dy, x, line, whole, statistics, weights, means, dx)
+        else:
+            store_whole(dy, x, line, whole, statistics, weights, means, dx)
         if whole < x.size:
             store_those(dy, x, statistics, weights, means, dx, whole, 0, x.size - whole)
 
