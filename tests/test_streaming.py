@@ -34,14 +34,37 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1024, 1000, 96])
-@pytest.mark.parametrize("offset", [0, 16])
+@pytest.mark.parametrize("width", [3000, 1024, 1000, 512, 96, 64, 16, 5])
+@pytest.mark.parametrize("offset", [0, 16, 24])
 def test_rows_are_those_of_few_rows(dtype, width, offset):
     x = drawn(width, dtype)
     y = numnorm.layer_norm(x, out=placed(x.shape, dtype, offset))
     for start in range(0, len(x), len(x) // 5):
         some = slice(start, start + len(x) // 5)
         same(y[some], numnorm.layer_norm(x[some]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [600, 100, 64, 7, 1])
+def test_rows_between_rows_of_another_scale_are_those_of_few_rows(dtype, width):
+    # Of the tiles of narrow rows, those that hold such a row are stored in another way.
+    x = drawn(width, dtype)
+    x[5::40] *= dtype(1e30 if dtype is np.float32 else 1e300)
+    x[-1] *= dtype(1e-30)
+    y = numnorm.layer_norm(x, out=placed(x.shape, dtype, 16))
+    for start in range(0, len(x), len(x) // 5):
+        some = slice(start, start + len(x) // 5)
+        same(y[some], numnorm.layer_norm(x[some]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [512, 64, 16])
+def test_rows_in_place_are_those_of_few_rows(dtype, width):
+    x = placed(drawn(width, dtype).shape, dtype, 16)
+    x[...] = drawn(width, dtype)
+    expected = [numnorm.layer_norm(part) for part in np.array_split(x, 5)]
+    numnorm.layer_norm(x, out=x)
+    same(x, np.concatenate(expected))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

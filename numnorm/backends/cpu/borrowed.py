@@ -15,6 +15,8 @@ from numba.extending import intrinsic, overload
 
 from numnorm.backends.cpu.lanes import compiled_as
 
+_TYPES = {np.dtype(kind.name): kind for kind in (types.float32, types.float64, types.uint16)}
+
 
 def borrowed(value):
     """Return an array as a kernel's loops should use it; anything else as it is."""
@@ -45,8 +47,7 @@ def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     It lies on the stack, because to allocate it would cost a small kernel a tenth of its time,
     and a process that loads a kernel which allocates imports half of Numba.
     """
-    dtype = types.float32 if kind is np.float32 else types.float64
-    itemsize = np.dtype(kind).itemsize
+    dtype, itemsize = _TYPES[np.dtype(kind)], np.dtype(kind).itemsize
 
     def plain():
         return np.zeros(size, kind)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core import cgutils, types
 
-from numnorm.backends.cpu.lanes import FLAGS, compiled_as, constant
+from numnorm.backends.cpu.lanes import FLAGS, Lanes, compiled_as, constant, spread
 
 
 def _call(builder: Any, name: str, *values: Any) -> Any:
@@ -49,6 +49,98 @@ def with_sign_of(typing_context, lanes, signs):
         return _call(builder, "copysign", *arguments)
 
     return lanes(lanes, signs), generate
+
+
+def _plain_root(lanes: Any) -> Any:
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(lanes)
+
+
+@compiled_as(_plain_root)
+def root(typing_context, lanes):
+    """Return the square roots."""
+
+    def generate(context, builder, signature, arguments):
+        return _call(builder, "sqrt", *arguments)
+
+    return lanes(lanes), generate
+
+
+def _plain_reciprocal(lanes: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        return 1 / lanes
+
+
+@compiled_as(_plain_reciprocal)
+def reciprocal(typing_context, lanes):
+    """Return 1 over the lanes."""
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        return builder.fdiv(constant(value.type, 1.0), value, flags=FLAGS)
+
+    return lanes(lanes), generate
+
+
+@functools.cache
+def make_converted(kind: Any) -> Callable[[Any], Any]:
+    """Return a compiled ``converted(lanes)`` to a NumPy type of float."""
+    element = types.float32 if kind is np.float32 else types.float64
+
+    def plain(lanes):
+        with np.errstate(over="ignore"):
+            return lanes.astype(kind)
+
+    @compiled_as(plain)
+    def operation(typing_context, lanes):
+        result = Lanes(element, lanes.count)
+
+        def generate(context, builder, signature, arguments):
+            if lanes == result:
+                return arguments[0]
+            convert = builder.fpext if element == types.float64 else builder.fptrunc
+            return convert(arguments[0], context.get_value_type(result))
+
+        return result(lanes), generate
+
+    return operation
+
+
+def _plain_where_at_most(lanes: Any, one: Any, other: Any) -> Any:
+    return np.where(one <= other, lanes, lanes.dtype.type(0))
+
+
+@compiled_as(_plain_where_at_most)
+def where_at_most(typing_context, lanes, one, other):
+    """Return the lanes where one number is at most another, else 0: where either is NaN, too."""
+
+    def generate(context, builder, signature, arguments):
+        value = arguments[0]
+        low, high = (
+            number if isinstance(kind, Lanes) else spread(builder, number, lanes.count)
+            for kind, number in zip(signature.args[1:], arguments[1:], strict=True)
+        )
+        chosen = builder.fcmp_ordered("<=", low, high)
+        return builder.select(chosen, value, constant(value.type, 0.0))
+
+    return lanes(lanes, one, other), generate
+
+
+def _plain_has_zero(lanes: Any) -> bool:
+    return bool((lanes == 0).any())
+
+
+@compiled_as(_plain_has_zero)
+def has_zero(typing_context, lanes):
+    """Return whether any lane is 0."""
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        zero = builder.fcmp_ordered("==", value, constant(value.type, 0.0))
+        bits = builder.bitcast(zero, ir.IntType(value.type.count))
+        return builder.icmp_unsigned("!=", bits, bits.type(0))
+
+    return types.boolean(lanes), generate
 
 
 @functools.cache

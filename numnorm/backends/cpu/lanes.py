@@ -197,6 +197,21 @@ def make_load(count: int) -> Callable[..., Any]:
     return operation
 
 
+def _plain_peek(array: Any, index: int) -> Any:
+    return array[index]
+
+
+@compiled_as(_plain_peek)
+def peek(typing_context, array, index):
+    """Return an element of a flat array, without the look whether the index is negative."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.load(builder.gep(data, [arguments[1]]))
+
+    return array.dtype(array, types.intp), generate
+
+
 def _plain_store(array: Any, index: int, lanes: Any) -> None:
     """Store all lanes."""
     array[index : index + lanes.size] = lanes

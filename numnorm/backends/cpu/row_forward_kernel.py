@@ -8,22 +8,28 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract import Formula
-from numnorm.backends.cpu.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.carried_lines import begin, is_carried, make_carry, make_room
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.line_heads import make_head
-from numnorm.backends.cpu.optional import part
+from numnorm.backends.cpu.optional import part, stretch
 from numnorm.backends.cpu.processor import has_avx512
 from numnorm.backends.cpu.row_pairs import make_are_paired, make_pair
-from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
-from numnorm.backends.cpu.row_tiles import make_tile_sums, narrow_width, room_for_sums
+from numnorm.backends.cpu.row_statistics import STRETCH, make_rescale, make_statistics
+from numnorm.backends.cpu.row_tiles_forward import make_narrow_rows, widest
 from numnorm.backends.cpu.runs import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.saved_statistics import save
-from numnorm.backends.cpu.short_rows import make_short_forward
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.cpu.streaming import after_stores, is_streamed
 from numnorm.backends.scalars import inverse_deviation
 
 _inverse_deviation = inlined(inverse_deviation)
+
+# Rows of up to so many bytes that do not begin at lines are streamed in lines put together of all
+# of them. The few elements beside the whole lines of a row of its own cost narrow ones more
+# (16384 x 256 float32 into an array that begins 16 bytes into a line: 1.3 ms, and 1.04 carried;
+# 8192 x 512 890 us and 780), wide ones less (2048 x 8192 4.2 ms and 4.8).
+_CARRIED = 2 << 10
 
 
 @functools.cache
@@ -83,73 +89,74 @@ def _make_apply_row(
     return apply_row
 
 
-def _make_one_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that normalizes a row of any width."""
-    spread = make_spread(formula, storage)
+def _make_apply_wide_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return that function for a row that the one after it follows."""
     # The processors that have AVX-512 may have a slow third-level cache (4096 x 1024 float32:
     # 1.4 ms, 1.56 if the next row is not asked for); one with AVX2 alone gained nothing.
-    apply_row = _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
+    return _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
+
+
+def _make_one_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that normalizes a row of any width."""
+    spread, apply_row = make_spread(formula, storage), _make_apply_wide_row(formula, storage)
 
     @inlined
-    def one_row(x, i, scaling, cut, channel, weights, y, saved, streamed):
+    def one_row(x, i, scaling, cut, channel, weights, y, saved):
         found = spread(x[i], scaling)
-        apply_row(x, i, found, cut, channel, weights, y, streamed)
+        apply_row(x, i, found, cut, channel, weights, y, False)
         save(saved, i, found)
 
     return one_row
 
 
-def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that normalizes up to as many narrow rows as there are lanes."""
-    real, lanes, smallest = storage.working, storage.lanes, storage.smallest_variance
-    tile_sums = make_tile_sums(storage, centred=formula.centred)
-    spread, apply_row = make_spread(formula, storage), _make_apply_row(formula, storage, lanes)
-    room = room_for_sums(storage)
+def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[..., Any]:
+    """Return a compiled function that stores the result of a row of one run, in carried lines."""
+    real = storage.working
+    apply_run = make_apply(formula, storage, 2 * storage.lanes, followed=has_avx512())
 
     @inlined
-    def statistics(width, number, scaling, sums, scales, lows, rstds):
-        """Store each row's statistics, with scale 0 if they need another pass; return if any do."""
-        eps, eps_on_deviation, count = scaling
-        of_width, of_count = np.float64(1) / width, np.float64(1) / count
-        poor = 0
-        for t in range(lanes):
-            first, second = np.float64(sums[0][t]), np.float64(sums[1][t])
-            low = first * of_width
-            m2 = second - first * low
-            total = m2 * of_count + eps + eps_on_deviation * eps_on_deviation
-            fine = (first * low <= m2) & (smallest < total) & (total < np.inf)
-            scales[t] = real(1) if fine else real(0)
-            poor += 0 if fine or t >= number else 1
-            lows[t] = real(low)
-            variance = m2 * of_count if fine else 0.0
-            rstds[t] = _inverse_deviation(variance, eps, eps_on_deviation)
-        return poor > 0
+    def carry_row(x, statistics, weights, room, held, flat_y):
+        scale, high, low, rstd = statistics
+        found = scale, high, low, real(rstd)
+        for left in range(0, x.size, STRETCH):
+            right = min(left + STRETCH, x.size)
+            here = stretch(weights[0], left, right), stretch(weights[1], left, right)
+            target = room[held[1] : held[1] + right - left]
+            apply_run(x[left:right], x.size, found, here, target, False)
+            held = carry(room, held, right - left, flat_y)
+        return held
 
-    def centred_mean(highs, lows, t):
-        return highs[t], lows[t]
+    return carry_row
 
-    def no_mean(highs, lows, t):
-        return None, None
 
-    mean_of = inlined(centred_mean if formula.centred else no_mean)
+def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that normalizes some rows of any width, one after the other."""
+    spread, apply_row = make_spread(formula, storage), _make_apply_wide_row(formula, storage)
+    rooms, (carry, finish) = make_room(storage, STRETCH), make_carry(storage)
+    carry_row, head_of = _make_carry_row(formula, storage, carry), make_head(storage)
 
     @inlined
-    def tile(x, start, number, scaling, cut, channel, weights, y, saved, scratch, rstds):
-        highs, lows, scales = scratch[room:], scratch[room + lanes :], scratch[room + 2 * lanes :]
-        sums = scratch[room + 3 * lanes :], scratch[room + 4 * lanes :]
-        tile_sums(x[start : start + number], number, scratch, highs, sums)
-        poor = statistics(x.shape[1], number, scaling, sums, scales, lows, rstds)
-        for t in range(number):
-            high, low = mean_of(highs, lows, t)
-            found = scales[t], high, low, rstds[t]
-            if poor and scales[t] == real(0):
-                found = spread(x[start + t], scaling)
-            apply_row(x, start + t, found, cut, channel, weights, y, False)
-            save(saved, start + t, found)
+    def wide_rows(x, scaling, cut, weights, y, saved, start, stop):
+        head = head_of(y, cut[0])
+        streamed = is_streamed(y, cut[0], head)
+        in_lines = streamed and (head == 0 or x.shape[1] * y.itemsize > _CARRIED)
+        carried = cut[1] == 1 and is_carried(y) and not in_lines
+        room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, cut)
+        held = begin(flat_y, start * x.shape[1])
+        for i in range(start, stop):
+            found = spread(x[i], scaling)
+            if carried:
+                here = part(weights[0], channel), part(weights[1], channel)
+                held = carry_row(x[i], found, here, room, held, flat_y)
+            else:
+                apply_row(x, i, found, cut, channel, weights, y, streamed)
+            save(saved, i, found)
             channel = next_channel(channel, cut)
-        return channel
+        if carried:
+            finish(room, held, flat_y)
+        after_stores(carried or streamed)
 
-    return tile
+    return wide_rows
 
 
 def make_row_forward(formula: Formula, storage: Storage) -> Twins:
@@ -160,32 +167,21 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     square, where there is none) and rstd, or ``(2, 0)`` to save nothing, and `parts` is how many
     parts the rows are cut into.
     """
-    real, lanes = storage.working, storage.lanes
-    narrow, head_of = narrow_width(storage), make_head(storage)
-    one_row, tile = _make_one_row(formula, storage), _make_tile(formula, storage)
+    one_row, wide_rows = _make_one_row(formula, storage), _make_wide_rows(formula, storage)
     are_paired, pair = make_are_paired(formula), make_pair(formula, storage, one_row)
-    short_rows = make_short_forward(formula, storage, one_row)
-    scratch = make_scratch(real, room_for_sums(storage) + 5 * lanes)
-    scratch_of_roots = make_scratch(np.float64, lanes)
-
-    @inlined
-    def narrow_rows(x, scaling, cut, weights, y, saved, start, stop):
-        room, roots = scratch(), scratch_of_roots()
-        channel = channel_of(start, cut)
-        for i in range(start, stop, lanes):
-            number = min(lanes, stop - i)
-            channel = tile(x, i, number, scaling, cut, channel, weights, y, saved, room, roots)
+    apply_row = _make_apply_row(formula, storage, storage.lanes)
+    narrow_rows = make_narrow_rows(formula, storage, make_spread(formula, storage), apply_row)
+    narrow = widest(storage)
 
     def kernel(
         x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved, parts, first, last
     ):
         stand_alone()
-        x, y, weights = borrowed(x), borrowed(y), (borrowed(gamma), borrowed(beta))
+        x, y, saved = borrowed(x), borrowed(y), borrowed(saved)
+        weights = borrowed(gamma), borrowed(beta)
         scaling, cut = (eps, eps_on_deviation, count), (run, x.shape[1] // run, channels)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        if short_rows(x, scaling, cut, weights, y, saved, start, stop):
-            return
-        if x.shape[1] < narrow:
+        if x.shape[1] <= narrow:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
             single = start
@@ -193,10 +189,6 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
                 single = stop - (stop - start) % 2
                 for i in range(start, single, 2):
                     pair(x, i, scaling, cut, weights, y, saved)
-            channel, streamed = channel_of(single, cut), is_streamed(y, run, head_of(y, run))
-            for i in range(single, stop):
-                one_row(x, i, scaling, cut, channel, weights, y, saved, streamed)
-                channel = next_channel(channel, cut)
-            after_stores(streamed)
+            wide_rows(x, scaling, cut, weights, y, saved, single, stop)
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

@@ -158,6 +158,6 @@ def make_pair(
             save(saved, i + 1, of_b)
         else:
             for k in range(i, i + 2):
-                one_row(x, k, scaling, cut, 0, weights, y, saved, False)
+                one_row(x, k, scaling, cut, 0, weights, y, saved)
 
     return pair

@@ -11,20 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import make_load, make_totals, make_zeros, store
-from numnorm.backends.cpu.row_statistics import make_deviation_sums
+from numnorm.backends.cpu.lanes import make_load, make_totals, make_zeros, peek, store
 from numnorm.backends.cpu.some_lanes import make_load_some, some_of
 from numnorm.backends.cpu.storage import Storage
-
-# Rows of fewer bytes of the working type are taken in tiles. In cache, a tile of wider rows is a
-# little faster (forward, 64 float32: 14 ns a row, 18 row by row; backward, 80: 25 and 35) or no
-# faster; beyond, memory waits while it is worked on (26 and 19; 66 and 45).
-_NARROW = 256
-
-
-def narrow_width(storage: Storage) -> int:
-    """Return the number of elements from which on rows are not taken in tiles."""
-    return _NARROW // storage.working_dtype.itemsize
 
 
 def room_for_sums(storage: Storage) -> int:
@@ -32,44 +21,124 @@ def room_for_sums(storage: Storage) -> int:
     return 2 * storage.lanes * storage.lanes
 
 
+@inlined
+def four_from(t, number):
+    """Return a row of a tile and the three after it, and the row to go on with.
+
+    If there are no three after it, it is the same row four times.
+    """
+    if t + 4 <= number:
+        return (t, t + 1, t + 2, t + 3), t + 4
+    return (t, t, t, t), t + 1
+
+
+@inlined
+def places_of(four, at, width):
+    """Return where rows begin, of a tile that begins at an element."""
+    return (
+        at + four[0] * width,
+        at + four[1] * width,
+        at + four[2] * width,
+        at + four[3] * width,
+    )
+
+
+def _make_sums_of_four(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``sums_of_four(x, places, width, highs)`` of rows at four places, in lanes.
+
+    For each row these are the sums of ``row - high`` and of its squares.
+    """
+    real, widen, lanes = storage.working, storage.widen, storage.lanes
+    load, load_some, zeros = make_load(lanes), make_load_some(lanes), make_zeros(real, lanes)
+
+    @inlined
+    def added(sums, deviation):
+        return sums[0] + deviation, sums[1] + deviation * deviation
+
+    @inlined
+    def sums_of_four(x, places, width, highs):
+        sums = zeros(), zeros()
+        a, b, c, d = sums, sums, sums, sums
+        whole = width - width % lanes
+        for j in range(0, whole, lanes):
+            a = added(a, widen(load(x, places[0] + j)) - highs[0])
+            b = added(b, widen(load(x, places[1] + j)) - highs[1])
+            c = added(c, widen(load(x, places[2] + j)) - highs[2])
+            d = added(d, widen(load(x, places[3] + j)) - highs[3])
+        n = width - whole
+        if n > 0:
+            a_rest = widen(load_some(x, places[0] + whole, 0, n)) - highs[0]
+            b_rest = widen(load_some(x, places[1] + whole, 0, n)) - highs[1]
+            c_rest = widen(load_some(x, places[2] + whole, 0, n)) - highs[2]
+            d_rest = widen(load_some(x, places[3] + whole, 0, n)) - highs[3]
+            a, b = added(a, some_of(a_rest, 0, n)), added(b, some_of(b_rest, 0, n))
+            c, d = added(c, some_of(c_rest, 0, n)), added(d, some_of(d_rest, 0, n))
+        return a, b, c, d
+
+    return sums_of_four
+
+
 @functools.cache
 def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``tile_sums(x, number, room, highs, sums)``.
+    """Return a compiled ``tile_sums(width, number, x, at, room, highs, sums)``.
 
-    For each of the `number` rows of `x` it stores a value near the row's mean, the sum of what
-    the elements deviate from it, and that of the squares; without centring only the last.
+    For each of the `number` rows from the element `at` of a flat x on it stores a value near the
+    row's mean, the sum of what the elements deviate from it, and that of the squares; without
+    centring only the last.
     """
     real, widen, lanes = storage.working, storage.widen, storage.lanes
     half = lanes * lanes
     load, load_some, totals = make_load(lanes), make_load_some(lanes), make_totals(lanes)
-    deviation_sums, zeros = make_deviation_sums(storage, lanes), make_zeros(real, lanes)
+    sums_of_four, zeros = _make_sums_of_four(storage), make_zeros(real, lanes)
 
     @inlined
-    def guesses(x, number, room, highs):
+    def keep(room, t, sums):
+        for_row = t * lanes
+        store(room, for_row, sums[0])
+        store(room, half + for_row, sums[1])
+
+    @inlined
+    def keep_four(room, four, found):
+        keep(room, four[0], found[0])
+        keep(room, four[1], found[1])
+        keep(room, four[2], found[2])
+        keep(room, four[3], found[3])
+
+    @inlined
+    def guesses(width, number, x, at, room, highs):
         # Around the first element, so that a constant row gives exactly that constant.
-        n = min(x.shape[1], lanes)
+        n = min(width, lanes)
         for t in range(number):
-            origin = widen(x[t][0])
+            begin = at + t * width
+            origin = widen(peek(x, begin))
             highs[t] = origin
-            store(room, t * lanes, some_of(widen(load_some(x[t], 0, 0, n)) - origin, 0, n))
+            store(room, t * lanes, some_of(widen(load_some(x, begin, 0, n)) - origin, 0, n))
         store(highs, 0, load(highs, 0) + totals(room) * (real(1) / real(n)))
 
     @inlined
-    def centred_sums(x, number, room, highs, sums):
-        guesses(x, number, room, highs)
-        for t in range(number):
-            first, second = deviation_sums(x[t], 0, x.shape[1], 0, real(1), highs[t])
-            store(room, t * lanes, first)
-            store(room, half + t * lanes, second)
+    def centred_sums(width, number, x, at, room, highs, sums):
+        guesses(width, number, x, at, room, highs)
+        t = 0
+        while t < number:
+            four, t = four_from(t, number)
+            near = (
+                peek(highs, four[0]),
+                peek(highs, four[1]),
+                peek(highs, four[2]),
+                peek(highs, four[3]),
+            )
+            keep_four(room, four, sums_of_four(x, places_of(four, at, width), width, near))
         store(sums[0], 0, totals(room))
         store(sums[1], 0, totals(room[half:]))
 
     @inlined
-    def uncentred_sums(x, number, room, highs, sums):
-        for t in range(number):
-            _, second = deviation_sums(x[t], 0, x.shape[1], 0, real(1), real(0))
-            store(room, t * lanes, second)
+    def uncentred_sums(width, number, x, at, room, highs, sums):
+        none = real(0), real(0), real(0), real(0)
+        t = 0
+        while t < number:
+            four, t = four_from(t, number)
+            keep_four(room, four, sums_of_four(x, places_of(four, at, width), width, none))
         store(sums[0], 0, zeros())
-        store(sums[1], 0, totals(room))
+        store(sums[1], 0, totals(room[half:]))
 
     return centred_sums if centred else uncentred_sums

@@ -61,7 +61,7 @@ def next_channel(channel: int, cut: tuple[int, int, int]) -> int:
     return channel
 
 
-def _make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function of elements: normalized, mapped and as they are stored."""
     forward, centred = inlined(formula.forward), make_centre(formula.centred)
     widen, narrow = storage.widen, storage.narrow
@@ -82,7 +82,7 @@ def make_apply(
     ``apply_run(x, ahead, statistics, weights, y, streamed)`` is of one run, whose result may be
     streamed. If it is `followed`, what lies `ahead` elements further is asked for.
     """
-    real, mapped = storage.working, _make_mapped(formula, storage)
+    real, mapped = storage.working, make_mapped(formula, storage)
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
     head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
@@ -128,7 +128,7 @@ def make_apply(
 
 def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
     """Return that loop for two whole rows at once, with the same weights."""
-    real, mapped = storage.working, _make_mapped(formula, storage)
+    real, mapped = storage.working, make_mapped(formula, storage)
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
     head_of, at_lines = make_head(storage), each_begins_at_lines(storage)

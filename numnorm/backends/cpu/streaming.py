@@ -22,12 +22,18 @@ _LARGE, _LARGE_GRADIENT = 12 << 20, 6 << 20
 
 
 @inlined
+def is_large(y: Any) -> bool:
+    """Return whether a result is large enough to be streamed."""
+    return y.size * y.itemsize >= _LARGE
+
+
+@inlined
 def is_streamed(y: Any, run: int, head: int = 0) -> bool:
     """Return whether a result, in runs of so many elements, is streamed.
 
     Each must be lines, the first of which begins after the `head` elements that are stored apart.
     """
-    return y.size * y.itemsize >= _LARGE and _is_in_lines(y, run, head)
+    return is_large(y) and _is_in_lines(y, run, head)
 
 
 @inlined
