@@ -18,7 +18,7 @@ from numnorm.backends.cpu.column_runs import (
 )
 from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.lanes import make_load
+from numnorm.backends.cpu.lanes import make_load, multiply_add
 from numnorm.backends.cpu.line_heads import make_head
 from numnorm.backends.cpu.optional import part, present
 from numnorm.backends.cpu.optional_lanes import make_elements
@@ -49,22 +49,24 @@ def _make_block_sums(
     real, widen = storage.working, storage.widen
     fill, load = make_fill(storage_of(storage.working_dtype)), make_load(storage.lanes)
 
-    def make_pair(access):
+    def make_add(access):
         read, put = access.read, make_put(access)
 
         @inlined
-        def pair(arrays, i, j, rest, terms, t):
+        def add(arrays, i, j, rest, terms, t, sums):
             here, _ = terms
             slope = widen(read(arrays[0][i], j, rest))
             x = widen(read(arrays[1][i], j, rest))
             deviation = x * load(here, t) - load(here, TILE + t)
+            xhat = deviation * load(here, 2 * TILE + t)
+            added = multiply_add(slope, xhat, sums[0]), sums[1] + slope
             put(arrays, i, j, rest, slope, terms, t)
-            return slope * (deviation * load(here, 2 * TILE + t)), slope
+            return added
 
-        return pair
+        return add
 
     cut, tile_of = make_tiles(storage)
-    _, all_rows = make_tile_sums(storage, make_pair, streamed=streamed)
+    _, all_rows = make_tile_sums(storage, make_add, streamed=streamed)
     scratch = make_scratch(real, len(copied) * TILE)
     scratch_of_sums, scratch_of_totals = (
         make_scratch(real, 2 * TILE),

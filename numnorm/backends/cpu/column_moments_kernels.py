@@ -12,7 +12,7 @@ import numpy as np
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.lanes import make_load
+from numnorm.backends.cpu.lanes import make_load, multiply_add
 from numnorm.backends.cpu.optional import joined
 from numnorm.backends.cpu.row_statistics import make_rescale, make_statistics
 from numnorm.backends.cpu.storage import Storage
@@ -98,20 +98,20 @@ def _make_finish(storage: Storage) -> tuple[Callable[..., Any], Callable[..., An
 
 
 def _make_deviations(storage: Storage) -> Callable[..., Any]:
-    """Return what makes the pairs of `make_tile_sums`: deviations from the origin, and squares."""
+    """Return the `make_add` of `make_tile_sums`: deviations from the origin, and squares."""
     widen, load = storage.widen, make_load(storage.lanes)
 
-    def make_pair(access):
+    def make_add(access):
         read = access.read
 
         @inlined
-        def pair(arrays, i, j, rest, terms, t):
+        def add(arrays, i, j, rest, terms, t, sums):
             deviation = widen(read(arrays[0][i], j, rest)) - load(terms[0], t)
-            return deviation, deviation * deviation
+            return sums[0] + deviation, multiply_add(deviation, deviation, sums[1])
 
-        return pair
+        return add
 
-    return make_pair
+    return make_add
 
 
 def make_moments_across(storage: Storage) -> Twins:

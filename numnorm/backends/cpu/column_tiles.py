@@ -64,30 +64,29 @@ def make_fill(storage: Storage) -> Callable[..., Any]:
     return fill
 
 
-def _make_add_lanes(storage: Storage, pair: Callable[..., Any], rows: int) -> Callable[..., Any]:
+def _make_add_lanes(storage: Storage, add: Callable[..., Any], rows: int) -> Callable[..., Any]:
     """Return a compiled function that adds up some rows, in lanes, and adds that to the sums."""
     load, zeros = make_load(storage.lanes), make_zeros(storage.working, storage.lanes)
 
     @inlined
     def add_lanes(arrays, i, j, rest, terms, t, sums):
-        one, two = zeros(), zeros()
+        of_rows = zeros(), zeros()
         for r in range(rows):
-            first, second = pair(arrays, i + r, j, rest, terms, t)
-            one, two = one + first, two + second
-        store(sums[0], t, load(sums[0], t) + one)
-        store(sums[1], t, load(sums[1], t) + two)
+            of_rows = add(arrays, i + r, j, rest, terms, t, of_rows)
+        store(sums[0], t, load(sums[0], t) + of_rows[0])
+        store(sums[1], t, load(sums[1], t) + of_rows[1])
 
     return add_lanes
 
 
 def _make_add_rows(
-    storage: Storage, make_pair: Callable[..., Any], rows: int, streamed: bool
+    storage: Storage, make_add: Callable[..., Any], rows: int, streamed: bool
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
     count = storage.lanes
     all_lanes = whole_lanes(count, ahead=rows, near=True, streamed=streamed)
-    add_all = _make_add_lanes(storage, make_pair(all_lanes), rows)
-    add_first = _make_add_lanes(storage, make_pair(first_lanes(count)), rows)
+    add_all = _make_add_lanes(storage, make_add(all_lanes), rows)
+    add_first = _make_add_lanes(storage, make_add(first_lanes(count)), rows)
 
     @inlined
     def add_rows(arrays, i, channel, width, terms, sums):
@@ -101,20 +100,21 @@ def _make_add_rows(
 
 
 def make_tile_sums(
-    storage: Storage, make_pair: Callable[..., Any], *, streamed: bool = False
+    storage: Storage, make_add: Callable[..., Any], *, streamed: bool = False
 ) -> Any:
     """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
 
-    ``make_pair(access)`` returns a compiled ``pair(arrays, i, j, rest, terms, t)``: what the i-th
-    row of each array adds to the two sums, in lanes, from the elements that the access reads at
-    j, and the lanes of the terms at `t`. It may store something on the way, which may be
-    `streamed`.
+    ``make_add(access)`` returns a compiled ``add(arrays, i, j, rest, terms, t, sums)``: the two
+    sums, in lanes, with what the i-th row of each array adds to them, from the elements that the
+    access reads at j, and the lanes of the terms at `t`. It may store something then, which may
+    be `streamed`: not before, as a store in pieces is branches, and between a product and its sum
+    they keep the compiler from making one instruction of both.
 
     ``some_rows(arrays, start, stop, channel, width, terms, sums)`` adds up in the working type,
     and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
     """
-    add_group = _make_add_rows(storage, make_pair, GROUP, streamed)
-    add_row = _make_add_rows(storage, make_pair, 1, streamed)
+    add_group = _make_add_rows(storage, make_add, GROUP, streamed)
+    add_row = _make_add_rows(storage, make_add, 1, streamed)
 
     @inlined
     def some_rows(arrays, start, stop, channel, width, terms, sums):
