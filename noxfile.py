@@ -5,6 +5,7 @@ the session `environment` makes it, and the others require that session.
 """
 
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -12,12 +13,19 @@ import nox
 
 nox.needs_version = ">=2025.5.1"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "tests", "nojit", "layers", "doctest", "asv_check", "sass"]
+_CHECKS = "lint types tests nojit narrower layers doctest asv_check sass"
+nox.options.sessions = _CHECKS.split()
 
 # Neighbouring tests go to the same worker, so that two seldom compile the same kernel at once.
 # Which tests take longest is printed: the checks are to stay short.
 WORKERS = ["-n", "2", "--dist", "worksteal", "--durations=20"]
 ASV_CONFIG = "asv_benchmarks/asv.conf.json"
+# A processor with AVX2 and without AVX-512, as most desktop ones are.
+AVX2 = {
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+lzcnt"
+    ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2",
+}
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
 
 
@@ -76,6 +84,18 @@ def tests(session: nox.Session) -> None:
 def nojit(session: nox.Session) -> None:
     """The same tests with the kernels run as Python, those for a device among them."""
     run_in_environment(session, "pytest", *WORKERS, *session.posargs, NUMBA_DISABLE_JIT="1")
+
+
+@nox.session(python=False, requires=["environment"])
+def narrower(session: nox.Session) -> None:
+    """The tests of what depends on a processor's registers, compiled for AVX2 where there is more.
+
+    Which elements are loaded and stored with masks differs, and bytes must not. It needs AVX2.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        session.skip("of x86 processors")
+    chosen = [f"tests/test_{what}.py" for what in ("placement", "streaming", "short_rows")]
+    run_in_environment(session, "pytest", *WORKERS, *chosen, *session.posargs, **AVX2)
 
 
 @nox.session(python=False, default=False, requires=["environment"])
