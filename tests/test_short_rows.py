@@ -1,4 +1,4 @@
-"""Rows that fit one, two, four or eight registers have loops of their own."""
+"""Rows of whole registers: their widths are constants forward, their gradients have own loops."""
 
 import numpy as np
 import pytest
