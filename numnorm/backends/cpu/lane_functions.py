@@ -23,18 +23,26 @@ def _call(builder: Any, name: str, *values: Any) -> Any:
     return builder.call(function, values)
 
 
-def _plain_absolute(lanes: Any) -> Any:
-    return np.abs(lanes)
+def _make_llvm_function(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function of lanes that LLVM has; without compilation it is `plain`."""
+
+    @compiled_as(plain)
+    def operation(typing_context, lanes):
+        def generate(context, builder, signature, arguments):
+            return _call(builder, name, *arguments)
+
+        return lanes(lanes), generate
+
+    return operation
 
 
-@compiled_as(_plain_absolute)
-def absolute(typing_context, lanes):
-    """Return the absolute values."""
+def _plain_root(lanes: Any) -> Any:
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(lanes)
 
-    def generate(context, builder, signature, arguments):
-        return _call(builder, "fabs", *arguments)
 
-    return lanes(lanes), generate
+# Compiled ``absolute(lanes)``, the absolute values, and ``root(lanes)``, the square roots.
+absolute, root = _make_llvm_function("fabs", np.abs), _make_llvm_function("sqrt", _plain_root)
 
 
 def _plain_with_sign_of(lanes: Any, signs: Any) -> Any:
@@ -49,21 +57,6 @@ def with_sign_of(typing_context, lanes, signs):
         return _call(builder, "copysign", *arguments)
 
     return lanes(lanes, signs), generate
-
-
-def _plain_root(lanes: Any) -> Any:
-    with np.errstate(invalid="ignore"):
-        return np.sqrt(lanes)
-
-
-@compiled_as(_plain_root)
-def root(typing_context, lanes):
-    """Return the square roots."""
-
-    def generate(context, builder, signature, arguments):
-        return _call(builder, "sqrt", *arguments)
-
-    return lanes(lanes), generate
 
 
 def _plain_reciprocal(lanes: Any) -> Any:
