@@ -17,10 +17,12 @@ from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.steps import (
+    ask_for,
     before_step,
     flush_groups,
     rows_of_groups,
     rows_of_step,
+    to_next,
 )
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.cpu.zoneout import make_zoneout
@@ -59,18 +61,31 @@ def _make_gradient(form: GRUForm, storage: Storage, access: Access) -> Callable[
 
 
 def _make_row(form: GRUForm, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that takes one row back through one step."""
+    """Return a compiled function that takes one row back through one step.
+
+    It asks for what the row `further` rows on will read.
+    """
     count, norm = storage.lanes, make_product_norm(form, storage)
     some = _make_gradient(form, storage, whole_lanes(count))
     last = _make_gradient(form, storage, first_lanes(count))
 
     @inlined
-    def row(hp, xp, weights, saved, before, dy, dh, keep, slopes, sums, flows, results, i):
+    def ask(hp, xp, before, dy, further, j):
+        ask_for(hp, further, 3, j)
+        ask_for(xp, further, 3, j)
+        ask_for(before, further, 1, j)
+        ask_for(dy, further, 1, j)
+
+    @inlined
+    def row(
+        hp, xp, weights, saved, before, dy, dh, keep, slopes, sums, flows, results, i, further
+    ):  # fmt: skip
         whole = dy.size - dy.size % count
         rest = dy.size - whole
         found = norm.again(saved[0], i), norm.again(saved[1], i)
         added = sums[0], sums[1]
         for j in range(0, whole, count):
+            ask(hp, xp, before, dy, further, j)
             some(hp, xp, weights, found, before, dy, dh, keep, slopes, added, j, count)
         if rest > 0:
             last(hp, xp, weights, found, before, dy, dh, keep, slopes, added, whole, rest)
@@ -154,10 +169,11 @@ def make_gru_backward(form: GRUForm, storage: Storage) -> Twins:
             to = start - starts[begin]
             for r in range(rows):
                 i, b, k = start + r, left + r, to + r
+                further = to_next(starts, begin, s, r, rows)
                 row(
                     hp[i], xp[i], others, saved, state[before + r], dy[i], dh[b], part(keep, i),
                     (slopes[left], slopes_h[left]), _sections(sums[b // group], width), flows,
-                    (dhp[k], dxp[k]), i,
+                    (dhp[k], dxp[k]), i, further,
                 )  # fmt: skip
             if rows > 0:
                 product(

@@ -20,10 +20,12 @@ from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.steps import (
+    ask_for,
     before_step,
     flush_groups,
     rows_of_groups,
     rows_of_step,
+    to_next,
 )
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.cpu.zoneout import make_zoneout
@@ -103,17 +105,32 @@ def _make_gate_gradient(form: LSTMForm, storage: Storage, access: Access) -> Cal
 
 
 def _make_through_gates(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that fills a row's gates again."""
+    """Return a compiled function that fills a row's gates again.
+
+    It asks for what the row `further` rows on will be filled with, and for those of `others`.
+    """
     count, gates = storage.lanes, make_gate_norm(form, storage)
     some = _make_gates_again(form, storage, whole_lanes(count))
     last = _make_gates_again(form, storage, first_lanes(count))
+    by_product = form.by_product
 
     @inlined
-    def fill(z, xp, weights, saved, i, row):
+    def ask(z, xp, others, further, j):
+        before, cell, dy = others
+        ask_for(z, further, 4, j)
+        if by_product:
+            ask_for(xp, further, 4, j)
+        ask_for(before, further, 1, j)
+        ask_for(cell, further, 1, j)
+        ask_for(dy, further, 1, j)
+
+    @inlined
+    def fill(z, xp, others, further, weights, saved, i, row):
         width = row.size // 4
         whole = width - width % count
         found = gates.again(saved, i)
         for j in range(0, whole, count):
+            ask(z, xp, others, further, j)
             some(z, xp, weights, found, row, j, count)
         if whole < width:
             last(z, xp, weights, found, row, whole, width - whole)
@@ -130,7 +147,9 @@ def _make_row(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
     last_of_gates = _make_gate_gradient(form, storage, first_lanes(count))
 
     @inlined
-    def row(slopes, dc, gates, before, cell, weights, saved, i, flows, keeps, dn, dcell, sums):
+    def row(others, dh, dc, gates, weights, saved, i, flows, keeps, dn, dcell, sums):
+        before, cell, dy = others
+        slopes = dy, dh
         gamma, beta = weights
         offset, of_cell = sums
         whole = dc.size - dc.size % count
@@ -216,14 +235,14 @@ def make_lstm_backward(form: LSTMForm, storage: Storage) -> Twins:
             start, before = starts[s] + left, before_step(starts, s, batch) + left
             to = start - starts[begin]
             for r in range(rows):
-                i, b, k = start + r, left + r, to + r
+                i, b, k, further = start + r, left + r, to + r, to_next(starts, begin, s, r, rows)
                 added, of_norms, of_cells = _sections(sums[b // group], width)
                 here = dz[k] if direct else gates[left]
-                fill(z[i], part(xp, i), of_gates, gate_saved, i, here)
+                others = carried[before + r], cell[i], dy[i]
+                fill(z[i], part(xp, i), others, further, of_gates, gate_saved, i, here)
                 row(
-                    (dy[i], dh[b]), dc[b], here, carried[before + r], cell[i],
-                    of_cell, cell_saved, i, cell_flows, (part(keeps[0], i), part(keeps[1], i)),
-                    dn[left], dcell[left], (added, of_cells),
+                    others, dh[b], dc[b], here, of_cell, cell_saved, i, cell_flows,
+                    (part(keeps[0], i), part(keeps[1], i)), dn[left], dcell[left], (added, of_cells)
                 )  # fmt: skip
                 gate_norm.gradient(
                     here, z[i], part(xp, i), gate_saved, i, of_gates, gate_flows, of_norms,

@@ -11,13 +11,14 @@ import numpy as np
 from numnorm.backends.contract import Steps
 from numnorm.backends.cpu.arrays import Array
 from numnorm.backends.cpu.memory import tables
+from numnorm.backends.cpu.product_tiles import tiling
 from numnorm.backends.cpu.products import add_transposed_product, packed, packed_shape, product
 from numnorm.backends.cpu.storage import Storage
 from numnorm.memory_pool import POOL, WORKING_MEMORY
 
 # A stretch has about so many rows, or a single step: what a tile of a transposed product adds
 # up before it stores its sums.
-_ROWS = 256
+_ROWS = tiling().depth
 
 
 class Stretch(NamedTuple):

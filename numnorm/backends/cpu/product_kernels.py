@@ -10,8 +10,6 @@ from numnorm.backends.cpu.product_tiles import make_product, tiling
 from numnorm.backends.cpu.some_lanes import make_load_some
 from numnorm.backends.cpu.storage import Storage
 
-# Of so many rows, a tile's columns stay in the first-level cache.
-_DEPTH = 256
 # So many rows are read again for every panel, from a cache.
 _ROWS = 480
 
@@ -84,11 +82,11 @@ def make_rows_product(storage: Storage) -> Twins:
 
 def make_columns_product(storage: Storage) -> Twins:
     """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
-    lanes, most = storage.lanes, tiling().rows[0]
+    lanes, most, deepest = storage.lanes, tiling().rows[0], tiling().depth
     product = make_product(lanes, onto=True)
     load, load_some = make_load(lanes), make_load_some(lanes)
     step = math.lcm(most, lanes)
-    scratch = make_scratch(storage.working, _DEPTH * step)
+    scratch = make_scratch(storage.working, deepest * step)
 
     @inlined
     def copy(a, start, deep, left, rows, block):
@@ -109,8 +107,8 @@ def make_columns_product(storage: Storage) -> Twins:
         depth, blocks = a.shape[0], -(-a.shape[1] // step)
         left, right = first * blocks // parts * step, last * blocks // parts * step
         right = min(right, a.shape[1])
-        for start in range(0, depth, _DEPTH):
-            deep = min(_DEPTH, depth - start)
+        for start in range(0, depth, deepest):
+            deep = min(deepest, depth - start)
             for m in range(left, right, step):
                 rows = min(step, right - m)
                 copy(a, start, deep, m, rows, block)

@@ -44,20 +44,25 @@ class Tiling(NamedTuple):
     shared : int
         Up to so many rows that are left share two tiles with those of the last largest one: alone
         they would have too few sums for the processor to work on while it waits for each.
+    depth : int
+        How much of a deep product with few columns is summed before it is stored: with AVX-512,
+        where to store sums takes longer beside them, 512 (LSTM of 400 units backward: 107 ms for
+        114); with AVX2 its panels would leave the first-level cache.
     """
 
     rows: tuple[int, ...]
     panels: int
     rows_of_one: tuple[int, ...]
     shared: int
+    depth: int
 
 
 @functools.cache
 def tiling() -> Tiling:
     """Return the tiles for this processor."""
     if has_avx512():
-        return Tiling((12, 8, 6, 4, 3, 2, 1), 2, (12, 4, 1), 0)
-    return Tiling((6, 4, 3, 2, 1), 1, (6, 4, 2, 1), 2)
+        return Tiling((12, 8, 6, 4, 3, 2, 1), 2, (12, 4, 1), 0, 512)
+    return Tiling((6, 4, 3, 2, 1), 1, (6, 4, 2, 1), 2, 256)
 
 
 @functools.cache
@@ -78,11 +83,12 @@ def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
         whole = width // lanes
         grouped = whole - whole % together
         for p in range(0, grouped, together):
-            here = b_at + p * panel
-            several(a, at, row, step, rows, b, here, panel, depth, c, c_at + p * lanes, c_row, 0)
+            here, following = b_at + p * panel, p + together if p + together < grouped else 0
+            ahead, there = b_at + following * panel, c_at + p * lanes
+            several(a, at, row, step, rows, b, here, ahead, panel, depth, c, there, c_row, 0)
         for p in range(grouped, -(-width // lanes)):
             here, there, rest = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
-            one(a, at, row, step, rows, b, here, panel, depth, c, there, c_row, rest)
+            one(a, at, row, step, rows, b, here, here, panel, depth, c, there, c_row, rest)
 
     return product
 
@@ -113,21 +119,23 @@ def _make_tiles(
     shared = tiling().shared if count == tiling().rows[0] else 0
 
     @inlined
-    def tiles(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, rest):
+    def tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, rest):
+        asked = 0
         for r in range(0, _taken(rows, count, shared), count):
-            here, there = at + r * row, c_at + r * c_row
-            tile(a, here, row, step, b, b_at, panel, depth, c, there, c_row, rest)
+            here, there, next_ = at + r * row, c_at + r * c_row, ahead + asked * panel
+            tile(a, here, row, step, b, b_at, next_, panel, depth, c, there, c_row, rest)
+            asked = asked + 1 if asked + 1 < panels else 0
 
     if fewer is None:
         return tiles
 
     @inlined
-    def all_tiles(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, rest):
-        tiles(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, rest)
+    def all_tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, rest):
+        tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, rest)
         done = _taken(rows, count, shared)
         left = rows - done
         here, there = at + done * row, c_at + done * c_row
-        fewer(a, here, row, step, left, b, b_at, panel, depth, c, there, c_row, rest)
+        fewer(a, here, row, step, left, b, b_at, ahead, panel, depth, c, there, c_row, rest)
 
     return all_tiles
 
@@ -135,12 +143,15 @@ def _make_tiles(
 def _make_tile(
     rows: int, panels: int, lanes: int, *, onto: bool, partial: bool
 ) -> Callable[..., Any]:
-    """Return a compiled ``tile(a, at, row, step, b, b_at, panel, depth, c, c_at, c_row, rest)``.
+    """Return a compiled function of one tile.
 
-    If it is partial, only the first `rest` columns of its panel are there.
+    It is ``tile(a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, rest)``, and asks
+    for the panel of b that begins `ahead`: the first tiles of some panels, which would wait for
+    the third-level cache, find theirs in the second. If it is partial, only the first `rest`
+    columns of its panel are there.
     """
 
-    def plain(a, at, row, step, b, b_at, panel, depth, c, c_at, c_row, rest):
+    def plain(a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, rest):
         width = rest if partial else lanes
         for r in range(rows):
             for p in range(panels):
@@ -153,19 +164,21 @@ def _make_tile(
                 c[place] = c[place] + total if onto else total
 
     @compiled_as(plain)
-    def tile(typing_context, a, at, row, step, b, b_at, panel, depth, c, c_at, c_row, rest):
+    def tile(typing_context, a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, rest):
         numbers = [types.intp] * 3
-        kinds = (a, *numbers, b, *numbers, c, *numbers)
+        kinds = (a, *numbers, b, *numbers, types.intp, c, *numbers)
 
         def generate(context, builder, signature, arguments):
             left, right, target = (
                 _element(context, builder, signature.args[i], arguments[i], arguments[i + 1])
-                for i in (0, 4, 8)
+                for i in (0, 4, 9)
             )
-            _, _, row, step, _, _, panel, depth, _, _, c_row, rest = arguments
+            _, _, row, step, _, _, _, panel, depth, _, _, c_row, rest = arguments
+            following = _element(context, builder, signature.args[4], arguments[4], arguments[6])
             block = _Block(builder, rows, panels, ir.VectorType(left.type.pointee, lanes))
             block.begin(target, c_row, onto=onto)
             with cgutils.for_range(builder, depth) as loop:
+                block.ask(following, loop.index)
                 block.add(left, loop.index, row, step, right, panel)
             block.end(rest if partial else None, onto=onto)
             return context.get_dummy_value()
@@ -192,6 +205,11 @@ class _Block:
             ask_for(self.builder, place)
             self.builder.store(constant(self.kind, 0.0), self.sums[r, p])
             self.places[r, p] = place
+
+    def ask(self, following: Any, k: Any) -> None:
+        """Ask for a row of a panel that will be needed, in the second-level cache."""
+        along = self.builder.gep(following, [self.builder.mul(k, _size(self.kind.count))])
+        ask_for(self.builder, along, 2)
 
     def add(self, left: Any, k: Any, row: Any, step: Any, right: Any, panel: Any) -> None:
         """Add the products of one column of a and one row of b."""

@@ -18,7 +18,13 @@ from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.rnn_forward_kernel import make_new
-from numnorm.backends.cpu.steps import flush_groups, rows_of_groups, rows_of_step
+from numnorm.backends.cpu.steps import (
+    ask_for,
+    flush_groups,
+    rows_of_groups,
+    rows_of_step,
+    to_next,
+)
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.cpu.zoneout import make_zoneout
 
@@ -44,13 +50,16 @@ def _make_gradient(form: RNNForm, storage: Storage, access: Access) -> Callable[
 
 
 def _make_row(form: RNNForm, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that takes one row back through one step."""
+    """Return a compiled function that takes one row back through one step.
+
+    It asks for what the row `further` rows on will read.
+    """
     count, norm = storage.lanes, make_cell_norm(form.norm, storage)
     some = _make_gradient(form, storage, whole_lanes(count))
     last = _make_gradient(form, storage, first_lanes(count))
 
     @inlined
-    def row(z, weights, saved, dy, dh, keep, slopes, sums, flows, dz, i):
+    def row(z, weights, saved, dy, dh, keep, slopes, sums, flows, dz, i, further):
         mean, rstd = saved
         _, gamma, beta = weights
         added, of_norm = sums
@@ -58,6 +67,8 @@ def _make_row(form: RNNForm, storage: Storage) -> Callable[..., Any]:
         rest = dy.size - whole
         found = norm.saved(mean, rstd, i)
         for j in range(0, whole, count):
+            ask_for(z, further, 1, j)
+            ask_for(dy, further, 1, j)
             some(z, weights, found, dy, dh, keep, slopes, added, j, count)
         if rest > 0:
             last(z, weights, found, dy, dh, keep, slopes, added, whole, rest)
@@ -113,10 +124,10 @@ def make_rnn_backward(form: RNNForm, storage: Storage) -> Twins:
             to = start - starts[begin]
             for r in range(rows):
                 i, b = start + r, left + r
-                here = sums[b // group]
+                here, further = sums[b // group], to_next(starts, begin, s, r, rows)
                 row(
                     z[i], others, saved, dy[i], dh[b], part(keep, i), slopes[left],
-                    (here[:width], here[width:]), flows, dz[to + r], i,
+                    (here[:width], here[width:]), flows, dz[to + r], i, further,
                 )  # fmt: skip
             if rows > 0:
                 product(

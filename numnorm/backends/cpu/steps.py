@@ -5,6 +5,7 @@ In the backward passes, what the parameters get is summed up for groups of rows 
 
 from numnorm.backends.cpu.accumulators import flush
 from numnorm.backends.cpu.jit import inlined
+from numnorm.backends.cpu.lanes import prefetch_near
 
 
 @inlined
@@ -23,6 +24,28 @@ def before_step(starts, s, batch):
 def rows_of_groups(first, last, groups, parts, group, batch):
     """Return between which rows of the batch the groups of some of all parts lie."""
     return first * groups // parts * group, min(last * groups // parts * group, batch)
+
+
+@inlined
+def to_next(starts, begin, s, r, rows):
+    """Return how many rows after the r-th of a step the one lies that a backward pass takes next.
+
+    That is 0 after the last of all.
+    """
+    before = starts[s - 1] - starts[s] - r if s > begin else 0
+    return 1 if r + 1 < rows else before
+
+
+@inlined
+def ask_for(row, further, sections, j):
+    """Ask for the j-th element of each section of the row `further` rows on in the same table.
+
+    Which rows are next the processor does not guess where steps are taken backward (LSTM with layer
+    norm, 100 x 32 x 256 x 256: 38 ms, and 33.5 with rows asked for).
+    """
+    section = row.size // sections
+    for k in range(sections):
+        prefetch_near(row, further * row.size + k * section + j)
 
 
 @inlined
