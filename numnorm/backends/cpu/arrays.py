@@ -112,14 +112,12 @@ def output_like(
     `source` is x, whose name for messages is given, as the kernel reads it, and `inputs` are the
     other arrays that it reads.
     """
-    if out is None:
-        return empty_like(source, inputs)
     plain = type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape
     if not (plain and out.flags.carray):
         _check_out(out, x, name)
     memory = out if order is None else out.transpose(order)
     if not memory.flags.carray or _clashes(memory, (source, *inputs)):
-        return empty_like(source, inputs)
+        return empty_like(source)
     if memory.dtype is storage.container and memory.shape == source.shape:
         return memory
     return as_kernel_array(memory, storage, None, source.shape)

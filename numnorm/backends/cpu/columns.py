@@ -133,7 +133,7 @@ class _Plan(NamedTuple):
         What else a kernel reads it has read before it stores anything there.
         """
         if out is None:
-            return np.empty_like(source) if self.small else empty_like(source, (other,))
+            return np.empty_like(source) if self.small else empty_like(source, other)
         return output_like(source, x, "x", out, self.storage, None, (other,))
 
     def table(self, rows: int) -> Array:

@@ -35,21 +35,19 @@ def address_of(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def empty_like(source: Array, inputs: tuple[Any, ...], *, in_line: bool = False) -> Array:
+def empty_like(source: Array, other: Array | None = None, *, in_line: bool = False) -> Array:
     """Return an uninitialized array like a C-contiguous one, placed well for a kernel's output.
 
-    The kernel reads `source` and those of the `inputs` that are arrays. The output begins on a
-    cache line or, if it is to be `in_line`, as far into one as `source`.
+    The kernel reads `source` and maybe another array of its size. The output begins on a cache
+    line or, if it is to be `in_line`, as far into one as `source`.
     """
-    if source.nbytes < _SMALL:
+    nbytes = source.nbytes
+    if nbytes < _SMALL:
         return np.empty_like(source)
-    memory = POOL.take(source.nbytes + 2 * _PAGE)
-    # A parameter is read again for every row, from the cache, wherever it lies.
-    large = [a for a in inputs if isinstance(a, np.ndarray) and a.nbytes == source.nbytes]
-    addresses = [address_of(array) for array in (source, *large)]
-    offset = -address_of(memory) % _PAGE + _best_residue(addresses)
-    if in_line:
-        offset += addresses[0] % _LINE
+    memory = POOL.take(nbytes + _PAGE + _LINE)
+    address = address_of(source)
+    place = _far_from(address, address if other is None else address_of(other))
+    offset = (place - address_of(memory)) % _PAGE + (address % _LINE if in_line else 0)
     return np.ndarray(source.shape, source.dtype, memory, offset)
 
 
@@ -88,13 +86,11 @@ def _places(itemsize: int, shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tu
     return sum(room), tuple(itertools.accumulate(room[:-1], initial=0))
 
 
-def _best_residue(addresses: list[int]) -> int:
-    """Return the multiple of a cache line, modulo a page, that is farthest from those taken."""
-    taken = sorted([address % _PAGE for address in addresses])
-    start, gap = taken[-1], taken[0] + _PAGE - taken[-1]
-    for low, high in itertools.pairwise(taken):
-        if high - low >= gap:
-            start, gap = low, high - low
+def _far_from(one: int, other: int) -> int:
+    """Return the multiple of a cache line, modulo a page, that is farthest from two addresses."""
+    start, gap = one, (other - one) % _PAGE
+    if 2 * gap < _PAGE:  # the way on from the other to the one is longer
+        start, gap = other, _PAGE - gap
     return (start + gap // 2) % _PAGE // _LINE * _LINE
 
 

@@ -38,6 +38,8 @@ class _Plan(NamedTuple):
     """What follows from norm, dtype and layout alone, found once for all calls like it."""
 
     kernel: Twins
+    # The same for what the arguments' types are without gamma, and with it.
+    kernels: list[Twins | None]
     storage: Storage
     size: tuple[int, int]
     elements: int
@@ -73,6 +75,7 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
     count = float(layout.width - scaling.ddof)
     return _Plan(
         _forward_kernel(norm.formula, storage),
+        [None, None],
         storage,
         (layout.rows, layout.width),
         layout.rows * layout.width,
@@ -96,6 +99,7 @@ def _backward_plan(
     summed = math.prod(layout.kernel_shape) if norm.parameters else 0
     return _Plan(
         _backward_kernel(norm.formula, storage),
+        [None, None],
         storage,
         (layout.rows, layout.width),
         layout.rows * layout.width,
@@ -116,14 +120,30 @@ def _weight(name: str, value: Any, layout: RowLayout, working: np.dtype[Any]) ->
     """Return a parameter, None included, as a kernel takes it."""
     if value is None:
         return None
-    expected = layout.parameter_shape
-    plain = type(value) is np.ndarray and value.dtype is working and value.shape == expected
-    if plain and value.flags.carray:  # nothing left to ask
-        # Which is twice as fast as to reshape it.
-        return value[None] if layout.is_parameter_a_row else value.reshape(layout.kernel_shape)
-    return as_parameter(
-        name, value, expected, layout.parameter_meaning, working, layout.kernel_shape
-    )
+    shape, meaning = layout.parameter_shape, layout.parameter_meaning
+    return as_parameter(name, value, shape, meaning, working, layout.kernel_shape)
+
+
+def _weights(
+    norm: Norm, gamma: Any, beta: Any, layout: RowLayout, storage: Storage
+) -> tuple[Any, Any]:
+    """Return gamma and beta as a kernel takes them."""
+    working = storage.working_dtype
+    # The most usual case in one question: the others take as long as a small call.
+    if (
+        type(gamma) is type(beta) is np.ndarray
+        and gamma.dtype is beta.dtype is working
+        and gamma.shape == beta.shape == layout.parameter_shape
+        and gamma.flags.carray
+        and beta.flags.carray
+        and layout.is_parameter_a_row
+    ):
+        return gamma[None], beta[None]  # twice as fast as to reshape them
+    if not norm.parameters:
+        return storage.working(gamma), storage.working(beta)
+    gamma = _weight(norm.names.gamma, gamma, layout, working)
+    beta = _weight("beta", beta, layout, working)
+    return both_or_neither(gamma, beta) if norm.parameters == 2 else (gamma, beta)
 
 
 def row_forward(
@@ -137,27 +157,22 @@ def row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    kernel, storage, size, elements, parts, constants, direct, small, _ = _forward_plan(
-        norm, x.dtype, layout, scaling
-    )
+    plan = _forward_plan(norm, x.dtype, layout, scaling)
+    _, kernels, storage, size, elements, parts, constants, direct, small, _ = plan
     source = x if direct and x.flags.carray else as_kernel_array(x, storage, layout.order, size)
-    if norm.parameters:
-        gamma = _weight(norm.names.gamma, gamma, layout, storage.working_dtype)
-        beta = _weight("beta", beta, layout, storage.working_dtype)
-        if norm.parameters == 2 and (gamma is None) is not (beta is None):
-            gamma, beta = both_or_neither(gamma, beta)
-    else:
-        gamma, beta = storage.working(gamma), storage.working(beta)
+    gamma, beta = _weights(norm, gamma, beta, layout, storage)
     if out is None:
-        target = np.empty(size, storage.container) if small else empty_like(source, (gamma, beta))
+        target = np.empty(size, storage.container) if small else empty_like(source)
     else:
         target = output_like(source, x, norm.names.x, out, storage, layout.order, (gamma, beta))
     saved = np.empty((2, layout.rows)) if save else _NOTHING_SAVED
-    if small and elements:
-        kernel.serial(source, gamma, beta, *constants, target, saved, parts, 0, parts)
-    elif elements:
+    if elements:
         arguments = (source, gamma, beta, *constants, target, saved, parts)
-        run(kernel, arguments, elements, parts)
+        known = kernels[gamma is not None] or _known(plan, gamma, arguments)
+        if small:
+            known.serial(*arguments, 0, parts)
+        else:
+            run(known, arguments, elements, parts)
     else:
         saved[...] = scaling.of_nothing
     y = target if direct and out is None else result(target, x, out, layout.order)
@@ -184,28 +199,20 @@ def row_backward(
     out: Any,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
-    kernel, storage, size, elements, parts, constants, direct, small, no_parts = _backward_plan(
-        norm, x.dtype, layout, scaling, detached
-    )
-    order, names, count, dtype = layout.order, norm.names, norm.parameters, x.dtype
-    source = x if direct and x.flags.carray else as_kernel_array(x, storage, order, size)
-    slope = like_input(names.dy, dy, x)
-    if not (direct and slope.flags.carray):
-        slope = as_kernel_array(slope, storage, order, size)
-    rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
-    if norm.formula.centred:
-        mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
-    if count:
-        given = gamma
-        gamma = _weight(names.gamma, given, layout, storage.working_dtype)
-        dtype = gradient_dtype(names.gamma, given, dtype)
+    plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
+    _, kernels, storage, size, elements, parts, constants, direct, small, no_parts = plan
+    order, count = layout.order, norm.parameters
+    if direct and _is_plain(dy, x, mean, rstd, gamma, layout):
+        slope, source, weights, dtype = dy, x, (gamma[None], None), x.dtype
     else:
-        gamma, beta = storage.working(gamma), storage.working(beta)
+        slope, source, mean, rstd, weights, dtype = _as_kernel_takes(
+            norm, dy, x, mean, rstd, gamma, beta, layout, plan
+        )
     if out is None and small:
         target = np.empty(size, storage.container)
     else:
-        inputs = slope, rstd, mean, gamma, beta
-        target = _place_of_dx(source, inputs, x, names.x, out, storage, order)
+        inputs = slope, rstd, mean, *weights
+        target = _place_of_dx(source, inputs, x, norm.names.x, out, storage, order)
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = _one_each(count, np.empty, layout.parameter_shape, native)
@@ -220,17 +227,74 @@ def row_backward(
     summed = False
     if elements:
         arguments = (
-            slope, source, mean, rstd, gamma, beta, *constants, target, *totals, *sums, parts
+            slope, source, mean, rstd, *weights, *constants, target, *totals, *sums, parts
         )  # fmt: skip
+        known = kernels[weights[0] is not None] or _known(plan, weights[0], arguments)
         if small:
-            kernel.serial(*arguments, 0, parts)
+            known.serial(*arguments, 0, parts)
             summed = left
         else:
-            summed = run(kernel, arguments, elements, parts) and left
+            summed = run(known, arguments, elements, parts) and left
     dx = target if direct and out is None else result(target, x, out, order)
     if count and not summed:
         _add_up(totals, flat)
-    return dx, *(gradients if native is dtype else _of_each(gradients, lambda a: _cast(a, dtype)))
+    if native is not dtype:
+        gradients = _of_each(gradients, lambda a: _cast(a, dtype))
+    return dx, gradients[0], gradients[1]
+
+
+def _is_plain(dy: Any, x: Array, mean: Any, rstd: Any, gamma: Any, layout: RowLayout) -> bool:
+    """Return whether kernels take these as they are, but for a gamma that is a matrix there.
+
+    That is asked in one go: to ask each by itself takes a quarter of a small call. Whoever asks
+    knows that x has the dtype and the shape of rows in a kernel.
+    """
+    return bool(
+        type(dy) is type(mean) is type(rstd) is type(gamma) is np.ndarray
+        and dy.dtype is gamma.dtype is x.dtype
+        and mean.dtype is rstd.dtype is _FLOAT64
+        and dy.shape == x.shape
+        and mean.shape == rstd.shape == layout.statistic_shape
+        and gamma.shape == layout.parameter_shape
+        and x.flags.carray
+        and dy.flags.carray
+        and mean.flags.carray
+        and rstd.flags.carray
+        and gamma.flags.carray
+        and layout.is_parameter_a_row
+    )
+
+
+def _as_kernel_takes(
+    norm: Norm,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    plan: _Plan,
+) -> tuple[Array, Array, Any, Array, tuple[Any, Any], np.dtype[Any]]:
+    """Return dy, x, mean, rstd, both parameters and the dtype of their gradients."""
+    storage, order, size, names = plan.storage, layout.order, plan.size, norm.names
+    source = as_kernel_array(x, storage, order, size)
+    slope = as_kernel_array(like_input(names.dy, dy, x), storage, order, size)
+    rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
+    if norm.formula.centred:
+        mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
+    if not norm.parameters:
+        weights = storage.working(gamma), storage.working(beta)
+        return slope, source, mean, rstd, weights, x.dtype
+    weight = _weight(names.gamma, gamma, layout, storage.working_dtype)
+    dtype = gradient_dtype(names.gamma, gamma, x.dtype)
+    return slope, source, mean, rstd, (weight, None), dtype
+
+
+def _known(plan: _Plan, gamma: Any, arguments: tuple[Any, ...]) -> Twins:
+    """Return a plan's kernel of the arguments' types, of which only gamma's may change, kept."""
+    found = plan.kernels[gamma is not None] = plan.kernel.of_types((*arguments, 0, 0))
+    return found
 
 
 def _place_of_dx(
@@ -243,7 +307,7 @@ def _place_of_dx(
     order: Any,
 ) -> Array:
     if out is None:
-        return empty_like(source, inputs[:1], in_line=_lies_like_input(source, storage))
+        return empty_like(source, inputs[0], in_line=_lies_like_input(source, storage))
     return output_like(source, x, name, out, storage, order, inputs)
 
 
