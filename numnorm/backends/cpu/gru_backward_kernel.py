@@ -17,7 +17,7 @@ from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.steps import (
-    ask_for,
+    ask_for_row,
     before_step,
     flush_groups,
     rows_of_groups,
@@ -71,10 +71,10 @@ def _make_row(form: GRUForm, storage: Storage) -> Callable[..., Any]:
 
     @inlined
     def ask(hp, xp, before, dy, further, j):
-        ask_for(hp, further, 3, j)
-        ask_for(xp, further, 3, j)
-        ask_for(before, further, 1, j)
-        ask_for(dy, further, 1, j)
+        ask_for_row(hp, further, 3, j)
+        ask_for_row(xp, further, 3, j)
+        ask_for_row(before, further, 1, j)
+        ask_for_row(dy, further, 1, j)
 
     @inlined
     def row(

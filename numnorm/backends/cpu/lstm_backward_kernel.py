@@ -20,7 +20,7 @@ from numnorm.backends.cpu.lstm_gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.steps import (
-    ask_for,
+    ask_for_row,
     before_step,
     flush_groups,
     rows_of_groups,
@@ -117,12 +117,12 @@ def _make_through_gates(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
     @inlined
     def ask(z, xp, others, further, j):
         before, cell, dy = others
-        ask_for(z, further, 4, j)
+        ask_for_row(z, further, 4, j)
         if by_product:
-            ask_for(xp, further, 4, j)
-        ask_for(before, further, 1, j)
-        ask_for(cell, further, 1, j)
-        ask_for(dy, further, 1, j)
+            ask_for_row(xp, further, 4, j)
+        ask_for_row(before, further, 1, j)
+        ask_for_row(cell, further, 1, j)
+        ask_for_row(dy, further, 1, j)
 
     @inlined
     def fill(z, xp, others, further, weights, saved, i, row):

@@ -19,7 +19,7 @@ from numnorm.backends.cpu.optional import part
 from numnorm.backends.cpu.product_tiles import make_product
 from numnorm.backends.cpu.rnn_forward_kernel import make_new
 from numnorm.backends.cpu.steps import (
-    ask_for,
+    ask_for_row,
     flush_groups,
     rows_of_groups,
     rows_of_step,
@@ -67,8 +67,8 @@ def _make_row(form: RNNForm, storage: Storage) -> Callable[..., Any]:
         rest = dy.size - whole
         found = norm.saved(mean, rstd, i)
         for j in range(0, whole, count):
-            ask_for(z, further, 1, j)
-            ask_for(dy, further, 1, j)
+            ask_for_row(z, further, 1, j)
+            ask_for_row(dy, further, 1, j)
             some(z, weights, found, dy, dh, keep, slopes, added, j, count)
         if rest > 0:
             last(z, weights, found, dy, dh, keep, slopes, added, whole, rest)

@@ -37,7 +37,7 @@ def to_next(starts, begin, s, r, rows):
 
 
 @inlined
-def ask_for(row, further, sections, j):
+def ask_for_row(row, further, sections, j):
     """Ask for the j-th element of each section of the row `further` rows on in the same table.
 
     Which rows are next the processor does not guess where steps are taken backward (LSTM with layer
