@@ -20,7 +20,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -154,6 +154,9 @@ def stay_with(twin: str) -> None:
 class Launches:
     """The parallel regions that compiled code enters, each as its number of threads."""
 
+    # What is linked to one calls it for as long as the process lives.
+    _linked: ClassVar[list[Any]] = []
+
     def __init__(self) -> None:
         parallel = importlib.import_module("numba.np.ufunc.parallel")
         parallel._launch_threads()
@@ -169,9 +172,9 @@ class Launches:
             self.threads.append(arguments[-1])
             launch(*arguments)
 
-        # Code that is linked from now on calls this; it has to stay alive for that long.
-        self._counted = kind(counted)
-        address = ctypes.cast(self._counted, ctypes.c_void_p).value
+        entry = kind(counted)
+        self._linked.append(entry)
+        address = ctypes.cast(entry, ctypes.c_void_p).value
         importlib.import_module("llvmlite.binding").add_symbol("numba_parallel_for", address)
 
     def take(self) -> list[int]:
