@@ -7,7 +7,7 @@ from numnorm.backends.cpu.jit import Twins, stand_alone, twins
 from numnorm.backends.cpu.line_heads import make_head
 from numnorm.backends.cpu.optional import part, present
 from numnorm.backends.cpu.storage import Storage
-from numnorm.backends.cpu.streaming import after_stores, is_streamed
+from numnorm.backends.cpu.streaming import after_stores, is_large, is_streamed
 
 
 def make_forward_across(storage: Storage) -> Twins:
@@ -24,7 +24,8 @@ def make_forward_across(storage: Storage) -> Twins:
         arrays, y, terms = (borrowed(x),), borrowed(y), borrowed(terms)
         rows = present(scaled, terms[0]), terms[1], terms[2], terms[3]
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        grouped = stop - (stop - start) % GROUP if is_wide(x) else start
+        in_groups = is_wide(x) and is_large(y)
+        grouped = stop - (stop - start) % GROUP if in_groups else start
         streamed = is_streamed(y, y.shape[1], head_of(y, y.shape[1]))
         for i in range(start, grouped, GROUP):
             output_group(arrays, i, rows, y, streamed)
