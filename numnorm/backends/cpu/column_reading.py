@@ -17,8 +17,7 @@ from numnorm.backends.cpu.storage import Storage
 # How many rows are taken at once.
 GROUP = 8
 # The narrowest wide row, in bytes. Of narrower ones several lie in a page, and the processor
-# follows one stream in a page better than several. So it does where the rows are in the third-level
-# cache: what is no larger is normalized row by row.
+# follows one stream in a page better than several.
 _WIDE = 1 << 12
 
 
