@@ -133,6 +133,40 @@ def test_results_of_channels_are_the_same_bytes_at_any_address(dtype, shape):
             assert same_bytes(found, gradients), (of_x, of_result, training)
 
 
+# Enough elements that rows of whole lines are taken from line to line: one row, few, and many.
+LINED = [(1, 32768), (2, 16384), (33, 1024), (600, 64)]
+
+
+# A gamma so large that channels are worked on times a power of two, and one that is not.
+@pytest.mark.parametrize(
+    "dtype, size",
+    [("float16", 1), ("float32", 1), ("float32", 1e36), ("float64", 1), ("float64", 1e300)],
+)
+@pytest.mark.parametrize("shape", LINED if COMPILED else LINED[2:3])
+def test_channels_of_whole_lines_are_the_same_bytes_at_any_address(dtype, shape, size):
+    rng = np.random.default_rng(6)
+    x, dy = rng.normal(3, 2, (2, *shape)).astype(dtype)
+    gamma = (size * rng.normal(1, 0.1, shape[1])).astype(dtype)
+    beta = rng.normal(1, 0.1, shape[1]).astype(dtype)
+    mean, var = rng.normal(3, 0.1, shape[1]), rng.uniform(3, 5, shape[1])
+    constant = {"running_mean": mean, "running_var": var, "training": False}
+    y = numnorm.batch_norm(placed(x, 0), gamma, beta, out=into(x, 0), **constant)
+    given = mean, 1 / np.sqrt(var), gamma
+    dx, *_ = numnorm.batch_norm_backward(placed(dy, 0), placed(x, 0), *given, out=into(x, 0))
+    assert np.isfinite(y).all() and np.isfinite(dx).all()
+    for of_x, of_result in ((0, 16), (16, 0), (16, 16), (8, 40), (56, 24)):
+        here, out = placed(x, of_x), into(x, of_result)
+        numnorm.batch_norm(here, gamma, beta, out=out, **constant)
+        assert out.tobytes() == y.tobytes(), (of_x, of_result)
+        numnorm.batch_norm(here, gamma, beta, out=here, **constant)
+        assert here.tobytes() == y.tobytes(), of_x
+        here, slopes, out = placed(x, of_x), placed(dy, of_x), into(x, of_result)
+        numnorm.batch_norm_backward(slopes, here, *given, out=out)
+        assert out.tobytes() == dx.tobytes(), (of_x, of_result)
+        numnorm.batch_norm_backward(slopes, here, *given, out=slopes)
+        assert slopes.tobytes() == dx.tobytes(), of_x
+
+
 # Rows that go four at a time, but for the last, in tiles, and those that go one by one.
 @pytest.mark.parametrize("width", [48, 100, 1000])
 @pytest.mark.parametrize("weighted", [True, False])

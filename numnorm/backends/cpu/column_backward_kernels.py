@@ -24,6 +24,7 @@ from numnorm.backends.cpu.optional import part, present
 from numnorm.backends.cpu.optional_lanes import make_elements
 from numnorm.backends.cpu.storage import Storage, storage_of
 from numnorm.backends.cpu.streaming import after_stores, is_gradient_streamed
+from numnorm.backends.cpu.turned_rows import turned_rows
 
 
 @inlined
@@ -230,31 +231,41 @@ def make_constant_along(storage: Storage) -> Twins:
 
 
 @inlined
-def _unpacked(terms: Any, scaled: Any) -> Any:
-    scale, back = present(scaled, terms[0]), present(scaled, terms[7])
-    return scale, terms[1], terms[2], terms[4], terms[5], terms[6], back
+def _unpacked(terms: Any, scaled: Any, start: int) -> Any:
+    scale, back = present(scaled, terms[0][start:]), present(scaled, terms[7][start:])
+    of_x = scale, terms[1][start:], terms[2][start:]
+    return (*of_x, terms[4][start:], terms[5][start:], terms[6][start:], back)
 
 
 def make_dx_across(storage: Storage) -> Twins:
     """Return a kernel that stores dx for ``x (outer, channels)``.
 
     It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
-    power of two there is 1, ``dx`` and ``parts``.
+    power of two there is 1, ``dx``, ``turn`` and ``parts``. Rows are taken from their turn-th
+    element on, by which the terms have so many more columns, like the first ones.
     """
     gradient_row, gradient_group = make_gradient_row(storage), make_gradient_group(storage)
-    is_wide, head_of = make_is_wide(storage), make_head(storage)
+    is_wide = make_is_wide(storage)
 
-    def kernel(dy, x, terms, scaled, dx, parts, first, last):
+    def kernel(dy, x, terms, scaled, dx, turn, parts, first, last):
         stand_alone()
-        arrays, dx = (borrowed(dy), borrowed(x)), borrowed(dx)
-        rows = _unpacked(borrowed(terms), scaled)
+        dy, x, dx, terms = borrowed(dy), borrowed(x), borrowed(dx), borrowed(terms)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        grouped = stop - (stop - start) % GROUP if is_wide(x) else start
-        streamed = is_gradient_streamed(dx, dx.shape[1], head_of(dx, dx.shape[1]))
+        of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x)
+        streamed = is_gradient_streamed(dx, dx.shape[1], turn)
+        if turn > 0 and start < stop:
+            stop -= 1
+            of_head, head = (dy[start][:turn], x[start][:turn]), dx[start][:turn]
+            gradient_row(of_head, of_rows, head, False)
+            of_rows = _unpacked(terms, scaled, turn)
+            of_tail, tail = (dy[stop][turn:], x[stop][turn:]), dx[stop][turn:]
+            gradient_row(of_tail, of_rows, tail, False)
+            dy, x, dx = turned_rows(dy, turn), turned_rows(x, turn), turned_rows(dx, turn)
+        grouped = stop - (stop - start) % GROUP if in_groups else start
         for i in range(start, grouped, GROUP):
-            gradient_group(arrays, i, rows, dx, streamed)
+            gradient_group((dy, x), i, of_rows, dx, streamed)
         for i in range(grouped, stop):
-            gradient_row((arrays[0][i], arrays[1][i]), rows, dx[i], streamed)
+            gradient_row((dy[i], x[i]), of_rows, dx[i], streamed)
         after_stores(streamed)
 
     return twins(f"column_dx.across.{storage.name}", kernel)
@@ -264,10 +275,10 @@ def make_dx_along(storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
     gradient_row, head_of = make_gradient_row(storage), make_head(storage)
 
-    def kernel(dy, x, terms, scaled, dx, parts, first, last):
+    def kernel(dy, x, terms, scaled, dx, turn, parts, first, last):
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled)
+        scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled, 0)
         runs = x.shape[0] * x.shape[1]
         streamed = is_gradient_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):

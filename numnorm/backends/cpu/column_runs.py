@@ -13,7 +13,7 @@ import numpy as np
 from numnorm.backends.cpu.column_reading import GROUP, Access, first_lanes, last_lanes, whole_lanes
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import make_load, make_zeros, total
-from numnorm.backends.cpu.line_heads import LINE, each_begins_at_lines, make_head
+from numnorm.backends.cpu.line_heads import each_begins_at_lines, make_head
 from numnorm.backends.cpu.row_statistics import STRETCH
 from numnorm.backends.cpu.some_lanes import make_load_some, some_of
 from numnorm.backends.cpu.storage import Storage
@@ -120,17 +120,15 @@ def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
 
 def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..., Any]) -> Any:
     """Return a compiled ``store_group(arrays, i, terms, out, streamed)`` of the rows from i on."""
-    count, head_of = storage.lanes, make_head(storage)
-    at_lines, in_line = each_begins_at_lines(storage), LINE // storage.container.itemsize
+    count = storage.lanes
     first_terms_of, put_first = kind(storage, first_lanes(count))
-    last_terms_of, put_last = kind(storage, last_lanes(count))
 
     def make_whole_lanes(streamed):
         terms_of, put = kind(storage, whole_lanes(count, ahead=GROUP, streamed=streamed))
 
         @inlined
-        def all_lanes(arrays, i, line, whole, terms, out):
-            for j in range(line, whole, count):
+        def all_lanes(arrays, i, whole, terms, out):
+            for j in range(0, whole, count):
                 here = terms_of(terms, j, count)
                 for r in range(GROUP):
                     put(rows_of(arrays, i + r), j, count, here, out[i + r])
@@ -142,18 +140,12 @@ def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..
     @inlined
     def store_group(arrays, i, terms, out, streamed):
         width = out.shape[1]
-        line = min(head_of(out[i], width), width) if width % in_line == 0 else 0
-        if at_lines and line > 0:
-            j = line - count
-            here = last_terms_of(terms, j, line)
-            for r in range(GROUP):
-                put_last(rows_of(arrays, i + r), j, line, here, out[i + r])
-        whole = width - (width - line) % count
+        rest = width % count
+        whole = width - rest
         if streamed:
-            stream_whole(arrays, i, line, whole, terms, out)
+            stream_whole(arrays, i, whole, terms, out)
         else:
-            store_whole(arrays, i, line, whole, terms, out)
-        rest = width - whole
+            store_whole(arrays, i, whole, terms, out)
         if rest > 0:
             here = first_terms_of(terms, whole, rest)
             for r in range(GROUP):

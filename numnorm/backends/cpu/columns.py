@@ -41,8 +41,10 @@ from numnorm.backends.cpu.column_terms_kernels import (
     make_parameter_gradients,
 )
 from numnorm.backends.cpu.jit import Twins
-from numnorm.backends.cpu.memory import empty_like, empty_table
+from numnorm.backends.cpu.line_heads import LINE
+from numnorm.backends.cpu.memory import before_line, empty_like, empty_table
 from numnorm.backends.cpu.parallel import is_small, row_parts, run
+from numnorm.backends.cpu.processor import has_avx
 from numnorm.backends.cpu.storage import Storage, storage_of
 from numnorm.backends.scalars import merge_moments
 
@@ -98,6 +100,9 @@ class _Plan(NamedTuple):
         How many pieces of work there are in the blocks that statistics are taken over.
     small : bool
         Whether neither threads nor the place of anything in memory are worth a thought.
+    in_lines : bool
+        Whether loops across channels are to begin at cache lines, a whole number of which each
+        row must be.
     shape : tuple of int
         That of an array in kernels.
     channels, working
@@ -110,6 +115,7 @@ class _Plan(NamedTuple):
     parts: int
     block_parts: int
     small: bool
+    in_lines: bool
     shape: Shape
     channels: tuple[int]
     working: np.dtype[Any]
@@ -136,11 +142,21 @@ class _Plan(NamedTuple):
             return np.empty_like(source) if self.small else empty_like(source, other)
         return output_like(source, x, "x", out, self.storage, None, (other,))
 
-    def table(self, rows: int) -> Array:
+    def turn(self, target: Array) -> int:
+        """Return after how many channels the kernels should begin the rows of a result."""
+        return before_line(target) if self.in_lines else 0
+
+    def table(self, rows: int, turn: int = 0) -> Array:
         """Return an uninitialized table of the channels' terms."""
         if self.small:
             return np.empty((rows, self.channels[0]), self.working)
-        return empty_table(rows, self.channels[0], self.working)
+        return empty_table(rows, self.channels[0] + turn, self.working, turn)
+
+    def repeat(self, terms: Array, turn: int) -> None:
+        """Let the terms of the first channels follow those of the last."""
+        if turn:
+            channels = self.channels[0]
+            terms[:, channels : channels + turn] = terms[:, :turn]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -148,13 +164,15 @@ def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
     across = layout.inner == 1
     elements, storage = layout.per_channel * layout.channels, storage_of(dtype)
     pieces = 1 if across else layout.channels
+    row_bytes, small = layout.channels * storage.container.itemsize, is_small(elements)
     return _Plan(
         storage,
         _ACROSS if across else _ALONG,
         elements,
         row_parts(layout.outer * pieces, elements, _GROUPS * GROUP if across else 1),
         layout.blocks * pieces,
-        is_small(elements),
+        small,
+        across and not small and has_avx() and row_bytes % LINE == 0,
         layout.kernel_shape,
         (layout.channels,),
         storage.working_dtype,
@@ -259,15 +277,17 @@ def column_forward(
     source = plan.source(x)
     gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
     target = plan.target(source, x, out, None)
-    rstd, terms = np.empty(plan.channels), plan.table(4)
+    turn = plan.turn(target)
+    rstd, terms = np.empty(plan.channels), plan.table(4, turn)
     scaled = _output_terms(storage).serial(
         mean, m2, divisor, eps, gamma, beta, rstd, terms, 0, layout.channels
     )
+    plan.repeat(terms, turn)
     kernel = plan.family.forward(storage)
     if plan.small:
-        kernel.serial(source, terms, scaled or None, target, parts, 0, parts)
+        kernel.serial(source, terms, scaled or None, target, turn, parts, 0, parts)
     else:
-        plan.run(kernel, (source, terms, scaled or None, target, parts), parts)
+        plan.run(kernel, (source, terms, scaled or None, target, turn, parts), parts)
     return target if source is x and out is None else result(target, x, out, None), rstd
 
 
@@ -319,7 +339,8 @@ def _gradient(
     """Store dx of dy and x, given mean, rstd and gamma, and the gradients of the parameters."""
     storage, channels, parts = plan.storage, layout.channels, plan.parts
     mean, rstd, weight = given
-    terms, sums = plan.table(8), np.empty((2, layout.blocks, channels))
+    turn = plan.turn(target)
+    terms, sums = plan.table(8, turn), np.empty((2, layout.blocks, channels))
     scaled = _centre_terms(storage).serial(mean, rstd, terms, 0, channels)
     plan.run(plan.family.sums(storage), (*arrays, terms, layout.block, sums), plan.block_parts)
     share = 1.0 / layout.per_channel
@@ -327,7 +348,9 @@ def _gradient(
     scaled = _gradient_terms(storage).serial(
         weight, sums, *shares, scaled, gradients, terms, 0, channels
     )
-    plan.run(plan.family.dx(storage), (*arrays, terms, scaled or None, target, parts), parts)
+    plan.repeat(terms, turn)
+    arguments = *arrays, terms, scaled or None, target, turn, parts
+    plan.run(plan.family.dx(storage), arguments, parts)
 
 
 def _constant_gradient(

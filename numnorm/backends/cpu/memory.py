@@ -35,6 +35,12 @@ def address_of(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
+def before_line(array: Array) -> int:
+    """Return how many elements of an array lie before a cache line; 0 if none begins at one."""
+    before, itemsize = -address_of(array) % _LINE, array.itemsize
+    return before // itemsize if before % itemsize == 0 else 0
+
+
 def empty_like(source: Array, other: Array | None = None, *, in_line: bool = False) -> Array:
     """Return an uninitialized array like a C-contiguous one, placed well for a kernel's output.
 
@@ -51,15 +57,15 @@ def empty_like(source: Array, other: Array | None = None, *, in_line: bool = Fal
     return np.ndarray(source.shape, source.dtype, memory, offset)
 
 
-def empty_table(rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized table each of whose rows begins on a cache line.
+def empty_table(rows: int, columns: int, dtype: np.dtype[Any], head: int = 0) -> Array:
+    """Return an uninitialized table each of whose rows has a cache line begin after its head.
 
     It has as many columns as that takes.
     """
     in_line = _LINE // dtype.itemsize
     width = -(-columns // in_line) * in_line
     memory = np.empty(rows * width + in_line, dtype)
-    offset = -address_of(memory) % _LINE // dtype.itemsize
+    offset = -(address_of(memory) + head * dtype.itemsize) % _LINE // dtype.itemsize
     return memory[offset : offset + rows * width].reshape(rows, width)
 
 
