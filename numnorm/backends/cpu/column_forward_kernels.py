@@ -33,7 +33,7 @@ def make_forward_across(storage: Storage) -> Twins:
         stand_alone()
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        # What comes from the third-level cache is read faster one row after the other than eight.
+        # What comes from the third-level cache is read faster one row after the other.
         of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x) and is_large(y)
         streamed = is_streamed(y, y.shape[1], turn)
         if turn > 0 and start < stop:

@@ -49,7 +49,7 @@ from numnorm.backends.cpu.storage import Storage, storage_of
 from numnorm.backends.scalars import merge_moments
 
 # Groups of rows in a part: few of its rows are then left for the slower loop.
-_GROUPS = 4
+_GROUPS = 8
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
