@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.column_reading import GROUP, make_is_wide
 from numnorm.backends.cpu.column_runs import (
@@ -67,30 +68,29 @@ def _make_block_sums(
         return add
 
     cut, tile_of = make_tiles(storage)
-    _, all_rows = make_tile_sums(storage, make_add, streamed=streamed)
-    scratch = make_scratch(real, len(copied) * TILE)
-    scratch_of_sums, scratch_of_totals = (
-        make_scratch(real, 2 * TILE),
-        make_scratch(np.float64, 2 * TILE),
-    )
+    some_rows, _ = make_tile_sums(storage, make_add, streamed=streamed)
+    scratch, scratch_of_sums = make_scratch(real, len(copied) * TILE), make_scratch(real, 2 * TILE)
 
     @inlined
     def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
-        here, of_tile, of_all = scratch(), scratch_of_sums(), scratch_of_totals()
-        working, totals = (of_tile[:TILE], of_tile[TILE:]), (of_all[:TILE], of_all[TILE:])
+        here, of_tile = scratch(), scratch_of_sums()
+        working = of_tile[:TILE], of_tile[TILE:]
+        of_tile[:] = 0
+        sums[:] = 0
+        sums_dy[:] = 0
         # Of dx, if it is stored here: a store in two lines costs more than a load from two.
         head, tiles = cut(arrays[-1])
-        for tile in range(tiles):
-            channel, width = tile_of(tile, sums.size, head)
-            for k in range(len(copied)):
-                fill(here[k * TILE :], terms[copied[k]], channel, width)
-            for k in range(2):
-                working[k][:] = 0
-                totals[k][:] = 0
-            given = here, present(scaled, here)
-            all_rows(arrays, start, stop, channel, width, given, working, totals)
-            sums[channel : channel + width] = totals[0][:width]
-            sums_dy[channel : channel + width] = totals[1][:width]
+        # All of a few rows, not a few channels of all: their pages are then read from end to end.
+        for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
+            end = min(begin + ROWS_BETWEEN_FLUSHES, stop)
+            for tile in range(tiles):
+                channel, width = tile_of(tile, sums.size, head)
+                for k in range(len(copied)):
+                    fill(here[k * TILE :], terms[copied[k]], channel, width)
+                given = here, present(scaled, here)
+                some_rows(arrays, begin, end, channel, width, given, working)
+                flush(working[0][:width], sums[channel : channel + width])
+                flush(working[1][:width], sums_dy[channel : channel + width])
 
     return block_sums
 

@@ -275,7 +275,7 @@ def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
             channel = backward_tile(
                 arrays, saved, cut, channel, weights, flows, inner, room, i, number
             )
-            if (i - start + lanes) % between == 0:
+            if (i - start + lanes) % between == 0 or i + lanes >= stop:
                 flush(inner[0], totals[0])
                 flush(inner[1], totals[1])
 
@@ -299,7 +299,6 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
 
     @inlined
     def backward_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, totals, start, stop):
-        # The owners are used once more after the last row, so they outlive what is borrowed.
         dgamma = working_sums(totals[0], real(0), heads[0])
         dbeta = working_sums(totals[1], real(0), heads[0])
         inner = (borrowed(dgamma), borrowed(dbeta))
@@ -312,8 +311,7 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
             narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
         else:
             wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
-        flush(dgamma, totals[0])
-        flush(dbeta, totals[1])
+        outlive((dgamma, dbeta))
 
     def kernel(
         dy, x, mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
