@@ -278,11 +278,11 @@ def _plain_prefetch(array: Any, index: int) -> None:
     """Ask for what lies at an index, inside the array or beyond."""
 
 
-def _make_prefetch(level: int) -> Callable[..., Any]:
+def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
     def prefetch(typing_context, array, index):
         def generate(context, builder, signature, arguments):
             place = place_of(context, builder, signature.args[0], arguments, 1)
-            ask_for(builder, place, level)
+            ask_for(builder, place, level_of())
             return context.get_dummy_value()
 
         return types.void(array, types.intp), generate
@@ -294,8 +294,8 @@ def _make_prefetch(level: int) -> Callable[..., Any]:
 # in the second-level cache, and the same for the first if there is room. In the 32 KB of a Zen 4
 # what is asked for drives out what is in use: the sums of 8192 x 256 took 760 us, and take 420 if
 # it is asked for in the second; on a Zen 5, which has 48 KB, that took longer, 470 for 340.
-prefetch = _make_prefetch(2)
-prefetch_near = _make_prefetch(3) if has_roomy_first_cache() else prefetch
+prefetch = _make_prefetch(lambda: 2)
+prefetch_near = _make_prefetch(lambda: 3 if has_roomy_first_cache() else 2)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from pathlib import Path
 from llvmlite import binding
 from numba.core import config
 
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CACHES, _TOLD = Path("/sys/devices/system/cpu/cpu0/cache"), ("level", "type", "size")
 # In KB.
 _ROOMY = 48
 
@@ -38,9 +38,9 @@ def has_roomy_first_cache() -> bool:
     """
     for cache in _CACHES.glob("index*"):
         try:
-            level, kind, size = ((cache / of).read_text() for of in ("level", "type", "size"))
-        except OSError:
+            level, kind, size = ((cache / of).read_text().strip() for of in _TOLD)
+            if (level, kind) == ("1", "Data"):
+                return int(size.removesuffix("K")) >= _ROOMY
+        except (OSError, ValueError):  # not told, or in other words
             continue
-        if level.strip() == "1" and kind.strip() == "Data":
-            return int(size.strip().removesuffix("K")) >= _ROOMY
     return False
