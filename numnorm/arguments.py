@@ -44,8 +44,6 @@ class RowLayout:
         The shape of gamma and beta.
     parameter_meaning : str
         What that shape is, for messages.
-    is_matrix : bool
-        Whether the array has the shape ``(rows, width)`` to begin with.
     """
 
     order: tuple[int, ...] | None
@@ -57,17 +55,11 @@ class RowLayout:
     statistic_shape: Shape
     parameter_shape: Shape
     parameter_meaning: str
-    is_matrix: bool
 
     @functools.cached_property
     def kernel_shape(self) -> Shape:
         """The shape of the parameters in a kernel."""
         return (self.channels,) if self.shared else (self.channels, self.run)
-
-    @functools.cached_property
-    def is_parameter_a_row(self) -> bool:
-        """Whether a kernel has a parameter as it is, as the only row of a matrix."""
-        return self.kernel_shape == (1, *self.parameter_shape)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,7 +170,6 @@ def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
         statistic_shape=_take(shape, kept),
         parameter_shape=_take(shape, axes),
         parameter_meaning="the normalized axes of x",
-        is_matrix=shape == (rows, width),
     )
 
 
@@ -237,7 +228,6 @@ def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
         statistic_shape=(shape[0], groups),
         parameter_shape=(channels,),
         parameter_meaning="the channels of x",
-        is_matrix=False,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import prange
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
 from numnorm.backends.cpu.cache import KernelCache
@@ -48,15 +48,70 @@ class Twins(NamedTuple):
     serial: Function
     parallel: Function
 
-    def of_types(self, arguments: tuple[Any, ...]) -> "Twins":
-        """Return the same for arguments of these types alone: their serial call compares none.
+    def machine_code(self, arguments: tuple[Any, ...], alone: bool) -> "MachineCode | None":
+        """Return the code of one of the twins for arguments of these types; None if not compiled.
 
-        To compare them takes a fifth of a small call. Whoever asks has to know the types.
+        The serial one works `alone` and is entered as ``(*arguments, first, last)``, the other as
+        ``(parts, arguments)``.
         """
-        kernel: Any = self.serial
+        kernel: Any = self.serial if alone else self.parallel
         if not hasattr(kernel, "compile"):  # a plain function when NUMBA_DISABLE_JIT is set
-            return self
-        return self._replace(serial=kernel.compile(tuple(map(kernel.typeof_pyval, arguments))))
+            return None
+        taken = kernel.typeof_pyval(arguments)
+        kinds = (*taken, types.intp, types.intp) if alone else (types.intp, taken)
+        kernel.compile(kinds)
+        compiled = kernel.overloads[kinds]
+        address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        return MachineCode(address, kinds, alone)
+
+
+class MachineCode(NamedTuple):
+    """A compiled kernel, which its dispatcher keeps for as long as the process lives.
+
+    Attributes
+    ----------
+    address : int
+        Where it is entered.
+    kinds : tuple
+        The Numba types of its arguments.
+    alone : bool
+        Whether it is the serial twin.
+    """
+
+    address: int
+    kinds: tuple[Any, ...]
+    alone: bool
+
+
+@functools.cache
+def make_call(kinds: tuple[Any, ...]) -> Function:
+    """Return a compiled ``call(address, arguments)`` of a kernel with arguments of these types.
+
+    Unlike a call by name it does not bring the kernel's code along, to be compiled once more.
+    """
+
+    @intrinsic
+    def call(typing_context, address, arguments):
+        if tuple(arguments) != kinds:
+            raise TypeError(f"a kernel takes {kinds}, not {arguments}")
+
+        def generate(context, builder, signature, values):
+            convention = context.call_conv
+            function = convention.get_function_type(types.none, kinds).as_pointer()
+            status, _ = convention.call_function(
+                builder,
+                builder.inttoptr(values[0], function),
+                types.none,
+                kinds,
+                cgutils.unpack_tuple(builder, values[1]),
+            )
+            with cgutils.if_unlikely(builder, status.is_error):
+                convention.return_status_propagate(builder, status)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, arguments), generate
+
+    return call
 
 
 def twins(name: str, kernel: Function) -> Twins:
@@ -70,6 +125,11 @@ def twins(name: str, kernel: Function) -> Twins:
             serial(*arguments, first, first + 1)
 
     return Twins(serial, _entry(name + ".parallel", parallel, parallel=True))
+
+
+def entry(name: str, function: Function, kinds: tuple[Any, ...]) -> Function:
+    """Compile a function for arguments of these types, which a call does not compare."""
+    return _entry(name, function).compile(kinds)  # type: ignore[attr-defined]
 
 
 def _entry(name: str, kernel: Function, *, parallel: bool = False) -> Function:

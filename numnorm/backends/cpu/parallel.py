@@ -7,6 +7,7 @@ a forked child at its first parallel region; and a launch costs more than a smal
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -36,25 +37,38 @@ if hasattr(os, "register_at_fork"):
 
 def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) -> bool:
     """Run all parts of a kernel's work, serially or in parallel; return if all in one call."""
-    if not _worth_it(elements, parts):
-        kernel.serial(*arguments, 0, parts)
-        return True
-    if numba.threading_layer() != "workqueue":
-        _run_parallel(kernel, arguments, parts)
-    elif elements >= _SMALL_WORKQUEUE and _workqueue_lock.acquire(blocking=False):
-        try:
-            _run_parallel(kernel, arguments, parts)
-        finally:
-            _workqueue_lock.release()
-    else:
+    if is_serial(elements, parts) or not in_parallel(_run_parallel, kernel, arguments, parts):
         kernel.serial(*arguments, 0, parts)
         return True
     return False
 
 
-def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None:
+def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> bool:
     kernel.serial(*arguments, 0, 0)  # no work, but loaded before the parallel kernel: see Twins
     kernel.parallel(parts, *arguments)
+    return True
+
+
+def in_parallel(call: Callable[..., bool], *arguments: Any) -> bool:
+    """Return what a call returns that enters a parallel region; False if none may be entered.
+
+    That is, if threads of the workqueue layer are in one now.
+    """
+    if numba.threading_layer() != "workqueue":
+        return call(*arguments)
+    if not _workqueue_lock.acquire(blocking=False):
+        return False
+    try:
+        return call(*arguments)
+    finally:
+        _workqueue_lock.release()
+
+
+def is_serial(elements: int, parts: int) -> bool:
+    """Return whether all parts are better run in one call of the serial kernel."""
+    if not _worth_it(elements, parts):
+        return True
+    return numba.threading_layer() == "workqueue" and elements < _SMALL_WORKQUEUE
 
 
 def is_small(elements: int) -> bool:
@@ -72,7 +86,8 @@ def threads() -> int:
 
 
 def _has_threads() -> bool:
-    if threads_are_gone():
+    # The second costs a tenth of what the question below does.
+    if threads_are_gone() or numba.config.NUMBA_NUM_THREADS == 1:
         return False
     try:
         return bool(numba.get_num_threads() > 1)  # it starts them, if they have not been

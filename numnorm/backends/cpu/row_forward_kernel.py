@@ -162,10 +162,10 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     """Return the forward kernel of a formula.
 
-    It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved,
-    parts``: `count` is the divisor of the squares, `saved` is ``(2, N)`` for mean (the root mean
-    square, where there is none) and rstd, or ``(2, 0)`` to save nothing, and `parts` is how many
-    parts the rows are cut into.
+    It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, mean, rstd,
+    parts``: `count` is the divisor of the squares, mean (the root mean square, where there is
+    none) and rstd are ``(N,)``, or ``(0,)`` to save nothing, and `parts` is how many parts the
+    rows are cut into.
     """
     one_row, wide_rows = _make_one_row(formula, storage), _make_wide_rows(formula, storage)
     are_paired, pair = make_are_paired(formula), make_pair(formula, storage, one_row)
@@ -174,10 +174,11 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     narrow = widest(storage)
 
     def kernel(
-        x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, saved, parts, first, last
-    ):
+        x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, mean, rstd,
+        parts, first, last,
+    ):  # fmt: skip
         stand_alone()
-        x, y, saved = borrowed(x), borrowed(y), borrowed(saved)
+        x, y, saved = borrowed(x), borrowed(y), (borrowed(mean), borrowed(rstd))
         weights = borrowed(gamma), borrowed(beta)
         scaling, cut = (eps, eps_on_deviation, count), (run, x.shape[1] // run, channels)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts

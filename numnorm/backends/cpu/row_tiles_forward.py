@@ -188,7 +188,7 @@ def make_narrow_rows(
 
     @inlined
     def save_all(start, number, means, rstds, saved):
-        if saved.shape[1] > 0:
+        if saved[0].size > 0:
             for t in range(number):
                 save(saved, start + t, found_of(means, rstds, t))
 

@@ -19,17 +19,27 @@ from numnorm.backends.cpu.arrays import (
     output_like,
     result,
 )
-from numnorm.backends.cpu.jit import Twins
+from numnorm.backends.cpu.direct_rows import Direct, make_direct_backward, make_direct_forward
+from numnorm.backends.cpu.jit import MachineCode, Twins
 from numnorm.backends.cpu.line_heads import begins_at_lines
 from numnorm.backends.cpu.memory import empty_like
-from numnorm.backends.cpu.parallel import is_small, row_parts, run, summed_parts
+from numnorm.backends.cpu.parallel import (
+    in_parallel,
+    is_serial,
+    is_small,
+    row_parts,
+    run,
+    summed_parts,
+)
 from numnorm.backends.cpu.row_backward_kernel import make_row_backward
 from numnorm.backends.cpu.row_forward_kernel import make_row_forward
 from numnorm.backends.cpu.row_totals_kernel import make_row_totals
 from numnorm.backends.cpu.storage import Storage, storage_of
 
-_NOTHING_SAVED = np.empty((2, 0))
+_NOTHING = np.empty(0)
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+# Elements beyond which the two microseconds that a direct call saves are not worth its compilation.
+_MOST_DIRECT = 1 << 20
 # The widest rows, in bytes, that gain nothing from a dx that lies like x.
 _NARROW = 1 << 11
 
@@ -38,20 +48,17 @@ class _Plan(NamedTuple):
     """What follows from norm, dtype and layout alone, found once for all calls like it."""
 
     kernel: Twins
-    # The same for what the arguments' types are without gamma, and with it.
-    kernels: list[Twins | None]
+    # Calls of it by the classes of what may be an array or not, and whether one call does it all.
+    direct: dict[tuple[Any, ...], Direct | None]
     storage: Storage
     size: tuple[int, int]
     elements: int
     parts: int
     constants: tuple[Any, ...]
-    # Whether a contiguous array of these rows is just what the kernel takes: the common case,
-    # in which a small call is over before every check of the general one is done.
-    direct: bool
+    # Whether contiguous arrays are just what the kernel takes, and few enough to call it directly.
+    usual: bool
     # Whether neither threads nor the place of the output are worth a thought.
     small: bool
-    # Sums for gamma and beta without any parts: where all is one call, a kernel makes its own.
-    no_parts: tuple[Any, Any]
 
 
 @functools.cache
@@ -75,15 +82,14 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
     count = float(layout.width - scaling.ddof)
     return _Plan(
         _forward_kernel(norm.formula, storage),
-        [None, None],
+        {},
         storage,
         (layout.rows, layout.width),
         layout.rows * layout.width,
         row_parts(layout.rows, layout.rows * layout.width),
         (layout.run, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
-        _is_direct(dtype, storage, layout),
+        _is_usual(dtype, storage, layout),
         is_small(layout.rows * layout.width),
-        (None, None),
     )
 
 
@@ -99,21 +105,21 @@ def _backward_plan(
     summed = math.prod(layout.kernel_shape) if norm.parameters else 0
     return _Plan(
         _backward_kernel(norm.formula, storage),
-        [None, None],
+        {},
         storage,
         (layout.rows, layout.width),
         layout.rows * layout.width,
         summed_parts(layout.rows, layout.width, summed),
         (layout.run, layout.channels, *shares, scaling.eps_on_deviation),
-        _is_direct(dtype, storage, layout),
+        _is_usual(dtype, storage, layout),
         is_small(layout.rows * layout.width),
-        _one_each(norm.parameters, np.empty, (0, *layout.kernel_shape), _FLOAT64),
     )
 
 
-def _is_direct(dtype: Any, storage: Storage, layout: RowLayout) -> bool:
+def _is_usual(dtype: Any, storage: Storage, layout: RowLayout) -> bool:
     # Arrays that were pickled have a dtype object of their own, and share plans with the others.
-    return dtype == storage.container and layout.order is None and layout.is_matrix
+    as_it_is = dtype == storage.container and layout.order is None
+    return as_it_is and layout.rows * layout.width <= _MOST_DIRECT
 
 
 def _weight(name: str, value: Any, layout: RowLayout, working: np.dtype[Any]) -> Any:
@@ -128,19 +134,9 @@ def _weights(
     norm: Norm, gamma: Any, beta: Any, layout: RowLayout, storage: Storage
 ) -> tuple[Any, Any]:
     """Return gamma and beta as a kernel takes them."""
-    working = storage.working_dtype
-    # The most usual case in one question: the others take as long as a small call.
-    if (
-        type(gamma) is type(beta) is np.ndarray
-        and gamma.dtype is beta.dtype is working
-        and gamma.shape == beta.shape == layout.parameter_shape
-        and gamma.flags.carray
-        and beta.flags.carray
-        and layout.is_parameter_a_row
-    ):
-        return gamma[None], beta[None]  # twice as fast as to reshape them
     if not norm.parameters:
         return storage.working(gamma), storage.working(beta)
+    working = storage.working_dtype
     gamma = _weight(norm.names.gamma, gamma, layout, working)
     beta = _weight("beta", beta, layout, working)
     return both_or_neither(gamma, beta) if norm.parameters == 2 else (gamma, beta)
@@ -158,31 +154,35 @@ def row_forward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
     plan = _forward_plan(norm, x.dtype, layout, scaling)
-    _, kernels, storage, size, elements, parts, constants, direct, small, _ = plan
-    source = x if direct and x.flags.carray else as_kernel_array(x, storage, layout.order, size)
-    gamma, beta = _weights(norm, gamma, beta, layout, storage)
+    alone = plan.small or is_serial(plan.elements, plan.parts)
+    classes = type(gamma), type(beta), alone
+    direct = plan.direct.get(classes)
+    if direct is not None and (out is None or type(out) is np.ndarray):
+        y = _new_output(plan, x) if out is None else out
+        mean, rstd = _new_statistics(layout) if save else (_NOTHING, _NOTHING)
+        arrays = x, gamma, beta, y, mean, rstd, layout.rows if save else 0
+        if direct(*arrays) if alone else in_parallel(direct, *arrays):
+            return y, mean, rstd
+    storage = plan.storage
+    source = as_kernel_array(x, storage, layout.order, plan.size)
+    weights = _weights(norm, gamma, beta, layout, storage)
     if out is None:
-        target = np.empty(size, storage.container) if small else empty_like(source)
+        target = _new_output(plan, source)
     else:
-        target = output_like(source, x, norm.names.x, out, storage, layout.order, (gamma, beta))
-    saved = np.empty((2, layout.rows)) if save else _NOTHING_SAVED
-    if elements:
-        arguments = (source, gamma, beta, *constants, target, saved, parts)
-        known = kernels[gamma is not None] or _known(plan, gamma, arguments)
-        if small:
-            known.serial(*arguments, 0, parts)
-        else:
-            run(known, arguments, elements, parts)
+        target = output_like(source, x, norm.names.x, out, storage, layout.order, weights)
+    mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
+    if plan.elements:
+        arguments = source, *weights, *plan.constants, target, mean, rstd, plan.parts
+        run(plan.kernel, arguments, plan.elements, plan.parts)
+        if plan.usual and classes not in plan.direct:
+            code = plan.kernel.machine_code(arguments, alone)
+            plan.direct[classes] = _direct_forward(plan, layout, code, weights, (gamma, beta))
     else:
-        saved[...] = scaling.of_nothing
-    y = target if direct and out is None else result(target, x, out, layout.order)
+        mean[...] = rstd[...] = scaling.of_nothing
+    y = result(target, x, out, layout.order)
     if not save:
         return y, None, None
-    if storage.saved is not saved.dtype:
-        with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
-            saved = saved.astype(storage.saved)
-    shape = layout.statistic_shape
-    return y, saved[0].reshape(shape), saved[1].reshape(shape)
+    return y, _saved(mean, layout, storage), _saved(rstd, layout, storage)
 
 
 def row_backward(
@@ -200,69 +200,49 @@ def row_backward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
     plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
-    _, kernels, storage, size, elements, parts, constants, direct, small, no_parts = plan
-    order, count = layout.order, norm.parameters
-    if direct and _is_plain(dy, x, mean, rstd, gamma, layout):
-        slope, source, weights, dtype = dy, x, (gamma[None], None), x.dtype
+    count, alone = norm.parameters, plan.small or is_serial(plan.elements, plan.parts)
+    classes = type(mean), type(gamma), type(beta), alone
+    direct = plan.direct.get(classes) if type(dy) is type(rstd) is np.ndarray else None
+    if direct is not None and (out is None or type(out) is np.ndarray):
+        dx = _new_dx(plan, x, dy) if out is None else out
+        gradients = _one_each(count, np.empty, layout.parameter_shape, x.dtype)
+        arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
+        if direct(*arrays) if alone else in_parallel(direct, *arrays):
+            return dx, *gradients
+    storage, order = plan.storage, layout.order
+    slope, source, statistics, weights, dtype = _as_kernel_takes(
+        norm, dy, x, mean, rstd, gamma, beta, layout, plan
+    )
+    if out is None:
+        target = _new_dx(plan, source, slope)
     else:
-        slope, source, mean, rstd, weights, dtype = _as_kernel_takes(
-            norm, dy, x, mean, rstd, gamma, beta, layout, plan
-        )
-    if out is None and small:
-        target = np.empty(size, storage.container)
-    else:
-        inputs = slope, rstd, mean, *weights
-        target = _place_of_dx(source, inputs, x, norm.names.x, out, storage, order)
+        inputs = slope, *statistics, *weights
+        target = output_like(source, x, norm.names.x, out, storage, order, inputs)
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = _one_each(count, np.empty, layout.parameter_shape, native)
     flat = gradients if len(layout.parameter_shape) == 1 else _of_each(gradients, np.ravel)
+    totals = _one_each(count, np.zeros, (plan.parts, *layout.kernel_shape), _FLOAT64)
     # Only what has the working dtype is left to the kernel of the rows: it would be compiled again.
     left = native is storage.working_dtype
-    if small and left and elements:
-        totals = no_parts
-    else:
-        totals = _one_each(count, np.zeros, (parts, *layout.kernel_shape), _FLOAT64)
     sums = flat if left else _one_each(count, np.empty, 0, storage.working_dtype)
     summed = False
-    if elements:
+    if plan.elements:
         arguments = (
-            slope, source, mean, rstd, *weights, *constants, target, *totals, *sums, parts
+            slope, source, *statistics, *weights, *plan.constants, target, *totals, *sums,
+            plan.parts,
         )  # fmt: skip
-        known = kernels[weights[0] is not None] or _known(plan, weights[0], arguments)
-        if small:
-            known.serial(*arguments, 0, parts)
-            summed = left
-        else:
-            summed = run(known, arguments, elements, parts) and left
-    dx = target if direct and out is None else result(target, x, out, order)
+        summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left
+        if plan.usual and classes not in plan.direct:
+            code = plan.kernel.machine_code(arguments, alone)
+            given = (mean, gamma, beta), gradients
+            plan.direct[classes] = _direct_backward(plan, layout, code, *given)
+    dx = result(target, x, out, order)
     if count and not summed:
         _add_up(totals, flat)
     if native is not dtype:
         gradients = _of_each(gradients, lambda a: _cast(a, dtype))
     return dx, gradients[0], gradients[1]
-
-
-def _is_plain(dy: Any, x: Array, mean: Any, rstd: Any, gamma: Any, layout: RowLayout) -> bool:
-    """Return whether kernels take these as they are, but for a gamma that is a matrix there.
-
-    That is asked in one go: to ask each by itself takes a quarter of a small call. Whoever asks
-    knows that x has the dtype and the shape of rows in a kernel.
-    """
-    return bool(
-        type(dy) is type(mean) is type(rstd) is type(gamma) is np.ndarray
-        and dy.dtype is gamma.dtype is x.dtype
-        and mean.dtype is rstd.dtype is _FLOAT64
-        and dy.shape == x.shape
-        and mean.shape == rstd.shape == layout.statistic_shape
-        and gamma.shape == layout.parameter_shape
-        and x.flags.carray
-        and dy.flags.carray
-        and mean.flags.carray
-        and rstd.flags.carray
-        and gamma.flags.carray
-        and layout.is_parameter_a_row
-    )
 
 
 def _as_kernel_takes(
@@ -275,8 +255,8 @@ def _as_kernel_takes(
     beta: Any,
     layout: RowLayout,
     plan: _Plan,
-) -> tuple[Array, Array, Any, Array, tuple[Any, Any], np.dtype[Any]]:
-    """Return dy, x, mean, rstd, both parameters and the dtype of their gradients."""
+) -> tuple[Array, Array, tuple[Any, Array], tuple[Any, Any], np.dtype[Any]]:
+    """Return dy, x, mean and rstd, both parameters, and the dtype of their gradients."""
     storage, order, size, names = plan.storage, layout.order, plan.size, norm.names
     source = as_kernel_array(x, storage, order, size)
     slope = as_kernel_array(like_input(names.dy, dy, x), storage, order, size)
@@ -285,39 +265,70 @@ def _as_kernel_takes(
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
     if not norm.parameters:
         weights = storage.working(gamma), storage.working(beta)
-        return slope, source, mean, rstd, weights, x.dtype
+        return slope, source, (mean, rstd), weights, x.dtype
     weight = _weight(names.gamma, gamma, layout, storage.working_dtype)
     dtype = gradient_dtype(names.gamma, gamma, x.dtype)
-    return slope, source, mean, rstd, (weight, None), dtype
+    return slope, source, (mean, rstd), (weight, None), dtype
 
 
-def _known(plan: _Plan, gamma: Any, arguments: tuple[Any, ...]) -> Twins:
-    """Return a plan's kernel of the arguments' types, of which only gamma's may change, kept."""
-    found = plan.kernels[gamma is not None] = plan.kernel.of_types((*arguments, 0, 0))
-    return found
+def _direct_forward(
+    plan: _Plan,
+    layout: RowLayout,
+    code: MachineCode | None,
+    weights: tuple[Any, Any],
+    given: tuple[Any, Any],
+) -> Direct | None:
+    """Return a direct call for parameters like those given, from which `weights` were made."""
+    # One of two parameters that is missing has been filled in.
+    as_given = [w is None for w in weights] == [g is None for g in given]
+    if code is None or not as_given:
+        return None
+    return make_direct_forward(code, plan.storage, layout, (*plan.constants, plan.parts), given)
 
 
-def _place_of_dx(
-    source: Array,
-    inputs: tuple[Any, ...],
-    x: Array,
-    name: str,
-    out: Any,
-    storage: Storage,
-    order: Any,
-) -> Array:
-    if out is None:
-        return empty_like(source, inputs[0], in_line=_lies_like_input(source, storage))
-    return output_like(source, x, name, out, storage, order, inputs)
+def _direct_backward(
+    plan: _Plan,
+    layout: RowLayout,
+    code: MachineCode | None,
+    given: tuple[Any, Any, Any],
+    gradients: tuple[Any, Any],
+) -> Direct | None:
+    """Return the same for a mean and parameters like those given."""
+    if code is None:
+        return None
+    numbers = (*plan.constants, plan.parts)
+    return make_direct_backward(code, plan.storage, layout, numbers, given, gradients)
 
 
-def _lies_like_input(x: Array, storage: Storage) -> bool:
-    """Return whether dx begins as far into a line as x does, else where a line begins.
+def _new_output(plan: _Plan, x: Array) -> Array:
+    """Return an uninitialized array like x for a result."""
+    return np.empty_like(x) if plan.small else empty_like(x)
 
-    Loops over wide rows begin at lines then, of both; that takes narrow ones longer than it saves
-    (32768 x 128 float32: 2.9 ms, 1.7 with dx where a line begins).
+
+def _new_dx(plan: _Plan, x: Array, dy: Array) -> Array:
+    """Return an uninitialized array like x for its gradient.
+
+    It begins as far into a line as x does where loops over wide rows begin at lines, of both. That
+    takes narrow ones longer than it saves, whose dx begins where a line does (32768 x 128 float32:
+    2.9 ms, 1.7 so).
     """
-    return begins_at_lines(storage) and x.shape[1] * x.itemsize > _NARROW
+    if plan.small:
+        return np.empty_like(x)
+    wide = plan.size[1] * x.itemsize > _NARROW
+    return empty_like(x, dy, in_line=wide and begins_at_lines(plan.storage))
+
+
+def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:
+    shape = layout.statistic_shape
+    return np.empty(shape), np.empty(shape)
+
+
+def _saved(statistic: Array, layout: RowLayout, storage: Storage) -> Array:
+    """Return a statistic of each row as the caller gets it."""
+    if storage.saved is not statistic.dtype:
+        with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
+            statistic = statistic.astype(storage.saved)
+    return statistic.reshape(layout.statistic_shape)
 
 
 def _add_up(totals: tuple[Any, Any], gradients: tuple[Any, Any]) -> None:

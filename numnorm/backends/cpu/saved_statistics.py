@@ -17,12 +17,12 @@ _deviation_flow = inlined(deviation_flow)
 
 @inlined
 def save(saved, i, statistics):
-    """Store a row's mean and rstd, if `saved` has any place for them."""
-    if saved.shape[1] > 0:
+    """Store a row's mean and rstd, if the two arrays of `saved` have any place for them."""
+    if saved[0].size > 0:
         scale, high, low, rstd = statistics
         rstd = np.float64(rstd)  # without compilation a plain float would become a float32
-        saved[0, i] = location(high, low, rstd) / scale
-        saved[1, i] = rstd * scale
+        saved[0][i] = location(high, low, rstd) / scale
+        saved[1][i] = rstd * scale
 
 
 @functools.cache
