@@ -18,16 +18,19 @@ Array = np.ndarray[Any, Any]
 _SLACK = 1.25
 
 
-class _Block:
+class _Memory(np.ndarray[Any, Any]):
+    """Memory of a pool. Of a class of its own, or arrays would refer to it past their block."""
+
+
+class _Block(np.ndarray[Any, Any]):
     """Memory under the array of a result; when the last array on it is gone, the pool has it."""
 
-    def __init__(self, pool: "MemoryPool", memory: Array) -> None:
-        self._pool = pool
-        self._memory = memory
-        self.__array_interface__ = memory.__array_interface__
+    # A view of a block has none: it refers to the block.
+    pool: "MemoryPool | None" = None
 
     def __del__(self) -> None:
-        self._pool.give(self._memory)
+        if self.pool is not None and self.base is not None:
+            self.pool.give(self.base)
 
 
 class MemoryPool:
@@ -46,8 +49,10 @@ class MemoryPool:
             return np.empty(nbytes, np.uint8)
         memory = self._found(nbytes)
         if memory is None:
-            memory = np.empty(nbytes, np.uint8)
-        return np.asarray(_Block(self, memory))
+            memory = np.empty(nbytes, np.uint8).view(_Memory)
+        block = memory.view(_Block)
+        block.pool = self
+        return block
 
     def _found(self, nbytes: int) -> Array | None:
         if not self._lock.acquire(blocking=False):

@@ -155,3 +155,14 @@ def test_wrong_limits(nbytes, error, message):
         numnorm.set_memory_pool(nbytes)
     assert str(caught.value) == message
     assert POOL.limit == before
+
+
+def test_what_a_result_refers_to_may_be_looked_at(pool, capsys):
+    y = numnorm.layer_norm(drawn())
+    view = y.base[:64]
+    del y
+    other = numnorm.layer_norm(drawn())
+    assert not np.shares_memory(view, other)
+    del view, other
+    assert kept(pool) > 0
+    assert capsys.readouterr().err == ""  # where an exception at an array's end is told

@@ -9,7 +9,7 @@ import numpy as np
 from numnorm.backends.contract import Formula, Norm
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.optional import location, make_centre
-from numnorm.backends.cpu.row_forward_kernel import make_spread
+from numnorm.backends.cpu.row_forward_kernel import make_near, make_spread, make_spread_around
 from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
 from numnorm.backends.cpu.saved_statistics import make_means, make_saved_statistics
 from numnorm.backends.cpu.storage import Storage
@@ -25,6 +25,10 @@ class CellNorm(NamedTuple):
     ----------
     statistics : callable
         ``statistics(row, scaling)``
+    guess : callable
+        ``guess(row, place, at)`` begins with those of a row, where they are put.
+    guessed : callable
+        ``guessed(row, scaling, place, at)``: the statistics of a row begun with.
     save : callable
         ``save(statistics, mean, rstd, i)`` stores them as the backward pass reads them.
     saved : callable
@@ -40,6 +44,8 @@ class CellNorm(NamedTuple):
     """
 
     statistics: Callable[..., Any]
+    guess: Callable[..., Any]
+    guessed: Callable[..., Any]
     save: Callable[..., Any]
     saved: Callable[..., Any]
     put: Callable[..., Any]
@@ -58,6 +64,7 @@ def make_cell_norm(norm: Norm | None, storage: Storage) -> CellNorm:
 
 def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     real, spread = storage.working, make_spread(formula, storage)
+    near, around = make_near(formula, storage), make_spread_around(formula, storage)
     forward, centred = inlined(formula.forward), make_centre(formula.centred)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
     gradient_sums = make_gradient_sums(formula, storage)
@@ -66,6 +73,17 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     @inlined
     def statistics(row, scaling):
         scale, high, low, rstd = spread(row, scaling)
+        return scale, high, low, np.float64(rstd)
+
+    def guess_centred(row, place, at):
+        place[at + 1] = near(row)
+
+    def guess_uncentred(row, place, at):
+        pass
+
+    @inlined
+    def guessed(row, scaling, place, at):
+        scale, high, low, rstd = around(row, scaling, got(place, at)[1])
         return scale, high, low, np.float64(rstd)
 
     @inlined
@@ -89,6 +107,7 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
 
     put = inlined(put_centred if formula.centred else put_uncentred)
     got = inlined(got_centred if formula.centred else got_uncentred)
+    guess = inlined(guess_centred if formula.centred else guess_uncentred)
 
     @inlined
     def apply(x, found, gamma, beta):
@@ -115,12 +134,20 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
         sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, found, weights, targets_of(sums))
         input_gradients(dy, x, 0, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
 
-    return CellNorm(statistics, save, saved, put, got, apply, gradient)
+    return CellNorm(statistics, guess, guessed, save, saved, put, got, apply, gradient)
 
 
 def _identity() -> CellNorm:
     @inlined
     def statistics(row, scaling):
+        return None
+
+    @inlined
+    def guess(row, place, at):
+        pass
+
+    @inlined
+    def guessed(row, scaling, place, at):
         return None
 
     @inlined
@@ -148,4 +175,4 @@ def _identity() -> CellNorm:
         for j in range(dy.size):
             dx[j] = dy[j]
 
-    return CellNorm(statistics, save, saved, put, got, apply, gradient)
+    return CellNorm(statistics, guess, guessed, save, saved, put, got, apply, gradient)

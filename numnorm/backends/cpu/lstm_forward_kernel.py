@@ -84,7 +84,7 @@ def _make_find(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
 
     @inlined
     def find(cell, scaling, saved, i, place):
-        found = norm.statistics(cell, scaling)
+        found = norm.guessed(cell, scaling, place, 0)
         if saved[0].size > 0:
             norm.save(found, saved[0], saved[1], i)
         norm.put(found, place, 0)
@@ -164,6 +164,7 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
     # Where the products with x go.
     of_x = inlined((lambda z, xp: xp) if form.by_product else (lambda z, xp: z))
     gate_norm, find = make_gate_norm(form, storage), _make_find(form, storage)
+    cell_norm = make_cell_norm(form.cell, storage)
     gates, new_states = _make_gates(form, storage), _make_states(form, storage)
 
     def kernel(
@@ -203,13 +204,18 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
             to = start if cell_kept else left
             c_from, c_to = (before, batch + start) if carried_kept else (left, left)
             multiply(left_hand, sizes, (start, before), right_hand, results, (x_at, at), rows)
-            # To find the statistics of a row takes longer than to begin with those of the next.
+            # To find the statistics of a row takes longer than to begin with those of the next,
+            # and to guess its mean longer than to guess that of the next.
+            for r in range(rows):
+                gate_norm.guess(z[at + r], part(xp, x_at + r), found[left + r])
             for r in range(rows):
                 row, x_row, i = z[at + r], part(xp, x_at + r), start + r
                 gate_norm.find(row, x_row, gate_scaling, gate_saved, i, found[left + r])
             for r in range(rows):
                 row, x_row, b = z[at + r], part(xp, x_at + r), left + r
                 gates(row, x_row, carried[c_from + r], cell[to + r], out[b], of_gates, found[b])
+            for r in range(rows):
+                cell_norm.guess(cell[to + r], found[left + r], 0)
             for r in range(rows):
                 find(cell[to + r], cell_scaling, cell_saved, start + r, found[left + r])
             for r in range(rows):

@@ -27,8 +27,10 @@ class GateNorm(NamedTuple):
 
     Attributes
     ----------
+    guess : callable
+        ``guess(z, xp, place)`` begins with the statistics, in a place.
     find : callable
-        ``find(z, xp, scaling, saved, i, place)`` puts the statistics into a place.
+        ``find(z, xp, scaling, saved, i, place)`` puts the statistics into that place.
         They are also saved if there is room for them: mean and rstd of z, mean and rstd of xp.
     found : callable
         ``found(place)``: those for each gate.
@@ -39,6 +41,7 @@ class GateNorm(NamedTuple):
         what enters the gates to those of z and xp; the sums are those of both gammas.
     """
 
+    guess: Callable[..., Any]
     find: Callable[..., Any]
     found: Callable[..., Any]
     again: Callable[..., Any]
@@ -56,8 +59,14 @@ def make_gate_norm(form: LSTMForm, storage: Storage) -> GateNorm:
 
 def _by_product(norm: CellNorm) -> GateNorm:
     @inlined
+    def guess(z, xp, place):
+        norm.guess(z, place, 0)
+        norm.guess(xp, place, NUMBERS)
+
+    @inlined
     def find(z, xp, scaling, saved, i, place):
-        of_z, of_x = norm.statistics(z, scaling), norm.statistics(xp, scaling)
+        of_z = norm.guessed(z, scaling, place, 0)
+        of_x = norm.guessed(xp, scaling, place, NUMBERS)
         if saved[0].size > 0:
             norm.save(of_z, saved[0], saved[1], i)
             norm.save(of_x, saved[2], saved[3], i)
@@ -81,15 +90,22 @@ def _by_product(norm: CellNorm) -> GateNorm:
         norm.gradient(dz, z, saved[0], saved[1], i, gamma_h, beta_h, flows, of_z, results[0])
         norm.gradient(dz, xp, saved[2], saved[3], i, gamma_x, beta_x, flows, of_x, results[1])
 
-    return GateNorm(find, found, again, gradient)
+    return GateNorm(guess, find, found, again, gradient)
 
 
 def _separate(norm: CellNorm) -> GateNorm:
     @inlined
+    def guess(z, xp, place):
+        width = z.size // 4
+        for k in range(4):
+            norm.guess(z[k * width : (k + 1) * width], place, k * NUMBERS)
+
+    @inlined
     def find(z, xp, scaling, saved, i, place):
         width = z.size // 4
         for k in range(4):
-            of_gate = norm.statistics(z[k * width : (k + 1) * width], scaling)
+            here = z[k * width : (k + 1) * width]
+            of_gate = norm.guessed(here, scaling, place, k * NUMBERS)
             if saved[0].size > 0:
                 norm.save(of_gate, saved[0], saved[1], 4 * i + k)
             norm.put(of_gate, place, k * NUMBERS)
@@ -125,10 +141,14 @@ def _separate(norm: CellNorm) -> GateNorm:
                 results[0][left:right],
             )  # fmt: skip
 
-    return GateNorm(find, found, again, gradient)
+    return GateNorm(guess, find, found, again, gradient)
 
 
 def _none() -> GateNorm:
+    @inlined
+    def guess(z, xp, place):
+        pass
+
     @inlined
     def find(z, xp, scaling, saved, i, place):
         pass
@@ -147,7 +167,7 @@ def _none() -> GateNorm:
     def gradient(dz, z, xp, saved, i, weights, flows, sums, results):
         pass
 
-    return GateNorm(find, found, again, gradient)
+    return GateNorm(guess, find, found, again, gradient)
 
 
 def make_gates(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:

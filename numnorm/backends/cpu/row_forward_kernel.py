@@ -15,7 +15,13 @@ from numnorm.backends.cpu.line_heads import make_head
 from numnorm.backends.cpu.optional import part, stretch
 from numnorm.backends.cpu.processor import has_avx512
 from numnorm.backends.cpu.row_pairs import make_are_paired, make_pair
-from numnorm.backends.cpu.row_statistics import STRETCH, make_rescale, make_statistics
+from numnorm.backends.cpu.row_statistics import (
+    STRETCH,
+    make_guess,
+    make_rescale,
+    make_statistics,
+    make_statistics_around,
+)
 from numnorm.backends.cpu.row_tiles_forward import make_narrow_rows, widest
 from numnorm.backends.cpu.runs import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.saved_statistics import save
@@ -38,15 +44,35 @@ def make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
 
     It is the scale at which the row's squares are in range, which is 1 for nearly every row.
     """
+    near, around = make_near(formula, storage), make_spread_around(formula, storage)
+
+    @inlined
+    def spread(row, scaling):
+        return around(row, scaling, near(row))
+
+    return spread
+
+
+@functools.cache
+def make_near(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``near(row)``: a guess of the row's mean, None if it is not centred."""
+    real, guess = storage.working, make_guess(storage)
+    return inlined((lambda row: guess(row, real(1))) if formula.centred else (lambda row: None))
+
+
+@functools.cache
+def make_spread_around(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``spread(row, scaling, near)``: the same, given a guess of the mean."""
     real, smallest = storage.working, storage.smallest_variance
+    around = make_statistics_around(storage, centred=formula.centred)
     statistics = make_statistics(storage, centred=formula.centred)
     rescale = make_rescale(storage)
 
     @inlined
-    def spread(row, scaling):
+    def spread(row, scaling, near):
         eps, eps_on_deviation, count = scaling
         scale, share = real(1), np.float64(1) / count
-        high, low, m2 = statistics(row, scale)
+        high, low, m2 = around(row, scale, near)
         total = m2 * share + eps + eps_on_deviation * eps_on_deviation
         if not smallest < total < np.inf:
             scale = rescale(row, max(math.sqrt(eps), eps_on_deviation))

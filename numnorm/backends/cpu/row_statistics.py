@@ -83,7 +83,23 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
     without centring high and low are None and `m2` is the sum of squares.
     """
-    real, guess = storage.working, make_guess(storage)
+    around, guess = make_statistics_around(storage, centred=centred), make_guess(storage)
+
+    @inlined
+    def centred_statistics(row, scale):
+        return around(row, scale, guess(row, scale))
+
+    @inlined
+    def uncentred_statistics(row, scale):
+        return around(row, scale, None)
+
+    return centred_statistics if centred else uncentred_statistics
+
+
+@functools.cache
+def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+    """Return a compiled ``statistics(row, scale, high)``: the same around a guess of the mean."""
+    real = storage.working
     deviation_sums = make_deviation_sums(storage, 2 * storage.lanes)
     head_of = make_head(storage)
 
@@ -99,10 +115,9 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         return first, second
 
     @inlined
-    def centred_statistics(row, scale):
+    def centred_statistics(row, scale, high):
         # A product is over sooner than a quotient, and everything waits for it.
         share = 1.0 / row.size
-        high = guess(row, scale)
         first, second = row_sums(row, scale, high)
         low = first * share
         m2 = second - first * low
@@ -117,7 +132,7 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         return high, real(low), m2
 
     @inlined
-    def uncentred_statistics(row, scale):
+    def uncentred_statistics(row, scale, high):
         _, second = row_sums(row, scale, real(0))
         return None, None, second
 
