@@ -240,3 +240,22 @@ def test_nothing_is_written_where_an_argument_is_wrong():
     with pytest.raises(ValueError, match="beta"):
         numnorm.layer_norm(x, gamma, beta[:-1].copy(), out=out)
     assert (out == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_in_place_of_arrays_of_shape_nothing(dtype):
+    v = np.array([3.0, 4.0], dtype)
+    for g in (2.0, np.float64(2), np.array(2.0, dtype), 2):
+        for _ in range(2):
+            assert np.allclose(numnorm.weight_norm(v, g), [1.2, 1.6], rtol=1e-6)
+    _, norm = numnorm.weight_norm_forward(v)
+    y, mean, rstd = numnorm.layer_norm_forward(v)
+    expected = numnorm.layer_norm_backward(y, v, mean, rstd).dx
+    of_ada = numnorm.ada_norm_backward(y, v, mean, rstd)
+    for _ in range(2):
+        dv, dg = numnorm.weight_norm_backward(v, v, norm, 2.0)
+        assert np.allclose(dv, 0, atol=1e-6)
+        assert np.allclose(dg, 5)
+        assert_same_bytes([numnorm.layer_norm_backward(y, v, float(mean), rstd).dx], [expected])
+        assert_same_bytes([numnorm.layer_norm_backward(y, v, mean, float(rstd)).dx], [expected])
+        assert_same_bytes([numnorm.ada_norm_backward(y, v, float(mean), rstd)], [of_ada])

@@ -116,9 +116,7 @@ def _make_forward(
     enter, ndim = _make_enter(taken, alone), 1 if shared else 2
     rows_of, each_of = make_as_array(storage.container, 2), make_as_array(np.float64, 1)
     itemsize, working = storage.container.itemsize, storage.working
-    gamma_will_do, beta_will_do = (
-        _make_will_do(kind, np.dtype(working).itemsize) for kind in kinds
-    )
+    gamma_will_do, beta_will_do = (_make_will_do(kind, itemsize) for kind in kinds)
     gamma_of, beta_of = (_make_of_kernel(kind, working, ndim) for kind in kinds)
 
     def forward(
@@ -197,21 +195,22 @@ def _make_backward(
 
 
 def make_direct_forward(
-    code: MachineCode,
+    code: MachineCode | None,
     storage: Storage,
     layout: RowLayout,
     numbers: tuple[Any, ...],
-    weights: tuple[Any, Any],
+    given: tuple[Any, Any],
+    taken: tuple[Any, Any],
 ) -> Direct | None:
     """Return ``direct(x, gamma, beta, y, mean, rstd, saved)``, which returns whether it was done.
 
-    The kernel is that for parameters like `weights`, and takes these numbers; x has the dtype and
-    the shape of the layout's arrays, y is any array, and mean and rstd are new ones for so many
-    saved statistics. All arrays are of numpy.ndarray itself. There is no such call for parameters
-    of another class than those that are usual.
+    The kernel takes these numbers; x has the dtype and the shape of the layout's arrays, y is any
+    array, and mean and rstd are new ones for so many saved statistics. All arrays are of
+    numpy.ndarray itself. Parameters are of the classes of those given, which the kernel has taken
+    as others; there is no such call where arrays were made of what is none.
     """
-    kinds = _kinds_of(weights)
-    if None in kinds:
+    kinds = _kinds_of(given, taken)
+    if code is None or None in kinds:
         return None
     compiled = _make_forward(storage, layout.shared, kinds, code.kinds, code.alone)
     like = _like(layout.parameter_shape, storage.working)
@@ -219,20 +218,20 @@ def make_direct_forward(
 
 
 def make_direct_backward(
-    code: MachineCode,
+    code: MachineCode | None,
     storage: Storage,
     layout: RowLayout,
     numbers: tuple[Any, ...],
     given: tuple[Any, Any, Any],
+    taken: tuple[Any, Any, Any],
     gradients: tuple[Any, Any],
 ) -> Direct | None:
     """Return ``direct(dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, likewise.
 
-    The kernel is that for a mean and parameters like those given and for gradients like these,
-    which are new arrays.
+    A mean and parameters are given; the gradients are new arrays like these.
     """
-    kinds = _kinds_of((*given, *gradients))
-    if None in kinds:
+    kinds = _kinds_of((*given, *gradients), (*taken, *gradients))
+    if code is None or None in kinds:
         return None
     compiled = _make_backward(storage, layout.shared, kinds, code.kinds, code.alone)
     like = _like(layout.parameter_shape, storage.working)
@@ -245,8 +244,16 @@ def _name(call: str, storage: Storage, shared: bool, alone: bool) -> str:
     return f"{call}.{storage.name}" + ".shared" * shared + ".parallel" * (not alone)
 
 
-def _kinds_of(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_KINDS.get(type(value)) for value in values)
+def _kinds_of(given: tuple[Any, ...], taken: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the kinds of values, None for one that a kernel has not taken as it was given."""
+    return tuple(
+        _KINDS.get(type(value)) if _is_array_or_none(value) == _is_array_or_none(other) else None
+        for value, other in zip(given, taken, strict=True)
+    )
+
+
+def _is_array_or_none(value: Any) -> tuple[bool, bool]:
+    return isinstance(value, np.ndarray), value is None
 
 
 def _like(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:

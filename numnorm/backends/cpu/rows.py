@@ -20,7 +20,7 @@ from numnorm.backends.cpu.arrays import (
     result,
 )
 from numnorm.backends.cpu.direct_rows import Direct, make_direct_backward, make_direct_forward
-from numnorm.backends.cpu.jit import MachineCode, Twins
+from numnorm.backends.cpu.jit import Twins
 from numnorm.backends.cpu.line_heads import begins_at_lines
 from numnorm.backends.cpu.memory import empty_like
 from numnorm.backends.cpu.parallel import (
@@ -175,8 +175,10 @@ def row_forward(
         arguments = source, *weights, *plan.constants, target, mean, rstd, plan.parts
         run(plan.kernel, arguments, plan.elements, plan.parts)
         if plan.usual and classes not in plan.direct:
-            code = plan.kernel.machine_code(arguments, alone)
-            plan.direct[classes] = _direct_forward(plan, layout, code, weights, (gamma, beta))
+            plan.direct[classes] = make_direct_forward(
+                plan.kernel.machine_code(arguments, alone), storage, layout,
+                (*plan.constants, plan.parts), (gamma, beta), weights,
+            )  # fmt: skip
     else:
         mean[...] = rstd[...] = scaling.of_nothing
     y = result(target, x, out, layout.order)
@@ -234,9 +236,11 @@ def row_backward(
         )  # fmt: skip
         summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left
         if plan.usual and classes not in plan.direct:
-            code = plan.kernel.machine_code(arguments, alone)
-            given = (mean, gamma, beta), gradients
-            plan.direct[classes] = _direct_backward(plan, layout, code, *given)
+            plan.direct[classes] = make_direct_backward(
+                plan.kernel.machine_code(arguments, alone), storage, layout,
+                (*plan.constants, plan.parts),
+                (mean, gamma, beta), (statistics[0], *weights), gradients,
+            )  # fmt: skip
     dx = result(target, x, out, order)
     if count and not summed:
         _add_up(totals, flat)
@@ -269,35 +273,6 @@ def _as_kernel_takes(
     weight = _weight(names.gamma, gamma, layout, storage.working_dtype)
     dtype = gradient_dtype(names.gamma, gamma, x.dtype)
     return slope, source, (mean, rstd), (weight, None), dtype
-
-
-def _direct_forward(
-    plan: _Plan,
-    layout: RowLayout,
-    code: MachineCode | None,
-    weights: tuple[Any, Any],
-    given: tuple[Any, Any],
-) -> Direct | None:
-    """Return a direct call for parameters like those given, from which `weights` were made."""
-    # One of two parameters that is missing has been filled in.
-    as_given = [w is None for w in weights] == [g is None for g in given]
-    if code is None or not as_given:
-        return None
-    return make_direct_forward(code, plan.storage, layout, (*plan.constants, plan.parts), given)
-
-
-def _direct_backward(
-    plan: _Plan,
-    layout: RowLayout,
-    code: MachineCode | None,
-    given: tuple[Any, Any, Any],
-    gradients: tuple[Any, Any],
-) -> Direct | None:
-    """Return the same for a mean and parameters like those given."""
-    if code is None:
-        return None
-    numbers = (*plan.constants, plan.parts)
-    return make_direct_backward(code, plan.storage, layout, numbers, given, gradients)
 
 
 def _new_output(plan: _Plan, x: Array) -> Array:
