@@ -62,35 +62,23 @@ def make_cell_norm(norm: Norm | None, storage: Storage) -> CellNorm:
     return _norm(norm.formula, storage, summed=norm.parameters > 0)
 
 
-def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
-    real, spread = storage.working, make_spread(formula, storage)
-    near, around = make_near(formula, storage), make_spread_around(formula, storage)
-    forward, centred = inlined(formula.forward), make_centre(formula.centred)
-    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
-    gradient_sums = make_gradient_sums(formula, storage)
-    input_gradients = make_input_gradients(formula, storage)
+class _Places(NamedTuple):
+    """Compiled functions of the statistics of a row and of where they are put for a while."""
 
-    @inlined
-    def statistics(row, scaling):
-        scale, high, low, rstd = spread(row, scaling)
-        return scale, high, low, np.float64(rstd)
+    guess: Callable[..., Any]
+    guessed: Callable[..., Any]
+    put: Callable[..., Any]
+    got: Callable[..., Any]
+
+
+def _places(formula: Formula, storage: Storage) -> _Places:
+    near, around = make_near(formula, storage), make_spread_around(formula, storage)
 
     def guess_centred(row, place, at):
         place[at + 1] = near(row)
 
     def guess_uncentred(row, place, at):
         pass
-
-    @inlined
-    def guessed(row, scaling, place, at):
-        scale, high, low, rstd = around(row, scaling, got(place, at)[1])
-        return scale, high, low, np.float64(rstd)
-
-    @inlined
-    def save(found, mean, rstd, i):
-        scale, high, low, inverse = found
-        mean[i] = location(high, low, inverse) / scale
-        rstd[i] = inverse * scale
 
     def put_centred(found, place, at):
         scale, high, low, rstd = found
@@ -105,9 +93,35 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     def got_uncentred(place, at):
         return place[at], None, None, place[at + 3]
 
-    put = inlined(put_centred if formula.centred else put_uncentred)
-    got = inlined(got_centred if formula.centred else got_uncentred)
-    guess = inlined(guess_centred if formula.centred else guess_uncentred)
+    centred = guess_centred, put_centred, got_centred
+    uncentred = guess_uncentred, put_uncentred, got_uncentred
+    guess, put, got = map(inlined, centred if formula.centred else uncentred)
+
+    @inlined
+    def guessed(row, scaling, place, at):
+        scale, high, low, rstd = around(row, scaling, got(place, at)[1])
+        return scale, high, low, np.float64(rstd)
+
+    return _Places(guess, guessed, put, got)
+
+
+def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
+    real, spread, places = storage.working, make_spread(formula, storage), _places(formula, storage)
+    forward, centred = inlined(formula.forward), make_centre(formula.centred)
+    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
+    gradient_sums = make_gradient_sums(formula, storage)
+    input_gradients = make_input_gradients(formula, storage)
+
+    @inlined
+    def statistics(row, scaling):
+        scale, high, low, rstd = spread(row, scaling)
+        return scale, high, low, np.float64(rstd)
+
+    @inlined
+    def save(found, mean, rstd, i):
+        scale, high, low, inverse = found
+        mean[i] = location(high, low, inverse) / scale
+        rstd[i] = inverse * scale
 
     @inlined
     def apply(x, found, gamma, beta):
@@ -134,7 +148,10 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
         sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, found, weights, targets_of(sums))
         input_gradients(dy, x, 0, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
 
-    return CellNorm(statistics, guess, guessed, save, saved, put, got, apply, gradient)
+    return CellNorm(
+        statistics, places.guess, places.guessed, save, saved, places.put, places.got, apply,
+        gradient,
+    )  # fmt: skip
 
 
 def _identity() -> CellNorm:

@@ -78,18 +78,40 @@ def _make_gates(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
     return gates
 
 
-def _make_find(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function of one row: the statistics of the cell."""
+def _make_find_all(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of some rows: the statistics of what enters their gates.
+
+    To find those of a row takes longer than to begin with those of the next, and to guess its mean
+    longer than to guess that of the next.
+    """
+    norm = make_gate_norm(form, storage)
+
+    @inlined
+    def find_all(rows, z, at, xp, x_at, scaling, saved, start, found, left):
+        for r in range(rows):
+            norm.guess(z[at + r], part(xp, x_at + r), found[left + r])
+        for r in range(rows):
+            row, x_row = z[at + r], part(xp, x_at + r)
+            norm.find(row, x_row, scaling, saved, start + r, found[left + r])
+
+    return find_all
+
+
+def _make_find_cells(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of some rows: the statistics of their cells, likewise."""
     norm = make_cell_norm(form.cell, storage)
 
     @inlined
-    def find(cell, scaling, saved, i, place):
-        found = norm.guessed(cell, scaling, place, 0)
-        if saved[0].size > 0:
-            norm.save(found, saved[0], saved[1], i)
-        norm.put(found, place, 0)
+    def find_cells(rows, cell, to, scaling, saved, start, found, left):
+        for r in range(rows):
+            norm.guess(cell[to + r], found[left + r], 0)
+        for r in range(rows):
+            of_cell = norm.guessed(cell[to + r], scaling, found[left + r], 0)
+            if saved[0].size > 0:
+                norm.save(of_cell, saved[0], saved[1], start + r)
+            norm.put(of_cell, found[left + r], 0)
 
-    return find
+    return find_cells
 
 
 def _make_states(form: LSTMForm, storage: Storage) -> Callable[..., Any]:
@@ -163,8 +185,7 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
     multiply = _make_multiply(form, storage)
     # Where the products with x go.
     of_x = inlined((lambda z, xp: xp) if form.by_product else (lambda z, xp: z))
-    gate_norm, find = make_gate_norm(form, storage), _make_find(form, storage)
-    cell_norm = make_cell_norm(form.cell, storage)
+    find_all, find_cells = _make_find_all(form, storage), _make_find_cells(form, storage)
     gates, new_states = _make_gates(form, storage), _make_states(form, storage)
 
     def kernel(
@@ -204,20 +225,11 @@ def make_lstm_forward(form: LSTMForm, storage: Storage) -> Twins:
             to = start if cell_kept else left
             c_from, c_to = (before, batch + start) if carried_kept else (left, left)
             multiply(left_hand, sizes, (start, before), right_hand, results, (x_at, at), rows)
-            # To find the statistics of a row takes longer than to begin with those of the next,
-            # and to guess its mean longer than to guess that of the next.
-            for r in range(rows):
-                gate_norm.guess(z[at + r], part(xp, x_at + r), found[left + r])
-            for r in range(rows):
-                row, x_row, i = z[at + r], part(xp, x_at + r), start + r
-                gate_norm.find(row, x_row, gate_scaling, gate_saved, i, found[left + r])
+            find_all(rows, z, at, xp, x_at, gate_scaling, gate_saved, start, found, left)
             for r in range(rows):
                 row, x_row, b = z[at + r], part(xp, x_at + r), left + r
                 gates(row, x_row, carried[c_from + r], cell[to + r], out[b], of_gates, found[b])
-            for r in range(rows):
-                cell_norm.guess(cell[to + r], found[left + r], 0)
-            for r in range(rows):
-                find(cell[to + r], cell_scaling, cell_saved, start + r, found[left + r])
+            find_cells(rows, cell, to, cell_scaling, cell_saved, start, found, left)
             for r in range(rows):
                 i, b, both = start + r, left + r, (state[before + r], state[batch + start + r])
                 old, new, keeps = carried[c_from + r], carried[c_to + r], (keep_h, keep_c)

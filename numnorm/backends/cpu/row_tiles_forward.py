@@ -130,6 +130,16 @@ def _with_fixed_widths(
     return chosen
 
 
+def _make_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return the compiled function of `make_tile_sums` that is best for each width."""
+    tile_sums = make_tile_sums(storage, centred=formula.centred)
+    # Halves would have to be widened before they are transposed, and AVX2 has half the registers
+    # of a square (8192 x 16 float32: 45 us with and without, 28 for 42 with AVX-512).
+    squares = storage.container == storage.working_dtype and has_avx512()
+    of_one = make_square_sums(storage, centred=formula.centred) if squares else tile_sums
+    return _with_fixed_widths(storage, tile_sums, of_one)
+
+
 def _make_found(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that collects the statistics of a tile's t-th row."""
     real = storage.working
@@ -170,12 +180,7 @@ def make_narrow_rows(
     guessed badly; `apply_row` stores the result of a row, also where it has several runs.
     """
     real, lanes, of_sums = storage.working, storage.lanes, room_for_sums(storage)
-    tile_sums = make_tile_sums(storage, centred=formula.centred)
-    # Halves would have to be widened before they are transposed, and AVX2 has half the registers
-    # of a square (8192 x 16 float32: 45 us with and without, 28 for 42 with AVX-512).
-    squares = storage.container == storage.working_dtype and has_avx512()
-    of_one = make_square_sums(storage, centred=formula.centred) if squares else tile_sums
-    tile_sums = _with_fixed_widths(storage, tile_sums, of_one)
+    tile_sums = _make_sums(formula, storage)
     statistics, found_of = _make_statistics(storage), _make_found(formula, storage)
     store_tile, (carry, finish) = _make_store_tile(formula, storage), make_carry(storage)
     scratch, rooms = (
