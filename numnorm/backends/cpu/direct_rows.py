@@ -206,8 +206,8 @@ def make_direct_forward(
 
     The kernel takes these numbers; x has the dtype and the shape of the layout's arrays, y is any
     array, and mean and rstd are new ones for so many saved statistics. All arrays are of
-    numpy.ndarray itself. Parameters are of the classes of those given, which the kernel has taken
-    as others; there is no such call where arrays were made of what is none.
+    numpy.ndarray itself. Parameters are of the classes of those `given`, from which those `taken`
+    by the kernel were made; there is no such call where an array was made of what is none.
     """
     kinds = _kinds_of(given, taken)
     if code is None or None in kinds:
