@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 from every_call import COMPILED
+from numba import njit
 
 import numnorm
+from numnorm.backends.cpu.allocated import make_zeros_in_line
+from numnorm.backends.cpu.jit import inlined
 
 LINE = 64
 
@@ -37,11 +40,13 @@ WIDTHS = [160, 288, 1000, 1024, 4128]
 OFFSETS = [4, 16, 40, 60]
 
 
+# Sums of up to 32 rows are made in the gradients of the parameters, those of more elsewhere.
+@pytest.mark.parametrize("rows", [9, 41])
 @pytest.mark.parametrize("width", WIDTHS if COMPILED else WIDTHS[:3])
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
-def test_rows_give_the_same_bytes_from_any_address(norm, width):
+def test_rows_give_the_same_bytes_from_any_address(norm, width, rows):
     rng = np.random.default_rng(0)
-    x, dy = rng.normal(3, 2, (2, 9, width)).astype(np.float32)
+    x, dy = rng.normal(3, 2, (2, rows, width)).astype(np.float32)
     gamma = rng.normal(1, 0.1, width).astype(np.float32)
     expected = results(placed(dy, 0), placed(x, 0), placed(gamma, 0), *calls(norm))
     for offset in OFFSETS:
@@ -50,6 +55,25 @@ def test_rows_give_the_same_bytes_from_any_address(norm, width):
                 placed(dy, of_dy), placed(x, offset), placed(gamma, of_gamma), *calls(norm)
             )
             assert same_bytes(found, expected), (offset, of_dy, of_gamma)
+
+
+@pytest.mark.skipif(not COMPILED, reason="where memory begins is looked at by compiled code")
+def test_zeros_lie_in_lines_behind_a_head():
+    zeros = make_zeros_in_line(np.float32, 2)
+
+    @inlined
+    def allocated(shape, head):
+        return zeros(shape, head)
+
+    @njit
+    def some(shape, head):
+        return allocated(shape, head)
+
+    for head in range(16):
+        found = some((3, 50), head)
+        assert (found.ctypes.data + 4 * head) % LINE == 0
+        assert found.shape == (3, 50) and found.dtype == np.float32 and not found.any()
+        found[...] = 1  # memory that is freed in this state comes back
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])

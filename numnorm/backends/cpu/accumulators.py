@@ -10,7 +10,8 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from numnorm.backends.cpu.line_heads import LINE
+from numnorm.backends.cpu.allocated import make_zeros_in_line
+from numnorm.backends.cpu.borrowed import shaped
 
 # Few enough that a float32 sum of so many terms is good to its last bits.
 ROWS_BETWEEN_FLUSHES = 32
@@ -20,46 +21,59 @@ def _is_matrix(kind):
     return isinstance(kind, types.Array) and kind.ndim == 2
 
 
-def with_parts(totals, parts):
-    """Return totals that have all parts: new ones, of zeros, instead of totals without any."""
+def with_parts(totals, parts, result, once):
+    """Return totals that have all parts: new ones, of zeros, instead of totals without any.
+
+    Where the sums of elements are flushed but `once` they are made in the `result`, if there is
+    one, and the totals have no elements.
+    """
     if totals is None or totals.shape[0] > 0:
         return totals
     return np.zeros((parts, *totals.shape[1:]))
 
 
 @overload(with_parts)
-def _with_parts(totals, parts):
+def _with_parts(totals, parts, result, once):
     if not isinstance(totals, types.Array):
-        return lambda totals, parts: totals
+        return lambda totals, parts, result, once: totals
+    zeros = make_zeros_in_line(np.float64, totals.ndim)
 
-    def implementation(totals, parts):
+    def of_channels(totals, parts, result, once):
+        return totals if totals.shape[0] > 0 else zeros((parts, totals.shape[1]), 0)
+
+    def of_elements(totals, parts, result, once):
+        if once and result.size > 0:
+            return shaped(totals, (parts, 0, 0))
         if totals.shape[0] > 0:
             return totals
-        return np.zeros((parts, *totals.shape[1:]))
+        return zeros((parts, totals.shape[1], totals.shape[2]), 0)
 
-    return implementation
+    return of_channels if totals.ndim == 2 else of_elements
 
 
-def working_sums(total, like, head):
+def working_sums(total, like, head, result, shape):
     """Return zeros of the type of `like` for a 2-D total, None for the other forms.
 
-    Its first `head` elements lie before a cache line.
+    Its first `head` elements lie before a cache line. Instead of a total without elements, the
+    sums are made in the `result`.
     """
     if total is None or total.ndim == 1:
         return None
-    return np.zeros(total.shape, type(like))
+    return np.zeros(shape, type(like))
 
 
 @overload(working_sums)
-def _working_sums(total, like, head):
+def _working_sums(total, like, head, result, shape):
     if not _is_matrix(total):
-        return lambda total, like, head: None
-    kind, itemsize = (np.float32, 4) if like == types.float32 else (np.float64, 8)
+        return lambda total, like, head, result, shape: None
+    zeros = make_zeros_in_line(np.float32 if like == types.float32 else np.float64, 2)
 
-    def implementation(total, like, head):
-        memory = np.zeros(total.size + LINE // itemsize, kind)
-        offset = -(memory.ctypes.data + head * itemsize) % LINE // itemsize
-        return memory[offset : offset + total.size].reshape(total.shape)
+    def implementation(total, like, head, result, shape):
+        if total.size > 0:
+            return zeros(shape, head)
+        for j in range(result.size):
+            result[j] = 0
+        return shaped(result, shape)
 
     return implementation
 
@@ -93,7 +107,7 @@ def _flush(working, total):
             working[j] = 0
 
     def matrix(working, total):
-        for c in range(working.shape[0]):
+        for c in range(total.shape[0]):
             flush(working[c], total[c])
 
     return vector if working.ndim == 1 else matrix

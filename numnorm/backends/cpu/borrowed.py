@@ -13,9 +13,15 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
+from numnorm.backends.cpu.contiguous import contiguous
 from numnorm.backends.cpu.lanes import compiled_as
 
 _TYPES = {np.dtype(kind.name): kind for kind in (types.float32, types.float64, types.uint16)}
+
+
+def type_of(kind: Any) -> Any:
+    """Return Numba's type of an element."""
+    return _TYPES[np.dtype(kind)]
 
 
 def borrowed(value):
@@ -41,36 +47,46 @@ def _borrowed(value):
     return lambda value: value
 
 
+def _plain_shaped(array: Any, shape: Any) -> Any:
+    return np.reshape(array, shape)
+
+
+@compiled_as(_plain_shaped)
+def shaped(typing_context, array, shape):
+    """Return the elements of a contiguous array in another shape, which nobody checks."""
+    result = types.Array(array.dtype, len(shape), "C")
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        sizes = cgutils.unpack_tuple(builder, arguments[1])
+        return contiguous(context, builder, result, data, sizes)
+
+    return result(array, shape), generate
+
+
 def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     """Return a compiled ``scratch()``: an array for use until the kernel returns, of any content.
 
     It lies on the stack, because to allocate it would cost a small kernel a tenth of its time,
     and a process that loads a kernel which allocates imports half of Numba.
     """
-    dtype, itemsize = _TYPES[np.dtype(kind)], np.dtype(kind).itemsize
+    element = type_of(kind)
 
     def plain():
         return np.zeros(size, kind)
 
     @compiled_as(plain)
     def scratch(typing_context):
-        result = types.Array(dtype, 1, "C")
+        result = types.Array(element, 1, "C")
 
         def generate(context, builder, signature, arguments):
-            from numba.np.arrayobj import populate_array
-
-            space = cgutils.alloca_once(builder, ir.ArrayType(context.get_value_type(dtype), size))
+            # Not by `cgutils.alloca_once`, which fills it with zeros: the kernel would do so in
+            # every call, and LLVM would think for seconds about how.
+            with builder.goto_entry_block():
+                space = builder.alloca(ir.ArrayType(context.get_value_type(element), size))
             space.align = 64
-            array = context.make_array(result)(context, builder)
-            populate_array(
-                array,
-                data=builder.bitcast(space, array.data.type),
-                shape=[context.get_constant(types.intp, size)],
-                strides=[context.get_constant(types.intp, itemsize)],
-                itemsize=context.get_constant(types.intp, itemsize),
-                meminfo=None,
-            )
-            return array._getvalue()
+            sizes = [context.get_constant(types.intp, size)]
+            return contiguous(context, builder, result, space, sizes)
 
         return result(), generate
 

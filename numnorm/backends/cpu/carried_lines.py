@@ -12,7 +12,8 @@ from typing import Any
 from numnorm.backends.cpu.borrowed import make_scratch
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import make_load, store, stream
-from numnorm.backends.cpu.line_heads import LINE, address
+from numnorm.backends.cpu.line_heads import address
+from numnorm.backends.cpu.memory import LINE
 from numnorm.backends.cpu.some_lanes import store_some
 from numnorm.backends.cpu.storage import Storage
 from numnorm.backends.cpu.streaming import is_large

@@ -41,8 +41,7 @@ from numnorm.backends.cpu.column_terms_kernels import (
     make_parameter_gradients,
 )
 from numnorm.backends.cpu.jit import Twins
-from numnorm.backends.cpu.line_heads import LINE
-from numnorm.backends.cpu.memory import before_line, empty_like, empty_table
+from numnorm.backends.cpu.memory import LINE, before_line, empty_like, empty_table
 from numnorm.backends.cpu.parallel import is_small, row_parts, run
 from numnorm.backends.cpu.processor import has_avx
 from numnorm.backends.cpu.storage import Storage, storage_of

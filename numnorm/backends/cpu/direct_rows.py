@@ -13,6 +13,7 @@ import numpy as np
 from numba.core import types
 
 from numnorm.arguments import RowLayout
+from numnorm.backends.cpu.allocated import make_zeros_in_line
 from numnorm.backends.cpu.headers import HEADER, is_apart, is_like, is_plain, make_as_array
 from numnorm.backends.cpu.jit import MachineCode, entry, inlined, make_call
 from numnorm.backends.cpu.line_heads import outlive
@@ -66,14 +67,15 @@ def _make_of_kernel(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
 
 def _make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
     """Return a compiled ``totals(parts, shape)``: zeros for the sums of a gradient's parts."""
+    zeros = make_zeros_in_line(np.float64, 2 if shared else 3)
 
     @inlined
     def vectors(parts, shape):
-        return np.zeros((parts, shape[0]))
+        return zeros((parts, shape[0]), 0)
 
     @inlined
     def matrices(parts, shape):
-        return np.zeros((parts, shape[0], shape[1]))
+        return zeros((parts, shape[0], shape[1]), 0)
 
     @inlined
     def nothing(parts, shape):

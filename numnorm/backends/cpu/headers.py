@@ -21,8 +21,9 @@ from numba.extending import (
     register_model,
     unbox,
 )
-from numba.np.numpy_support import from_dtype
 
+from numnorm.backends.cpu.borrowed import type_of
+from numnorm.backends.cpu.contiguous import contiguous
 from numnorm.backends.cpu.jit import inlined
 
 _POINTER = np.dtype(np.intp).itemsize
@@ -92,29 +93,15 @@ def make_as_array(kind: Any, ndim: int) -> Callable[..., Any]:
 
     The shape is a tuple. Nobody counts references to it.
     """
-    dtype = np.dtype(kind)
-    result = types.Array(from_dtype(dtype), ndim, "C")
+    result = types.Array(type_of(kind), ndim, "C")
 
     @intrinsic
     def as_array(typing_context, header, shape):
         def generate(context, builder, signature, arguments):
-            from numba.np.arrayobj import populate_array
-
             header = cgutils.create_struct_proxy(HEADER)(context, builder, arguments[0])
+            start = builder.inttoptr(header.address, cgutils.voidptr_t)
             sizes = cgutils.unpack_tuple(builder, arguments[1])
-            strides = [context.get_constant(types.intp, dtype.itemsize)]
-            for size in reversed(sizes[1:]):
-                strides.insert(0, builder.mul(strides[0], size))
-            array = context.make_array(result)(context, builder)
-            populate_array(
-                array,
-                data=builder.inttoptr(header.address, array.data.type),
-                shape=sizes,
-                strides=strides,
-                itemsize=context.get_constant(types.intp, dtype.itemsize),
-                meminfo=None,
-            )
-            return array._getvalue()
+            return contiguous(context, builder, result, start, sizes)
 
         return result(header, shape), generate
 

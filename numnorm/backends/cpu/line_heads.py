@@ -14,13 +14,13 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
+from numnorm.backends.cpu.allocated import make_zeros_in_line
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import compiled_as
-from numnorm.backends.cpu.memory import address_of
+from numnorm.backends.cpu.memory import LINE, address_of
 from numnorm.backends.cpu.processor import has_avx, has_avx512
 from numnorm.backends.cpu.storage import Storage
 
-LINE = 64
 # Rows of fewer bytes are over too soon for a vector more.
 _WIDE = 1 << 10
 
@@ -101,15 +101,16 @@ def _in_line(values, head):
     if not (isinstance(values, types.Array) and values.ndim == 2):
         return lambda values, head: values
     kind, itemsize = (np.float32, 4) if values.dtype == types.float32 else (np.float64, 8)
+    zeros = make_zeros_in_line(kind, 2)
 
     def implementation(values, head):
-        before = head * itemsize
-        if (address(values) + before) % LINE == 0:
+        if (address(values) + head * itemsize) % LINE == 0:
             return values
-        memory = np.empty(values.size + LINE // itemsize, kind)
-        start = -(address(memory) + before) % LINE // itemsize
-        copy = memory[start : start + values.size].reshape(values.shape)
-        copy[:] = values
+        copy = zeros(values.shape, head)
+        # Not `copy[:] = values`, whose error message Numba would take two seconds to compile.
+        for c in range(values.shape[0]):
+            for j in range(values.shape[1]):
+                copy[c, j] = values[c, j]
         return copy
 
     return implementation

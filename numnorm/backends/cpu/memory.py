@@ -15,10 +15,10 @@ import numpy as np
 
 from numnorm.memory_pool import POOL, MemoryPool
 
-_LINE = 64
+LINE = 64
 _PAGE = 4096
 # How far, modulo a page, tables begin from each other: an odd number of lines.
-_STAGGER = 13 * _LINE
+_STAGGER = 13 * LINE
 # Below this many bytes everything is in cache anyway and the bookkeeping would cost more.
 _SMALL = 1 << 19
 
@@ -37,7 +37,7 @@ def address_of(array: Array) -> int:
 
 def before_line(array: Array) -> int:
     """Return how many elements of an array lie before a cache line; 0 if none begins at one."""
-    before, itemsize = -address_of(array) % _LINE, array.itemsize
+    before, itemsize = -address_of(array) % LINE, array.itemsize
     return before // itemsize if before % itemsize == 0 else 0
 
 
@@ -50,10 +50,10 @@ def empty_like(source: Array, other: Array | None = None, *, in_line: bool = Fal
     nbytes = source.nbytes
     if nbytes < _SMALL:
         return np.empty_like(source)
-    memory = POOL.take(nbytes + _PAGE + _LINE)
+    memory = POOL.take(nbytes + _PAGE + LINE)
     address = address_of(source)
     place = _far_from(address, address if other is None else address_of(other))
-    offset = (place - address_of(memory)) % _PAGE + (address % _LINE if in_line else 0)
+    offset = (place - address_of(memory)) % _PAGE + (address % LINE if in_line else 0)
     return np.ndarray(source.shape, source.dtype, memory, offset)
 
 
@@ -62,10 +62,10 @@ def empty_table(rows: int, columns: int, dtype: np.dtype[Any], head: int = 0) ->
 
     It has as many columns as that takes.
     """
-    in_line = _LINE // dtype.itemsize
+    in_line = LINE // dtype.itemsize
     width = -(-columns // in_line) * in_line
     memory = np.empty(rows * width + in_line, dtype)
-    offset = -(address_of(memory) + head * dtype.itemsize) % _LINE // dtype.itemsize
+    offset = -(address_of(memory) + head * dtype.itemsize) % LINE // dtype.itemsize
     return memory[offset : offset + rows * width].reshape(rows, width)
 
 
@@ -75,8 +75,8 @@ def tables(pool: MemoryPool, dtype: np.dtype[Any], *shapes: tuple[int, ...]) -> 
     They are cut from one block of a pool.
     """
     nbytes, places = _places(dtype.itemsize, shapes)
-    memory = pool.take(nbytes + _LINE)
-    start = -address_of(memory) % _LINE
+    memory = pool.take(nbytes + LINE)
+    start = -address_of(memory) % LINE
     return [
         np.ndarray(shape, dtype, memory, start + place)
         for shape, place in zip(shapes, places, strict=True)
@@ -97,7 +97,7 @@ def _far_from(one: int, other: int) -> int:
     start, gap = one, (other - one) % _PAGE
     if 2 * gap < _PAGE:  # the way on from the other to the one is longer
         start, gap = other, _PAGE - gap
-    return (start + gap // 2) % _PAGE // _LINE * _LINE
+    return (start + gap // 2) % _PAGE // LINE * LINE
 
 
 def writable_alias(array: Array) -> Array:

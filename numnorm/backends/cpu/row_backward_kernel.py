@@ -298,9 +298,12 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     narrow, at_lines = _narrow_width(storage), begins_at_lines(storage)
 
     @inlined
-    def backward_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, totals, start, stop):
-        dgamma = working_sums(totals[0], real(0), heads[0])
-        dbeta = working_sums(totals[1], real(0), heads[0])
+    def backward_rows(
+        dy, x, heads, mean, rstd, cut, weights, flows, dx, results, totals, start, stop
+    ):
+        run, _, channels = cut
+        dgamma = working_sums(totals[0], real(0), heads[0], results[0], (channels, run))
+        dbeta = working_sums(totals[1], real(0), heads[0], results[1], (channels, run))
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
@@ -322,16 +325,21 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         heads = (common_head(x, run), common_head(dx, run)) if at_line else (0, 0)
         gamma, beta = in_line(gamma, heads[0]), in_line(beta, heads[0])
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        dgamma, dbeta = with_parts(dgamma, parts), with_parts(dbeta, parts)
         cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))
+        once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(cut)
+        dgamma = with_parts(dgamma, parts, of_gamma, once)
+        dbeta = with_parts(dbeta, parts, of_beta, once)
+        results = borrowed(of_gamma), borrowed(of_beta)
         flows = (mean_share, scale_share, eps_on_deviation)
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, totals, start, stop)
+            backward_rows(
+                dy, x, heads, mean, rstd, cut, weights, flows, dx, results, totals, start, stop
+            )
         if last - first == parts:
-            add_parts(borrowed(dgamma), borrowed(of_gamma))
-            add_parts(borrowed(dbeta), borrowed(of_beta))
+            add_parts(borrowed(dgamma), results[0])
+            add_parts(borrowed(dbeta), results[1])
         outlive((gamma, beta, dgamma, dbeta))
 
     return twins(f"row_backward.{formula.name}.{storage.name}", kernel)

@@ -6,7 +6,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from numnorm.backends.cpu.borrowed import borrowed
+from numnorm.backends.cpu.borrowed import borrowed, shaped
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 
 
@@ -32,8 +32,8 @@ def _of_parameter(totals, result):
         return lambda totals, result: None
 
     def implementation(totals, result):
-        if result.size > 0:
-            _add_parts(totals.reshape((totals.shape[0], result.size)), result)
+        if result.size > 0 and totals.size > 0:
+            _add_parts(shaped(totals, (totals.shape[0], result.size)), result)
 
     return implementation
 

@@ -26,7 +26,8 @@ from numnorm.backends.cpu.lanes import (
     stream,
     total,
 )
-from numnorm.backends.cpu.line_heads import LINE, each_begins_at_lines, make_head
+from numnorm.backends.cpu.line_heads import each_begins_at_lines, make_head
+from numnorm.backends.cpu.memory import LINE
 from numnorm.backends.cpu.optional import make_centre, scaled
 from numnorm.backends.cpu.optional_lanes import (
     add,

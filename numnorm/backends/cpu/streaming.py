@@ -15,7 +15,8 @@ from typing import Any
 
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import fence
-from numnorm.backends.cpu.line_heads import LINE, address
+from numnorm.backends.cpu.line_heads import address
+from numnorm.backends.cpu.memory import LINE
 
 # In bytes: smaller results stay in cache for whoever reads them next, and smaller gradients.
 _LARGE, _LARGE_GRADIENT = 12 << 20, 6 << 20
