@@ -17,7 +17,12 @@ from numnorm.backends.cpu.column_runs import (
     make_gradient_row,
     make_gradient_sums,
 )
-from numnorm.backends.cpu.column_tiles import TILE, make_fill, make_tile_sums, make_tiles
+from numnorm.backends.cpu.column_tiles import (
+    make_fill,
+    make_gradient_rows,
+    make_tiles,
+    tile_of_gradients,
+)
 from numnorm.backends.cpu.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.lanes import make_load, multiply_add
 from numnorm.backends.cpu.line_heads import make_head
@@ -48,7 +53,7 @@ def _make_block_sums(
     the way. It gets the `copied` rows of the terms, a tile of each after the other, and once
     more what is None if nothing is scaled.
     """
-    real, widen = storage.working, storage.widen
+    real, widen, tile = storage.working, storage.widen, tile_of_gradients(storage)
     fill, load = make_fill(storage_of(storage.working_dtype)), make_load(storage.lanes)
 
     def make_add(access):
@@ -59,22 +64,22 @@ def _make_block_sums(
             here, _ = terms
             slope = widen(read(arrays[0][i], j, rest))
             x = widen(read(arrays[1][i], j, rest))
-            deviation = x * load(here, t) - load(here, TILE + t)
-            xhat = deviation * load(here, 2 * TILE + t)
+            deviation = x * load(here, t) - load(here, tile + t)
+            xhat = deviation * load(here, 2 * tile + t)
             added = multiply_add(slope, xhat, sums[0]), sums[1] + slope
             put(arrays, i, j, rest, slope, terms, t)
             return added
 
         return add
 
-    cut, tile_of = make_tiles(storage)
-    some_rows, _ = make_tile_sums(storage, make_add, streamed=streamed)
-    scratch, scratch_of_sums = make_scratch(real, len(copied) * TILE), make_scratch(real, 2 * TILE)
+    cut, tile_of = make_tiles(storage, tile)
+    some_rows = make_gradient_rows(storage, make_add, streamed=streamed)
+    scratch, scratch_of_sums = make_scratch(real, len(copied) * tile), make_scratch(real, 2 * tile)
 
     @inlined
     def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
         here, of_tile = scratch(), scratch_of_sums()
-        working = of_tile[:TILE], of_tile[TILE:]
+        working = of_tile[:tile], of_tile[tile:]
         of_tile[:] = 0
         sums[:] = 0
         sums_dy[:] = 0
@@ -83,10 +88,10 @@ def _make_block_sums(
         # All of a few rows, not a few channels of all: their pages are then read from end to end.
         for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
             end = min(begin + ROWS_BETWEEN_FLUSHES, stop)
-            for tile in range(tiles):
-                channel, width = tile_of(tile, sums.size, head)
+            for number in range(tiles):
+                channel, width = tile_of(number, sums.size, head)
                 for k in range(len(copied)):
-                    fill(here[k * TILE :], terms[copied[k]], channel, width)
+                    fill(here[k * tile :], terms[copied[k]], channel, width)
                 given = here, present(scaled, here)
                 some_rows(arrays, begin, end, channel, width, given, working)
                 flush(working[0][:width], sums[channel : channel + width])
@@ -117,7 +122,7 @@ def make_sums_across(storage: Storage) -> Twins:
 def _make_put_constant(storage: Storage) -> Callable[..., Any]:
     """Return the `make_put` of `_make_block_sums` that stores dx."""
     narrow, one = storage.narrow, storage.working(1)
-    elements = make_elements(storage.lanes)
+    elements, tile = make_elements(storage.lanes), tile_of_gradients(storage)
 
     def make_put(access):
         write = access.write
@@ -125,8 +130,8 @@ def _make_put_constant(storage: Storage) -> Callable[..., Any]:
         @inlined
         def put(arrays, i, j, rest, slope, terms, t):
             here, scaled = terms
-            slope = slope * elements(scaled, 4 * TILE + t, one)
-            write(arrays[2][i], j, narrow(slope * elements(here, 3 * TILE + t, one)), rest)
+            slope = slope * elements(scaled, 4 * tile + t, one)
+            write(arrays[2][i], j, narrow(slope * elements(here, 3 * tile + t, one)), rest)
 
         return put
 
@@ -144,7 +149,7 @@ def make_constant_across(storage: Storage) -> Twins:
         _make_block_sums(storage, copied, _make_put_constant(storage), streamed=streamed)
         for streamed in (False, True)
     )
-    cut, _ = make_tiles(storage)
+    cut, _ = make_tiles(storage, tile_of_gradients(storage))
 
     def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
         stand_alone()
@@ -245,13 +250,14 @@ def make_dx_across(storage: Storage) -> Twins:
     element on, by which the terms have so many more columns, like the first ones.
     """
     gradient_row, gradient_group = make_gradient_row(storage), make_gradient_group(storage)
-    is_wide = make_is_wide(storage)
+    is_wide, tile = make_is_wide(storage), tile_of_gradients(storage)
 
     def kernel(dy, x, terms, scaled, dx, turn, parts, first, last):
         stand_alone()
         dy, x, dx, terms = borrowed(dy), borrowed(x), borrowed(dx), borrowed(terms)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x)
+        # The terms of a row that is a tile stay in the first-level cache from row to row.
+        of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x) and x.shape[1] > tile
         streamed = is_gradient_streamed(dx, dx.shape[1], turn)
         if turn > 0 and start < stop:
             stop -= 1
