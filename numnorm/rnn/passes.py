@@ -187,6 +187,8 @@ def pack(kind: Kind, form: Form, parameters: Any, dtype: Any) -> Packed:
 
 def _shares(kind: Kind, zoneout: Any) -> tuple[float, ...]:
     """Return the share of each state that is kept."""
+    if type(zoneout) is float and zoneout == 0.0:  # nothing to look at, as in most calls
+        return (0.0,) * len(kind.states)
     shares = zoneout if isinstance(zoneout, tuple | list) else (zoneout,) * len(kind.states)
     if len(shares) != len(kind.states):
         raise ValueError(

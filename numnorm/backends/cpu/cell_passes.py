@@ -70,14 +70,16 @@ def norm_pair(
     return np.ones(size, dtype) if gamma is None else gamma, beta
 
 
-def panels(weights: Weights, storage: Storage) -> tuple[Array, Array]:
-    """Return the transposed weights packed."""
+def panels(weights: Weights, storage: Storage, *shapes: tuple[int, ...]) -> list[Array]:
+    """Return the transposed weights packed, and uninitialized arrays of some shapes beside them."""
+    dtype = storage.working_dtype
     if weights.panels_x is not None and weights.panels_h is not None:
-        return weights.panels_x, weights.panels_h
+        rooms = tables(WORKING_MEMORY, dtype, *shapes) if shapes else []
+        return [weights.panels_x, weights.panels_h, *rooms]
     (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
     sizes = packed_shape(inputs, width, storage), packed_shape(hidden, width, storage)
-    room_x, room_h = tables(WORKING_MEMORY, storage.working_dtype, *sizes)
-    return packed(weights.x.T, room_x, storage), packed(weights.h.T, room_h, storage)
+    room_x, room_h, *rooms = tables(WORKING_MEMORY, dtype, *sizes, *shapes)
+    return [packed(weights.x.T, room_x, storage), packed(weights.h.T, room_h, storage), *rooms]
 
 
 def statistics(*sizes: int) -> tuple[Array, ...]:

@@ -99,8 +99,7 @@ def forward(
     )
     # Not with the others, which may be kept for long.
     rooms = (batch, width), (batch, NORMS * NUMBERS)
-    out, found = tables(WORKING_MEMORY, storage.working_dtype, *rooms)
-    panels_x, panels_h = panels(weights, storage)
+    panels_x, panels_h, out, found = panels(weights, storage, *rooms)
     (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
     state[:batch], carried[:batch] = h, c
     cell = carried[batch:] if save else carried

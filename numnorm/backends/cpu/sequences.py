@@ -64,6 +64,8 @@ def cell_parameter(name: str, value: Any, x: Array, check: Callable[[Shape], Non
     """Return a parameter in the dtype of x, C-contiguous, its shape checked."""
     array = value if type(value) is np.ndarray else as_plain_array(name, value)
     check(array.shape)
+    if array.dtype is x.dtype and array.flags.c_contiguous:  # nothing left to do
+        return array
     check_float(name, array.dtype)
     return np.ascontiguousarray(array, x.dtype)
 
