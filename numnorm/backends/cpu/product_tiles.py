@@ -39,6 +39,9 @@ class Tiling(NamedTuple):
         Those of the tiles of several panels, the most first.
     panels : int
         How many panels these have.
+    few : tuple of tuple of int
+        Up to how many rows in all, fewest first, a tile has how many panels instead: there would
+        be too few sums beside each other, each of which waits for its last product.
     rows_of_one : tuple of int
         The rows of tiles of one panel, for what is left of the columns.
     shared : int
@@ -52,6 +55,7 @@ class Tiling(NamedTuple):
 
     rows: tuple[int, ...]
     panels: int
+    few: tuple[tuple[int, int], ...]
     rows_of_one: tuple[int, ...]
     shared: int
     depth: int
@@ -61,8 +65,8 @@ class Tiling(NamedTuple):
 def tiling() -> Tiling:
     """Return the tiles for this processor."""
     if has_avx512():
-        return Tiling((12, 8, 6, 4, 3, 2, 1), 2, (12, 4, 1), 0, 512)
-    return Tiling((6, 4, 3, 2, 1), 1, (6, 4, 2, 1), 2, 256)
+        return Tiling((12, 8, 6, 4, 3, 2, 1), 2, ((2, 8), (4, 4)), (12, 4, 1), 0, 512)
+    return Tiling((6, 4, 3, 2, 1), 1, ((1, 4), (2, 2)), (6, 4, 2, 1), 2, 256)
 
 
 @functools.cache
@@ -74,23 +78,51 @@ def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
     or adds it there if `onto` is true. The arrays are flat; the panels of b lie `panel` elements
     apart, and the first begins at `b_at`.
     """
-    sizes, together = tiling(), tiling().panels
-    several = _make_columns(sizes.rows, together, lanes, onto=onto, partial=False)
-    one = _make_columns(sizes.rows_of_one, 1, lanes, onto=onto, partial=True)
+    sizes = tiling()
+    (fewest, few), one = (
+        sizes.few,
+        _make_columns(sizes.rows_of_one, 1, lanes, onto=onto, partial=True),
+    )
+    along = _make_along(sizes.rows, sizes.panels, lanes, onto=onto)
+    along_fewest = _make_along((*range(fewest[0], 0, -1),), fewest[1], lanes, onto=onto)
+    along_few = _make_along((*range(few[0], fewest[0], -1),), few[1], lanes, onto=onto)
 
     @inlined
     def product(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
-        whole = width // lanes
-        grouped = whole - whole % together
-        for p in range(0, grouped, together):
-            here, following = b_at + p * panel, p + together if p + together < grouped else 0
-            ahead, there = b_at + following * panel, c_at + p * lanes
-            several(a, at, row, step, rows, b, here, ahead, panel, depth, c, there, c_row, 0)
+        whole, p = width // lanes, 0
+        left, right, target = (a, at, row, step, rows), (b, b_at, panel, depth), (c, c_at, c_row)
+        if rows <= fewest[0]:
+            p = along_fewest(left, right, target, p, whole)
+        elif rows <= few[0]:
+            p = along_few(left, right, target, p, whole)
+        grouped = along(left, right, target, p, whole)
         for p in range(grouped, -(-width // lanes)):
             here, there, rest = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
             one(a, at, row, step, rows, b, here, here, panel, depth, c, there, c_row, rest)
 
     return product
+
+
+def _make_along(sizes: tuple[int, ...], together: int, lanes: int, *, onto: bool) -> Any:
+    """Return a compiled function for as many whole groups of panels as there are from one on.
+
+    ``along(left, right, target, first, whole)`` takes the arguments of a product, and returns the
+    first panel that is left of so many.
+    """
+    columns = _make_columns(sizes, together, lanes, onto=onto, partial=False)
+
+    @inlined
+    def along(left, right, target, first, whole):
+        (a, at, row, step, rows), (b, b_at, panel, depth) = left, right
+        c, c_at, c_row = target
+        stop = whole - (whole - first) % together
+        for p in range(first, stop, together):
+            here, following = b_at + p * panel, p + together if p + together < stop else first
+            ahead, there = b_at + following * panel, c_at + p * lanes
+            columns(a, at, row, step, rows, b, here, ahead, panel, depth, c, there, c_row, 0)
+        return stop
+
+    return along
 
 
 def _make_columns(
