@@ -59,9 +59,9 @@ def test_a_few_rows_are_those_of_a_product_of_many(dtype):
     storage = storage_of(np.dtype(dtype))
     for width in (15, 16, 129, 181, 256):
         a, b = draw(12, 40, dtype=dtype), draw(40, width, dtype=dtype, seed=1)
-        right, guarded = panels(b), np.full((7, width), 7, dtype)
+        right, guarded = panels(b), np.full((13, width), 7, dtype)
         many = product(a, right, np.empty((12, width), dtype), storage)
-        for rows in range(1, 6):
+        for rows in range(1, 12):
             product(a[:rows].copy(), right, guarded[1 : rows + 1], storage)
             np.testing.assert_array_equal(guarded[1 : rows + 1], many[:rows])
             assert (guarded[rows + 1 :] == 7).all() and (guarded[0] == 7).all()
