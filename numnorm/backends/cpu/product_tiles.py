@@ -167,8 +167,9 @@ def _make_tiles(
         tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, rest)
         done = _taken(rows, count, shared)
         left = rows - done
-        here, there = at + done * row, c_at + done * c_row
-        fewer(a, here, row, step, left, b, b_at, ahead, panel, depth, c, there, c_row, rest)
+        if left > 0:
+            here, there = at + done * row, c_at + done * c_row
+            fewer(a, here, row, step, left, b, b_at, ahead, panel, depth, c, there, c_row, rest)
 
     return all_tiles
 
