@@ -24,8 +24,8 @@ def _is_matrix(kind):
 def with_parts(totals, parts, result, once):
     """Return totals that have all parts: new ones, of zeros, instead of totals without any.
 
-    Where the sums of elements are flushed but `once` they are made in the `result`, if there is
-    one, and the totals have no elements.
+    Where the sums of elements are flushed but `once` they are made in the `result` instead, if
+    there is one, and the totals have no elements.
     """
     if totals is None or totals.shape[0] > 0:
         return totals
@@ -42,10 +42,10 @@ def _with_parts(totals, parts, result, once):
         return totals if totals.shape[0] > 0 else zeros((parts, totals.shape[1]), 0)
 
     def of_elements(totals, parts, result, once):
-        if once and result.size > 0:
-            return shaped(totals, (parts, 0, 0))
         if totals.shape[0] > 0:
             return totals
+        if once and result.size > 0:
+            return shaped(totals, (parts, 0, 0))
         return zeros((parts, totals.shape[1], totals.shape[2]), 0)
 
     return of_channels if totals.ndim == 2 else of_elements
