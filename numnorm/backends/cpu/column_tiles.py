@@ -23,6 +23,9 @@ TILE = 512
 # In bytes, of the sums of a gradient, where the first-level cache has room for two of them, three
 # terms of as many, and two rows; and the narrowest rows that are taken one by one there.
 _TILE_OF_GRADIENTS, _ALONE = 1 << 12, 1 << 11
+# The narrowest rows, in bytes, whose tiles begin at cache lines: of narrower ones the few channels
+# before the first line take longer than is gained.
+_NARROWEST = 1 << 11
 
 
 def tile_of_gradients(storage: Storage) -> int:
@@ -33,11 +36,6 @@ def tile_of_gradients(storage: Storage) -> int:
     """
     roomy = has_roomy_first_cache() and storage.container.itemsize > 2
     return max(TILE, _TILE_OF_GRADIENTS // storage.working_dtype.itemsize) if roomy else TILE
-
-
-# The narrowest rows, in bytes, whose tiles begin at cache lines: of narrower ones the few channels
-# before the first line take longer than is gained.
-_NARROWEST = 1 << 11
 
 
 @functools.cache
@@ -191,8 +189,8 @@ def make_gradient_rows(
     is branches, and between a product and its sum they keep the compiler from making one
     instruction of both.
 
-    A row that is one tile is read as fast as memory is, which several are not, if the first-level
-    cache has room for it, its terms and its sums (16384 x 1024 float32: 31 GB/s, 24 in groups).
+    A row that is one tile is read faster than several if the first-level cache has room for it, its
+    terms and its sums (16384 x 1024 float32: 31 GB/s, 24 in groups).
     It is added to the sums by itself; where there is no room, several are read at a time, in the
     same order. The sums of narrower rows take longer to load and store than these do.
     """

@@ -61,7 +61,9 @@ class Twins(NamedTuple):
         kinds = (*taken, types.intp, types.intp) if alone else (types.intp, taken)
         kernel.compile(kinds)
         compiled = kernel.overloads[kinds]
-        address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        # Numba's result of a compilation is a named tuple.
+        code = compiled._asdict()["library"]
+        address = code.get_pointer_to_function(compiled.fndesc.llvm_func_name)
         return MachineCode(address, kinds, alone)
 
 

@@ -80,21 +80,19 @@ def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
     apart, and the first begins at `b_at`.
     """
     sizes = tiling()
-    (fewest, few), one = (
-        sizes.few,
-        _make_columns(sizes.rows_of_one, 1, lanes, onto=onto, partial=True),
-    )
+    (fewest, more), (few, some) = sizes.few
     along = _make_along(sizes.rows, sizes.panels, lanes, onto=onto)
-    along_fewest = _make_along((*range(fewest[0], 0, -1),), fewest[1], lanes, onto=onto)
-    along_few = _make_along((*range(few[0], fewest[0], -1),), few[1], lanes, onto=onto)
+    along_fewest = _make_along(tuple(range(fewest, 0, -1)), more, lanes, onto=onto)
+    along_few = _make_along(tuple(range(few, fewest, -1)), some, lanes, onto=onto)
+    one = _make_columns(sizes.rows_of_one, 1, lanes, onto=onto, partial=True)
 
     @inlined
     def product(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
         whole, p = width // lanes, 0
         left, right, target = (a, at, row, step, rows), (b, b_at, panel, depth), (c, c_at, c_row)
-        if rows <= fewest[0]:
+        if rows <= fewest:
             p = along_fewest(left, right, target, p, whole)
-        elif rows <= few[0]:
+        elif rows <= few:
             p = along_few(left, right, target, p, whole)
         grouped = along(left, right, target, p, whole)
         for p in range(grouped, -(-width // lanes)):
