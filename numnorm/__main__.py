@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from numnorm import __version__
 from numnorm.commands.errors import CommandError, CommandParser, one_line
+from numnorm.commands.signals import signals_raise
 
 COMMANDS = {
     "demo": "train small networks with each norm, or LSTMs, and compare them",
@@ -58,7 +59,8 @@ def _parser() -> CommandParser:
 
 def _run(name: str, command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     try:
-        status = command(arguments)
+        with signals_raise():
+            status = command(arguments)
         if sys.stdout is not None:  # as it is after `>&-`
             sys.stdout.flush()
     except BrokenPipeError:

@@ -458,6 +458,52 @@ def test_killed_half_way(number, status, left, old):
     assert len(list(Path().glob(".numnorm-*.tmp"))) == left
 
 
+WHILE_THE_COMMAND_LOADS = """
+import importlib, signal, sys, time
+from numnorm.__main__ import main
+
+class HalfMade:
+    def __init__(self, number):
+        signal.raise_signal(number)
+        self.whole = True
+
+    def __del__(self):
+        assert self.whole
+
+class Finalized:
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        signal.raise_signal(self.number)
+
+def signalled(name):
+    {kind}(int(sys.argv[1]))
+    time.sleep(60)
+
+importlib.import_module = signalled
+sys.exit(main(["apply", "layer_norm", "x.npy", "y.npy"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(
+    ("number", "status", "says"),
+    [
+        ("SIGINT", 130, "numnorm apply: interrupted\n"),
+        ("SIGTERM", 143, ""),
+        ("SIGHUP", 129, ""),
+    ],
+)
+@pytest.mark.parametrize("kind", ["HalfMade", "Finalized"])
+def test_signals_while_something_is_made_or_finalized(number, status, says, kind):
+    """As llvmlite's strings and callbacks are, where a kernel is compiled as the signal comes."""
+    code = WHILE_THE_COMMAND_LOADS.format(kind=kind)
+    with child(code, int(getattr(signal, number))) as process:
+        assert process.communicate() == ("", says)
+    assert process.returncode == status
+
+
 def test_interrupted_while_the_command_loads(capsys, monkeypatch):
     def interrupted(name):
         raise KeyboardInterrupt

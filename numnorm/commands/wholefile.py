@@ -6,15 +6,13 @@ import errno
 import os
 import secrets
 import shutil
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
 
 from numnorm.commands.errors import CommandError, one_line
+from numnorm.commands.signals import signals_raise
 
 
 @contextmanager
@@ -38,7 +36,7 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
     check_writable(path)
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".numnorm-{secrets.token_hex(6)}.tmp")
-    with _signals_raise():
+    with signals_raise():
         try:
             with open(temporary, "x+b") as file:
                 yield file
@@ -125,25 +123,3 @@ def _fill(file: BinaryIO, size: int) -> None:
     for start in range(file.tell(), size, len(zeros)):
         file.write(zeros[: size - start])
     file.flush()
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block as SIGINT does: by an exception, so with cleaning up."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    # Only the main thread may set handlers; SIGHUP ignored by nohup stays ignored.
-    main = threading.current_thread() is threading.main_thread()
-    numbers = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")] if main else []
-    before = {
-        number: signal.signal(number, leave)
-        for number in numbers
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
