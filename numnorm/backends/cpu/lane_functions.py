@@ -136,39 +136,33 @@ def has_zero(typing_context, lanes):
     return types.boolean(lanes), generate
 
 
-@functools.cache
-def make_at_least(limit: float) -> Callable[[Any], Any]:
-    """Return a compiled ``at_least(lanes)``: the limit where they are below it; NaN stays."""
-
+def _make_limited(limit: float, beyond: str) -> Callable[[Any], Any]:
     def plain(lanes):
-        return np.where(lanes < limit, lanes.dtype.type(limit), lanes)
+        outside = lanes < limit if beyond == "<" else lanes > limit
+        return np.where(outside, lanes.dtype.type(limit), lanes)
 
     @compiled_as(plain)
     def operation(typing_context, lanes):
         def generate(context, builder, signature, arguments):
             (value,) = arguments
-            least = constant(value.type, limit)
-            return builder.select(builder.fcmp_ordered("<", value, least), least, value)
+            bound = constant(value.type, limit)
+            return builder.select(builder.fcmp_ordered(beyond, value, bound), bound, value)
 
         return lanes(lanes), generate
 
     return operation
 
 
-def _plain_one_or(lanes: Any, signs: Any) -> Any:
-    return np.where(signs >= 0, lanes.dtype.type(1), lanes)
+@functools.cache
+def make_at_least(limit: float) -> Callable[[Any], Any]:
+    """Return a compiled ``at_least(lanes)``: the limit where they are below it; NaN stays."""
+    return _make_limited(limit, "<")
 
 
-@compiled_as(_plain_one_or)
-def one_or(typing_context, lanes, signs):
-    """Return 1 where another number is not negative, else the lane itself."""
-
-    def generate(context, builder, signature, arguments):
-        value, number = arguments
-        positive = builder.fcmp_ordered(">=", number, constant(number.type, 0.0))
-        return builder.select(positive, constant(value.type, 1.0), value)
-
-    return lanes(lanes, signs), generate
+@functools.cache
+def make_at_most(limit: float) -> Callable[[Any], Any]:
+    """Return a compiled ``at_most(lanes)``: the limit where they are above it; NaN stays."""
+    return _make_limited(limit, ">")
 
 
 def _plain_unless_zero(lanes: Any, others: Any) -> Any:
