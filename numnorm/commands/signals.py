@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-_ENDING = {
-    "SIGINT": signal.default_int_handler,
-    "SIGTERM": signal.SIG_DFL,
-    "SIGHUP": signal.SIG_DFL,
-}
+_ENDING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """The signals, and what Python does at each of them unless told otherwise."""
+if hasattr(signal, "SIGHUP"):
+    _ENDING[signal.SIGHUP] = signal.SIG_DFL
 
 _SOON = 0.01
 """In seconds."""
@@ -33,12 +31,11 @@ def signals_raise() -> Iterator[None]:
     """
     # Only the main thread may set handlers; a signal that is ignored (nohup) stays ignored.
     main = threading.current_thread() is threading.main_thread()
-    numbers = [
-        getattr(signal, name)
-        for name, default in _ENDING.items()
-        if main and hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == default
-    ]
-    before = {number: signal.signal(number, _leave) for number in numbers}
+    before = {
+        number: signal.signal(number, _leave)
+        for number, usual in _ENDING.items()
+        if main and signal.getsignal(number) == usual
+    }
     try:
         yield
     finally:

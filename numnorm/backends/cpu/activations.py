@@ -81,7 +81,7 @@ _RANGES = {
 
 @functools.cache
 def _make_exponential(working: Any) -> Callable[..., Any]:
-    """Return a compiled ``exponential(x) -> (scale, rest)`` within the limit: scale + rest."""
+    """Return a compiled ``exponential(x) -> (scale, rest)``, whose sum it is, within the limit."""
     range_, rounding, log2e = _RANGES[working], ROUNDING[working], math.log2(math.e)
     ln2_high, ln2_low, series = range_.ln2_high, range_.ln2_low, make_polynomial(range_.series)
 
