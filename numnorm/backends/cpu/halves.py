@@ -10,13 +10,25 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
-from numnorm.backends.cpu.lanes import Lanes, constant
+from numnorm.backends.cpu.lanes import Lanes, constant, numbered
 
 _HALF, _FLOAT, _WORD = ir.HalfType(), ir.FloatType(), ir.IntType(16)
 _LONG = ir.IntType(32)
+# As many float32 are classified by one instruction of AVX-512, and of these kinds.
+_CLASSIFIED, _NAN_OR_SUBNORMAL = 16, 0x01 | 0x20 | 0x80
+
+
+class _BfloatType(ir.Type):
+    """LLVM's type, which its Python classes do not have."""
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+_BFLOAT = _BfloatType()
 
 
 def float16_to_float32(word: Any) -> Any:
@@ -54,7 +66,7 @@ def _compiled_as(function: Callable[..., Any], result: types.Type, generate: Any
             source = arguments[0]
             if not in_lanes:
                 source = context.cast(builder, source, value, argument)
-            return generate(_Bits(builder, source.type), source, _has_half_instructions(context))
+            return generate(_Bits(context, builder, source.type), source)
 
         return converted(value), code
 
@@ -66,9 +78,15 @@ def _compiled_as(function: Callable[..., Any], result: types.Type, generate: Any
 class _Bits:
     """LLVM's instructions on one value or in every lane, with constants of the same shape."""
 
-    def __init__(self, builder: Any, shape: Any) -> None:
+    def __init__(self, context: Any, builder: Any, shape: Any) -> None:
         self.builder = builder
         self.count = shape.count if isinstance(shape, ir.VectorType) else None
+        self.triple, _, features = context.codegen().magic_tuple()
+        self._features = features.split(",")
+
+    def can(self, *features: str) -> bool:
+        """Return whether the processor that is compiled for has these features."""
+        return all(f"+{feature}" in self._features for feature in features)
 
     def of(self, kind: Any) -> Any:
         """Return the type of such values of a kind."""
@@ -83,15 +101,14 @@ class _Bits:
         return constant(self.of(_FLOAT), value)
 
 
-def _has_half_instructions(context: Any) -> bool:
+def _has_half_instructions(bits: _Bits) -> bool:
     """Return whether LLVM has instructions for float16, and not calls that nothing resolves."""
-    triple, _, features = context.codegen().magic_tuple()
-    return "aarch64" in triple or "arm64" in triple or "+f16c" in features
+    return "aarch64" in bits.triple or "arm64" in bits.triple or bits.can("f16c")
 
 
-def _extend_half(bits: _Bits, word: Any, instructions: bool) -> Any:
+def _extend_half(bits: _Bits, word: Any) -> Any:
     builder, long, of = bits.builder, bits.long, bits.of
-    if instructions:
+    if _has_half_instructions(bits):
         return builder.fpext(builder.bitcast(word, of(_HALF)), of(_FLOAT))
     word = builder.zext(word, of(_LONG))
     sign = builder.shl(builder.and_(word, long(0x8000)), long(16))
@@ -105,9 +122,9 @@ def _extend_half(bits: _Bits, word: Any, instructions: bool) -> Any:
     return builder.bitcast(widened, of(_FLOAT))
 
 
-def _truncate_to_half(bits: _Bits, value: Any, instructions: bool) -> Any:
+def _truncate_to_half(bits: _Bits, value: Any) -> Any:
     builder, long, of = bits.builder, bits.long, bits.of
-    if instructions:
+    if _has_half_instructions(bits):
         return builder.bitcast(builder.fptrunc(value, of(_HALF)), of(_WORD))
     source = builder.bitcast(value, of(_LONG))
     sign = builder.and_(builder.lshr(source, long(16)), long(0x8000))
@@ -128,12 +145,39 @@ def _truncate_to_half(bits: _Bits, value: Any, instructions: bool) -> Any:
     return builder.trunc(word, of(_WORD))
 
 
-def _extend_bfloat(bits: _Bits, word: Any, _: bool) -> Any:
+def _extend_bfloat(bits: _Bits, word: Any) -> Any:
     builder, of = bits.builder, bits.of
     return builder.bitcast(builder.shl(builder.zext(word, of(_LONG)), bits.long(16)), of(_FLOAT))
 
 
-def _truncate_to_bfloat(bits: _Bits, value: Any, _: bool) -> Any:
+def _truncate_to_bfloat(bits: _Bits, value: Any) -> Any:
+    count = bits.count or 1
+    if count % _CLASSIFIED or not bits.can("avx512bf16", "avx512dq"):
+        return _round_to_bfloat(bits, value)
+    # The instruction takes subnormal numbers for 0, and keeps what a NaN carries.
+    builder, before = bits.builder, bits.builder.block
+    word = builder.bitcast(builder.fptrunc(value, bits.of(_BFLOAT)), bits.of(_WORD))
+    with builder.if_then(_some_are_nan_or_subnormal(builder, value, count), likely=False):
+        otherwise, beside = _round_to_bfloat(bits, value), builder.block
+    result = builder.phi(word.type)
+    result.add_incoming(word, before)
+    result.add_incoming(otherwise, beside)
+    return result
+
+
+def _some_are_nan_or_subnormal(builder: Any, lanes: Any, count: int) -> Any:
+    kinds = [ir.VectorType(_FLOAT, _CLASSIFIED), _LONG]
+    answer = ir.FunctionType(ir.VectorType(ir.IntType(1), _CLASSIFIED), kinds)
+    name = "llvm.x86.avx512.fpclass.ps.512"
+    classify, found = cgutils.get_or_insert_function(builder.module, answer, name), _LONG(0)
+    for start in range(0, count, _CLASSIFIED):
+        piece = builder.shuffle_vector(lanes, lanes, numbered(range(start, start + _CLASSIFIED)))
+        mask = builder.call(classify, [piece, _LONG(_NAN_OR_SUBNORMAL)])
+        found = builder.or_(found, builder.zext(builder.bitcast(mask, _WORD), _LONG))
+    return builder.icmp_unsigned("!=", found, _LONG(0))
+
+
+def _round_to_bfloat(bits: _Bits, value: Any) -> Any:
     builder, long, of = bits.builder, bits.long, bits.of
     source = builder.bitcast(value, of(_LONG))
     lowest_kept = builder.and_(builder.lshr(source, long(16)), long(1))
