@@ -8,7 +8,7 @@ import numpy as np
 
 from numnorm.backends.contract import Formula, Norm
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.optional import location, make_centre
+from numnorm.backends.cpu.optional import location, make_normalized
 from numnorm.backends.cpu.row_forward_kernel import make_near, make_spread, make_spread_around
 from numnorm.backends.cpu.runs import make_gradient_sums, make_input_gradients
 from numnorm.backends.cpu.saved_statistics import make_means, make_saved_statistics
@@ -107,7 +107,7 @@ def _places(formula: Formula, storage: Storage) -> _Places:
 
 def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     real, spread, places = storage.working, make_spread(formula, storage), _places(formula, storage)
-    forward, centred = inlined(formula.forward), make_centre(formula.centred)
+    forward, normalized = inlined(formula.forward), make_normalized(formula.centred)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
     gradient_sums = make_gradient_sums(formula, storage)
     input_gradients = make_input_gradients(formula, storage)
@@ -126,7 +126,7 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     @inlined
     def apply(x, found, gamma, beta):
         scale, high, low, rstd = found
-        return forward(centred(x * scale, high, low) * real(rstd), gamma, beta)
+        return forward(normalized(x * scale, high, low, real(rstd)), gamma, beta)
 
     def centred_mean(mean, i):
         return mean[i]

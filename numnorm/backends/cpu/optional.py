@@ -15,7 +15,7 @@ from numba.extending import overload
 
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import compiled_as
-from numnorm.backends.scalars import centre
+from numnorm.backends.scalars import normalized
 
 
 def _is_missing(kind):
@@ -93,13 +93,13 @@ def _scaled(value, scale):
     return lambda value, scale: value * scale
 
 
-def _as_it_is(value, high, low):
-    return value
+def _scaled_alone(value, high, low, rstd):
+    return value * rstd
 
 
-def make_centre(centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``centre(value, high, low)``: the value itself where there is no mean."""
-    return inlined(centre if centred else _as_it_is)
+def make_normalized(centred: bool) -> Callable[..., Any]:
+    """Return a compiled ``normalized(value, high, low, rstd)``, which centres a value or not."""
+    return inlined(normalized if centred else _scaled_alone)
 
 
 def joined(high, low):

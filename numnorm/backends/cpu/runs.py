@@ -28,7 +28,7 @@ from numnorm.backends.cpu.lanes import (
 )
 from numnorm.backends.cpu.line_heads import each_begins_at_lines, make_head
 from numnorm.backends.cpu.memory import LINE
-from numnorm.backends.cpu.optional import make_centre, scaled
+from numnorm.backends.cpu.optional import make_normalized, scaled
 from numnorm.backends.cpu.optional_lanes import (
     add,
     add_product,
@@ -64,13 +64,13 @@ def next_channel(channel: int, cut: tuple[int, int, int]) -> int:
 
 def make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function of elements: normalized, mapped and as they are stored."""
-    forward, centred = inlined(formula.forward), make_centre(formula.centred)
+    forward, normalized = inlined(formula.forward), make_normalized(formula.centred)
     widen, narrow = storage.widen, storage.narrow
 
     @inlined
     def mapped(x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        return narrow(forward(centred(widen(x) * scale, high, low) * rstd, gamma, beta))
+        return narrow(forward(normalized(widen(x) * scale, high, low, rstd), gamma, beta))
 
     return mapped
 
@@ -162,13 +162,13 @@ def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[
 
 def _make_entering(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function of elements: what enters the gradients of their row, and xhat."""
-    backward, centred = inlined(formula.backward), make_centre(formula.centred)
+    backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
     widen = storage.widen
 
     @inlined
     def entering(slope, x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        xhat = centred(scaled(widen(x), scale), high, low) * rstd
+        xhat = normalized(scaled(widen(x), scale), high, low, rstd)
         return backward(slope, xhat, gamma, beta), xhat
 
     return entering
@@ -181,7 +181,7 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
     element, to the accumulators of this run where there are any.
     """
     entering, backward = _make_entering(formula, storage), inlined(formula.backward)
-    real, widen, centred = storage.working, storage.widen, make_centre(formula.centred)
+    real, widen, normalized = storage.working, storage.widen, make_normalized(formula.centred)
     count = storage.lanes
     load, load_some = make_load(count), make_load_some(count)
     elements, some_elements = make_elements(count), make_some_elements(count)
@@ -207,7 +207,7 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
         bias = some_elements(weights[1], j, low, high, real(0))
         slope = widen(load_some(dy, j, low, high))
         value = scaled(widen(load_some(x, j, low, high)), scale)
-        xhat = some_of(centred(value, mean_high, mean_low) * rstd, low, high)
+        xhat = some_of(normalized(value, mean_high, mean_low, rstd), low, high)
         add_some_product(targets[0], j, slope, xhat, low, high)
         add_some(targets[1], j, slope, low, high)
         return added(sums, backward(slope, xhat, weight, bias), slope, xhat)

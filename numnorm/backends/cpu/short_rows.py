@@ -14,7 +14,7 @@ from numnorm.backends.contract import Formula
 from numnorm.backends.cpu.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.jit import inlined
 from numnorm.backends.cpu.lanes import make_load, make_zeros, store, stream, total
-from numnorm.backends.cpu.optional import make_centre, part
+from numnorm.backends.cpu.optional import make_normalized, part
 from numnorm.backends.cpu.optional_lanes import add, make_elements
 from numnorm.backends.cpu.saved_statistics import make_means, make_saved_statistics
 from numnorm.backends.cpu.storage import Storage
@@ -40,7 +40,7 @@ def _has_short_rows(storage: Storage) -> bool:
 def _make_backward_row(
     formula: Formula, storage: Storage, count: int, put: Callable[..., Any]
 ) -> Callable[..., Any]:
-    backward, centred = inlined(formula.backward), make_centre(formula.centred)
+    backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
     widen, narrow = storage.widen, storage.narrow
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
     load = make_load(count)
@@ -51,7 +51,7 @@ def _make_backward_row(
         mean, rstd = saved
         scale, high, low, factor = statistics_of(mean, rstd)
         slope = widen(load(dy, 0))
-        xhat = centred(widen(load(x, 0)) * scale, high, low) * factor
+        xhat = normalized(widen(load(x, 0)) * scale, high, low, factor)
         g = backward(slope, xhat, weights[0], weights[1])
         sums = np.float64(total(g)), np.float64(total(g * xhat))
         mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, flows)
