@@ -142,17 +142,18 @@ def begin_return_with(beginning, function, path):
 
 
 @pytest.mark.parametrize(
-    "function, source", [("affine", "norms/affine.py"), ("normalized", "backends/scalars.py")]
+    "function, source",
+    [("affine", "norms/affine.py"), ("_centred_and_divided", "backends/cpu/optional.py")],
 )
 def test_edited_sources_give_the_new_result(copy, function, source):
     (before,), _ = copy.call("layer_norm")
     (file,) = copy.kernels.glob("row_forward.*")  # beside that of its direct call
-    begins = "x + " if function == "normalized" else "1 + "
+    begins = "1 + " if function == "affine" else "value + "
     begin_return_with(begins, function, copy.package / source)
     (after,), compiled = copy.call("layer_norm")
     assert compiled
     x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]])
-    change = x if function == "normalized" else 1
+    change = 1 if function == "affine" else x
     expected = np.reshape(before, x.shape) + change
     np.testing.assert_allclose(np.reshape(after, x.shape), expected, rtol=1e-5)
     assert copy.call("layer_norm") == ([after], False)

@@ -19,15 +19,6 @@ def centre(x: Any, high: Any, low: Any) -> Any:
     return (x - high) - low
 
 
-def normalized(x: Any, high: Any, low: Any, rstd: Any) -> Any:
-    """Return ``(x - mean) * rstd`` for a mean that is split into ``high + low``.
-
-    ``low * rstd`` is one number for all that share the mean. Where a product and a sum are one
-    instruction, this takes one less than `centre` and a product, and rounds once less.
-    """
-    return (x - high) * rstd - low * rstd
-
-
 def inverse_deviation(variance: Any, eps: Any, eps_on_deviation: Any) -> Any:
     """Return ``1 / (sqrt(variance + eps) + eps_on_deviation)``, and 0 where that divides by 0.
 

@@ -126,7 +126,7 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
     @inlined
     def apply(x, found, gamma, beta):
         scale, high, low, rstd = found
-        return forward(normalized(x * scale, high, low, real(rstd)), gamma, beta)
+        return forward(normalized(x, scale, high, low, real(rstd)), gamma, beta)
 
     def centred_mean(mean, i):
         return mean[i]

@@ -14,7 +14,7 @@ from numnorm.backends.cpu.cache import KernelCache
 from numnorm.backends.cpu.helper_compiler import HelperCompiler
 
 # NaN and infinity still propagate: `nnan` and `ninf` are not among them. Nor is `reassoc`, which
-# would undo `normalized`: what is summed in which order is told with lanes.
+# would undo what keeps deviations exact: what is summed in which order is told with lanes.
 _FASTMATH = {"contract", "nsz"}
 # Python's error model puts a branch into every division, which keeps a loop from vectorizing.
 _COMMON = {"error_model": "numpy", "nogil": True}

@@ -76,15 +76,20 @@ def compiled_as(plain: Callable[..., Any]) -> Callable[[Any], Any]:
 # Arithmetic
 
 
+def _in_lanes(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
+    """Return arguments in lanes like those that are returned, numbers the same in each."""
+    lanes, values = signature.return_type, []
+    for kind, value in zip(signature.args, arguments, strict=True):
+        if not isinstance(kind, Lanes):
+            number = context.cast(builder, value, kind, lanes.element)
+            value = spread(builder, number, lanes.count)
+        values.append(value)
+    return values
+
+
 def _arithmetic(function: Callable[..., Any], instruction: str) -> None:
     def generate(context, builder, signature, arguments):
-        lanes = signature.return_type
-        values = []
-        for kind, value in zip(signature.args, arguments, strict=True):
-            if not isinstance(kind, Lanes):
-                number = context.cast(builder, value, kind, lanes.element)
-                value = spread(builder, number, lanes.count)
-            values.append(value)
+        values = _in_lanes(context, builder, signature, arguments)
         return getattr(builder, instruction)(*values, flags=FLAGS)
 
     @infer_global(function)
@@ -110,14 +115,14 @@ def _plain_multiply_add(a: Any, b: Any, c: Any) -> Any:
 
 @compiled_as(_plain_multiply_add)
 def multiply_add(typing_context, a, b, c):
-    """Return ``a * b + c`` of lanes, rounded once wherever the processor can.
+    """Return ``a * b + c`` of lanes, rounded once wherever the processor can; b, c may be numbers.
 
     Of a product and a sum that are written as such the compiler makes one instruction or two as it
-    likes: two where the product is used once more.
+    likes: two where the product is used once more. It also chooses the sign of a 0.
     """
 
     def generate(context, builder, signature, arguments):
-        return fused(builder, *arguments)
+        return fused(builder, *_in_lanes(context, builder, signature, arguments))
 
     return a(a, b, c), generate
 

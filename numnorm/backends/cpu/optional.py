@@ -14,8 +14,7 @@ from numba.core import types
 from numba.extending import overload
 
 from numnorm.backends.cpu.jit import inlined
-from numnorm.backends.cpu.lanes import compiled_as
-from numnorm.backends.scalars import normalized
+from numnorm.backends.cpu.lanes import compiled_as, multiply_add
 
 
 def _is_missing(kind):
@@ -93,13 +92,35 @@ def _scaled(value, scale):
     return lambda value, scale: value * scale
 
 
-def _scaled_alone(value, high, low, rstd):
-    return value * rstd
+def deviation(value, scale, high):
+    """Return ``value * scale - high`` of lanes, with one sign of 0 wherever it is compiled."""
+    return scaled(value, scale) - high
+
+
+@overload(deviation, inline="always")
+def _deviation(value, scale, high):
+    if _is_missing(scale):
+        return lambda value, scale, high: multiply_add(value, 1, -high)
+    return lambda value, scale, high: multiply_add(value, scale, -high)
+
+
+def _centred_and_divided(value, scale, high, low, rstd):
+    # `low * rstd` is one number of all lanes: this takes an instruction less than to subtract
+    # `low` from what is left of them, and rounds once less.
+    return multiply_add(deviation(value, scale, high), rstd, -(low * rstd))
+
+
+def _divided_alone(value, scale, high, low, rstd):
+    return scaled(value, scale) * rstd
 
 
 def make_normalized(centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``normalized(value, high, low, rstd)``, which centres a value or not."""
-    return inlined(normalized if centred else _scaled_alone)
+    """Return a compiled ``normalized(value, scale, high, low, rstd)`` of lanes.
+
+    It is ``(value * scale - mean) * rstd`` of a mean that is ``high + low``, or of none. `low` is
+    what rounding the mean to `high` lost.
+    """
+    return inlined(_centred_and_divided if centred else _divided_alone)
 
 
 def joined(high, low):

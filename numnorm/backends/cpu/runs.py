@@ -70,7 +70,7 @@ def make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
     @inlined
     def mapped(x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        return narrow(forward(normalized(widen(x) * scale, high, low, rstd), gamma, beta))
+        return narrow(forward(normalized(widen(x), scale, high, low, rstd), gamma, beta))
 
     return mapped
 
@@ -168,7 +168,7 @@ def _make_entering(formula: Formula, storage: Storage) -> Callable[..., Any]:
     @inlined
     def entering(slope, x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        xhat = normalized(scaled(widen(x), scale), high, low, rstd)
+        xhat = normalized(widen(x), scale, high, low, rstd)
         return backward(slope, xhat, gamma, beta), xhat
 
     return entering
@@ -206,8 +206,8 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
         weight = some_elements(weights[0], j, low, high, real(1))
         bias = some_elements(weights[1], j, low, high, real(0))
         slope = widen(load_some(dy, j, low, high))
-        value = scaled(widen(load_some(x, j, low, high)), scale)
-        xhat = some_of(normalized(value, mean_high, mean_low, rstd), low, high)
+        value = normalized(widen(load_some(x, j, low, high)), scale, mean_high, mean_low, rstd)
+        xhat = some_of(value, low, high)
         add_some_product(targets[0], j, slope, xhat, low, high)
         add_some(targets[1], j, slope, low, high)
         return added(sums, backward(slope, xhat, weight, bias), slope, xhat)

@@ -51,7 +51,7 @@ def _make_backward_row(
         mean, rstd = saved
         scale, high, low, factor = statistics_of(mean, rstd)
         slope = widen(load(dy, 0))
-        xhat = normalized(widen(load(x, 0)) * scale, high, low, factor)
+        xhat = normalized(widen(load(x, 0)), scale, high, low, factor)
         g = backward(slope, xhat, weights[0], weights[1])
         sums = np.float64(total(g)), np.float64(total(g * xhat))
         mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, flows)
