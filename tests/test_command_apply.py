@@ -500,7 +500,7 @@ def test_signals_while_something_is_made_or_finalized(number, status, says, kind
     """As llvmlite's strings and callbacks are, where a kernel is compiled as the signal comes."""
     code = WHILE_THE_COMMAND_LOADS.format(kind=kind)
     with child(code, int(getattr(signal, number))) as process:
-        assert process.communicate() == ("", says)
+        assert process.communicate(timeout=30) == ("", says)  # and sleeps no longer
     assert process.returncode == status
 
 

@@ -52,6 +52,14 @@ def _keep_quiet(number: int, unraisable: sys.UnraisableHookArgs) -> None:
     # Python drops an exception that comes in a finalizer or in a callback from C, where a signal
     # often does: LLVM calls one when it is done. So the signal comes again, once that is left.
     if issubclass(unraisable.exc_type, (KeyboardInterrupt, SystemExit)):
-        again = threading.Timer(_SOON, _thread.interrupt_main, (number,))
+        again = threading.Timer(_SOON, _signal_main_thread, (number,))
         again.daemon = True
         again.start()
+
+
+def _signal_main_thread(number: int) -> None:
+    main = threading.main_thread().ident
+    if main is None or not hasattr(signal, "pthread_kill"):
+        _thread.interrupt_main(signal.Signals(number))  # which wakes no thread that waits
+    else:
+        signal.pthread_kill(main, number)
