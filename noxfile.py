@@ -94,7 +94,8 @@ def narrower(session: nox.Session) -> None:
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         session.skip("of x86 processors")
-    chosen = [f"tests/test_{what}.py" for what in ("placement", "streaming", "short_rows")]
+    chosen = ["tests/cpu/memory/test_alignment.py", "tests/cpu/memory/test_nontemporal.py"]
+    chosen += ["tests/cpu/rows/test_register_rows.py"]
     run_in_environment(session, "pytest", *WORKERS, *chosen, *session.posargs, **AVX2)
 
 
@@ -110,7 +111,12 @@ def layers(session: nox.Session) -> None:
     """The tests of threads under each of Numba's threading layers, with one thread and with two."""
     # Where pip puts the library of its package tbb, the dynamic loader does not look.
     library = str(environment_prefix(session) / "lib")
-    chosen = ["tests/test_threads.py", "tests/test_agreement.py", "-k", "threads"]
+    chosen = [
+        "tests/cpu/compiler/test_threads.py",
+        "tests/norms/test_definitions.py",
+        "-k",
+        "threads",
+    ]
     for layer in ("workqueue", "omp", "tbb") if sys.platform == "linux" else ("workqueue",):
         for threads in ("1", "2"):
             env = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": threads}

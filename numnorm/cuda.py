@@ -53,7 +53,7 @@ cost digits. A kernel that does not use them has no float64 operation.
 from typing import Any, NamedTuple
 
 from numnorm.arguments import check_choice, check_dtype, check_flag, check_integer
-from numnorm.backends.contract import Detached, Norm
+from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.backends.cuda import part
 from numnorm.norms.ada import ADA
 from numnorm.norms.layer import DETACHABLE, DETACHED, LAYER
@@ -259,6 +259,6 @@ def _row_functions(
     if team > _MOST_THREADS or team & (team - 1):
         raise ValueError(f"threads must be a power of two up to {_MOST_THREADS}, got {team}")
     name = check_dtype(dtype, ("float32", "float64")).name
-    functions = part("row_functions", "device functions")
+    functions = part("device_functions.row_functions", "device functions")
     row = functions.team_row(norm, name, team, slots, ddof)
     return RowFunctions(*functions.make_row_functions(row, detached, *choices))

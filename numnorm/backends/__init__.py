@@ -16,7 +16,7 @@ import numpy as np
 import numnorm.backends.forking  # notices a fork from now on
 import numnorm.backends.sources  # noqa: F401  # and a change of the sources
 from numnorm.arguments import is_masked, is_on_device, is_surprising
-from numnorm.backends.contract import Backend
+from numnorm.backends.contract.backend import Backend
 
 
 class _Entry(NamedTuple):

@@ -3,17 +3,18 @@
 import functools
 import os
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_COMPILED_ROOMS = ("backends", "norms")
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Where the source of CPU kernels stands. A CUDA file is in none of them.
+_COMPILED_FOLDERS = ("backends/contract", "backends/cpu", "backends/formulas", "norms")
 
 
 def _files() -> list[str]:
     """Return every source file whose code may end in a kernel."""
-    rooms = (os.path.join(_PACKAGE, room) for room in _COMPILED_ROOMS)
-    places = (place for room in rooms for place in os.walk(room))
+    folders = (os.path.join(PACKAGE, *folder.split("/")) for folder in _COMPILED_FOLDERS)
+    walks = (entry for folder in folders for entry in os.walk(folder))
     return sorted(
         os.path.join(folder, name)
-        for folder, _, names in places
+        for folder, _, names in walks
         for name in names
         if name.endswith(".py")
     )
@@ -40,7 +41,7 @@ def source_token() -> str | None:
 
     digest = hashlib.blake2b(digest_size=16)
     for path in _files():
-        digest.update(os.path.relpath(path, _PACKAGE).replace(os.sep, "/").encode() + b"\0")
+        digest.update(os.path.relpath(path, PACKAGE).replace(os.sep, "/").encode() + b"\0")
         with open(path, "rb") as file:
             digest.update(file.read() + b"\0")
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from numnorm.arguments import (
     row_layout,
 )
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Formula, Norm, Scaling, scaling_by
+from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
 from numnorm.norms.results import Normalized
 
 

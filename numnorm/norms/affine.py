@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.contract import Formula
+from numnorm.backends.contract.norms import Formula
 
 
 def affine(xhat: Any, gamma: Any, beta: Any) -> Any:

@@ -17,7 +17,8 @@ from numnorm.arguments import (
     result_dtype,
 )
 from numnorm.backends import backend_for, backend_of
-from numnorm.backends.contract import Backend, Detached
+from numnorm.backends.contract.backend import ColumnBackend
+from numnorm.backends.contract.norms import Detached
 from numnorm.norms.results import Gradients, Normalized
 
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
@@ -175,7 +176,7 @@ def _normalized(
     unbiased: Any,
     eps: Any,
     out: Any,
-) -> tuple[Any, Any, Any, Backend, Any]:
+) -> tuple[Any, Any, Any, ColumnBackend, Any]:
     """Return y, the backend's mean and rstd, the backend, and x as its array."""
     backend, x, layout = _over_channels(x, channel_axis)
     eps = check_eps(eps)
@@ -259,7 +260,7 @@ def batch_norm_backward(
     return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, out))
 
 
-def _over_channels(x: Any, channel_axis: Any) -> tuple[Backend, Any, ColumnLayout]:
+def _over_channels(x: Any, channel_axis: Any) -> tuple[ColumnBackend, Any, ColumnLayout]:
     """Return the backend of x, x in a float dtype, and its channels."""
     # One question where a small call would spend a tenth of its time on several.
     if type(x) is np.ndarray and type(channel_axis) is int:

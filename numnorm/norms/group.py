@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.arguments import check_eps, group_layout
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Norm, scaling_by
+from numnorm.backends.contract.norms import Detached, Norm, scaling_by
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.arguments import check_eps, instance_layout
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, scaling_by
+from numnorm.backends.contract.norms import Detached, scaling_by
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
 

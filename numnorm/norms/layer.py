@@ -3,7 +3,7 @@
 from typing import Any
 
 from numnorm.arguments import Axis, check_choice
-from numnorm.backends.contract import Detached, Norm
+from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.over_axis import over_axis
 from numnorm.norms.results import Gradients, Normalized

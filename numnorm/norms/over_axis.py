@@ -7,10 +7,11 @@ import numpy as np
 
 from numnorm.arguments import RowLayout, check_eps, result_dtype, row_layout
 from numnorm.backends import backend_for, backend_of
-from numnorm.backends.contract import Backend, Scaling, scaling_by
+from numnorm.backends.contract.backend import RowBackend
+from numnorm.backends.contract.norms import Scaling, scaling_by
 
 
-def over_axis(x: Any, axis: Any, eps: Any) -> tuple[Backend, Any, RowLayout, Scaling]:
+def over_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayout, Scaling]:
     """Return the backend of x, x in a float dtype, its rows over `axis`, and their scaling."""
     # One question where a small call would spend a fifth of its time on four.
     if type(x) is np.ndarray and type(axis) is int and type(eps) is float:

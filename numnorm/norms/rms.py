@@ -3,7 +3,7 @@
 from typing import Any
 
 from numnorm.arguments import Axis
-from numnorm.backends.contract import Detached, Norm
+from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.norms.affine import GAIN
 from numnorm.norms.over_axis import over_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized

@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.arguments import Axis, RowLayout, vector_layout
 from numnorm.backends import backend_for
-from numnorm.backends.contract import Detached, Names, Norm, Scaling, scaling_by
+from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
 

@@ -15,7 +15,8 @@ from numnorm.arguments import (
     check_number,
     check_shape,
 )
-from numnorm.backends.contract import Backend, LSTMForm, RunningSteps, Steps
+from numnorm.backends.contract.backend import RecurrentBackend
+from numnorm.backends.contract.recurrent import LSTMForm, RunningSteps, Steps
 from numnorm.norms.batch import new_share
 from numnorm.rnn.forms import lstm_form
 
@@ -152,7 +153,12 @@ def lstm_statistics_init(
 
 
 def running_statistics(
-    norm: RecurrentBatchNorm, form: LSTMForm, hidden: int, steps: Steps, x: Any, backend: Backend
+    norm: RecurrentBatchNorm,
+    form: LSTMForm,
+    hidden: int,
+    steps: Steps,
+    x: Any,
+    backend: RecurrentBackend,
 ) -> dict[str, RunningSteps]:
     """Return the running statistics of each place, checked, as the call will use them for x."""
     training = check_flag("norm.training", norm.training)
@@ -181,7 +187,7 @@ def running_statistics(
 
 
 def _checked(
-    statistics: Any, sizes: dict[str, int], update: bool, x: Any, backend: Backend
+    statistics: Any, sizes: dict[str, int], update: bool, x: Any, backend: RecurrentBackend
 ) -> dict[str, Any]:
     """Return the statistics as the backend's arrays: the caller's own if it will update them."""
     if not isinstance(statistics, LSTMStatistics):

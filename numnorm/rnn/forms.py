@@ -4,7 +4,8 @@ import functools
 from typing import Any, NamedTuple
 
 from numnorm.arguments import check_choice
-from numnorm.backends.contract import CellForm, GRUForm, LSTMForm, Norm, RNNForm
+from numnorm.backends.contract.norms import Norm
+from numnorm.backends.contract.recurrent import CellForm, GRUForm, LSTMForm, RNNForm
 from numnorm.norms.ada import ADA
 from numnorm.norms.affine import AFFINE, GAIN
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape, check_shape
-from numnorm.backends.contract import Backend
+from numnorm.backends.contract.backend import RecurrentBackend
 from numnorm.rnn.forms import Form
 
 
@@ -161,7 +161,12 @@ def named(kind: Kind, parameters: Any) -> Any:
 
 
 def checked(
-    kind: Kind, parameters: Any, form: Form, x: Any, backend: Backend, inputs: int | None = None
+    kind: Kind,
+    parameters: Any,
+    form: Form,
+    x: Any,
+    backend: RecurrentBackend,
+    inputs: int | None = None,
 ) -> Any:
     """Return the parameters of a kind as a backend takes them: C-contiguous, in the dtype of x.
 

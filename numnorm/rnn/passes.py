@@ -15,7 +15,8 @@ from numnorm.arguments import (
     is_on_device,
 )
 from numnorm.backends import backend_for
-from numnorm.backends.contract import LSTMForm, Scaling, SequenceLayout, scaling_by
+from numnorm.backends.contract.norms import Scaling, scaling_by
+from numnorm.backends.contract.recurrent import LSTMForm, SequenceLayout
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
 from numnorm.rnn.forms import Form, with_zoneout
 from numnorm.rnn.parameters import Kind, checked, named

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import as_plain_array, check_shape
-from numnorm.backends.contract import SequenceLayout, Steps
+from numnorm.backends.contract.recurrent import SequenceLayout, Steps
 
 Array = np.ndarray[Any, Any]
 

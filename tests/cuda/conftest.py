@@ -6,7 +6,7 @@ import pytest
 import simulated_target
 from fake_libraries import LIBRARIES, cupy
 
-sys.modules["numnorm.backends.cuda.target"] = simulated_target
+sys.modules["numnorm.backends.cuda.compiler.target"] = simulated_target
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,9 @@ TOLERANCE = 5e-5
 @pytest.fixture(params=[True, False], ids=["at once", "step by step"])
 def way(request, monkeypatch):
     """All steps in one kernel, or one by one."""
-    from numnorm.backends.cuda import gru_persistent, lstm_persistent, rnn_persistent
+    from numnorm.backends.cuda.recurrent.gru import persistent as gru_persistent
+    from numnorm.backends.cuda.recurrent.lstm import persistent as lstm_persistent
+    from numnorm.backends.cuda.recurrent.rnn import persistent as rnn_persistent
 
     for module in (lstm_persistent, gru_persistent, rnn_persistent):
         for name in ("plan_for", "plan_back_for"):

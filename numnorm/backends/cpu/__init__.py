@@ -5,12 +5,12 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "arrays": ("as_float_array",),
-    "batch_lstm_cells": ("batch_cell_backward", "batch_cell_forward"),
-    "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
-    "between_layers": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
-    "cell_packs": ("check_packed", "copied_parameter", "packed_like"),
-    "columns": (
+    "memory.host_arrays": ("as_float_array",),
+    "recurrent.lstm.batch_norm": ("batch_cell_backward", "batch_cell_forward"),
+    "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
+    "recurrent.stacking": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
+    "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
+    "columns.columns": (
         "column_backward",
         "column_forward",
         "column_moments",
@@ -18,8 +18,8 @@ _HOMES = {
         "streamed_moments",
         "variance",
     ),
-    "rows": ("row_backward", "row_forward"),
-    "sequences": (
+    "rows.rows": ("row_backward", "row_forward"),
+    "recurrent.sequences": (
         "cell_keep",
         "cell_parameter",
         "cell_state",
@@ -30,7 +30,7 @@ _HOMES = {
         "restored",
         "sequence_rows",
     ),
-    "statistics": (
+    "statistics.stored": (
         "check_updatable",
         "reciprocal",
         "running_statistics",

@@ -4,16 +4,16 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "arrays": ("as_float_array",),
-    "batch_lstm_cells": ("batch_cell_backward", "batch_cell_forward"),
-    "cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
-    "between_layers": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
-    "cell_packs": ("check_packed", "copied_parameter", "packed_like"),
-    "columns": ("column_backward", "column_forward"),
-    "moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
-    "row_gradients": ("row_backward",),
-    "rows": ("row_forward",),
-    "sequences": (
+    "arrays.device_array": ("as_float_array",),
+    "recurrent.batch_norm_lstm.passes": ("batch_cell_backward", "batch_cell_forward"),
+    "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
+    "recurrent.stacking": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
+    "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
+    "columns.columns": ("column_backward", "column_forward"),
+    "columns.moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
+    "rows.backward": ("row_backward",),
+    "rows.forward": ("row_forward",),
+    "recurrent.sequences": (
         "cell_keep",
         "cell_parameter",
         "cell_state",
@@ -24,7 +24,7 @@ _HOMES = {
         "restored",
         "sequence_rows",
     ),
-    "statistics": (
+    "statistics.stored": (
         "check_updatable",
         "reciprocal",
         "running_statistics",

@@ -104,7 +104,7 @@ def _without_avx512(library: dict[str, Any]) -> bool:
 
 def cache() -> Iterator[Fact]:
     """Yield where compiled kernels are kept."""
-    from numnorm.backends.cpu.cache import directory
+    from numnorm.backends.cpu.compiler.cache import directory
 
     place = directory()
     if place is None:

@@ -1,0 +1,297 @@
+"""The gradients of norms whose statistics belong to a channel: first sums, then dx.
+
+Where the statistics are constants, dx needs no sums, and both are taken in one pass.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.columns.groups import GROUP, make_is_wide
+from numnorm.backends.cpu.columns.loops import (
+    make_constant_gradient,
+    make_gradient_group,
+    make_gradient_row,
+    make_gradient_sums,
+)
+from numnorm.backends.cpu.columns.tile_sums import (
+    make_fill,
+    make_gradient_rows,
+    make_tiles,
+    tile_of_gradients,
+)
+from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.memory.alignment import make_head
+from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
+from numnorm.backends.cpu.memory.shifted_rows import turned_rows
+from numnorm.backends.cpu.simd.element_type import Storage, storage_of
+from numnorm.backends.cpu.simd.optional import part, present
+from numnorm.backends.cpu.simd.optional_vector import make_elements
+from numnorm.backends.cpu.simd.vector import make_load, multiply_add
+from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
+
+
+@inlined
+def _put_nothing(arrays: Any, i: int, j: int, rest: int, slope: Any, terms: Any, t: int) -> None:
+    pass
+
+
+def _make_block_sums(
+    storage: Storage,
+    copied: tuple[int, ...],
+    make_put: Callable[..., Any] = lambda access: _put_nothing,
+    *,
+    streamed: bool = False,
+) -> Callable[..., Any]:
+    """Return a compiled loop over the tiles of a block of ``x (outer, channels)``.
+
+    ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of
+    ``dy * (x * scale - high) * rstd`` and of dy over those rows. What ``make_put(access)``
+    returns, ``put(arrays, i, j, rest, slope, terms, t)``, may store something of lanes of dy on
+    the way. It gets the `copied` rows of the terms, a tile of each after the other, and once
+    more what is None if nothing is scaled.
+    """
+    real, widen, tile = storage.working, storage.widen, tile_of_gradients(storage)
+    fill, load = make_fill(storage_of(storage.working_dtype)), make_load(storage.lanes)
+
+    def make_add(access):
+        read, put = access.read, make_put(access)
+
+        @inlined
+        def add(arrays, i, j, rest, terms, t, sums):
+            here, _ = terms
+            slope = widen(read(arrays[0][i], j, rest))
+            x = widen(read(arrays[1][i], j, rest))
+            deviation = x * load(here, t) - load(here, tile + t)
+            xhat = deviation * load(here, 2 * tile + t)
+            added = multiply_add(slope, xhat, sums[0]), sums[1] + slope
+            put(arrays, i, j, rest, slope, terms, t)
+            return added
+
+        return add
+
+    cut, tile_of = make_tiles(storage, tile)
+    some_rows = make_gradient_rows(storage, make_add, streamed=streamed)
+    scratch, scratch_of_sums = make_scratch(real, len(copied) * tile), make_scratch(real, 2 * tile)
+
+    @inlined
+    def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
+        here, of_tile = scratch(), scratch_of_sums()
+        working = of_tile[:tile], of_tile[tile:]
+        of_tile[:] = 0
+        sums[:] = 0
+        sums_dy[:] = 0
+        # Of dx, if it is stored here: a store in two lines costs more than a load from two.
+        head, tiles = cut(arrays[-1])
+        # All of a few rows, not a few channels of all: their pages are then read from end to end.
+        for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
+            end = min(begin + ROWS_BETWEEN_FLUSHES, stop)
+            for number in range(tiles):
+                channel, width = tile_of(number, sums.size, head)
+                for k in range(len(copied)):
+                    fill(here[k * tile :], terms[copied[k]], channel, width)
+                given = here, present(scaled, here)
+                some_rows(arrays, begin, end, channel, width, given, working)
+                flush(working[0][:width], sums[channel : channel + width])
+                flush(working[1][:width], sums_dy[channel : channel + width])
+
+    return block_sums
+
+
+def make_sums_across(storage: Storage) -> Twins:
+    """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
+
+    It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block`` and ``sums``, of shape
+    ``(2, blocks, channels)``. The first sum is of ``dy * (x * scale - high) * rstd``.
+    """
+    block_sums = _make_block_sums(storage, (0, 1, 2))
+
+    def kernel(dy, x, terms, block, sums, first, last):
+        stand_alone()
+        arrays, terms = (borrowed(dy), borrowed(x)), borrowed(terms)
+        of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
+        for p in range(first, last):
+            start, stop = p * block, min((p + 1) * block, x.shape[0])
+            block_sums(arrays, start, stop, None, terms, of_products[p], of_dy[p])
+
+    return twins(f"column_sums.across.{storage.name}", kernel)
+
+
+def _make_put_constant(storage: Storage) -> Callable[..., Any]:
+    """Return the `make_put` of `_make_block_sums` that stores dx."""
+    narrow, one = storage.narrow, storage.working(1)
+    elements, tile = make_elements(storage.lanes), tile_of_gradients(storage)
+
+    def make_put(access):
+        write = access.write
+
+        @inlined
+        def put(arrays, i, j, rest, slope, terms, t):
+            here, scaled = terms
+            slope = slope * elements(scaled, 4 * tile + t, one)
+            write(arrays[2][i], j, narrow(slope * elements(here, 3 * tile + t, one)), rest)
+
+        return put
+
+    return make_put
+
+
+def make_constant_across(storage: Storage) -> Twins:
+    """Return a kernel for dx, where the statistics are constants, and those sums as well.
+
+    It takes ``dy, x``, the ``terms`` of `make_constant_terms`, ``scaled``, which is None if dx is
+    to be multiplied by 1, ``block, sums`` and ``dx``.
+    """
+    copied = 0, 1, 2, 4, 5
+    store_block, stream_block = (
+        _make_block_sums(storage, copied, _make_put_constant(storage), streamed=streamed)
+        for streamed in (False, True)
+    )
+    cut, _ = make_tiles(storage, tile_of_gradients(storage))
+
+    def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
+        stand_alone()
+        arrays, terms = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(terms)
+        of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
+        head, _ = cut(arrays[2])
+        streamed = is_gradient_streamed(arrays[2], dx.shape[1], head)
+        for p in range(first, last):
+            start, stop = p * block, min((p + 1) * block, x.shape[0])
+            if streamed:
+                stream_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
+            else:
+                store_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
+        after_stores(streamed)
+
+    return twins(f"column_constant.across.{storage.name}", kernel)
+
+
+def make_sums_along(storage: Storage) -> Twins:
+    """Return the same kernel as `make_sums_across` for ``x (outer, channels, inner)``."""
+    gradient_sums = make_gradient_sums(storage)
+
+    @inlined
+    def block_sums(dy, x, start, stop, c, of_x):
+        sum_of_products, sum_dy = np.float64(0), np.float64(0)
+        for i in range(start, stop):
+            one, two = gradient_sums(dy[i, c], x[i, c], of_x)
+            sum_of_products += one
+            sum_dy += two
+        return sum_of_products, sum_dy
+
+    def kernel(dy, x, terms, block, sums, first, last):
+        stand_alone()
+        dy, x, terms, sums = borrowed(dy), borrowed(x), borrowed(terms), borrowed(sums)
+        scale, high, rstd = terms[0], terms[1], terms[2]
+        channels = x.shape[1]
+        for t in range(first, last):
+            p, c = t // channels, t % channels
+            start, stop = p * block, min((p + 1) * block, x.shape[0])
+            one, two = block_sums(dy, x, start, stop, c, (scale[c], high[c], rstd[c]))
+            sums[0, p, c] = one
+            sums[1, p, c] = two
+
+    return twins(f"column_sums.along.{storage.name}", kernel)
+
+
+def make_constant_along(storage: Storage) -> Twins:
+    """Return the same kernel as `make_constant_across` for ``x (outer, channels, inner)``."""
+    store_run = make_constant_gradient(storage, streamed=False)
+    stream_run = make_constant_gradient(storage, streamed=True)
+    head_of = make_head(storage)
+
+    @inlined
+    def block_gradient(dy, x, start, stop, c, terms, dx, streamed):
+        of_x, of_dy = terms
+        sum_of_products, sum_dy = np.float64(0), np.float64(0)
+        for i in range(start, stop):
+            if streamed:
+                one, two = stream_run(dy[i, c], x[i, c], of_x, of_dy, dx[i, c])
+            else:
+                one, two = store_run(dy[i, c], x[i, c], of_x, of_dy, dx[i, c])
+            sum_of_products += one
+            sum_dy += two
+        return sum_of_products, sum_dy
+
+    def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
+        stand_alone()
+        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        terms, sums = borrowed(terms), borrowed(sums)
+        scale, high, rstd = terms[0], terms[1], terms[2]
+        factor, back = terms[4], present(scaled, terms[5])
+        channels, run = x.shape[1], x.shape[2]
+        streamed = is_gradient_streamed(dx, run, head_of(dx, run))
+        for t in range(first, last):
+            p, c = t // channels, t % channels
+            start, stop = p * block, min((p + 1) * block, x.shape[0])
+            here = (scale[c], high[c], rstd[c]), (factor[c], part(back, c))
+            one, two = block_gradient(dy, x, start, stop, c, here, dx, streamed)
+            sums[0, p, c] = one
+            sums[1, p, c] = two
+        after_stores(streamed)
+
+    return twins(f"column_constant.along.{storage.name}", kernel)
+
+
+@inlined
+def _unpacked(terms: Any, scaled: Any, start: int) -> Any:
+    scale, back = present(scaled, terms[0][start:]), present(scaled, terms[7][start:])
+    of_x = scale, terms[1][start:], terms[2][start:]
+    return (*of_x, terms[4][start:], terms[5][start:], terms[6][start:], back)
+
+
+def make_dx_across(storage: Storage) -> Twins:
+    """Return a kernel that stores dx for ``x (outer, channels)``.
+
+    It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
+    power of two there is 1, ``dx``, ``turn`` and ``parts``. Rows are taken from their turn-th
+    element on, by which the terms have so many more columns, like the first ones.
+    """
+    gradient_row, gradient_group = make_gradient_row(storage), make_gradient_group(storage)
+    is_wide, tile = make_is_wide(storage), tile_of_gradients(storage)
+
+    def kernel(dy, x, terms, scaled, dx, turn, parts, first, last):
+        stand_alone()
+        dy, x, dx, terms = borrowed(dy), borrowed(x), borrowed(dx), borrowed(terms)
+        start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
+        # The terms of a row that is a tile stay in the first-level cache from row to row.
+        of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x) and x.shape[1] > tile
+        streamed = is_gradient_streamed(dx, dx.shape[1], turn)
+        if turn > 0 and start < stop:
+            stop -= 1
+            of_head, head = (dy[start][:turn], x[start][:turn]), dx[start][:turn]
+            gradient_row(of_head, of_rows, head, False)
+            of_rows = _unpacked(terms, scaled, turn)
+            of_tail, tail = (dy[stop][turn:], x[stop][turn:]), dx[stop][turn:]
+            gradient_row(of_tail, of_rows, tail, False)
+            dy, x, dx = turned_rows(dy, turn), turned_rows(x, turn), turned_rows(dx, turn)
+        grouped = stop - (stop - start) % GROUP if in_groups else start
+        for i in range(start, grouped, GROUP):
+            gradient_group((dy, x), i, of_rows, dx, streamed)
+        for i in range(grouped, stop):
+            gradient_row((dy[i], x[i]), of_rows, dx[i], streamed)
+        after_stores(streamed)
+
+    return twins(f"column_dx.across.{storage.name}", kernel)
+
+
+def make_dx_along(storage: Storage) -> Twins:
+    """Return the same kernel for ``x (outer, channels, inner)``."""
+    gradient_row, head_of = make_gradient_row(storage), make_head(storage)
+
+    def kernel(dy, x, terms, scaled, dx, turn, parts, first, last):
+        stand_alone()
+        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled, 0)
+        runs = x.shape[0] * x.shape[1]
+        streamed = is_gradient_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2]))
+        for t in range(first * runs // parts, last * runs // parts):
+            i, c = t // x.shape[1], t % x.shape[1]
+            of_x = part(scale, c), high[c], rstd[c]
+            here = (*of_x, factor[c], slope[c], offset[c], part(back, c))
+            gradient_row((dy[i, c], x[i, c]), here, dx[i, c], streamed)
+        after_stores(streamed)
+
+    return twins(f"column_dx.along.{storage.name}", kernel)

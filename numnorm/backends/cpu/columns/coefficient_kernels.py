@@ -1,0 +1,374 @@
+"""What the loops over elements need to know of each channel, from its statistics.
+
+All that can be done once for a channel is done here, in float64: an element is then left with a
+subtraction and one or two multiplications. A channel whose statistics leave the range of the
+working type is worked on times a power of two, its scale, which is 1 for nearly every channel.
+
+The terms are the rows of a table, a column a channel. The kernels return whether any scale is
+not 1. Where all channels are such that none can be, which is looked at first, the terms are made
+by short loops of a few arrays each, which the compiler turns into vectors.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.memory.borrowed import borrowed
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.optional import element
+from numnorm.backends.cpu.statistics.stored_kernels import fill_reciprocal_deviations
+
+
+def _exponent(value: float) -> int:
+    """Return that of a number in [0.5, 1) times a power of two; 0 for 0, infinity and NaN."""
+    if not 0.0 < abs(value) < np.inf:
+        return 0
+    return math.frexp(value)[1]
+
+
+_exponent_of = inlined(_exponent)
+
+
+def _usual_exponent(storage: Storage) -> int:
+    """Return up to which exponent, either way, nothing is done about rstd and gamma."""
+    return storage.largest_exponent // 4
+
+
+@functools.cache
+def _make_all_usual(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``all_usual(rstd, gamma)``: whether `powers` are 1 for every channel."""
+    usual = _usual_exponent(storage)
+    small, large = 2.0**-usual, 2.0**usual
+
+    @inlined
+    def all_usual(rstd, gamma):
+        unusual = 0
+        for c in range(rstd.size):
+            weight = abs(np.float64(element(gamma, c, 1.0)))
+            fine = (small < rstd[c]) & (rstd[c] < large)
+            fine &= ((small < weight) & (weight < large)) | (weight == 0.0)
+            unusual += 0 if fine else 1
+        return unusual == 0
+
+    return all_usual
+
+
+@functools.cache
+def _make_range(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``powers(mean, rstd, gamma)`` of two, for a channel.
+
+    The first is that of x, the second brings gamma times what is left of rstd into range.
+    """
+    most = storage.largest_exponent
+    usual, widest = _usual_exponent(storage), most - 20
+    small, large = 2.0**-usual, 2.0**usual
+
+    @inlined
+    def powers(mean, rstd, gamma):
+        # Most channels are over here, before anything is looked at bit by bit.
+        if small < rstd < large and small < abs(gamma) < large:
+            return 1.0, 1.0
+        of_rstd = _exponent_of(rstd)
+        of_x = 0
+        if abs(of_rstd) > usual:
+            # Only a constant channel has a mean so large beside its deviation.
+            of_x = min(max(of_rstd, -most), most, most - _exponent_of(mean))
+        of_product = of_rstd - of_x + _exponent_of(gamma)
+        of_weight = of_product - min(max(of_product, -widest), widest)
+        return math.ldexp(1.0, of_x), math.ldexp(1.0, of_weight)
+
+    return powers
+
+
+@functools.cache
+def _make_product(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled product of two powers of two, kept inside the working type."""
+    largest = 2.0**storage.largest_exponent
+
+    @inlined
+    def product(power, other):
+        return min(max(power * other, 1.0 / largest), largest)
+
+    return product
+
+
+def _make_plain_output_terms(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for the terms where every power of two is 1."""
+    real = storage.working
+
+    @inlined
+    def plain_output_terms(mean, rstd, gamma, beta, high, factor, offset):
+        for c in range(rstd.size):
+            high[c] = real(mean[c])
+        for c in range(rstd.size):
+            factor[c] = rstd[c] * np.float64(element(gamma, c, 1.0))
+        for c in range(rstd.size):
+            multiplier = rstd[c] * np.float64(element(gamma, c, 1.0))
+            lost = (mean[c] - np.float64(real(mean[c]))) * multiplier
+            bias = np.float64(element(beta, c, 0.0))
+            offset[c] = bias - lost if abs(lost) < np.inf else bias
+
+    return plain_output_terms
+
+
+def _make_scaled_output_terms(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for the terms; it returns whether any scale is not 1."""
+    real, powers, product = storage.working, _make_range(storage), _make_product(storage)
+
+    @inlined
+    def scaled_output_terms(mean, rstd, gamma, beta, terms):
+        scale, high, factor, offset = terms[0], terms[1], terms[2], terms[3]
+        scaled = 0
+        for c in range(rstd.size):
+            weight = np.float64(element(gamma, c, 1.0))
+            bias = np.float64(element(beta, c, 0.0))
+            middle = np.float64(mean[c])
+            of_x, of_weight = powers(middle, rstd[c], weight)
+            power = product(of_x, of_weight)
+            centre, multiplier = middle * power, rstd[c] / power * weight
+            scale[c] = power
+            high[c] = real(centre)
+            factor[c] = multiplier
+            lost = (centre - np.float64(high[c])) * multiplier
+            # Without it where gamma or the mean is infinite: elements are infinite there, or NaN.
+            offset[c] = bias - lost if abs(lost) < np.inf else bias
+            scaled += 1 if power != 1.0 else 0
+        return scaled > 0
+
+    return scaled_output_terms
+
+
+def make_output_terms(storage: Storage) -> Twins:
+    """Return a kernel for the terms of `channel_output`.
+
+    It takes ``mean, m2, divisor, eps, gamma, beta, rstd, terms``, where m2 over the divisor is the
+    variance, stores rstd, and makes the rows of the terms scale, high, factor and offset. The
+    scale is left out where it is 1 for every channel.
+    """
+    all_usual = _make_all_usual(storage)
+    plain_terms = _make_plain_output_terms(storage)
+    scaled_terms = _make_scaled_output_terms(storage)
+
+    def kernel(mean, m2, divisor, eps, gamma, beta, rstd, terms, first, last):
+        stand_alone()
+        mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
+        gamma, beta = borrowed(gamma), borrowed(beta)
+        fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
+        if all_usual(rstd, gamma):
+            plain_terms(mean, rstd, gamma, beta, terms[1], terms[2], terms[3])
+            return False
+        return scaled_terms(mean, rstd, gamma, beta, terms)
+
+    return twins(f"column_terms.output.{storage.name}", kernel)
+
+
+@inlined
+def _plain_centre_terms(mean: Any, rstd: Any, terms: Any) -> None:
+    """Make the terms where every power of two is 1."""
+    scale, high, reciprocal, low = terms[0], terms[1], terms[2], terms[3]
+    for c in range(mean.size):
+        high[c] = mean[c]
+        low[c] = mean[c] - np.float64(high[c])
+    for c in range(mean.size):
+        scale[c] = 1.0
+        reciprocal[c] = rstd[c]
+
+
+def _make_scaled_centre_terms(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for the terms; it returns whether any scale is not 1."""
+    powers = _make_range(storage)
+
+    @inlined
+    def scaled_centre_terms(mean, rstd, terms):
+        scale, high, reciprocal, low = terms[0], terms[1], terms[2], terms[3]
+        scaled = 0
+        for c in range(mean.size):
+            power, _ = powers(mean[c], rstd[c], 1.0)
+            centre = mean[c] * power
+            scale[c] = power
+            high[c] = centre
+            reciprocal[c] = rstd[c] / power
+            low[c] = centre - np.float64(high[c])
+            scaled += 1 if power != 1.0 else 0
+        return scaled > 0
+
+    return scaled_centre_terms
+
+
+def make_centre_terms(storage: Storage) -> Twins:
+    """Return a kernel that splits each channel's mean and scale.
+
+    It takes ``mean, rstd, terms``, the first of whose rows become scale, high, rstd and low: the
+    mean of ``x * scale`` is ``high + low``, and that rstd is of ``x * scale`` too.
+    """
+    all_usual, scaled_terms = _make_all_usual(storage), _make_scaled_centre_terms(storage)
+
+    def kernel(mean, rstd, terms, first, last):
+        stand_alone()
+        mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
+        if all_usual(rstd, None):
+            _plain_centre_terms(mean, rstd, terms)
+            return False
+        return scaled_terms(mean, rstd, terms)
+
+    return twins(f"column_terms.centre.{storage.name}", kernel)
+
+
+@inlined
+def _folded(sums: Any) -> Any:
+    """Return the sums over all blocks, added up in order in the place of the first block's."""
+    for k in range(2):
+        whole = sums[k][0]
+        for p in range(1, sums.shape[1]):
+            of_block = sums[k][p]
+            for c in range(whole.size):
+                whole[c] += of_block[c]
+    return sums[0][0], sums[1][0]
+
+
+@inlined
+def _store_gradients(sums: Any, sums_dy: Any, reciprocal: Any, low: Any, gradients: Any) -> None:
+    """Store dgamma and dbeta."""
+    dgamma, dbeta = gradients[0], gradients[1]
+    for c in range(sums.size):
+        lost = np.float64(low[c]) * np.float64(reciprocal[c])
+        dgamma[c] = sums[c] - lost * sums_dy[c]
+    for c in range(sums.size):
+        dbeta[c] = sums_dy[c]
+
+
+@inlined
+def _passed_on(sums: Any, sums_dy: Any, shares: Any, reciprocal: Any, low: Any, c: int) -> Any:
+    """Return what a channel's mean and its scale pass on for a gamma of 1, and what was lost."""
+    mean_share, scale_share = shares
+    lost = np.float64(low[c]) * np.float64(reciprocal[c])
+    # A detached statistic passes nothing on, a NaN neither.
+    through_mean = sums_dy[c] * mean_share if mean_share > 0.0 else 0.0
+    slope_sum = sums[c] - lost * sums_dy[c]
+    through_scale = slope_sum * scale_share if scale_share > 0.0 else 0.0
+    return through_mean, through_scale, lost
+
+
+@inlined
+def _plain_gradient_terms(gamma: Any, sums: Any, sums_dy: Any, shares: Any, terms: Any) -> None:
+    """Make the terms where every power of two is 1; what dx is multiplied by is left out."""
+    reciprocal, low = terms[2], terms[3]
+    factor, slope, offset = terms[4], terms[5], terms[6]
+    for c in range(sums.size):
+        factor[c] = np.float64(reciprocal[c]) * np.float64(element(gamma, c, 1.0))
+    for c in range(sums.size):
+        _, through_scale, _ = _passed_on(sums, sums_dy, shares, reciprocal, low, c)
+        weight = np.float64(element(gamma, c, 1.0))
+        slope[c] = np.float64(reciprocal[c]) * (through_scale * weight)
+    for c in range(sums.size):
+        through_mean, through_scale, lost = _passed_on(sums, sums_dy, shares, reciprocal, low, c)
+        weight = np.float64(element(gamma, c, 1.0))
+        through_both = through_mean * weight - lost * (through_scale * weight)
+        offset[c] = np.float64(reciprocal[c]) * through_both
+
+
+def _make_scaled_gradient_terms(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for the terms; it returns whether dx is multiplied by any."""
+    powers, product = _make_range(storage), _make_product(storage)
+
+    @inlined
+    def scaled_gradient_terms(gamma, sums, sums_dy, shares, terms):
+        scale, high, reciprocal, low = terms[0], terms[1], terms[2], terms[3]
+        factor, slope, offset, back = terms[4], terms[5], terms[6], terms[7]
+        scaled = 0
+        for c in range(sums.size):
+            weight, rstd = np.float64(element(gamma, c, 1.0)), np.float64(reciprocal[c])
+            _, of_weight = powers(np.float64(high[c]), rstd, weight)
+            weight = weight / of_weight
+            through_mean, through_scale, lost = _passed_on(
+                sums, sums_dy, shares, reciprocal, low, c
+            )
+            factor[c] = rstd * weight
+            slope[c] = rstd * (through_scale * weight)
+            offset[c] = rstd * (through_mean * weight - lost * (through_scale * weight))
+            power = product(np.float64(scale[c]), of_weight)
+            back[c] = power
+            scaled += 1 if power != 1.0 else 0
+        return scaled > 0
+
+    return scaled_gradient_terms
+
+
+def make_gradient_terms(storage: Storage) -> Twins:
+    """Return a kernel for the terms of `channel_gradient`.
+
+    It takes ``gamma``, the ``sums (2, blocks, channels)`` of ``dy * (x * scale - high) * rstd``
+    and of dy, the share of each statistic, which is 1 over the number of values or 0 where it is
+    detached, whether any scale is not 1, and then ``gradients``, whose rows become dgamma and
+    dbeta, and ``terms``, of whose rows `make_centre_terms` has made the first four. The others
+    become factor, slope, offset, and what dx is to be multiplied by, left out where that is 1 for
+    every channel. The sums become those of all blocks together.
+    """
+    all_usual, scaled_terms = _make_all_usual(storage), _make_scaled_gradient_terms(storage)
+
+    def kernel(gamma, sums, mean_share, scale_share, scaled, gradients, terms, first, last):
+        stand_alone()
+        gamma, gradients, terms = borrowed(gamma), borrowed(gradients), borrowed(terms)
+        shares, reciprocal = (mean_share, scale_share), terms[2][: gradients.shape[1]]
+        of_products, of_dy = _folded(borrowed(sums))
+        _store_gradients(of_products, of_dy, reciprocal, terms[3], gradients)
+        if not scaled and all_usual(reciprocal, gamma):
+            _plain_gradient_terms(gamma, of_products, of_dy, shares, terms)
+            return False
+        return scaled_terms(gamma, of_products, of_dy, shares, terms)
+
+    return twins(f"column_terms.gradient.{storage.name}", kernel)
+
+
+def make_constant_terms(storage: Storage) -> Twins:
+    """Return a kernel for the terms of the gradient where the statistics are constants.
+
+    It takes ``mean, rstd, gamma, terms``, whose rows become those of `make_centre_terms`, the
+    factor of dy, and what dx is to be multiplied by then, left out where that is 1 for every
+    channel.
+    """
+    all_usual, scaled_centre = _make_all_usual(storage), _make_scaled_centre_terms(storage)
+    powers, product = _make_range(storage), _make_product(storage)
+
+    @inlined
+    def scaled_terms(mean, rstd, gamma, terms):
+        scaled = 1 if scaled_centre(mean, rstd, terms) else 0
+        scale, high, reciprocal, factor, back = terms[0], terms[1], terms[2], terms[4], terms[5]
+        for c in range(rstd.size):
+            weight = np.float64(element(gamma, c, 1.0))
+            _, of_weight = powers(np.float64(high[c]), np.float64(reciprocal[c]), weight)
+            factor[c] = np.float64(reciprocal[c]) * (weight / of_weight)
+            power = product(np.float64(scale[c]), of_weight)
+            back[c] = power
+            scaled += 1 if power != 1.0 else 0
+        return scaled > 0
+
+    def kernel(mean, rstd, gamma, terms, first, last):
+        stand_alone()
+        mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
+        gamma = borrowed(gamma)
+        if not all_usual(rstd, gamma):
+            return scaled_terms(mean, rstd, gamma, terms)
+        _plain_centre_terms(mean, rstd, terms)
+        reciprocal, factor = terms[2], terms[4]
+        for c in range(rstd.size):
+            factor[c] = np.float64(reciprocal[c]) * np.float64(element(gamma, c, 1.0))
+        return False
+
+    return twins(f"column_terms.constant.{storage.name}", kernel)
+
+
+def make_parameter_gradients(storage: Storage) -> Twins:
+    """Return a kernel ``(sums, terms, gradients)`` that stores dgamma and dbeta alone."""
+
+    def kernel(sums, terms, gradients, first, last):
+        stand_alone()
+        terms, gradients = borrowed(terms), borrowed(gradients)
+        of_products, of_dy = _folded(borrowed(sums))
+        _store_gradients(of_products, of_dy, terms[2], terms[3], gradients)
+
+    return twins(f"column_terms.parameters.{storage.name}", kernel)

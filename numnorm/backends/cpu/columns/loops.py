@@ -1,0 +1,287 @@
+"""The loops over elements of a channel norm, given the terms of each channel.
+
+The terms are arrays where a loop runs across channels, and numbers where it runs along one. The
+scale, and what undoes it, are None where they are 1 for every channel.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.backends.cpu.columns.groups import GROUP
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
+from numnorm.backends.cpu.simd.access import Access, first_lanes, last_lanes, whole_lanes
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.masked import make_load_some, some_of
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
+from numnorm.backends.cpu.statistics.row_moments import STRETCH
+from numnorm.backends.formulas.norms import channel_gradient, channel_output
+
+_channel_output, _channel_gradient = inlined(channel_output), inlined(channel_gradient)
+
+
+class _Elementwise(NamedTuple):
+    """A result of elements of a row of each array, made for an access.
+
+    Attributes
+    ----------
+    terms : callable
+        Compiled ``terms(given, j, rest)``: the terms of the elements from j on.
+    put : callable
+        Compiled ``put(rows, j, rest, terms, out)``: stores the elements from j on.
+    """
+
+    terms: Callable[..., Any]
+    put: Callable[..., Any]
+
+
+def _output(storage: Storage, access: Access) -> _Elementwise:
+    """`channel_output` of x, with the terms scale, high, factor and offset."""
+    real, widen, narrow = storage.working, storage.widen, storage.narrow
+    read, term, write = access
+
+    @inlined
+    def terms(given, j, rest):
+        scale, high, factor, offset = given
+        one, zero = real(1), real(0)
+        of_x = term(scale, j, rest, one), term(high, j, rest, zero)
+        return (*of_x, term(factor, j, rest, one), term(offset, j, rest, zero))
+
+    @inlined
+    def put(rows, j, rest, terms, y):
+        scale, high, factor, offset = terms
+        x = widen(read(rows[0], j, rest)) * scale
+        write(y, j, narrow(_channel_output(x, high, factor, offset)), rest)
+
+    return _Elementwise(terms, put)
+
+
+def _gradient(storage: Storage, access: Access) -> _Elementwise:
+    """`channel_gradient` of dy and x; scale, high, rstd, factor, slope, offset, back."""
+    real, widen, narrow = storage.working, storage.widen, storage.narrow
+    read, term, write = access
+
+    @inlined
+    def terms(given, j, rest):
+        scale, high, rstd, factor, slope, offset, back = given
+        one, zero = real(1), real(0)
+        of_x = term(scale, j, rest, one), term(high, j, rest, zero), term(rstd, j, rest, one)
+        of_dy = term(factor, j, rest, one), term(slope, j, rest, zero)
+        return (*of_x, *of_dy, term(offset, j, rest, zero), term(back, j, rest, one))
+
+    @inlined
+    def put(rows, j, rest, terms, dx):
+        scale, high, rstd, factor, slope, offset, back = terms
+        dy, x = widen(read(rows[0], j, rest)), widen(read(rows[1], j, rest)) * scale
+        values = _channel_gradient(dy, x, high, rstd, factor, slope, offset) * back
+        write(dx, j, narrow(values), rest)
+
+    return _Elementwise(terms, put)
+
+
+def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
+    """Return a compiled ``store_row(rows, terms, out, streamed)`` of one row of each array."""
+    count, head_of = 2 * storage.lanes, make_head(storage)
+    at_lines = each_begins_at_lines(storage)
+    first_terms_of, put_first = kind(storage, first_lanes(count))
+    last_terms_of, put_last = kind(storage, last_lanes(count))
+
+    def make_whole_lanes(streamed):
+        terms_of, put = kind(storage, whole_lanes(count, streamed=streamed))
+
+        @inlined
+        def all_lanes(rows, line, whole, terms, out):
+            for j in range(line, whole, count):
+                put(rows, j, count, terms_of(terms, j, count), out)
+
+        return all_lanes
+
+    store_whole, stream_whole = make_whole_lanes(False), make_whole_lanes(True)
+
+    @inlined
+    def store_row(rows, terms, out, streamed):
+        line = min(head_of(out, out.size), out.size)
+        if at_lines and line > 0:
+            j = line - count
+            put_last(rows, j, line, last_terms_of(terms, j, line), out)
+        whole = out.size - (out.size - line) % count
+        if streamed:
+            stream_whole(rows, line, whole, terms, out)
+        else:
+            store_whole(rows, line, whole, terms, out)
+        rest = out.size - whole
+        if rest > 0:
+            put_first(rows, whole, rest, first_terms_of(terms, whole, rest), out)
+
+    return store_row
+
+
+def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..., Any]) -> Any:
+    """Return a compiled ``store_group(arrays, i, terms, out, streamed)`` of the rows from i on."""
+    count = storage.lanes
+    first_terms_of, put_first = kind(storage, first_lanes(count))
+
+    def make_whole_lanes(streamed):
+        terms_of, put = kind(storage, whole_lanes(count, ahead=GROUP, streamed=streamed))
+
+        @inlined
+        def all_lanes(arrays, i, whole, terms, out):
+            for j in range(0, whole, count):
+                here = terms_of(terms, j, count)
+                for r in range(GROUP):
+                    put(rows_of(arrays, i + r), j, count, here, out[i + r])
+
+        return all_lanes
+
+    store_whole, stream_whole = make_whole_lanes(False), make_whole_lanes(True)
+
+    @inlined
+    def store_group(arrays, i, terms, out, streamed):
+        width = out.shape[1]
+        rest = width % count
+        whole = width - rest
+        if streamed:
+            stream_whole(arrays, i, whole, terms, out)
+        else:
+            store_whole(arrays, i, whole, terms, out)
+        if rest > 0:
+            here = first_terms_of(terms, whole, rest)
+            for r in range(GROUP):
+                put_first(rows_of(arrays, i + r), whole, rest, here, out[i + r])
+
+    return store_group
+
+
+@inlined
+def _row(arrays: Any, i: int) -> Any:
+    (x,) = arrays
+    return (x[i],)
+
+
+@inlined
+def _pair_of_rows(arrays: Any, i: int) -> Any:
+    dy, x = arrays
+    return dy[i], x[i]
+
+
+@functools.cache
+def make_output_row(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``output_row((x,), terms, y, streamed)`` of one row."""
+    return _make_row(storage, _output)
+
+
+@functools.cache
+def make_output_group(storage: Storage) -> Callable[..., Any]:
+    """Return the same for a group of rows, whose terms are loaded once."""
+    return _make_group(storage, _output, _row)
+
+
+@functools.cache
+def make_gradient_row(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``gradient_row((dy, x), terms, dx, streamed)`` of one row."""
+    return _make_row(storage, _gradient)
+
+
+@functools.cache
+def make_gradient_group(storage: Storage) -> Callable[..., Any]:
+    """Return the same for a group of rows, whose terms are loaded once."""
+    return _make_group(storage, _gradient, _pair_of_rows)
+
+
+def _make_run_sums(
+    storage: Storage,
+    put: Callable[..., Any],
+    put_first: Callable[..., Any],
+    put_last: Callable[..., Any],
+) -> Any:
+    """Return a compiled ``run_sums(dy, x, head, of_x, of_dy, dx)`` along one channel.
+
+    They are the sums of ``dy * (x * scale - high) * rstd``, which are `of_x`, and of dy, in
+    float64. On the way ``put(dx, j, slope, rest, of_dy)`` does what it likes with lanes of dy.
+    The first `head` elements are in the last lanes: see `runs.make_gradient_lanes`.
+    """
+    real, widen, count = storage.working, storage.widen, 2 * storage.lanes
+    load, load_some, zeros = make_load(count), make_load_some(count), make_zeros(real, count)
+    at_lines = each_begins_at_lines(storage)
+
+    @inlined
+    def stretch_sums(dy, x, start, stop, head, of_x, of_dy, dx):
+        scale, high, rstd = of_x
+        one, two = zeros(), zeros()
+        line = start + min(head, stop - start)
+        if at_lines and line > start:
+            j, low = line - count, count - (line - start)
+            slope = widen(load_some(dy, j, low, count))
+            xhat = (widen(load_some(x, j, low, count)) * scale - high) * rstd
+            one = one + slope * some_of(xhat, low, count)
+            two = two + slope
+            put_last(dx, j, slope, line - start, of_dy)
+        whole = stop - (stop - line) % count
+        for j in range(line, whole, count):
+            slope = widen(load(dy, j))
+            one = one + slope * ((widen(load(x, j)) * scale - high) * rstd)
+            two = two + slope
+            put(dx, j, slope, count, of_dy)
+        rest = stop - whole
+        if rest > 0:
+            slope = widen(load_some(dy, whole, 0, rest))
+            xhat = (widen(load_some(x, whole, 0, rest)) * scale - high) * rstd
+            one = one + slope * some_of(xhat, 0, rest)
+            two = two + slope
+            put_first(dx, whole, slope, rest, of_dy)
+        return total(one), total(two)
+
+    @inlined
+    def run_sums(dy, x, head, of_x, of_dy, dx):
+        sum_of_products, sum_dy = np.float64(0), np.float64(0)
+        for start in range(0, x.size, STRETCH):
+            stop = min(start + STRETCH, x.size)
+            one, two = stretch_sums(dy, x, start, stop, head, of_x, of_dy, dx)
+            sum_of_products += one
+            sum_dy += two
+        return sum_of_products, sum_dy
+
+    return run_sums
+
+
+@inlined
+def _put_nothing(dx: Any, j: int, slope: Any, rest: int, of_dy: Any) -> None:
+    pass
+
+
+@functools.cache
+def make_gradient_sums(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``gradient_sums(dy, x, (scale, high, rstd))`` of a channel."""
+    run_sums = _make_run_sums(storage, _put_nothing, _put_nothing, _put_nothing)
+    return inlined(lambda dy, x, of_x: run_sums(dy, x, 0, of_x, None, None))
+
+
+@functools.cache
+def make_constant_gradient(storage: Storage, *, streamed: bool) -> Callable[..., Any]:
+    """Return a compiled function for the same sums that stores ``dy * back * factor`` as dx.
+
+    It is ``constant_gradient(dy, x, (scale, high, rstd), (factor, back), dx)``, where what undoes
+    the scale may be None.
+    """
+    count = 2 * storage.lanes
+
+    def make_put(access):
+        _, term, write = access
+        real, narrow = storage.working, storage.narrow
+
+        @inlined
+        def put(dx, j, slope, rest, of_dy):
+            factor, back = of_dy
+            scaled = slope * term(back, j, rest, real(1))
+            write(dx, j, narrow(scaled * factor), rest)
+
+        return put
+
+    puts = (whole_lanes(count, streamed=streamed), first_lanes(count), last_lanes(count))
+    run_sums, head_of = _make_run_sums(storage, *map(make_put, puts)), make_head(storage)
+    return inlined(
+        lambda dy, x, of_x, of_dy, dx: run_sums(dy, x, head_of(dx, dx.size), of_x, of_dy, dx)
+    )

@@ -1,0 +1,222 @@
+"""Sums over the rows of a tile: as many neighbouring channels as the first-level cache holds.
+
+Two sums are taken for each channel. They lie in memory while the rows go by, and several rows are
+added up before their sum is added to them: to load and store the sums once a row takes longer
+than to read the row.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.cpu.columns.groups import GROUP
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head
+from numnorm.backends.cpu.simd.access import first_lanes, whole_lanes
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.masked import make_load_some
+from numnorm.backends.cpu.simd.processor import has_roomy_first_cache
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, store
+from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
+
+# The most channels of a tile: a multiple of every number of lanes.
+TILE = 512
+# In bytes, of the sums of a gradient, where the first-level cache has room for two of them, three
+# terms of as many, and two rows; and the narrowest rows that are taken one by one there.
+_TILE_OF_GRADIENTS, _ALONE = 1 << 12, 1 << 11
+# The narrowest rows, in bytes, whose tiles begin at cache lines: of narrower ones the few channels
+# before the first line take longer than is gained.
+_NARROWEST = 1 << 11
+
+
+def tile_of_gradients(storage: Storage) -> int:
+    """Return up to how many channels are one tile where the sums of a gradient are taken.
+
+    Whole rows of 4096 x 1024 float32 are read a quarter faster than halves of them. Elements of
+    two bytes, for which memory keeps nobody waiting, gain nothing.
+    """
+    roomy = has_roomy_first_cache() and storage.container.itemsize > 2
+    return max(TILE, _TILE_OF_GRADIENTS // storage.working_dtype.itemsize) if roomy else TILE
+
+
+@functools.cache
+def make_tiles(
+    storage: Storage, whole: int = TILE
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return compiled ``(cut, tile_of)``, which cut rows of channels into tiles.
+
+    Rows of up to `whole` channels are one tile, but for what lies before a line.
+
+    ``cut(x)`` returns how many channels lie before a cache line, where all rows lie alike, and
+    how many tiles there are then; ``tile_of(k, channels, head)`` returns the first channel and
+    the number of channels of one. The head comes last, when its lines are in cache.
+    """
+    at_lines = begins_at_lines(storage)
+
+    @inlined
+    def most(channels):
+        return whole if channels <= whole else TILE
+
+    @inlined
+    def cut(x):
+        size = most(x.shape[1])
+        wide = x.shape[1] * x.itemsize >= _NARROWEST
+        head = common_head(x, x.shape[1]) if at_lines and wide else 0
+        return head, (x.shape[1] - head + size - 1) // size + (1 if head > 0 else 0)
+
+    @inlined
+    def tile_of(k, channels, head):
+        size = most(channels)
+        start = head + k * size
+        return (start, min(size, channels - start)) if start < channels else (0, head)
+
+    return cut, tile_of
+
+
+@functools.cache
+def make_fill(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``fill(target, source, start, width)``, converted, with zeros behind."""
+    widen, count = storage.widen, storage.lanes
+    load_some = make_load_some(count)
+
+    @inlined
+    def fill(target, source, start, width):
+        for t in range(0, width, count):
+            store(target, t, widen(load_some(source, start + t, 0, width - t)))
+
+    return fill
+
+
+def _make_add_lanes(
+    storage: Storage, add: Callable[..., Any], rows: int, one_by_one: bool
+) -> Callable[..., Any]:
+    """Return a compiled function that adds up some rows, in lanes, and adds that to the sums.
+
+    Or it adds each of them to the sums, `one_by_one`.
+    """
+    load, zeros = make_load(storage.lanes), make_zeros(storage.working, storage.lanes)
+
+    @inlined
+    def add_lanes(arrays, i, j, rest, terms, t, sums):
+        of_rows = zeros(), zeros()
+        for r in range(rows):
+            of_rows = add(arrays, i + r, j, rest, terms, t, of_rows)
+        store(sums[0], t, load(sums[0], t) + of_rows[0])
+        store(sums[1], t, load(sums[1], t) + of_rows[1])
+
+    @inlined
+    def add_each(arrays, i, j, rest, terms, t, sums):
+        here = load(sums[0], t), load(sums[1], t)
+        for r in range(rows):
+            here = add(arrays, i + r, j, rest, terms, t, here)
+        store(sums[0], t, here[0])
+        store(sums[1], t, here[1])
+
+    return add_each if one_by_one else add_lanes
+
+
+def _make_add_rows(
+    storage: Storage, make_add: Callable[..., Any], rows: int, streamed: bool, one_by_one: bool
+) -> Callable[..., Any]:
+    """Return a compiled function that adds `rows` rows of a tile to its sums."""
+    count = storage.lanes
+    all_lanes = whole_lanes(count, ahead=rows, near=True, streamed=streamed)
+    add_all = _make_add_lanes(storage, make_add(all_lanes), rows, one_by_one)
+    add_first = _make_add_lanes(storage, make_add(first_lanes(count)), rows, one_by_one)
+
+    @inlined
+    def add_rows(arrays, i, channel, width, terms, sums):
+        whole = width - width % count
+        for t in range(0, whole, count):
+            add_all(arrays, i, channel + t, count, terms, t, sums)
+        if whole < width:
+            add_first(arrays, i, channel + whole, width - whole, terms, whole, sums)
+
+    return add_rows
+
+
+def _make_some_rows(
+    storage: Storage,
+    make_add: Callable[..., Any],
+    rows: int = GROUP,
+    *,
+    one_by_one: bool = False,
+    streamed: bool = False,
+) -> Callable[..., Any]:
+    """Return a compiled ``some_rows`` of `make_tile_sums`, which reads so many rows at a time."""
+    add_group = _make_add_rows(storage, make_add, rows, streamed, one_by_one)
+    add_row = _make_add_rows(storage, make_add, 1, streamed, one_by_one)
+
+    @inlined
+    def some_rows(arrays, start, stop, channel, width, terms, sums):
+        grouped = stop - (stop - start) % rows
+        for i in range(start, grouped, rows):
+            add_group(arrays, i, channel, width, terms, sums)
+        for i in range(grouped, stop):
+            add_row(arrays, i, channel, width, terms, sums)
+
+    return some_rows
+
+
+def make_tile_sums(storage: Storage, make_add: Callable[..., Any]) -> Any:
+    """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
+
+    ``make_add(access)`` returns a compiled ``add(arrays, i, j, rest, terms, t, sums)``: the two
+    sums, in lanes, with what the i-th row of each array adds to them, from the elements that the
+    access reads at j, and the lanes of the terms at `t`.
+
+    ``some_rows(arrays, start, stop, channel, width, terms, sums)`` adds up in the working type,
+    and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
+    """
+    some_rows = _make_some_rows(storage, make_add)
+
+    @inlined
+    def all_rows(arrays, start, stop, channel, width, terms, sums, totals):
+        for i in range(start, stop, ROWS_BETWEEN_FLUSHES):
+            end = min(i + ROWS_BETWEEN_FLUSHES, stop)
+            some_rows(arrays, i, end, channel, width, terms, sums)
+            flush(sums[0], totals[0])
+            flush(sums[1], totals[1])
+
+    return some_rows, all_rows
+
+
+def make_gradient_rows(
+    storage: Storage, make_add: Callable[..., Any], *, streamed: bool = False
+) -> Callable[..., Any]:
+    """Return a compiled ``some_rows`` like that of `make_tile_sums`, for the sums of a gradient.
+
+    Its `add` may store something, which may be `streamed`, after it has added: a store in pieces
+    is branches, and between a product and its sum they keep the compiler from making one
+    instruction of both.
+
+    A row that is one tile is read faster than several if the first-level cache has room for it, its
+    terms and its sums (16384 x 1024 float32: 31 GB/s, 24 in groups).
+    It is added to the sums by itself; where there is no room, several are read at a time, in the
+    same order. The sums of narrower rows take longer to load and store than these do.
+    """
+    is_alone = _make_is_alone(storage)
+    at_once = 1 if has_roomy_first_cache() else GROUP
+    in_groups = _make_some_rows(storage, make_add, streamed=streamed)
+    one_by_one = _make_some_rows(storage, make_add, at_once, one_by_one=True, streamed=streamed)
+
+    @inlined
+    def some_rows(arrays, start, stop, channel, width, terms, sums):
+        if is_alone(arrays[0]):
+            one_by_one(arrays, start, stop, channel, width, terms, sums)
+        else:
+            in_groups(arrays, start, stop, channel, width, terms, sums)
+
+    return some_rows
+
+
+@functools.cache
+def _make_is_alone(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``is_alone(x)``: whether each row of x is added to sums by itself."""
+    itemsize = storage.container.itemsize
+
+    @inlined
+    def is_alone(x):
+        return itemsize > 2 and _ALONE <= x.shape[1] * itemsize <= _TILE_OF_GRADIENTS
+
+    return is_alone

@@ -1,0 +1,1 @@
+"""Numba's options, helper compilation, serial or parallel kernels, compiled code on disk."""

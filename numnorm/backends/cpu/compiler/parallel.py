@@ -1,0 +1,112 @@
+"""Whether a kernel may run in parallel now, without ever risking the process.
+
+The serial and the parallel kernel give the same bytes, so the choice is free. Three dangers decide
+it: Numba's workqueue layer aborts the process when two threads enter it at once; GNU OpenMP kills
+a forked child at its first parallel region; and a launch costs more than a small array's work.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.forking import threads_are_gone
+
+# Elements below which a serial kernel is done before a parallel one has started.
+_SMALL = 1 << 15
+_SMALL_WORKQUEUE = 1 << 18
+# Elements of a part: few enough for every thread to have some, enough to be worth the call.
+_LEAST_PART = 1 << 13
+_SUMMED_PART = 1 << 16
+
+_workqueue_lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """Replace the lock: a thread of the parent that held it does not exist in the child."""
+    global _workqueue_lock
+    _workqueue_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) -> bool:
+    """Run all parts of a kernel's work, serially or in parallel; return if all in one call."""
+    if is_serial(elements, parts) or not in_parallel(_run_parallel, kernel, arguments, parts):
+        kernel.serial(*arguments, 0, parts)
+        return True
+    return False
+
+
+def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> bool:
+    kernel.serial(*arguments, 0, 0)  # no work, but loaded before the parallel kernel: see Twins
+    kernel.parallel(parts, *arguments)
+    return True
+
+
+def in_parallel(call: Callable[..., bool], *arguments: Any) -> bool:
+    """Return what a call returns that enters a parallel region; False if none may be entered.
+
+    That is, if threads of the workqueue layer are in one now.
+    """
+    if numba.threading_layer() != "workqueue":
+        return call(*arguments)
+    if not _workqueue_lock.acquire(blocking=False):
+        return False
+    try:
+        return call(*arguments)
+    finally:
+        _workqueue_lock.release()
+
+
+def is_serial(elements: int, parts: int) -> bool:
+    """Return whether all parts are better run in one call of the serial kernel."""
+    if not _worth_it(elements, parts):
+        return True
+    return numba.threading_layer() == "workqueue" and elements < _SMALL_WORKQUEUE
+
+
+def is_small(elements: int) -> bool:
+    """Return whether work is done before threads would have started."""
+    return elements < _SMALL
+
+
+def _worth_it(elements: int, parts: int) -> bool:
+    return not is_small(elements) and parts > 1 and _has_threads()
+
+
+def threads() -> int:
+    """Return how many threads a kernel would be run by, if it were worth it."""
+    return int(numba.get_num_threads()) if _has_threads() else 1
+
+
+def _has_threads() -> bool:
+    # The second costs a tenth of what the question below does.
+    if threads_are_gone() or numba.config.NUMBA_NUM_THREADS == 1:
+        return False
+    try:
+        return bool(numba.get_num_threads() > 1)  # it starts them, if they have not been
+    except ValueError:  # the threading layer that was asked for cannot be loaded
+        return False
+
+
+def row_parts(rows: int, elements: int, least: int = 1) -> int:
+    """Return into how many parts, of some rows at least, rows with results of their own are cut."""
+    return max(1, min(256, rows // least, elements // _LEAST_PART))
+
+
+def summed_parts(rows: int, row_elements: int, summed: int) -> int:
+    """Return into how many parts rows are cut whose sums are taken part by part.
+
+    It follows from the shapes alone, so that the sums do not depend on the threads; each part
+    has work worth a thread, and all the parts' sums together, in new memory that is read and
+    written several times, stay small beside the input (64 parts of 4096 x 1024 took 8 % of it).
+    """
+    by_work = rows * row_elements // _SUMMED_PART
+    by_memory = rows * row_elements // (64 * max(summed, 1))
+    return max(1, min(32, rows, by_work, by_memory))

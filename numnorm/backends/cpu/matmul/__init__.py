@@ -1,0 +1,1 @@
+"""Matrix products with packed operands, and their register-tiled micro-kernels."""

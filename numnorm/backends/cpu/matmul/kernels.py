@@ -1,0 +1,120 @@
+"""The kernels of products with packed matrices, and of packing."""
+
+import math
+
+from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.matmul.micro_kernel import make_product, tiling
+from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.masked import make_load_some
+from numnorm.backends.cpu.simd.transpose import make_transpose
+from numnorm.backends.cpu.simd.vector import make_load, prefetch, store
+
+# So many rows are read again for every panel, from a cache.
+_ROWS = 480
+
+
+def make_pack(storage: Storage) -> Twins:
+    """Return a kernel of ``a (depth, width), panels (flat), parts``: a, packed."""
+    lanes = storage.lanes
+    load, load_some = make_load(lanes), make_load_some(lanes)
+
+    def kernel(a, panels, parts, first, last):
+        stand_alone()
+        a, panels = borrowed(a), borrowed(panels)
+        depth, width = a.shape
+        start, stop = first * depth // parts, last * depth // parts
+        for p in range(-(-width // lanes)):
+            left = p * lanes
+            here = min(lanes, width - left)
+            for k in range(start, stop):
+                row = load(a[k], left) if here == lanes else load_some(a[k], left, 0, here)
+                store(panels, (p * depth + k) * lanes, row)
+
+    return twins(f"product.pack.{storage.name}", kernel)
+
+
+def make_pack_transposed(storage: Storage) -> Twins:
+    """Return a kernel of ``a (width, depth), panels (flat), parts``: a's transpose, packed."""
+    lanes, real = storage.lanes, storage.working
+    transpose = make_transpose(lanes)
+
+    def kernel(a, panels, parts, first, last):
+        stand_alone()
+        width, depth = a.shape
+        a, panels, flat = borrowed(a), borrowed(panels), borrowed(a.reshape(-1))
+        count = -(-width // lanes)
+        for p in range(first * count // parts, last * count // parts):
+            left = p * lanes
+            here = min(lanes, width - left)
+            whole = depth - depth % lanes if here == lanes else 0
+            for k in range(0, whole, lanes):
+                transpose(flat, left * depth + k, depth, panels, (p * depth + k) * lanes)
+            for k in range(whole, depth):
+                place = (p * depth + k) * lanes
+                for j in range(here):
+                    panels[place + j] = a[left + j, k]
+                for j in range(here, lanes):
+                    panels[place + j] = real(0)
+
+    return twins(f"product.pack_transposed.{storage.name}", kernel)
+
+
+def make_rows_product(storage: Storage) -> Twins:
+    """Return a kernel of ``a (rows, depth), b, c (rows, width), parts``: c = a b, with b packed."""
+    lanes, most = storage.lanes, tiling().rows[0]
+    product = make_product(lanes, onto=False)
+
+    def kernel(a, b, c, parts, first, last):
+        stand_alone()
+        depth, width, blocks = a.shape[1], c.shape[1], -(-a.shape[0] // most)
+        start = first * blocks // parts * most
+        stop = min(last * blocks // parts * most, a.shape[0])
+        a, b, c = borrowed(a.reshape(-1)), borrowed(b), borrowed(c.reshape(-1))
+        for i in range(start, stop, _ROWS):
+            product(
+                a, i * depth, depth, 1, min(_ROWS, stop - i), b, 0, depth * lanes, depth,
+                c, i * width, width, width,
+            )  # fmt: skip
+
+    return twins(f"product.rows.{storage.name}", kernel)
+
+
+def make_columns_product(storage: Storage) -> Twins:
+    """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
+    lanes, most, deepest = storage.lanes, tiling().rows[0], tiling().depth
+    product = make_product(lanes, onto=True)
+    load, load_some = make_load(lanes), make_load_some(lanes)
+    step = math.lcm(most, lanes)
+    scratch = make_scratch(storage.working, deepest * step)
+
+    @inlined
+    def copy(a, start, deep, left, rows, block):
+        whole = rows - rows % lanes
+        for k in range(deep):
+            row, place = a[start + k], k * step
+            for r in range(0, whole, lanes):
+                prefetch(row, left + r + step)
+                store(block, place + r, load(row, left + r))
+            if whole < rows:
+                last = load_some(row, left + whole, 0, rows - whole)
+                store(block, place + whole, last)
+
+    def kernel(a, b, c, parts, first, last):
+        stand_alone()
+        a, b, width = borrowed(a), borrowed(b), c.shape[1]
+        flat, block = borrowed(c.reshape(-1)), scratch()
+        depth, blocks = a.shape[0], -(-a.shape[1] // step)
+        left, right = first * blocks // parts * step, last * blocks // parts * step
+        right = min(right, a.shape[1])
+        for start in range(0, depth, deepest):
+            deep = min(deepest, depth - start)
+            for m in range(left, right, step):
+                rows = min(step, right - m)
+                copy(a, start, deep, m, rows, block)
+                product(
+                    block, 0, 1, step, rows, b, start * lanes, depth * lanes, deep,
+                    flat, m * width, width, width,
+                )  # fmt: skip
+
+    return twins(f"product.columns.{storage.name}", kernel)

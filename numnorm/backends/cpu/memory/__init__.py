@@ -1,0 +1,1 @@
+"""Array layouts, alignment, output placement, non-temporal stores and scratch memory."""

@@ -1,0 +1,176 @@
+"""From the caller's arrays to what the kernels take, and back: layout, element type, output."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import (
+    Shape,
+    as_plain_array,
+    check_float,
+    check_on_host,
+    check_shape,
+    is_masked,
+    result_dtype,
+)
+from numnorm.backends.cpu.memory.placement import address_of, empty_like, writable_alias
+from numnorm.backends.cpu.simd.element_type import Storage
+
+Array = np.ndarray[Any, Any]
+Order = tuple[int, ...] | None
+
+_FLOAT64 = np.dtype(np.float64)
+_FLOAT32 = np.dtype(np.float32)
+
+
+def as_float_array(name: str, value: Any) -> Array:
+    """Return an array of a supported float dtype; integers and bool become float64."""
+    # What there is one object of each: most arrays have it.
+    if type(value) is np.ndarray and (value.dtype is _FLOAT32 or value.dtype is _FLOAT64):
+        return value
+    array = as_plain_array(name, value)
+    return array.astype(result_dtype(name, array.dtype), copy=False)
+
+
+def as_kernel_array(array: Array, storage: Storage, order: Order, shape: Shape) -> Array:
+    """Return the array C-contiguous in `order` and `shape`, copied only if it lies otherwise."""
+    if order is not None:
+        array = array.transpose(order)
+    if not array.flags.carray:
+        flags = array.flags
+        in_place = flags.c_contiguous and flags.aligned
+        array = writable_alias(array) if in_place else np.array(array, order="C")
+    if array.dtype is not storage.container:
+        array = array.view(storage.container)
+    return array if array.shape == shape else array.reshape(shape)
+
+
+def as_parameter(
+    name: str, value: Any, expected: Shape, meaning: str, working: np.dtype[Any], shape: Shape
+) -> Array:
+    """Return gamma or beta, checked, in the working dtype and in the kernel's shape."""
+    array = value if type(value) is np.ndarray else as_plain_array(name, value)
+    if array.shape != expected:
+        check_shape(name, array.shape, expected, meaning)
+    if array.dtype is not working or not array.flags.carray:
+        check_float(name, array.dtype)
+        array = np.array(array, working, order="C")
+    return array if array.shape == shape else array.reshape(shape)
+
+
+def both_or_neither(gamma: Array | None, beta: Array | None) -> tuple[Any, Any]:
+    """Return gamma and beta with the one that is missing filled in, if the other is there.
+
+    Each combination would be another kernel to compile; this one costs a row.
+    """
+    if gamma is None and beta is not None:
+        gamma = np.ones_like(beta)
+    elif beta is None and gamma is not None:
+        beta = np.zeros_like(gamma)
+    return gamma, beta
+
+
+def as_statistic(name: str, value: Any, expected: Shape, meaning: str) -> Array:
+    """Return a saved statistic, checked, as a 1-D float64 array."""
+    if type(value) is np.ndarray and value.dtype is _FLOAT64 and value.shape == expected:
+        if value.flags.carray:
+            return value if value.ndim == 1 else value.reshape(-1)
+    elif value is None:
+        raise TypeError(f"{name} must be an array of shape {expected}, got None")
+    return as_parameter(name, value, expected, meaning, _FLOAT64, (math.prod(expected),))
+
+
+def like_input(name: str, value: Any, x: Array) -> Array:
+    """Return a gradient of the shape of x in the dtype of x."""
+    if type(value) is np.ndarray and value.dtype is x.dtype and value.shape == x.shape:
+        return value
+    array = as_float_array(name, value)
+    if array.shape != x.shape:
+        check_shape(name, array.shape, x.shape, "the shape of the input")
+    return array if array.dtype is x.dtype else array.astype(x.dtype, copy=False)
+
+
+def gradient_dtype(name: str, parameter: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a parameter's gradient: the parameter's own, or that of x."""
+    if parameter is None or getattr(parameter, "dtype", None) is dtype:
+        return dtype
+    return result_dtype(name, np.asarray(parameter).dtype)
+
+
+def output_like(
+    source: Array,
+    x: Array,
+    name: str,
+    out: Any,
+    storage: Storage,
+    order: Order,
+    inputs: tuple[Any, ...],
+) -> Array:
+    """Return an array like `source` for a kernel to write: the memory of `out` where it can be.
+
+    `source` is x, whose name for messages is given, as the kernel reads it, and `inputs` are the
+    other arrays that it reads.
+    """
+    plain = type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape
+    if not (plain and out.flags.carray):
+        _check_out(out, x, name)
+    memory = out if order is None else out.transpose(order)
+    if not memory.flags.carray or _clashes(memory, (source, *inputs)):
+        return empty_like(source)
+    if memory.dtype is storage.container and memory.shape == source.shape:
+        return memory
+    return as_kernel_array(memory, storage, None, source.shape)
+
+
+def result(target: Array, x: Array, out: Any, order: Order) -> Array:
+    """Return what a kernel has written as the caller gets it."""
+    if target is out or (out is not None and address_of(out) == address_of(target)):
+        return out
+    y = target if target.dtype is x.dtype else target.view(x.dtype)
+    if order is not None:
+        y = y.reshape([x.shape[a] for a in order]).transpose(np.argsort(order))
+    elif y.shape != x.shape:
+        y = y.reshape(x.shape)
+    if out is None:
+        return y
+    out[...] = y
+    return out
+
+
+def _check_out(out: Any, x: Array, name: str) -> None:
+    kind = type(out)
+    if not issubclass(kind, np.ndarray):
+        check_on_host("out", out)
+        raise TypeError(f"out must be a numpy.ndarray, got an object of type {kind.__name__}")
+    if kind is not np.ndarray and is_masked(kind):
+        raise TypeError("out must not be a masked array, whose mask nobody would set")
+    if out.shape != x.shape:
+        check_shape("out", out.shape, x.shape, f"the shape of {name}")
+    if out.dtype != x.dtype:
+        raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
+    if not out.flags.writeable:
+        raise ValueError("out must be writable, got a read-only array")
+
+
+def _clashes(memory: Array, inputs: tuple[Any, ...]) -> bool:
+    """Return whether writing here could change an input before it has been read.
+
+    The kernels read each element before they write the same one, so an input with the very same
+    elements in the same places is safe: that is ``out=x``.
+    """
+    owned = memory.base is None
+    for array in inputs:
+        if array is memory or not isinstance(array, np.ndarray):
+            continue
+        owner = array if array.base is None else array.base
+        if owned and owner is not memory and type(owner) is np.ndarray and owner.base is None:
+            continue  # two arrays with memory of their own
+        if np.may_share_memory(memory, array) and not _is_same_place(memory, array):
+            return True
+    return False
+
+
+def _is_same_place(memory: Array, array: Array) -> bool:
+    same_bytes = address_of(memory) == address_of(array) and memory.nbytes == array.nbytes
+    return same_bytes and memory.itemsize == array.itemsize

@@ -1,0 +1,138 @@
+"""What compiled code finds out about NumPy arrays by itself: all that stands in their headers.
+
+To ask an array in Python for its dtype, its shape and its flags takes as long as the work on a
+small one, and Numba counts a reference for each array that it hands to a kernel. A header is read
+in a few nanoseconds. Whoever hands over an array has to know that it is one: of the class
+numpy.ndarray itself, whose fields lie as NumPy's public ``struct PyArrayObject`` has them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel import StructModel
+from numba.extending import (
+    NativeValue,
+    intrinsic,
+    make_attribute_wrapper,
+    register_model,
+    unbox,
+)
+
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.array_struct import contiguous
+from numnorm.backends.cpu.memory.borrowed import type_of
+
+_POINTER = np.dtype(np.intp).itemsize
+# In bytes, of the fields of an array and of its dtype, after what all objects begin with.
+_HEAD = object.__basicsize__
+_DATA, _NDIM, _SHAPE = _HEAD, _HEAD + _POINTER, _HEAD + 2 * _POINTER
+_DTYPE, _FLAGS = _HEAD + 5 * _POINTER, _HEAD + 6 * _POINTER
+_BYTE_ORDER, _NUMBER = _HEAD + _POINTER + 2, _HEAD + _POINTER + 4
+# NumPy's flags for C-contiguous, aligned and writable: what `ndarray.flags.carray` says.
+_CARRAY = 0x1 | 0x100 | 0x400
+_NATIVE = ord("=")
+
+
+class Header(types.Type):
+    """The type of an array of any dtype and shape, of which its header is known."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Header")
+
+
+HEADER = Header()
+_FIELDS = {
+    "address": types.intp,
+    "shape": types.CPointer(types.intp),  # type: ignore[attr-defined]
+    "ndim": types.int32,
+    "number": types.int32,
+    "order": types.uint8,
+    "flags": types.int32,
+}
+
+
+@register_model(Header)
+class _HeaderModel(StructModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, list(_FIELDS.items()))
+
+
+for _name in _FIELDS:
+    make_attribute_wrapper(Header, _name, _name)
+
+
+@unbox(Header)
+def _unbox_header(kind, array, c):
+    def field(owner, offset, held):
+        begin = c.builder.bitcast(owner, cgutils.voidptr_t)
+        place = c.builder.gep(begin, [ir.IntType(32)(offset)])
+        held = c.context.get_value_type(held)
+        return c.builder.load(c.builder.bitcast(place, held.as_pointer()))
+
+    header = cgutils.create_struct_proxy(kind)(c.context, c.builder)
+    dtype = field(array, _DTYPE, types.voidptr)
+    for name, (owner, offset) in {
+        "address": (array, _DATA),
+        "shape": (array, _SHAPE),
+        "ndim": (array, _NDIM),
+        "number": (dtype, _NUMBER),
+        "order": (dtype, _BYTE_ORDER),
+        "flags": (array, _FLAGS),
+    }.items():
+        setattr(header, name, field(owner, offset, _FIELDS[name]))
+    return NativeValue(header._getvalue())
+
+
+@functools.cache
+def make_as_array(kind: Any, ndim: int) -> Callable[..., Any]:
+    """Return a compiled ``as_array(header, shape)``: contiguous elements of a type, as a kernel's.
+
+    The shape is a tuple. Nobody counts references to it.
+    """
+    result = types.Array(type_of(kind), ndim, "C")
+
+    @intrinsic
+    def as_array(typing_context, header, shape):
+        def generate(context, builder, signature, arguments):
+            header = cgutils.create_struct_proxy(HEADER)(context, builder, arguments[0])
+            start = builder.inttoptr(header.address, cgutils.voidptr_t)
+            sizes = cgutils.unpack_tuple(builder, arguments[1])
+            return contiguous(context, builder, result, start, sizes)
+
+        return result(header, shape), generate
+
+    return as_array
+
+
+@inlined
+def is_plain(array):
+    """Return whether an array lies as kernels take it: contiguous, aligned, writable."""
+    return array.flags & _CARRAY == _CARRAY
+
+
+@inlined
+def is_like(array, other):
+    """Return whether an array lies as kernels take it, and has dtype and shape of another one.
+
+    That one's numbers lie in the order of this machine's bytes.
+    """
+    if array.number != other.number or array.order != _NATIVE or array.ndim != other.ndim:
+        return False
+    for k in range(array.ndim):
+        if array.shape[k] != other.shape[k]:
+            return False
+    return is_plain(array)
+
+
+@inlined
+def is_apart(target, nbytes, array, itemsize):
+    """Return whether so many bytes at a target and an array of such elements do not overlap."""
+    size = itemsize
+    for k in range(array.ndim):
+        size *= array.shape[k]
+    begin, other = target.address, array.address
+    return begin + nbytes <= other or other + size <= begin

@@ -1,0 +1,1 @@
+"""Recurrent cells with normalization: whole passes over all steps of packed sequences."""

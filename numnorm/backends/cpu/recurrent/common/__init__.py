@@ -1,0 +1,1 @@
+"""What all recurrent cells share: a norm inside a cell, steps, zoneout, weight gradients."""

@@ -1,0 +1,1 @@
+"""The gated recurrent unit: its gates, kernels and whole passes."""

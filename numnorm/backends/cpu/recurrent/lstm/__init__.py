@@ -1,0 +1,1 @@
+"""The LSTM: its gates, kernels and whole passes, recurrent batch norm included."""

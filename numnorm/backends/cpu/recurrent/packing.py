@@ -1,0 +1,22 @@
+"""Parameters of recurrent cells on the host that stay ready for many calls."""
+
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.simd.element_type import storage_of
+
+
+def packed_like(beside: Array, dtype: Any) -> Array:
+    """Return an array of the dtype in which an x of a dtype is computed."""
+    return np.empty(0, storage_of(dtype).working_dtype)
+
+
+def copied_parameter(name: str, value: Any, x: Array) -> Array:
+    """Return a copy of a parameter."""
+    return np.array(value)
+
+
+def check_packed(parameter: Any, x: Array) -> None:
+    """Do nothing: all arrays of this backend lie on the host."""

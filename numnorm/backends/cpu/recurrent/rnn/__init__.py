@@ -1,0 +1,1 @@
+"""The plain recurrent network: its kernels and whole passes."""

@@ -1,0 +1,87 @@
+"""Padded sequences as rows, and back; what a recurrent cell is given beside them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import Shape, as_plain_array, check_float, check_shape
+from numnorm.backends.contract.recurrent import SequenceLayout
+from numnorm.backends.cpu.memory.host_arrays import Array, as_float_array
+from numnorm.backends.cpu.simd.element_type import storage_of
+
+
+def companion(name: str, value: Any, x: Array) -> Array:
+    """Return an array of a float dtype on the host, where x is."""
+    return as_float_array(name, value)
+
+
+def sequence_rows(x: Array, layout: SequenceLayout, batch_first: bool, like: Array | None) -> Array:
+    """Return the rows of padded sequences in the dtype that they are computed in."""
+    dtype = storage_of(x.dtype).working_dtype if like is None else like.dtype
+    rows: Array = layout.rows(np.ascontiguousarray(x.swapaxes(0, 1) if batch_first else x, dtype))
+    return rows
+
+
+def padded(
+    rows: Array, start: int, layout: SequenceLayout, batch_first: bool, x: Array, dtype: Any
+) -> Array:
+    """Return an array of all sequences, of rows that begin at one of an array."""
+    rows = rows[start:]
+    if layout.places is not None:
+        flat = np.zeros((layout.time * layout.batch, rows.shape[1]), rows.dtype)
+        flat[layout.places] = rows
+        rows = flat
+    found = rows.reshape(layout.time, layout.batch, rows.shape[1])
+    return (found.swapaxes(0, 1) if batch_first else found).astype(dtype, copy=False)
+
+
+def cell_state(name: str, value: Any, shape: Shape, x: Array) -> Array:
+    """Return a new array of a state, of the dtype of x; None stands for 0."""
+    if value is None:
+        return np.zeros(shape, x.dtype)
+    array = as_float_array(name, value)
+    check_shape(name, array.shape, shape, "that of the batch and the units")
+    return np.array(array, x.dtype, order="C")
+
+
+def ordered(states: Array, layout: SequenceLayout) -> Array:
+    """Return the states of the order of a layout."""
+    return states if layout.order is None else states[layout.order]
+
+
+def restored(states: Array, places: Any, given: Array, layout: SequenceLayout, dtype: Any) -> Array:
+    """Return the states of the whole batch, those of the order from their places in an array."""
+    found = states if places is None else states[places]
+    if layout.order is not None:
+        whole = given.copy()
+        whole[layout.order] = found
+        found = whole
+    return found.astype(dtype, copy=False)
+
+
+def cell_parameter(name: str, value: Any, x: Array, check: Callable[[Shape], None]) -> Array:
+    """Return a parameter in the dtype of x, C-contiguous, its shape checked."""
+    array = value if type(value) is np.ndarray else as_plain_array(name, value)
+    check(array.shape)
+    if array.dtype is x.dtype and array.flags.c_contiguous:  # nothing left to do
+        return array
+    check_float(name, array.dtype)
+    return np.ascontiguousarray(array, x.dtype)
+
+
+def cell_keep(share: Any, layout: SequenceLayout, width: int, x: Array) -> Array:
+    """Return what steps keep of each element: one share of all, or an array of them."""
+    if isinstance(share, float):
+        return np.full((layout.count, width), share, x.dtype)
+    return np.ascontiguousarray(layout.rows(share), x.dtype)
+
+
+def parameter_gradient(name: str, gradient: Any, parameter: Any, x: Array) -> Array:
+    """Return a gradient in the shape and dtype of its parameter; float64 for integers."""
+    like = np.asarray(parameter)
+    dtype = np.dtype(np.float64) if like.dtype.kind in "biu" else like.dtype
+    # A sum may be that of several parameters; a matrix of weights has its gradient for itself.
+    found = np.asarray(gradient).reshape(like.shape)
+    result: Array = found.astype(dtype, copy=found.ndim < 2)
+    return result

@@ -1,0 +1,345 @@
+"""The backward kernel of every norm whose statistics are shared by a row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head, in_line, outlive
+from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
+from numnorm.backends.cpu.rows.parameter_gradient_kernel import add_parts
+from numnorm.backends.cpu.rows.register_rows_backward import make_short_backward
+from numnorm.backends.cpu.rows.segment_loops import (
+    channel_of,
+    make_gradient_lanes,
+    make_gradient_lanes_of_four,
+    make_gradient_sums,
+    make_input_gradients,
+    next_channel,
+)
+from numnorm.backends.cpu.rows.tile_sums import room_for_sums
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.optional import part
+from numnorm.backends.cpu.simd.vector import make_totals, store, total
+from numnorm.backends.cpu.statistics.accumulators import (
+    ROWS_BETWEEN_FLUSHES,
+    collect,
+    flush,
+    is_by_channel,
+    with_parts,
+    working_sums,
+)
+from numnorm.backends.cpu.statistics.row_moments import STRETCH
+from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
+
+# Rows of so many bytes have the next row asked for while they are read: with what is added up
+# beside them they fill the first-level cache, and the processor's own guesses fall behind.
+_FOLLOWED = 6 << 10
+# Rows of fewer bytes of the working type are taken in tiles.
+_NARROW = 256
+
+
+def _narrow_width(storage: Storage) -> int:
+    """Return from how many elements on rows are not taken in tiles.
+
+    In cache, a tile of wider rows is no faster (80 float32: 25 ns a row, 35 row by row); beyond,
+    memory waits while it is worked on (66 and 45). The loops of halves are longer, so that memory
+    keeps up with wider tiles (96 float16: 27 ns a row, 40 row by row).
+    """
+    width = _NARROW // storage.working_dtype.itemsize
+    return width if storage.container.itemsize > 2 else 2 * width
+
+
+@inlined
+def _rows_between_flushes(cut: tuple[int, int, int]) -> int:
+    """Return how many rows add as much to a channel's sums as may be added up before a flush."""
+    _, runs, channels = cut
+    return ROWS_BETWEEN_FLUSHES * max(1, channels // runs)
+
+
+def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    gradient_sums = make_gradient_sums(formula, storage)
+    longest = _FOLLOWED // storage.container.itemsize
+
+    @inlined
+    def row_sums(dy, x, head, statistics, first_channel, cut, weights, inner, totals):
+        run, runs, channels = cut
+        ahead = x.size if x.size >= longest else 0
+        gamma, beta = weights
+        sum_g, sum_g_xhat = np.float64(0), np.float64(0)
+        c = first_channel
+        for p in range(runs):
+            left, right = p * run, (p + 1) * run
+            weight = part(gamma, c), part(beta, c)
+            sums_here = part(inner[0], c), part(inner[1], c)
+            g, g_xhat, dy_xhat, slope = gradient_sums(
+                dy[left:right], x[left:right], head, ahead, statistics, weight, sums_here
+            )
+            sum_g += g
+            sum_g_xhat += g_xhat
+            collect(totals[0], c, dy_xhat)
+            collect(totals[1], c, slope)
+            c = c + 1 if c + 1 < channels else 0
+        return sum_g, sum_g_xhat
+
+    return row_sums
+
+
+def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for one row of known statistics."""
+    row_sums, means_of = _make_row_sums(formula, storage), make_means(storage)
+    input_gradients = make_input_gradients(formula, storage)
+
+    @inlined
+    def loops(row, heads, streamed, rstd, found, first_channel, cut, weights, flows, inner, totals):
+        dy, x, dx = row
+        run, runs, channels = cut
+        gamma, beta = weights
+        sum_g, sum_g_xhat = row_sums(
+            dy, x, heads[0], found, first_channel, cut, weights, inner, totals
+        )
+        means = means_of(sum_g, sum_g_xhat, rstd, flows)
+        c = first_channel
+        for p in range(runs):
+            left, right = p * run, (p + 1) * run
+            weight = part(gamma, c), part(beta, c)
+            here = dy[left:right], x[left:right], dx[left:right]
+            input_gradients(here[0], here[1], heads[1], found, weight, means, here[2], streamed)
+            c = c + 1 if c + 1 < channels else 0
+
+    return loops
+
+
+def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for one row that is one run of at most a stretch.
+
+    To cut a row of 768 into its only run, and that into its only stretch, took a fifth of the
+    time that it takes in cache.
+    """
+    gradient_lanes = make_gradient_lanes(formula, storage, near=True)
+    input_gradients, means_of = make_input_gradients(formula, storage), make_means(storage)
+
+    @inlined
+    def whole_row(row, heads, ahead, streamed, rstd, statistics, weights, flows, targets):
+        dy, x, dx = row
+        g, g_xhat, _, _ = gradient_lanes(
+            dy, x, 0, x.size, heads[0], ahead, statistics, weights, targets
+        )
+        means = means_of(np.float64(total(g)), np.float64(total(g_xhat)), rstd, flows)
+        input_gradients(dy, x, heads[1], statistics, weights, means, dx, streamed)
+
+    return whole_row
+
+
+def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for one row of any width, cut into runs."""
+    real, statistics_of = storage.working, make_saved_statistics(storage)
+    loops, whole_row = _make_loops(formula, storage), _make_whole_row(formula, storage)
+    longest = _FOLLOWED // storage.container.itemsize
+
+    @inlined
+    def backward_row(row, heads, streamed, saved, c, cut, weights, flows, inner, totals):
+        mean, rstd = saved
+        scale, high, low, factor = statistics_of(mean, rstd)
+        size = row[1].size
+        # A row with a parameter for each element, or with none, is one run.
+        if not is_by_channel(totals[0]) and scale == real(1) and size <= STRETCH:
+            found, ahead = (None, high, low, factor), size if streamed or size >= longest else 0
+            here = part(weights[0], c), part(weights[1], c)
+            targets = part(inner[0], c), part(inner[1], c)
+            whole_row(row, heads, ahead, streamed, rstd, found, here, flows, targets)
+        elif scale == real(1):
+            found = None, high, low, factor
+            loops(row, heads, streamed, rstd, found, c, cut, weights, flows, inner, totals)
+        else:
+            found = scale, high, low, factor
+            loops(row, (0, 0), False, rstd, found, c, cut, weights, flows, inner, totals)
+
+    return backward_row
+
+
+def _make_four_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that leaves the sums of four narrow rows in lanes."""
+    lanes = storage.lanes
+    of_four = make_gradient_lanes_of_four(formula, storage)
+    statistics_of = make_saved_statistics(storage)
+
+    @inlined
+    def keep(scratch, t, sums):
+        store(scratch, t * lanes, sums[0])
+        store(scratch, (lanes + t) * lanes, sums[1])
+
+    @inlined
+    def four_rows(dy, x, saved, i, weights, inner, scratch, t):
+        mean, rstd = saved
+        statistics = (
+            statistics_of(part(mean, i), rstd[i]),
+            statistics_of(part(mean, i + 1), rstd[i + 1]),
+            statistics_of(part(mean, i + 2), rstd[i + 2]),
+            statistics_of(part(mean, i + 3), rstd[i + 3]),
+        )
+        of_row = part(weights[0], 0), part(weights[1], 0)
+        targets = part(inner[0], 0), part(inner[1], 0)
+        a, b, c, d = of_four(dy, x, i, statistics, of_row, targets)
+        keep(scratch, t, a)
+        keep(scratch, t + 1, b)
+        keep(scratch, t + 2, c)
+        keep(scratch, t + 3, d)
+
+    return four_rows
+
+
+def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for up to as many narrow rows as there are lanes."""
+    lanes, room = storage.lanes, room_for_sums(storage)
+    gradient_lanes = make_gradient_lanes(formula, storage)
+    totals = make_totals(lanes)
+    four_rows = _make_four_rows(formula, storage)
+    input_gradients = make_input_gradients(formula, storage)
+    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
+
+    @inlined
+    def backward_tile(arrays, saved, cut, first, weights, flows, inner, scratch, start, number):
+        dy, x, dx = arrays
+        mean, rstd = saved
+        channel = first
+        sums_of_g, sums_of_g_xhat = scratch[room:], scratch[room + lanes :]
+        whole = cut[2] <= 1 and x.shape[1] % lanes == 0
+        fours = number - number % 4 if whole else 0
+        for t in range(0, fours, 4):
+            four_rows(dy, x, saved, start + t, weights, inner, scratch, t)
+        for t in range(fours, number):
+            i = start + t
+            statistics = statistics_of(part(mean, i), rstd[i])
+            weight = part(weights[0], channel), part(weights[1], channel)
+            here = part(inner[0], channel), part(inner[1], channel)
+            g, g_xhat, _, _ = gradient_lanes(
+                dy[i], x[i], 0, x.shape[1], 0, 0, statistics, weight, here
+            )
+            store(scratch, t * lanes, g)
+            store(scratch, (lanes + t) * lanes, g_xhat)
+            channel = next_channel(channel, cut)
+        store(sums_of_g, 0, totals(scratch))
+        store(sums_of_g_xhat, 0, totals(scratch[lanes * lanes :]))
+        channel = first
+        for t in range(number):
+            i = start + t
+            statistics = statistics_of(part(mean, i), rstd[i])
+            sums = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
+            means = means_of(sums[0], sums[1], rstd[i], flows)
+            weight = part(weights[0], channel), part(weights[1], channel)
+            input_gradients(dy[i], x[i], 0, statistics, weight, means, dx[i])
+            channel = next_channel(channel, cut)
+        return channel
+
+    return backward_tile
+
+
+def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for some rows, one after the other."""
+    backward_row = _make_row(formula, storage)
+
+    @inlined
+    def wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+        channel, between = channel_of(start, cut), _rows_between_flushes(cut)
+        streamed = is_gradient_streamed(dx, cut[0], heads[1])
+        for begin in range(start, stop, between):
+            for i in range(begin, min(begin + between, stop)):
+                row, saved = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
+                backward_row(
+                    row, heads, streamed, saved, channel, cut, weights, flows, inner, totals
+                )
+                channel = next_channel(channel, cut)
+            flush(inner[0], totals[0])
+            flush(inner[1], totals[1])
+        after_stores(streamed)
+
+    return wide_rows
+
+
+def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for some rows, tile by tile."""
+    backward_tile = _make_tile(formula, storage)
+    lanes = storage.lanes
+    scratch = make_scratch(storage.working, room_for_sums(storage) + 2 * lanes)
+
+    @inlined
+    def narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+        room, channel, between = scratch(), channel_of(start, cut), _rows_between_flushes(cut)
+        arrays, saved = (dy, x, dx), (mean, rstd)
+        for i in range(start, stop, lanes):
+            number = min(lanes, stop - i)
+            channel = backward_tile(
+                arrays, saved, cut, channel, weights, flows, inner, room, i, number
+            )
+            if (i - start + lanes) % between == 0 or i + lanes >= stop:
+                flush(inner[0], totals[0])
+                flush(inner[1], totals[1])
+
+    return narrow_rows
+
+
+def make_row_backward(formula: Formula, storage: Storage) -> Twins:
+    """Return the kernel of a norm's gradients.
+
+    It takes ``dy, x (N, D), mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
+    eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts``. The shares are 1 over the
+    number of elements, or 0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the
+    sums of the p-th part of the rows: the parts follow from the shapes, so that no thread count
+    changes a sum. Where all parts are done in one call, `of_gamma` and `of_beta` of shape
+    ``(size,)`` receive the parts' sums, unless they are empty; dgamma and dbeta may then have no
+    parts.
+    """
+    wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
+    short_rows, real = make_short_backward(formula, storage), storage.working
+    narrow, at_lines = _narrow_width(storage), begins_at_lines(storage)
+
+    @inlined
+    def backward_rows(
+        dy, x, heads, mean, rstd, cut, weights, flows, dx, results, totals, start, stop
+    ):
+        run, _, channels = cut
+        dgamma = working_sums(totals[0], real(0), heads[0], results[0], (channels, run))
+        dbeta = working_sums(totals[1], real(0), heads[0], results[1], (channels, run))
+        inner = (borrowed(dgamma), borrowed(dbeta))
+        by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
+        if by_element and short_rows(
+            dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop
+        ):
+            return
+        if by_element and cut[1] == 1 and x.shape[1] < narrow:
+            narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
+        else:
+            wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
+        outlive((dgamma, dbeta))
+
+    def kernel(
+        dy, x, mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
+        eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts, first, last,
+    ):  # fmt: skip
+        stand_alone()
+        at_line = at_lines and x.shape[1] >= narrow
+        heads = (common_head(x, run), common_head(dx, run)) if at_line else (0, 0)
+        gamma, beta = in_line(gamma, heads[0]), in_line(beta, heads[0])
+        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))
+        once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(cut)
+        dgamma = with_parts(dgamma, parts, of_gamma, once)
+        dbeta = with_parts(dbeta, parts, of_beta, once)
+        results = borrowed(of_gamma), borrowed(of_beta)
+        flows = (mean_share, scale_share, eps_on_deviation)
+        for p in range(first, last):
+            totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
+            start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
+            backward_rows(
+                dy, x, heads, mean, rstd, cut, weights, flows, dx, results, totals, start, stop
+            )
+        if last - first == parts:
+            add_parts(borrowed(dgamma), results[0])
+            add_parts(borrowed(dbeta), results[1])
+        outlive((gamma, beta, dgamma, dbeta))
+
+    return twins(f"row_backward.{formula.name}.{storage.name}", kernel)

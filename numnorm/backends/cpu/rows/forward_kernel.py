@@ -1,0 +1,163 @@
+"""The forward kernel of every norm whose statistics are shared by a row."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.memory.alignment import make_head
+from numnorm.backends.cpu.memory.borrowed import borrowed
+from numnorm.backends.cpu.memory.nontemporal import after_stores, is_streamed
+from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
+from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
+from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next_channel
+from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.optional import part, stretch
+from numnorm.backends.cpu.simd.processor import has_avx512
+from numnorm.backends.cpu.statistics.row_moments import (
+    STRETCH,
+)
+from numnorm.backends.cpu.statistics.row_normalizer import make_spread
+from numnorm.backends.cpu.statistics.saved import save
+
+# Rows of up to so many bytes that do not begin at lines are streamed in lines put together of all
+# of them. The few elements beside the whole lines of a row of its own cost narrow ones more
+# (16384 x 256 float32 into an array that begins 16 bytes into a line: 1.3 ms, and 1.04 carried;
+# 8192 x 512 890 us and 780), wide ones less (2048 x 8192 4.2 ms and 4.8).
+_CARRIED = 2 << 10
+
+
+def _make_apply_row(
+    formula: Formula, storage: Storage, count: int, *, followed: bool = False
+) -> Callable[..., Any]:
+    """Return a compiled function that stores a row's result, run by run.
+
+    If the row is `followed`, the next one is asked for meanwhile.
+    """
+    real = storage.working
+    apply_run = make_apply(formula, storage, count, followed=followed)
+
+    @inlined
+    def apply_row(x, i, statistics, cut, first_channel, weights, y, streamed):
+        scale, high, low, rstd = statistics
+        found = scale, high, low, real(rstd)
+        run, runs, channels = cut
+        c = first_channel
+        if runs == 1:
+            here = part(weights[0], c), part(weights[1], c)
+            apply_run(x[i], x.shape[1], found, here, y[i], streamed)
+            return
+        for p in range(runs):
+            left, right = p * run, (p + 1) * run
+            here = part(weights[0], c), part(weights[1], c)
+            apply_run(x[i][left:right], x.shape[1], found, here, y[i][left:right], streamed)
+            c = c + 1 if c + 1 < channels else 0
+
+    return apply_row
+
+
+def _make_apply_wide_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return that function for a row that the one after it follows."""
+    # The processors that have AVX-512 may have a slow third-level cache (4096 x 1024 float32:
+    # 1.4 ms, 1.56 if the next row is not asked for); one with AVX2 alone gained nothing.
+    return _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
+
+
+def _make_one_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that normalizes a row of any width."""
+    spread, apply_row = make_spread(formula, storage), _make_apply_wide_row(formula, storage)
+
+    @inlined
+    def one_row(x, i, scaling, cut, channel, weights, y, saved):
+        found = spread(x[i], scaling)
+        apply_row(x, i, found, cut, channel, weights, y, False)
+        save(saved, i, found)
+
+    return one_row
+
+
+def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[..., Any]:
+    """Return a compiled function that stores the result of a row of one run, in carried lines."""
+    real = storage.working
+    apply_run = make_apply(formula, storage, 2 * storage.lanes, followed=has_avx512())
+
+    @inlined
+    def carry_row(x, statistics, weights, room, held, flat_y):
+        scale, high, low, rstd = statistics
+        found = scale, high, low, real(rstd)
+        for left in range(0, x.size, STRETCH):
+            right = min(left + STRETCH, x.size)
+            here = stretch(weights[0], left, right), stretch(weights[1], left, right)
+            target = room[held[1] : held[1] + right - left]
+            apply_run(x[left:right], x.size, found, here, target, False)
+            held = carry(room, held, right - left, flat_y)
+        return held
+
+    return carry_row
+
+
+def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that normalizes some rows of any width, one after the other."""
+    spread, apply_row = make_spread(formula, storage), _make_apply_wide_row(formula, storage)
+    rooms, (carry, finish) = make_room(storage, STRETCH), make_carry(storage)
+    carry_row, head_of = _make_carry_row(formula, storage, carry), make_head(storage)
+
+    @inlined
+    def wide_rows(x, scaling, cut, weights, y, saved, start, stop):
+        head = head_of(y, cut[0])
+        streamed = is_streamed(y, cut[0], head)
+        in_lines = streamed and (head == 0 or x.shape[1] * y.itemsize > _CARRIED)
+        carried = cut[1] == 1 and is_carried(y) and not in_lines
+        room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, cut)
+        held = begin(flat_y, start * x.shape[1])
+        for i in range(start, stop):
+            found = spread(x[i], scaling)
+            if carried:
+                here = part(weights[0], channel), part(weights[1], channel)
+                held = carry_row(x[i], found, here, room, held, flat_y)
+            else:
+                apply_row(x, i, found, cut, channel, weights, y, streamed)
+            save(saved, i, found)
+            channel = next_channel(channel, cut)
+        if carried:
+            finish(room, held, flat_y)
+        after_stores(carried or streamed)
+
+    return wide_rows
+
+
+def make_row_forward(formula: Formula, storage: Storage) -> Twins:
+    """Return the forward kernel of a formula.
+
+    It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, mean, rstd,
+    parts``: `count` is the divisor of the squares, mean (the root mean square, where there is
+    none) and rstd are ``(N,)``, or ``(0,)`` to save nothing, and `parts` is how many parts the
+    rows are cut into.
+    """
+    one_row, wide_rows = _make_one_row(formula, storage), _make_wide_rows(formula, storage)
+    are_paired, pair = make_are_paired(formula), make_pair(formula, storage, one_row)
+    apply_row = _make_apply_row(formula, storage, storage.lanes)
+    narrow_rows = make_narrow_rows(formula, storage, make_spread(formula, storage), apply_row)
+    narrow = widest(storage)
+
+    def kernel(
+        x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, mean, rstd,
+        parts, first, last,
+    ):  # fmt: skip
+        stand_alone()
+        x, y, saved = borrowed(x), borrowed(y), (borrowed(mean), borrowed(rstd))
+        weights = borrowed(gamma), borrowed(beta)
+        scaling, cut = (eps, eps_on_deviation, count), (run, x.shape[1] // run, channels)
+        start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
+        if x.shape[1] <= narrow:
+            narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
+        else:
+            single = start
+            if are_paired(y, cut):
+                single = stop - (stop - start) % 2
+                for i in range(start, single, 2):
+                    pair(x, i, scaling, cut, weights, y, saved)
+            wide_rows(x, scaling, cut, weights, y, saved, single, stop)
+
+    return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

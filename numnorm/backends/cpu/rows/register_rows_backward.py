@@ -1,0 +1,128 @@
+"""Gradients of rows of one, two or four registers: read once, summed there, and written.
+
+Longer rows are read twice, and narrow rows of other widths are taken in tiles. Beyond the caches
+memory waits while a tile is worked on; here the next row is read meanwhile, as all that a row
+needs is in registers and few instructions long.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.optional import part
+from numnorm.backends.cpu.simd.optional_vector import add, make_elements
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, store, stream, total
+from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.statistics.normalize import make_normalized
+from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
+from numnorm.backends.formulas.norms import input_gradient
+
+_input_gradient = inlined(input_gradient)
+
+
+@inlined
+def _none_is_short(*arguments):
+    return False
+
+
+def _has_short_rows(storage: Storage) -> bool:
+    """Return whether rows of such elements are better here than in tiles.
+
+    Halves are not: what converts them takes longer than memory does.
+    """
+    return storage.container.itemsize > 2
+
+
+def _make_backward_row(
+    formula: Formula, storage: Storage, count: int, put: Callable[..., Any]
+) -> Callable[..., Any]:
+    backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
+    widen, narrow = storage.widen, storage.narrow
+    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
+    load = make_load(count)
+
+    @inlined
+    def backward_row(dy, x, dx, saved, weights, flows):
+        """Store dx, and return what the row adds to the gradients of gamma and beta."""
+        mean, rstd = saved
+        scale, high, low, factor = statistics_of(mean, rstd)
+        slope = widen(load(dy, 0))
+        xhat = normalized(widen(load(x, 0)), scale, high, low, factor)
+        g = backward(slope, xhat, weights[0], weights[1])
+        sums = np.float64(total(g)), np.float64(total(g * xhat))
+        mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, flows)
+        put(dx, 0, narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
+        return slope * xhat, slope
+
+    return backward_row
+
+
+def _make_backward(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    store_rows = _make_backward_rows(formula, storage, count, store)
+    stream_rows = _make_backward_rows(formula, storage, count, stream)
+
+    @inlined
+    def rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
+        streamed = is_gradient_streamed(dx, count)
+        if streamed:
+            stream_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        else:
+            store_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        after_stores(streamed)
+
+    return rows
+
+
+def _make_backward_rows(
+    formula: Formula, storage: Storage, count: int, put: Callable[..., Any]
+) -> Callable[..., Any]:
+    backward_row, real = _make_backward_row(formula, storage, count, put), storage.working
+    elements, zeros = make_elements(count), make_zeros(real, count)
+
+    @inlined
+    def rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
+        gamma = elements(part(weights[0], 0), 0, real(1))
+        beta = elements(part(weights[1], 0), 0, real(0))
+        for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
+            dgamma, dbeta = zeros(), zeros()
+            for i in range(begin, min(begin + ROWS_BETWEEN_FLUSHES, stop)):
+                saved = part(mean, i), rstd[i]
+                dy_xhat, slope = backward_row(dy[i], x[i], dx[i], saved, (gamma, beta), flows)
+                dgamma, dbeta = dgamma + dy_xhat, dbeta + slope
+            add(part(inner[0], 0), 0, dgamma)
+            add(part(inner[1], 0), 0, dbeta)
+            flush(inner[0], totals[0])
+            flush(inner[1], totals[1])
+
+    return rows
+
+
+def make_short_backward(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that stores some rows' gradients, True if they are short."""
+    if not _has_short_rows(storage):
+        return _none_is_short
+    lanes = storage.lanes
+    one, two = _make_backward(formula, storage, lanes), _make_backward(formula, storage, 2 * lanes)
+    four = _make_backward(formula, storage, 4 * lanes)
+
+    @inlined
+    def short_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+        width = x.shape[1]
+        if cut[1] != 1 or cut[2] > 1:
+            return False
+        if width == lanes:
+            one(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        elif width == 2 * lanes:
+            two(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        elif width == 4 * lanes:
+            four(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+        else:
+            return False
+        return True
+
+    return short_rows

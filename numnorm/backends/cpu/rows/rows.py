@@ -1,0 +1,333 @@
+"""The norms whose statistics are shared by a row, on NumPy arrays."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.arguments import RowLayout
+from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
+from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.cpu.compiler.parallel import (
+    in_parallel,
+    is_serial,
+    is_small,
+    row_parts,
+    run,
+    summed_parts,
+)
+from numnorm.backends.cpu.memory.alignment import begins_at_lines
+from numnorm.backends.cpu.memory.host_arrays import (
+    Array,
+    as_kernel_array,
+    as_parameter,
+    as_statistic,
+    both_or_neither,
+    gradient_dtype,
+    like_input,
+    output_like,
+    result,
+)
+from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.rows.backward_kernel import make_row_backward
+from numnorm.backends.cpu.rows.fast_path import Direct, make_direct_backward, make_direct_forward
+from numnorm.backends.cpu.rows.forward_kernel import make_row_forward
+from numnorm.backends.cpu.rows.parameter_gradient_kernel import make_row_totals
+from numnorm.backends.cpu.simd.element_type import Storage, storage_of
+
+_NOTHING = np.empty(0)
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+# Elements beyond which the two microseconds that a direct call saves are not worth its compilation.
+_MOST_DIRECT = 1 << 20
+# The widest rows, in bytes, that gain nothing from a dx that lies like x.
+_NARROW = 1 << 11
+
+
+class _Plan(NamedTuple):
+    """What follows from norm, dtype and layout alone, found once for all calls like it."""
+
+    kernel: Twins
+    # Calls of it by the classes of what may be an array or not, and whether one call does it all.
+    direct: dict[tuple[Any, ...], Direct | None]
+    storage: Storage
+    size: tuple[int, int]
+    elements: int
+    parts: int
+    constants: tuple[Any, ...]
+    # Whether contiguous arrays are just what the kernel takes, and few enough to call it directly.
+    usual: bool
+    # Whether neither threads nor the place of the output are worth a thought.
+    small: bool
+
+
+@functools.cache
+def _forward_kernel(formula: Formula, storage: Storage) -> Twins:
+    return make_row_forward(formula, storage)
+
+
+@functools.cache
+def _backward_kernel(formula: Formula, storage: Storage) -> Twins:
+    return make_row_backward(formula, storage)
+
+
+@functools.cache
+def _totals_kernel() -> Twins:
+    return make_row_totals()
+
+
+@functools.lru_cache(maxsize=1024)
+def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -> _Plan:
+    storage = storage_of(dtype)
+    count = float(layout.width - scaling.ddof)
+    return _Plan(
+        _forward_kernel(norm.formula, storage),
+        {},
+        storage,
+        (layout.rows, layout.width),
+        layout.rows * layout.width,
+        row_parts(layout.rows, layout.rows * layout.width),
+        (layout.run, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
+        _is_usual(dtype, storage, layout),
+        is_small(layout.rows * layout.width),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward_plan(
+    norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling, detached: Detached
+) -> _Plan:
+    storage = storage_of(dtype)
+    count = layout.width - scaling.ddof
+    mean_share = 1.0 / layout.width if norm.formula.centred and layout.width else 0.0
+    scale_share = 1.0 / count if count else 0.0
+    shares = 0.0 if detached.mean else mean_share, 0.0 if detached.scale else scale_share
+    summed = math.prod(layout.kernel_shape) if norm.parameters else 0
+    return _Plan(
+        _backward_kernel(norm.formula, storage),
+        {},
+        storage,
+        (layout.rows, layout.width),
+        layout.rows * layout.width,
+        summed_parts(layout.rows, layout.width, summed),
+        (layout.run, layout.channels, *shares, scaling.eps_on_deviation),
+        _is_usual(dtype, storage, layout),
+        is_small(layout.rows * layout.width),
+    )
+
+
+def _is_usual(dtype: Any, storage: Storage, layout: RowLayout) -> bool:
+    # Arrays that were pickled have a dtype object of their own, and share plans with the others.
+    as_it_is = dtype == storage.container and layout.order is None
+    return as_it_is and layout.rows * layout.width <= _MOST_DIRECT
+
+
+def _weight(name: str, value: Any, layout: RowLayout, working: np.dtype[Any]) -> Any:
+    """Return a parameter, None included, as a kernel takes it."""
+    if value is None:
+        return None
+    shape, meaning = layout.parameter_shape, layout.parameter_meaning
+    return as_parameter(name, value, shape, meaning, working, layout.kernel_shape)
+
+
+def _weights(
+    norm: Norm, gamma: Any, beta: Any, layout: RowLayout, storage: Storage
+) -> tuple[Any, Any]:
+    """Return gamma and beta as a kernel takes them."""
+    if not norm.parameters:
+        return storage.working(gamma), storage.working(beta)
+    working = storage.working_dtype
+    gamma = _weight(norm.names.gamma, gamma, layout, working)
+    beta = _weight("beta", beta, layout, working)
+    return both_or_neither(gamma, beta) if norm.parameters == 2 else (gamma, beta)
+
+
+def row_forward(
+    norm: Norm,
+    x: Array,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    out: Any,
+    save: bool,
+) -> tuple[Array, Array | None, Array | None]:
+    """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
+    plan = _forward_plan(norm, x.dtype, layout, scaling)
+    alone = plan.small or is_serial(plan.elements, plan.parts)
+    classes = type(gamma), type(beta), alone
+    direct = plan.direct.get(classes)
+    if direct is not None and (out is None or type(out) is np.ndarray):
+        y = _new_output(plan, x) if out is None else out
+        mean, rstd = _new_statistics(layout) if save else (_NOTHING, _NOTHING)
+        arrays = x, gamma, beta, y, mean, rstd, layout.rows if save else 0
+        if direct(*arrays) if alone else in_parallel(direct, *arrays):
+            return y, mean, rstd
+    storage = plan.storage
+    source = as_kernel_array(x, storage, layout.order, plan.size)
+    weights = _weights(norm, gamma, beta, layout, storage)
+    if out is None:
+        target = _new_output(plan, source)
+    else:
+        target = output_like(source, x, norm.names.x, out, storage, layout.order, weights)
+    mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
+    if plan.elements:
+        arguments = source, *weights, *plan.constants, target, mean, rstd, plan.parts
+        run(plan.kernel, arguments, plan.elements, plan.parts)
+        if plan.usual and classes not in plan.direct:
+            plan.direct[classes] = make_direct_forward(
+                plan.kernel.machine_code(arguments, alone), storage, layout,
+                (*plan.constants, plan.parts), (gamma, beta), weights,
+            )  # fmt: skip
+    else:
+        mean[...] = rstd[...] = scaling.of_nothing
+    y = result(target, x, out, layout.order)
+    if not save:
+        return y, None, None
+    return y, _saved(mean, layout, storage), _saved(rstd, layout, storage)
+
+
+def row_backward(
+    norm: Norm,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Array, Array | None, Array | None]:
+    """Return dx and, for a norm with parameters, dgamma and dbeta."""
+    plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
+    count, alone = norm.parameters, plan.small or is_serial(plan.elements, plan.parts)
+    classes = type(mean), type(gamma), type(beta), alone
+    direct = plan.direct.get(classes) if type(dy) is type(rstd) is np.ndarray else None
+    if direct is not None and (out is None or type(out) is np.ndarray):
+        dx = _new_dx(plan, x, dy) if out is None else out
+        gradients = _one_each(count, np.empty, layout.parameter_shape, x.dtype)
+        arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
+        if direct(*arrays) if alone else in_parallel(direct, *arrays):
+            return dx, *gradients
+    storage, order = plan.storage, layout.order
+    slope, source, statistics, weights, dtype = _as_kernel_takes(
+        norm, dy, x, mean, rstd, gamma, beta, layout, plan
+    )
+    if out is None:
+        target = _new_dx(plan, source, slope)
+    else:
+        inputs = slope, *statistics, *weights
+        target = output_like(source, x, norm.names.x, out, storage, order, inputs)
+    # The kernels round to these two dtypes.
+    native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
+    gradients = _one_each(count, np.empty, layout.parameter_shape, native)
+    flat = gradients if len(layout.parameter_shape) == 1 else _of_each(gradients, np.ravel)
+    totals = _one_each(count, np.zeros, (plan.parts, *layout.kernel_shape), _FLOAT64)
+    # Only what has the working dtype is left to the kernel of the rows: it would be compiled again.
+    left = native is storage.working_dtype
+    sums = flat if left else _one_each(count, np.empty, 0, storage.working_dtype)
+    summed = False
+    if plan.elements:
+        arguments = (
+            slope, source, *statistics, *weights, *plan.constants, target, *totals, *sums,
+            plan.parts,
+        )  # fmt: skip
+        summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left
+        if plan.usual and classes not in plan.direct:
+            plan.direct[classes] = make_direct_backward(
+                plan.kernel.machine_code(arguments, alone), storage, layout,
+                (*plan.constants, plan.parts),
+                (mean, gamma, beta), (statistics[0], *weights), gradients,
+            )  # fmt: skip
+    dx = result(target, x, out, order)
+    if count and not summed:
+        _add_up(totals, flat)
+    if native is not dtype:
+        gradients = _of_each(gradients, lambda a: _cast(a, dtype))
+    return dx, gradients[0], gradients[1]
+
+
+def _as_kernel_takes(
+    norm: Norm,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    plan: _Plan,
+) -> tuple[Array, Array, tuple[Any, Array], tuple[Any, Any], np.dtype[Any]]:
+    """Return dy, x, mean and rstd, both parameters, and the dtype of their gradients."""
+    storage, order, size, names = plan.storage, layout.order, plan.size, norm.names
+    source = as_kernel_array(x, storage, order, size)
+    slope = as_kernel_array(like_input(names.dy, dy, x), storage, order, size)
+    rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
+    if norm.formula.centred:
+        mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
+    if not norm.parameters:
+        weights = storage.working(gamma), storage.working(beta)
+        return slope, source, (mean, rstd), weights, x.dtype
+    weight = _weight(names.gamma, gamma, layout, storage.working_dtype)
+    dtype = gradient_dtype(names.gamma, gamma, x.dtype)
+    return slope, source, (mean, rstd), (weight, None), dtype
+
+
+def _new_output(plan: _Plan, x: Array) -> Array:
+    """Return an uninitialized array like x for a result."""
+    return np.empty_like(x) if plan.small else empty_like(x)
+
+
+def _new_dx(plan: _Plan, x: Array, dy: Array) -> Array:
+    """Return an uninitialized array like x for its gradient.
+
+    It begins as far into a line as x does where loops over wide rows begin at lines, of both. That
+    takes narrow ones longer than it saves, whose dx begins where a line does (32768 x 128 float32:
+    2.9 ms, 1.7 so).
+    """
+    if plan.small:
+        return np.empty_like(x)
+    wide = plan.size[1] * x.itemsize > _NARROW
+    return empty_like(x, dy, in_line=wide and begins_at_lines(plan.storage))
+
+
+def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:
+    shape = layout.statistic_shape
+    return np.empty(shape), np.empty(shape)
+
+
+def _saved(statistic: Array, layout: RowLayout, storage: Storage) -> Array:
+    """Return a statistic of each row as the caller gets it."""
+    if storage.saved is not statistic.dtype:
+        with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
+            statistic = statistic.astype(storage.saved)
+    return statistic.reshape(layout.statistic_shape)
+
+
+def _add_up(totals: tuple[Any, Any], gradients: tuple[Any, Any]) -> None:
+    """Store the sums of all parts of both totals."""
+    rows = _of_each(totals, lambda total: total.reshape(len(total), -1))
+    _totals_kernel().serial(*rows, *gradients, 0, 1)
+
+
+def _cast(gradient: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+        return gradient.astype(dtype)
+
+
+def _one_each(count: int, make: Any, shape: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return new arrays for gamma and beta, or for as many of the two as there are."""
+    if count == 2:
+        return make(shape, dtype), make(shape, dtype)
+    return (make(shape, dtype), None) if count else (None, None)
+
+
+def _of_each(arrays: tuple[Any, Any], function: Any) -> tuple[Any, Any]:
+    """Return what a function makes of two arrays, and None of None."""
+    first, second = arrays
+    return (
+        None if first is None else function(first),
+        None if second is None else function(second),
+    )

@@ -1,0 +1,371 @@
+"""Loops over one run: a stretch of elements that belong to one channel.
+
+A run is a whole row of a layer norm, with a gamma for each element, or one channel of a group or
+batch norm, with a gamma for all of it.
+
+The statistics of a run are ``(scale, high, low, rstd)``: its elements times the scale, less
+``high + low``, times rstd, are normalized. Of nearly all the scale is 1. Gradients of wide rows,
+which would be multiplied by it three times, have None for that.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
+from numnorm.backends.cpu.memory.placement import LINE
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.masked import make_load_some, some_of, store_some
+from numnorm.backends.cpu.simd.optional import scaled
+from numnorm.backends.cpu.simd.optional_vector import (
+    add,
+    add_product,
+    add_some,
+    add_some_product,
+    make_elements,
+    make_some_elements,
+)
+from numnorm.backends.cpu.simd.vector import (
+    make_load,
+    make_zeros,
+    multiply_add,
+    prefetch,
+    prefetch_near,
+    store,
+    stream,
+    total,
+)
+from numnorm.backends.cpu.statistics.normalize import make_normalized
+from numnorm.backends.cpu.statistics.row_moments import STRETCH
+from numnorm.backends.formulas.norms import input_gradient
+
+_input_gradient = inlined(input_gradient)
+
+
+@inlined
+def channel_of(row: int, cut: tuple[int, int, int]) -> int:
+    """Return the channel of a row's first run."""
+    _, runs, channels = cut
+    return row * runs % channels if channels > 1 else 0
+
+
+@inlined
+def next_channel(channel: int, cut: tuple[int, int, int]) -> int:
+    """Return that of the next row's first run: `channel_of` without its slow division."""
+    _, runs, channels = cut
+    channel += runs
+    if channel >= channels:
+        channel = channel - channels if channel < 2 * channels else channel % channels
+    return channel
+
+
+def make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of elements: normalized, mapped and as they are stored."""
+    forward, normalized = inlined(formula.forward), make_normalized(formula.centred)
+    widen, narrow = storage.widen, storage.narrow
+
+    @inlined
+    def mapped(x, statistics, gamma, beta):
+        scale, high, low, rstd = statistics
+        return narrow(forward(normalized(widen(x), scale, high, low, rstd), gamma, beta))
+
+    return mapped
+
+
+def make_apply(
+    formula: Formula, storage: Storage, count: int, *, followed: bool
+) -> Callable[..., Any]:
+    """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
+
+    ``apply_run(x, ahead, statistics, weights, y, streamed)`` is of one run, whose result may be
+    streamed. If it is `followed`, what lies `ahead` elements further is asked for.
+    """
+    real, mapped = storage.working, make_mapped(formula, storage)
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
+    head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
+    of_line = LINE // storage.container.itemsize
+
+    def make_whole_lanes(put):
+        @inlined
+        def whole_lanes(x, ahead, line, whole, statistics, weights, y):
+            gamma, beta = weights
+            for j in range(line, whole, count):
+                if followed:
+                    for near in range(j, j + count, of_line):
+                        prefetch(x, near + ahead)
+                weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+                put(y, j, mapped(load(x, j), statistics, weight, bias))
+
+        return whole_lanes
+
+    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(stream)
+
+    @inlined
+    def store_those(x, statistics, weights, y, j, low, high):
+        weight = some_elements(weights[0], j, low, high, real(1))
+        bias = some_elements(weights[1], j, low, high, real(0))
+        values = load_some(x, j, low, high)
+        store_some(y, j, mapped(values, statistics, weight, bias), low, high)
+
+    @inlined
+    def apply_run(x, ahead, statistics, weights, y, streamed):
+        line = min(head_of(y, y.size), y.size)
+        if at_lines and line > 0:
+            store_those(x, statistics, weights, y, line - count, count - line, count)
+        whole = y.size - (y.size - line) % count
+        if streamed:
+            stream_whole(x, ahead, line, whole, statistics, weights, y)
+        else:
+            store_whole(x, ahead, line, whole, statistics, weights, y)
+        if whole < y.size:
+            store_those(x, statistics, weights, y, whole, 0, y.size - whole)
+
+    return apply_run
+
+
+def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+    """Return that loop for two whole rows at once, with the same weights."""
+    real, mapped = storage.working, make_mapped(formula, storage)
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
+    head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
+
+    @inlined
+    def store_those(x, statistics, weights, y, j, low, high):
+        weight = some_elements(weights[0], j, low, high, real(1))
+        bias = some_elements(weights[1], j, low, high, real(0))
+        a, b = load_some(x[0], j, low, high), load_some(x[1], j, low, high)
+        store_some(y[0], j, mapped(a, statistics[0], weight, bias), low, high)
+        store_some(y[1], j, mapped(b, statistics[1], weight, bias), low, high)
+
+    @inlined
+    def apply_pair(x, statistics, weights, y):
+        gamma, beta = weights
+        size = x[0].size
+        line = min(head_of(y[0], size), size)
+        if at_lines and line > 0:
+            store_those(x, statistics, weights, y, line - count, count - line, count)
+        whole = size - (size - line) % count
+        for j in range(line, whole, count):
+            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+            store(y[0], j, mapped(load(x[0], j), statistics[0], weight, bias))
+            store(y[1], j, mapped(load(x[1], j), statistics[1], weight, bias))
+        if whole < size:
+            store_those(x, statistics, weights, y, whole, 0, size - whole)
+
+    return apply_pair
+
+
+def _make_entering(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function of elements: what enters the gradients of their row, and xhat."""
+    backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
+    widen = storage.widen
+
+    @inlined
+    def entering(slope, x, statistics, gamma, beta):
+        scale, high, low, rstd = statistics
+        xhat = normalized(widen(x), scale, high, low, rstd)
+        return backward(slope, xhat, gamma, beta), xhat
+
+    return entering
+
+
+def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
+    """Return compiled functions that add lanes of elements, or some of them, to a run's sums.
+
+    The sums are those of g, g * xhat, dy * xhat and dy; the last two are also added, element by
+    element, to the accumulators of this run where there are any.
+    """
+    entering, backward = _make_entering(formula, storage), inlined(formula.backward)
+    real, widen, normalized = storage.working, storage.widen, make_normalized(formula.centred)
+    count = storage.lanes
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
+
+    @inlined
+    def added(sums, g, slope, xhat):
+        of_g_xhat = multiply_add(g, xhat, sums[1])
+        return sums[0] + g, of_g_xhat, multiply_add(slope, xhat, sums[2]), sums[3] + slope
+
+    @inlined
+    def sum_all(sums, dy, x, statistics, weights, targets, j):
+        weight, bias = elements(weights[0], j, real(1)), elements(weights[1], j, real(0))
+        slope = widen(load(dy, j))
+        g, xhat = entering(slope, load(x, j), statistics, weight, bias)
+        add_product(targets[0], j, slope, xhat)
+        add(targets[1], j, slope)
+        return added(sums, g, slope, xhat)
+
+    @inlined
+    def sum_some(sums, dy, x, statistics, weights, targets, j, low, high):
+        scale, mean_high, mean_low, rstd = statistics
+        weight = some_elements(weights[0], j, low, high, real(1))
+        bias = some_elements(weights[1], j, low, high, real(0))
+        slope = widen(load_some(dy, j, low, high))
+        value = normalized(widen(load_some(x, j, low, high)), scale, mean_high, mean_low, rstd)
+        xhat = some_of(value, low, high)
+        add_some_product(targets[0], j, slope, xhat, low, high)
+        add_some(targets[1], j, slope, low, high)
+        return added(sums, backward(slope, xhat, weight, bias), slope, xhat)
+
+    return sum_all, sum_some
+
+
+@functools.cache
+def make_gradient_lanes(
+    formula: Formula, storage: Storage, *, near: bool = False
+) -> Callable[..., Any]:
+    """Return a compiled loop that takes every sum which the gradients need, in lanes.
+
+    It begins with the `head` elements that lie before the first cache line, in the last lanes:
+    what one lane adds up, in which order, is then the same without a head, but for the number of
+    the lane. The `total` of all lanes is the same too, as it adds those that are half of them
+    apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0, in the
+    first-level cache if it is to be `near`.
+    """
+    ask = prefetch_near if near else prefetch
+    sum_all, sum_some = _make_summing(formula, storage)
+    # Twice as many would leave AVX2 no register for the row's statistics.
+    count = storage.lanes
+    zeros, of_line = make_zeros(storage.working, count), LINE // storage.container.itemsize
+
+    @inlined
+    def gradient_lanes(dy, x, start, stop, head, ahead, statistics, weights, targets):
+        sums = zeros(), zeros(), zeros(), zeros()
+        head = min(head, stop - start)
+        line = start + head
+        if head > 0:
+            j = line - count
+            sums = sum_some(sums, dy, x, statistics, weights, targets, j, count - head, count)
+        whole = stop - (stop - line) % count
+        for j in range(line, whole, count):
+            if ahead > 0:
+                for line_here in range(j, j + count, of_line):
+                    ask(dy, line_here + ahead)
+                    ask(x, line_here + ahead)
+            sums = sum_all(sums, dy, x, statistics, weights, targets, j)
+        if whole < stop:
+            sums = sum_some(sums, dy, x, statistics, weights, targets, whole, 0, stop - whole)
+        return sums
+
+    return gradient_lanes
+
+
+def make_gradient_lanes_of_four(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return that loop for four whole rows at once, from the i-th on, of a width in whole lanes.
+
+    It reads and writes what is added up for gamma and beta once for the four.
+    """
+    real, widen, entering = storage.working, storage.widen, _make_entering(formula, storage)
+    count = storage.lanes
+    load, elements, zeros = make_load(count), make_elements(count), make_zeros(real, count)
+
+    @inlined
+    def gradient_lanes_of_four(dy, x, i, found, weights, targets):
+        gamma, beta = weights
+        a_g, b_g, c_g, d_g = zeros(), zeros(), zeros(), zeros()
+        a_x, b_x, c_x, d_x = zeros(), zeros(), zeros(), zeros()
+        for j in range(0, x.shape[1], count):
+            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+            a, b = widen(load(dy[i], j)), widen(load(dy[i + 1], j))
+            c, d = widen(load(dy[i + 2], j)), widen(load(dy[i + 3], j))
+            g, a_xhat = entering(a, load(x[i], j), found[0], weight, bias)
+            a_g, a_x = a_g + g, multiply_add(g, a_xhat, a_x)
+            g, b_xhat = entering(b, load(x[i + 1], j), found[1], weight, bias)
+            b_g, b_x = b_g + g, multiply_add(g, b_xhat, b_x)
+            g, c_xhat = entering(c, load(x[i + 2], j), found[2], weight, bias)
+            c_g, c_x = c_g + g, multiply_add(g, c_xhat, c_x)
+            g, d_xhat = entering(d, load(x[i + 3], j), found[3], weight, bias)
+            d_g, d_x = d_g + g, multiply_add(g, d_xhat, d_x)
+            add_product(targets[0], j, a, a_xhat)
+            add_product(targets[0], j, b, b_xhat)
+            add_product(targets[0], j, c, c_xhat)
+            add_product(targets[0], j, d, d_xhat)
+            add(targets[1], j, a)
+            add(targets[1], j, b)
+            add(targets[1], j, c)
+            add(targets[1], j, d)
+        return (a_g, a_x), (b_g, b_x), (c_g, c_x), (d_g, d_x)
+
+    return gradient_lanes_of_four
+
+
+@functools.cache
+def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return the same loop over a run of any length, with sums in float64."""
+    gradient_lanes = make_gradient_lanes(formula, storage)
+
+    @inlined
+    def gradient_sums(dy, x, head, ahead, statistics, weights, targets):
+        sum_g, sum_g_xhat = np.float64(0), np.float64(0)
+        sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
+        for start in range(0, x.size, STRETCH):
+            stop = min(start + STRETCH, x.size)
+            g, g_xhat, dy_xhat, slope = gradient_lanes(
+                dy, x, start, stop, head, ahead, statistics, weights, targets
+            )
+            sum_g += total(g)
+            sum_g_xhat += total(g_xhat)
+            sum_dy_xhat += total(dy_xhat)
+            sum_dy += total(slope)
+        return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
+
+    return gradient_sums
+
+
+@functools.cache
+def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled loop that stores dx, lanes at a time, after `head` elements.
+
+    All but these and the last few may be streamed.
+    """
+    real, widen, narrow, count = storage.working, storage.widen, storage.narrow, storage.lanes
+    entering = _make_entering(formula, storage)
+    load, load_some = make_load(count), make_load_some(count)
+    elements, some_elements = make_elements(count), make_some_elements(count)
+
+    @inlined
+    def gradient(dy, x, statistics, gamma, beta, means):
+        g, xhat = entering(widen(dy), x, statistics, gamma, beta)
+        scale, _, _, rstd = statistics
+        return narrow(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
+
+    def make_whole_lanes(put):
+        @inlined
+        def whole_lanes(dy, x, line, whole, statistics, weights, means, dx):
+            gamma, beta = weights
+            for j in range(line, whole, count):
+                weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+                put(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
+
+        return whole_lanes
+
+    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(stream)
+
+    @inlined
+    def store_those(dy, x, statistics, weights, means, dx, j, low, high):
+        weight = some_elements(weights[0], j, low, high, real(1))
+        bias = some_elements(weights[1], j, low, high, real(0))
+        slope, value = load_some(dy, j, low, high), load_some(x, j, low, high)
+        store_some(dx, j, gradient(slope, value, statistics, weight, bias, means), low, high)
+
+    @inlined
+    def input_gradients(dy, x, head, statistics, weights, means, dx, streamed=False):
+        line = min(head, x.size)
+        if line > 0:
+            j = line - count
+            store_those(dy, x, statistics, weights, means, dx, j, count - line, count)
+        whole = x.size - (x.size - line) % count
+        if streamed:
+            stream_whole(dy, x, line, whole, statistics, weights, means, dx)
+        else:
+            store_whole(dy, x, line, whole, statistics, weights, means, dx)
+        if whole < x.size:
+            store_those(dy, x, statistics, weights, means, dx, whole, 0, x.size - whole)
+
+    return input_gradients

@@ -1,0 +1,1 @@
+"""Vectors of elements: types, loads, stores, arithmetic, activations, masked access."""

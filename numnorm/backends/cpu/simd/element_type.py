@@ -1,0 +1,81 @@
+"""How elements lie in memory, and the precision that they are computed in."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from numnorm.backends.cpu.simd import half_precision as halves
+
+
+@register_jitable
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Storage:
+    """One element type: its container in kernels, its working type, its conversions."""
+
+    name: str
+    container: np.dtype[Any]
+    working: Any
+    widen: Callable[[Any], Any]
+    narrow: Callable[[Any], Any]
+    saved: np.dtype[Any]
+
+    @functools.cached_property
+    def working_dtype(self) -> np.dtype[Any]:
+        """The working type as a dtype."""
+        return np.dtype(self.working)
+
+    @property
+    def lanes(self) -> int:
+        """The number of elements of the working type that fill a register of 64 bytes."""
+        return 64 // self.working_dtype.itemsize
+
+    @property
+    def smallest_variance(self) -> float:
+        """Below this, the squares lost digits to underflow in the working type."""
+        return 1e-30 if self.working is np.float32 else 1e-280
+
+    @property
+    def largest_exponent(self) -> int:
+        """Up to this, a power of two and its reciprocal are well inside the working type."""
+        return 120 if self.working is np.float32 else 1000
+
+
+_WORD, _SINGLE, _DOUBLE = np.dtype(np.uint16), np.dtype(np.float32), np.dtype(np.float64)
+
+_STORAGES = {
+    storage.name: storage
+    for storage in (
+        Storage("float32", _SINGLE, np.float32, _same, _same, _DOUBLE),
+        Storage("float64", _DOUBLE, np.float64, _same, _same, _DOUBLE),
+        Storage(
+            "float16",
+            _WORD,
+            np.float32,
+            halves.float16_to_float32,
+            halves.float32_to_float16,
+            _SINGLE,
+        ),
+        Storage(
+            "bfloat16",
+            _WORD,
+            np.float32,
+            halves.bfloat16_to_float32,
+            halves.float32_to_bfloat16,
+            _DOUBLE,  # a length, or the reciprocal of a deviation, may be beyond float32
+        ),
+    )
+}
+
+
+@functools.cache
+def storage_of(dtype: np.dtype[Any]) -> Storage:
+    """Return the storage of one of the supported dtypes."""
+    return _STORAGES[dtype.name]

@@ -1,0 +1,230 @@
+"""What functions like tanh are made of, in lanes: signs, polynomials, powers of two."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from numnorm.backends.cpu.simd.vector import FLAGS, Lanes, compiled_as, constant, spread
+
+
+def _call(builder: Any, name: str, *values: Any) -> Any:
+    """Return what one of LLVM's functions makes of lanes."""
+    kind = values[0].type
+    suffix = {"float": "f32", "double": "f64"}[str(kind.element)]
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(kind, [value.type for value in values]),
+        f"llvm.{name}.v{kind.count}{suffix}",
+    )
+    return builder.call(function, values)
+
+
+def _make_llvm_function(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function of lanes that LLVM has; without compilation it is `plain`."""
+
+    @compiled_as(plain)
+    def operation(typing_context, lanes):
+        def generate(context, builder, signature, arguments):
+            return _call(builder, name, *arguments)
+
+        return lanes(lanes), generate
+
+    return operation
+
+
+def _plain_root(lanes: Any) -> Any:
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(lanes)
+
+
+# Compiled ``absolute(lanes)``, the absolute values, and ``root(lanes)``, the square roots.
+absolute, root = _make_llvm_function("fabs", np.abs), _make_llvm_function("sqrt", _plain_root)
+
+
+def _plain_with_sign_of(lanes: Any, signs: Any) -> Any:
+    return np.copysign(lanes, signs)
+
+
+@compiled_as(_plain_with_sign_of)
+def with_sign_of(typing_context, lanes, signs):
+    """Return the lanes with the signs of others."""
+
+    def generate(context, builder, signature, arguments):
+        return _call(builder, "copysign", *arguments)
+
+    return lanes(lanes, signs), generate
+
+
+def _plain_reciprocal(lanes: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        return 1 / lanes
+
+
+@compiled_as(_plain_reciprocal)
+def reciprocal(typing_context, lanes):
+    """Return 1 over the lanes."""
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        return builder.fdiv(constant(value.type, 1.0), value, flags=FLAGS)
+
+    return lanes(lanes), generate
+
+
+@functools.cache
+def make_converted(kind: Any) -> Callable[[Any], Any]:
+    """Return a compiled ``converted(lanes)`` to a NumPy type of float."""
+    element = types.float32 if kind is np.float32 else types.float64
+
+    def plain(lanes):
+        with np.errstate(over="ignore"):
+            return lanes.astype(kind)
+
+    @compiled_as(plain)
+    def operation(typing_context, lanes):
+        result = Lanes(element, lanes.count)
+
+        def generate(context, builder, signature, arguments):
+            if lanes == result:
+                return arguments[0]
+            convert = builder.fpext if element == types.float64 else builder.fptrunc
+            return convert(arguments[0], context.get_value_type(result))
+
+        return result(lanes), generate
+
+    return operation
+
+
+def _plain_where_at_most(lanes: Any, one: Any, other: Any) -> Any:
+    return np.where(one <= other, lanes, lanes.dtype.type(0))
+
+
+@compiled_as(_plain_where_at_most)
+def where_at_most(typing_context, lanes, one, other):
+    """Return the lanes where one number is at most another, else 0: where either is NaN, too."""
+
+    def generate(context, builder, signature, arguments):
+        value = arguments[0]
+        low, high = (
+            number if isinstance(kind, Lanes) else spread(builder, number, lanes.count)
+            for kind, number in zip(signature.args[1:], arguments[1:], strict=True)
+        )
+        chosen = builder.fcmp_ordered("<=", low, high)
+        return builder.select(chosen, value, constant(value.type, 0.0))
+
+    return lanes(lanes, one, other), generate
+
+
+def _plain_has_zero(lanes: Any) -> bool:
+    return bool((lanes == 0).any())
+
+
+@compiled_as(_plain_has_zero)
+def has_zero(typing_context, lanes):
+    """Return whether any lane is 0."""
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        zero = builder.fcmp_ordered("==", value, constant(value.type, 0.0))
+        bits = builder.bitcast(zero, ir.IntType(value.type.count))
+        return builder.icmp_unsigned("!=", bits, bits.type(0))
+
+    return types.boolean(lanes), generate
+
+
+def _make_limited(limit: float, beyond: str) -> Callable[[Any], Any]:
+    def plain(lanes):
+        outside = lanes < limit if beyond == "<" else lanes > limit
+        return np.where(outside, lanes.dtype.type(limit), lanes)
+
+    @compiled_as(plain)
+    def operation(typing_context, lanes):
+        def generate(context, builder, signature, arguments):
+            (value,) = arguments
+            bound = constant(value.type, limit)
+            return builder.select(builder.fcmp_ordered(beyond, value, bound), bound, value)
+
+        return lanes(lanes), generate
+
+    return operation
+
+
+@functools.cache
+def make_at_least(limit: float) -> Callable[[Any], Any]:
+    """Return a compiled ``at_least(lanes)``: the limit where they are below it; NaN stays."""
+    return _make_limited(limit, "<")
+
+
+@functools.cache
+def make_at_most(limit: float) -> Callable[[Any], Any]:
+    """Return a compiled ``at_most(lanes)``: the limit where they are above it; NaN stays."""
+    return _make_limited(limit, ">")
+
+
+def _plain_unless_zero(lanes: Any, others: Any) -> Any:
+    return np.where(others == 0, lanes.dtype.type(0), lanes)
+
+
+@compiled_as(_plain_unless_zero)
+def unless_zero(typing_context, lanes, others):
+    """Return 0 where another number is 0, else the lane itself."""
+
+    def generate(context, builder, signature, arguments):
+        value, number = arguments
+        zero = constant(number.type, 0.0)
+        return builder.select(builder.fcmp_ordered("==", number, zero), zero, value)
+
+    return lanes(lanes, others), generate
+
+
+@functools.cache
+def make_polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
+    """Return a compiled ``polynomial(lanes)``, by Horner's rule; the first coefficient is x's 0."""
+
+    def plain(lanes):
+        result = np.full_like(lanes, coefficients[-1])
+        for coefficient in coefficients[-2::-1]:
+            result = result * lanes + lanes.dtype.type(coefficient)
+        return result
+
+    @compiled_as(plain)
+    def operation(typing_context, lanes):
+        def generate(context, builder, signature, arguments):
+            (x,) = arguments
+            result = constant(x.type, coefficients[-1])
+            for coefficient in coefficients[-2::-1]:
+                product = builder.fmul(result, x, flags=FLAGS)
+                result = builder.fadd(product, constant(x.type, coefficient), flags=FLAGS)
+            return result
+
+        return lanes(lanes), generate
+
+    return operation
+
+
+# A number to which others are added to round them to integers: these end in its last bits.
+ROUNDING = {np.float32: 1.5 * 2.0**23, np.float64: 1.5 * 2.0**52}
+_EXPONENT = {"float": (32, 23, 127), "double": (64, 52, 1023)}
+
+
+def _plain_power_of_two(lanes: Any) -> Any:
+    exponents = lanes.astype(np.float64) - ROUNDING[lanes.dtype.type]
+    return np.ldexp(lanes.dtype.type(1), np.nan_to_num(exponents).astype(np.int32))
+
+
+@compiled_as(_plain_power_of_two)
+def power_of_two(typing_context, lanes):
+    """Return 2 to the power n for lanes that are ``ROUNDING + n``, in the range of normal ones."""
+
+    def generate(context, builder, signature, arguments):
+        (value,) = arguments
+        size, digits, bias = _EXPONENT[str(value.type.element)]
+        words = ir.VectorType(ir.IntType(size), value.type.count)
+        bits = builder.shl(builder.bitcast(value, words), constant(words, digits))
+        return builder.bitcast(builder.add(bits, constant(words, bias << digits)), value.type)
+
+    return lanes(lanes), generate

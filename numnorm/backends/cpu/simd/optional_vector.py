@@ -1,0 +1,159 @@
+"""Lanes of arrays that a kernel may be handed or not: `optional` for many elements at once."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.core import types
+
+from numnorm.backends.cpu.simd.masked import load_some_from, make_load_some, store_some_at
+from numnorm.backends.cpu.simd.vector import (
+    Lanes,
+    compiled_as,
+    fused,
+    load_from,
+    make_load,
+    place_of,
+    store_at,
+)
+
+
+def _result_of(values: Any, default: Any, count: int) -> Any:
+    if isinstance(values, types.Array):
+        return Lanes(values.dtype, count)
+    return default if values == types.none else values
+
+
+@functools.cache
+def make_elements(count: int) -> Callable[..., Any]:
+    """Return a compiled ``elements(values, index, default)``: `count` elements of an array.
+
+    A number stands for each of its elements, and None for the default.
+    """
+    load = make_load(count)
+
+    def plain(values, index, default):
+        if isinstance(values, np.ndarray):
+            return load(values, index)
+        return default if values is None else values
+
+    @compiled_as(plain)
+    def elements(typing_context, values, index, default):
+        result = _result_of(values, default, count)
+
+        def generate(context, builder, signature, arguments):
+            if not isinstance(values, types.Array):
+                return arguments[2 if values == types.none else 0]
+            return load_from(builder, place_of(context, builder, values, arguments, count))
+
+        return result(values, types.intp, default), generate
+
+    return elements
+
+
+@functools.cache
+def make_some_elements(count: int) -> Callable[..., Any]:
+    """Return a compiled ``some_elements(values, index, low, high, default)``, 0 in other lanes."""
+    load_some = make_load_some(count)
+
+    def plain(values, index, low, high, default):
+        if isinstance(values, np.ndarray):
+            return load_some(values, index, low, high)
+        return default if values is None else values
+
+    @compiled_as(plain)
+    def some_elements(typing_context, values, index, low, high, default):
+        result = _result_of(values, default, count)
+
+        def generate(context, builder, signature, arguments):
+            if not isinstance(values, types.Array):
+                return arguments[4 if values == types.none else 0]
+            place = place_of(context, builder, values, arguments, count)
+            return load_some_from(builder, place, arguments[2:4])
+
+        return result(values, *[types.intp] * 3, default), generate
+
+    return some_elements
+
+
+def _plain_add(target: Any, index: int, lanes: Any) -> None:
+    if target is not None:
+        target[index : index + lanes.size] += lanes
+
+
+@compiled_as(_plain_add)
+def add(typing_context, target, index, lanes):
+    """Add lanes to an array, if there is one."""
+
+    def generate(context, builder, signature, arguments):
+        if isinstance(target, types.Array):
+            place = place_of(context, builder, target, arguments, lanes.count)
+            store_at(builder, place, builder.fadd(load_from(builder, place), arguments[2]))
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, lanes), generate
+
+
+def _plain_add_product(target: Any, index: int, one: Any, other: Any) -> None:
+    _plain_add(target, index, one * other)
+
+
+@compiled_as(_plain_add_product)
+def add_product(typing_context, target, index, one, other):
+    """Add the product of lanes to an array, if there is one, as `multiply_add` does."""
+
+    def generate(context, builder, signature, arguments):
+        if isinstance(target, types.Array):
+            place = place_of(context, builder, target, arguments, one.count)
+            store_at(
+                builder,
+                place,
+                fused(builder, arguments[2], arguments[3], load_from(builder, place)),
+            )
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, one, other), generate
+
+
+def _plain_add_some(target: Any, index: int, lanes: Any, low: int, high: int) -> None:
+    if target is not None:
+        target[index + low : index + min(high, lanes.size)] += lanes[low:high]
+
+
+@compiled_as(_plain_add_some)
+def add_some(typing_context, target, index, lanes, low, high):
+    """Add the lanes from `low` to `high` to an array, if there is one."""
+
+    def generate(context, builder, signature, arguments):
+        if isinstance(target, types.Array):
+            place = place_of(context, builder, target, arguments, lanes.count)
+            bounds = arguments[3:]
+            before = load_some_from(builder, place, bounds)
+            store_some_at(builder, place, builder.fadd(before, arguments[2]), bounds)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, lanes, types.intp, types.intp), generate
+
+
+def _plain_add_some_product(
+    target: Any, index: int, one: Any, other: Any, low: int, high: int
+) -> None:
+    _plain_add_some(target, index, one * other, low, high)
+
+
+@compiled_as(_plain_add_some_product)
+def add_some_product(typing_context, target, index, one, other, low, high):
+    """Add the lanes from `low` to `high` of such a product to an array, if there is one."""
+
+    def generate(context, builder, signature, arguments):
+        if isinstance(target, types.Array):
+            place = place_of(context, builder, target, arguments, one.count)
+            bounds = arguments[4:]
+            before = load_some_from(builder, place, bounds)
+            store_some_at(
+                builder, place, fused(builder, arguments[2], arguments[3], before), bounds
+            )
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, one, other, types.intp, types.intp), generate

@@ -1,0 +1,65 @@
+"""Square blocks of elements, as many rows of lanes as there are lanes."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import types
+
+from numnorm.backends.cpu.simd.vector import (
+    compiled_as,
+    load_from,
+    numbered,
+    place_of,
+    store_at,
+)
+
+
+@functools.cache
+def make_transpose(count: int) -> Callable[..., Any]:
+    """Return a compiled ``transpose(source, at, row, target, to)`` of flat arrays.
+
+    The rows of the block lie `row` elements apart, from `at` on; those of its transpose one after
+    the other, from `to` on.
+    """
+
+    def plain(source, at, row, target, to):
+        for j in range(count):
+            target[to + j * count : to + (j + 1) * count] = source[at + j :: row][:count]
+
+    @compiled_as(plain)
+    def operation(typing_context, source, at, row, target, to):
+        kind = types.void(source, types.intp, types.intp, target, types.intp)
+
+        def generate(context, builder, signature, arguments):
+            values, at, row, result, to = arguments
+            start = place_of(context, builder, signature.args[0], (values, at), count)
+            end = place_of(context, builder, signature.args[3], (result, to), count)
+            first = builder.bitcast(start, start.type.pointee.element.as_pointer())
+            rows = []
+            for j in range(count):
+                place = builder.gep(first, [builder.mul(row, row.type(j))])
+                rows.append(load_from(builder, builder.bitcast(place, start.type)))
+            for j, column in enumerate(_transposed(builder, rows)):
+                store_at(builder, builder.gep(end, [row.type(j)]), column)
+            return context.get_dummy_value()
+
+        return kind, generate
+
+    return operation
+
+
+def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
+    """Return the columns: at each step, pairs of rows exchange halves of what they hold."""
+    count = len(rows)
+    step = count // 2
+    while step:
+        for i in range(count):
+            if not i & step:
+                a, b = rows[i], rows[i + step]
+                low = [lane if not lane & step else count + lane - step for lane in range(count)]
+                high = [lane + step if not lane & step else count + lane for lane in range(count)]
+                rows[i] = builder.shuffle_vector(a, b, numbered(low))
+                rows[i + step] = builder.shuffle_vector(a, b, numbered(high))
+        step //= 2
+    return rows

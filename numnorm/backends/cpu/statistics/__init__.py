@@ -1,0 +1,1 @@
+"""Means and variances: of a row, saved for the backward pass, stored between calls."""

@@ -1,0 +1,130 @@
+"""Where the gradients of gamma and beta are summed over rows.
+
+Three forms, told apart by type: no sums at all (None), one number a channel (1-D, added up in
+float64 at once), or one an element (2-D). The last would cost the loops a conversion for every
+element, so it is summed in the working type first and flushed to float64 every few rows. The
+sums of a channel's values are taken in the same two steps.
+"""
+
+import numpy as np
+from numba.core import types
+from numba.extending import overload
+
+from numnorm.backends.cpu.memory.allocated import make_zeros_in_line
+from numnorm.backends.cpu.memory.borrowed import shaped
+
+# Few enough that a float32 sum of so many terms is good to its last bits.
+ROWS_BETWEEN_FLUSHES = 32
+
+
+def _is_matrix(kind):
+    return isinstance(kind, types.Array) and kind.ndim == 2
+
+
+def with_parts(totals, parts, result, once):
+    """Return totals that have all parts: new ones, of zeros, instead of totals without any.
+
+    Where the sums of elements are flushed but `once` they are made in the `result` instead, if
+    there is one, and the totals have no elements.
+    """
+    if totals is None or totals.shape[0] > 0:
+        return totals
+    return np.zeros((parts, *totals.shape[1:]))
+
+
+@overload(with_parts)
+def _with_parts(totals, parts, result, once):
+    if not isinstance(totals, types.Array):
+        return lambda totals, parts, result, once: totals
+    zeros = make_zeros_in_line(np.float64, totals.ndim)
+
+    def of_channels(totals, parts, result, once):
+        return totals if totals.shape[0] > 0 else zeros((parts, totals.shape[1]), 0)
+
+    def of_elements(totals, parts, result, once):
+        if totals.shape[0] > 0:
+            return totals
+        if once and result.size > 0:
+            return shaped(totals, (parts, 0, 0))
+        return zeros((parts, totals.shape[1], totals.shape[2]), 0)
+
+    return of_channels if totals.ndim == 2 else of_elements
+
+
+def working_sums(total, like, head, result, shape):
+    """Return zeros of the type of `like` for a 2-D total, None for the other forms.
+
+    Its first `head` elements lie before a cache line. Instead of a total without elements, the
+    sums are made in the `result`.
+    """
+    if total is None or total.ndim == 1:
+        return None
+    return np.zeros(shape, type(like))
+
+
+@overload(working_sums)
+def _working_sums(total, like, head, result, shape):
+    if not _is_matrix(total):
+        return lambda total, like, head, result, shape: None
+    zeros = make_zeros_in_line(np.float32 if like == types.float32 else np.float64, 2)
+
+    def implementation(total, like, head, result, shape):
+        if total.size > 0:
+            return zeros(shape, head)
+        for j in range(result.size):
+            result[j] = 0
+        return shaped(result, shape)
+
+    return implementation
+
+
+def is_by_channel(total):
+    """Return whether a total has one number for a channel."""
+    return total is not None and total.ndim == 1
+
+
+@overload(is_by_channel, inline="always")
+def _is_by_channel(total):
+    by_channel = isinstance(total, types.Array) and total.ndim == 1
+    return lambda total: by_channel
+
+
+def flush(working, total):
+    """Add the working sums to the total and set them to zero."""
+    if working is not None:
+        total += working
+        working[:] = 0
+
+
+@overload(flush)
+def _flush(working, total):
+    if not isinstance(working, types.Array):
+        return lambda working, total: None
+
+    def vector(working, total):
+        for j in range(working.size):
+            total[j] += working[j]
+            working[j] = 0
+
+    def matrix(working, total):
+        for c in range(total.shape[0]):
+            flush(working[c], total[c])
+
+    return vector if working.ndim == 1 else matrix
+
+
+def collect(total, channel, value):
+    """Add a channel's sum to a 1-D total."""
+    if total is not None and total.ndim == 1:
+        total[channel] += value
+
+
+@overload(collect)
+def _collect(total, channel, value):
+    if not isinstance(total, types.Array) or total.ndim != 1:
+        return lambda total, channel, value: None
+
+    def implementation(total, channel, value):
+        total[channel] += value
+
+    return implementation

@@ -1,0 +1,177 @@
+"""Mean and squares of one row, exact at any offset: the corrected one-pass form.
+
+The sums of ``x - h`` and ``(x - h)**2`` around any h near the mean give the statistics without
+cancellation. h is a guess from the first elements, and one more pass is taken only where the
+guess turns out poor.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.masked import make_load_some, some_of
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
+
+# Sums of this many elements are taken in the working type, and added up in float64: long enough
+# to cost nothing, short enough that the rounding of a float32 sum stays near one ulp.
+STRETCH = 2048
+
+
+@functools.cache
+def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
+    """Return a compiled ``deviation_sums(row, start, stop, head, scale, high)``, in lanes.
+
+    The two sums, of ``row * scale - high`` and of its squares, are taken `count` lanes at a time,
+    after `head` elements, which are in the last lanes: see `runs.make_gradient_lanes`.
+    """
+    widen = storage.widen
+    load, load_some = make_load(count), make_load_some(count)
+    zeros, at_lines = make_zeros(storage.working, count), each_begins_at_lines(storage)
+
+    @inlined
+    def deviation_sums(row, start, stop, head, scale, high):
+        first, second = zeros(), zeros()
+        line = start + min(head, stop - start)
+        if at_lines and line > start:
+            j, low = line - count, count - (line - start)
+            values = widen(load_some(row, j, low, count))
+            deviation = some_of(values * scale - high, low, count)
+            first = first + deviation
+            second = second + deviation * deviation
+        whole = stop - (stop - line) % count
+        for j in range(line, whole, count):
+            deviation = widen(load(row, j)) * scale - high
+            first = first + deviation
+            second = second + deviation * deviation
+        rest = stop - whole
+        if rest > 0:
+            deviation = some_of(widen(load_some(row, whole, 0, rest)) * scale - high, 0, rest)
+            first = first + deviation
+            second = second + deviation * deviation
+        return first, second
+
+    return deviation_sums
+
+
+@functools.cache
+def make_guess(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``guess(row, scale)`` of the mean of ``row * scale``."""
+    real, widen, lanes = storage.working, storage.widen, storage.lanes
+    load_some = make_load_some(lanes)
+
+    @inlined
+    def guess(row, scale):
+        # Around the first element, so that a constant row gives exactly that constant.
+        origin = widen(row[0]) * scale
+        n = min(row.size, lanes)
+        near = some_of(widen(load_some(row, 0, 0, n)) * scale - origin, 0, n)
+        return real(origin + total(near) / real(n))
+
+    return guess
+
+
+@functools.cache
+def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+    """Return a compiled ``statistics(row, scale) -> (high, low, m2)``.
+
+    The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
+    without centring high and low are None and `m2` is the sum of squares.
+    """
+    around, guess = make_statistics_around(storage, centred=centred), make_guess(storage)
+
+    @inlined
+    def centred_statistics(row, scale):
+        return around(row, scale, guess(row, scale))
+
+    @inlined
+    def uncentred_statistics(row, scale):
+        return around(row, scale, None)
+
+    return centred_statistics if centred else uncentred_statistics
+
+
+@functools.cache
+def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+    """Return a compiled ``statistics(row, scale, high)``: the same around a guess of the mean."""
+    real = storage.working
+    deviation_sums = make_deviation_sums(storage, 2 * storage.lanes)
+    head_of = make_head(storage)
+
+    @inlined
+    def row_sums(row, scale, high):
+        first, second = np.float64(0), np.float64(0)
+        head = head_of(row, row.size)
+        for start in range(0, row.size, STRETCH):
+            stop = min(start + STRETCH, row.size)
+            one, two = deviation_sums(row, start, stop, head, scale, high)
+            first += total(one)
+            second += total(two)
+        return first, second
+
+    @inlined
+    def centred_statistics(row, scale, high):
+        # A product is over sooner than a quotient, and everything waits for it.
+        share = 1.0 / row.size
+        first, second = row_sums(row, scale, high)
+        low = first * share
+        m2 = second - first * low
+        if first * low > m2:
+            high = real(high + low)
+            first, second = row_sums(row, scale, high)
+            low = first * share
+            m2 = second - first * low
+        # max() would turn a NaN into 0.
+        if m2 < 0.0:
+            m2 = 0.0
+        return high, real(low), m2
+
+    @inlined
+    def uncentred_statistics(row, scale, high):
+        _, second = row_sums(row, scale, real(0))
+        return None, None, second
+
+    return centred_statistics if centred else uncentred_statistics
+
+
+@functools.cache
+def make_power_of_two(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``power_of_two(value)`` near 1 / value; 1 for 0, infinity and NaN."""
+    real, most = storage.working, storage.largest_exponent
+
+    @inlined
+    def power_of_two(value):
+        if not 0.0 < value < np.inf:
+            return real(1)
+        _, exponent = math.frexp(value)
+        return real(math.ldexp(1.0, -min(max(exponent, -most), most)))
+
+    return power_of_two
+
+
+@functools.cache
+def make_rescale(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``rescale(row, least)``, for rows whose squares overflow or vanish.
+
+    It is the power of two that brings the row's largest absolute value, or `least` if that is
+    larger, near 1: times it, every sum of squares is in the range of the working type, and no
+    digit is lost.
+    """
+    real, widen = storage.working, storage.widen
+    power_of_two = make_power_of_two(storage)
+
+    @inlined
+    def rescale(row, least):
+        largest = real(least)
+        for j in range(row.size):
+            value = abs(widen(row[j]))
+            if value > largest:
+                largest = value
+        return power_of_two(largest)
+
+    return rescale

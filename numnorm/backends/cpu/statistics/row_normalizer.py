@@ -1,0 +1,69 @@
+"""The statistics of one row, at the scale at which its squares are in range."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.statistics.row_moments import (
+    make_guess,
+    make_rescale,
+    make_statistics,
+    make_statistics_around,
+)
+from numnorm.backends.formulas.norms import inverse_deviation
+
+_inverse_deviation = inlined(inverse_deviation)
+
+
+@functools.cache
+def make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``spread(row, scaling)``: a scale, and the row's statistics there.
+
+    It is the scale at which the row's squares are in range, which is 1 for nearly every row.
+    """
+    near, around = make_near(formula, storage), make_spread_around(formula, storage)
+
+    @inlined
+    def spread(row, scaling):
+        return around(row, scaling, near(row))
+
+    return spread
+
+
+@functools.cache
+def make_near(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``near(row)``: a guess of the row's mean, None if it is not centred."""
+    real, guess = storage.working, make_guess(storage)
+    return inlined((lambda row: guess(row, real(1))) if formula.centred else (lambda row: None))
+
+
+@functools.cache
+def make_spread_around(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``spread(row, scaling, near)``: the same, given a guess of the mean."""
+    real, smallest = storage.working, storage.smallest_variance
+    around = make_statistics_around(storage, centred=formula.centred)
+    statistics = make_statistics(storage, centred=formula.centred)
+    rescale = make_rescale(storage)
+
+    @inlined
+    def spread(row, scaling, near):
+        eps, eps_on_deviation, count = scaling
+        scale, share = real(1), np.float64(1) / count
+        high, low, m2 = around(row, scale, near)
+        total = m2 * share + eps + eps_on_deviation * eps_on_deviation
+        if not smallest < total < np.inf:
+            scale = rescale(row, max(math.sqrt(eps), eps_on_deviation))
+            high, low, m2 = statistics(row, scale)
+            root = math.sqrt(eps) * scale
+            eps = root * root
+        eps_on_deviation = np.float64(eps_on_deviation) * scale
+        rstd = _inverse_deviation(m2 * share, eps, eps_on_deviation)
+        return scale, high, low, rstd
+
+    return spread

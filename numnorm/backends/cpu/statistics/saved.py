@@ -1,0 +1,59 @@
+"""What the forward pass saves of a row's statistics, and what the backward pass makes of it."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.statistics.normalize import location, split
+from numnorm.backends.cpu.statistics.row_moments import make_power_of_two
+from numnorm.backends.formulas.norms import deviation_flow
+
+_deviation_flow = inlined(deviation_flow)
+
+
+@inlined
+def save(saved, i, statistics):
+    """Store a row's mean and rstd, if the two arrays of `saved` have any place for them."""
+    if saved[0].size > 0:
+        scale, high, low, rstd = statistics
+        rstd = np.float64(rstd)  # without compilation a plain float would become a float32
+        saved[0][i] = location(high, low, rstd) / scale
+        saved[1][i] = rstd * scale
+
+
+@functools.cache
+def make_saved_statistics(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function that turns saved statistics into those of the working type."""
+    real = storage.working
+    power_of_two = make_power_of_two(storage)
+    largest = 2.0**storage.largest_exponent
+
+    @inlined
+    def statistics(mean, rstd):
+        # An rstd beyond the working type is used as its ratio to a power of two.
+        fits = 1.0 / largest < rstd < largest
+        scale = real(1) if fits else real(1) / power_of_two(rstd)
+        high, low = split(mean, scale)
+        return scale, high, low, real(rstd / scale)
+
+    return statistics
+
+
+@functools.cache
+def make_means(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled function for what flows through a row's mean and scale."""
+    real = storage.working
+
+    @inlined
+    def means(sum_g, sum_g_xhat, rstd, flows):
+        mean_share, scale_share, eps_on_deviation = flows
+        # A detached statistic passes nothing on, a NaN neither.
+        mean_g = real(sum_g * mean_share if mean_share > 0.0 else 0.0)
+        through_scale = scale_share * _deviation_flow(rstd, eps_on_deviation)
+        return mean_g, real(sum_g_xhat * through_scale if scale_share > 0.0 else 0.0)
+
+    return means

@@ -1,0 +1,110 @@
+"""The stored statistics of batch and weight norm: a number or two for each channel or vector."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import (
+    ColumnLayout,
+    RowLayout,
+    as_plain_array,
+    check_float,
+    check_on_host,
+    check_shape,
+)
+from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
+from numnorm.backends.cpu.simd.element_type import storage_of
+from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages
+
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_SHARED = "running_var must not share memory with running_mean, got such an array"
+
+_moving_averages = functools.cache(make_moving_averages)
+
+
+def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
+    """Return 1 over a saved statistic of each row of x, and 0 for 0."""
+    values = as_statistic(name, value, layout.statistic_shape, "one for each row")
+    with np.errstate(divide="ignore", over="ignore"):
+        found = np.where(values == 0, 0.0, 1 / values)
+    return found.reshape(layout.statistic_shape)
+
+
+def saved(statistic: Array, x: Array) -> Array:
+    """Return a new array of the dtype in which the statistics of x are returned."""
+    return np.array(statistic, storage_of(x.dtype).saved)
+
+
+def running_statistics(
+    mean: Any, variance: Any, x: Array, layout: ColumnLayout, update: bool
+) -> tuple[Array, Array]:
+    """Return the running statistics, checked: the caller's own arrays if they will be updated."""
+    shape = (layout.channels,)
+    if _is_usual(mean, shape) and _is_usual(variance, shape):
+        if update and share_memory(mean, variance):
+            raise ValueError(_SHARED)
+        return mean, variance
+    given = {"running_mean": mean, "running_var": variance}
+    if update:
+        for name, array in given.items():
+            check_updatable(name, array)
+    for name, value in given.items():
+        given[name] = _float_array(name, value)
+        if given[name].shape != shape:
+            check_shape(name, given[name].shape, shape, "the channels of x")
+        if not update and not _is_usual(given[name], shape):
+            given[name] = np.array(given[name], np.float64, order="C")
+    if update and share_memory(mean, variance):
+        raise ValueError(_SHARED)
+    return given["running_mean"], given["running_var"]
+
+
+def _is_usual(value: Any, shape: tuple[int]) -> bool:
+    """Return whether kernels take an array as it is, and may write there."""
+    if type(value) is not np.ndarray or value.shape != shape:
+        return False
+    dtype = value.dtype
+    return (dtype is _FLOAT32 or dtype is _FLOAT64) and value.flags.carray
+
+
+def _float_array(name: str, value: Any) -> Array:
+    array = as_plain_array(name, value)
+    check_float(name, array.dtype)
+    return array
+
+
+def step_statistics(name: str, value: Any, x: Array, update: bool) -> Array:
+    """Return running statistics of any shape: the caller's own array if they will be updated."""
+    if update:
+        check_updatable(name, value)
+    return _float_array(name, value)
+
+
+def share_memory(one: Array, other: Array) -> bool:
+    """Return whether two arrays share memory."""
+    if one is not other and one.flags.owndata and other.flags.owndata:
+        return False  # which NumPy would take a while to find out
+    return np.shares_memory(one, other)
+
+
+def check_updatable(name: str, array: Any) -> None:
+    """Raise unless running statistics can be updated in place."""
+    if not isinstance(array, np.ndarray):
+        check_on_host(name, array)
+        raise TypeError(f"{name} must be an array to be updated, got {type(array).__name__}")
+    if array.dtype.kind in "biu":
+        raise TypeError(f"{name} must have a float dtype to be updated, got {array.dtype}")
+    if not array.flags.writeable:
+        raise ValueError(f"{name} must be writable to be updated, got a read-only array")
+
+
+def update_running(
+    running: tuple[Array, Array], mean: Array, m2: Array, divisor: float, share: float
+) -> None:
+    """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
+    moved = [a if _is_usual(a, mean.shape) else a.astype(np.float64) for a in running]
+    _moving_averages().serial(*moved, mean, m2, divisor, share, 0, mean.size)
+    for array, new in zip(running, moved, strict=True):
+        if new is not array:
+            array[...] = new

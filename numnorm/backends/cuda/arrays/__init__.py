@@ -1,0 +1,1 @@
+"""Device arrays of all libraries, launches on their streams, gathered rows."""

@@ -1,0 +1,63 @@
+"""What the teams of a block have found of the same channels, put together in shared memory.
+
+Each thread has a place for each of its channels, and neighbours have neighbouring places. The
+teams are folded in a tree, on any device; the first one has the result.
+"""
+
+import functools
+from typing import Any
+
+from numnorm.backends.cuda.columns.column_shape import ColumnShape
+from numnorm.backends.cuda.compiler.target import cuda, device
+from numnorm.backends.formulas.norms import merge_moments
+
+
+@functools.cache
+def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
+    """Return a device function ``fold(first, second)``, of two arrays of sums."""
+    lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
+    threads = shape.threads
+
+    @device
+    def fold(first, second):
+        thread = cuda.threadIdx.x
+        for level in range(levels):
+            step = teams >> (level + 1)
+            cuda.syncthreads()
+            if thread // lanes < step:
+                for j in range(slots):
+                    here = j * threads + thread
+                    first[here] += first[here + step * lanes]
+                    second[here] += second[here + step * lanes]
+
+    return fold
+
+
+@functools.cache
+def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
+    """Return a device function ``fold(counts, means, m2s)``, of three arrays of float64.
+
+    A thread has one count. Where it is 0, there need not be any mean.
+    """
+    lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
+    threads, merge = shape.threads, device(merge_moments)
+
+    @device
+    def fold(counts, means, m2s):
+        thread = cuda.threadIdx.x
+        for level in range(levels):
+            step = teams >> (level + 1)
+            cuda.syncthreads()
+            if thread // lanes < step:
+                count, others = counts[thread], counts[thread + step * lanes]
+                # The rows are dealt out in turn: a team with none is behind those that have some.
+                if others > 0:
+                    for j in range(slots):
+                        here = j * threads + thread
+                        there = here + step * lanes
+                        means[here], m2s[here] = merge(
+                            count, means[here], m2s[here], others, means[there], m2s[there]
+                        )
+                    counts[thread] = count + others
+
+    return fold

@@ -1,0 +1,242 @@
+"""What the kernels of elements need to know of each channel, from its statistics.
+
+All that can be done once for a channel is done here, in float64: an element is then left with a
+few operations of its working type. A channel whose statistics leave the range of that type is
+worked on times a power of two, its scale, which is 1 for nearly every channel.
+
+The terms are the rows of a table, a column a channel, of the working type.
+"""
+
+import functools
+from typing import Any
+
+from numnorm.backends.cuda.columns.block_reductions import make_fold_sums
+from numnorm.backends.cuda.columns.column_shape import ColumnShape
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element, working_element
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    constant,
+    cuda,
+    device,
+    exponent,
+    make_load_one,
+    make_store_one,
+    times_power_of_two,
+)
+from numnorm.backends.cuda.threads.row_parameters import Weights
+
+# The rows of the terms of `channel_output`.
+OUTPUT_TERMS = 4
+# The rows of the terms of `channel_gradient`, and the first of those of `channel_output` of dy,
+# which are for statistics that are constants.
+GRADIENT_TERMS, CONSTANT_TERMS = 10, 6
+
+_ZERO, _ONE, _INFINITY = (constant(FLOAT64, v) for v in (0.0, 1.0, float("inf")))
+_THREADS = 128
+
+
+@functools.cache
+def _make_exponent() -> Any:
+    """Return a device function of a number's exponent: 0 for 0, infinity and NaN."""
+    exponent_of = exponent(FLOAT64)
+
+    @device
+    def known_exponent(value):
+        return exponent_of(value) + 1 if _ZERO < abs(value) < _INFINITY else 0
+
+    return known_exponent
+
+
+@functools.cache
+def _make_powers(element: Element) -> Any:
+    """Return a device function ``powers(mean, rstd, gamma)`` of two, for a channel.
+
+    The first is that of x, the second brings gamma times what is left of rstd into range.
+    """
+    most, exponent_of, scaled = (
+        element.largest_exponent,
+        _make_exponent(),
+        times_power_of_two(FLOAT64),
+    )
+    usual, widest = most // 4, most - 20
+
+    @device
+    def powers(mean, rstd, gamma):
+        of_rstd = exponent_of(rstd)
+        of_x = 0
+        if abs(of_rstd) > usual:
+            # Only a constant channel has a mean so large beside its deviation.
+            of_x = min(max(of_rstd, -most), most, most - exponent_of(mean))
+        of_product = of_rstd - of_x + exponent_of(gamma)
+        of_weight = of_product - min(max(of_product, -widest), widest)
+        return scaled(_ONE, of_x), scaled(_ONE, of_weight)
+
+    return powers
+
+
+@functools.cache
+def _make_product(element: Element) -> Any:
+    """Return a device function of two powers of two: their product in the working type's range."""
+    largest = constant(FLOAT64, 2.0**element.largest_exponent)
+    least = constant(FLOAT64, 2.0**-element.largest_exponent)
+
+    @device
+    def product(power, other):
+        return min(max(power * other, least), largest)
+
+    return product
+
+
+@functools.cache
+def _make_load_number(of: Element | None, default: float) -> Any:
+    """Return a device function ``load_number(address, index)`` in float64, or of a default."""
+    number, kind = constant(FLOAT64, default), FLOAT64.working
+    if of is None:
+
+        @device
+        def no_array(address, index):
+            return number
+
+        return no_array
+    load_one = make_load_one(of)
+
+    @device
+    def load_number(address, index):
+        return kind(load_one(address, index))
+
+    return load_number
+
+
+@functools.cache
+def _make_put(element: Element) -> Any:
+    """Return a device function ``put(terms, row, channels, channel, value)``; it returns it."""
+    store, working = make_store_one(working_element(element)), element.working
+    kind = FLOAT64.working
+
+    @device
+    def put(terms, row, channels, channel, value):
+        rounded = working(value)
+        store(terms, row * channels + channel, rounded)
+        return kind(rounded)
+
+    return put
+
+
+def make_output_terms(element: Element, saved: Element, weights: Weights) -> Kernel:
+    """Return the kernel of the terms of `channel_output`: scale, high, factor and offset.
+
+    It takes ``mean, rstd, gamma, beta, terms`` as addresses, those of gamma and beta anything if
+    there are none, and ``channels``. Each thread has a channel.
+    """
+    powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
+    load = _make_load_number(saved, 0.0)
+    gamma_of = _make_load_number(weights.gamma, 1.0)
+    beta_of = _make_load_number(weights.beta, 0.0)
+
+    def kernel(mean, rstd, gamma, beta, terms, channels):
+        c = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if c < channels:
+            mu, deviation = load(mean, c), load(rstd, c)
+            weight, bias = gamma_of(gamma, c), beta_of(beta, c)
+            of_x, of_weight = powers(mu, deviation, weight)
+            power = product(of_x, of_weight)
+            centre, factor = mu * power, deviation / power * weight
+            put(terms, 0, channels, c, power)
+            lost = (centre - put(terms, 1, channels, c, centre)) * factor
+            put(terms, 2, channels, c, factor)
+            # Without it where gamma or the mean is infinite: elements are infinite there, or NaN.
+            put(terms, 3, channels, c, bias - lost if abs(lost) < _INFINITY else bias)
+
+    return Kernel(kernel, ("address",) * 5 + ("index",), _THREADS)
+
+
+def make_centre_terms(element: Element, saved: Element) -> Kernel:
+    """Return the kernel of the first terms of a gradient: scale, high, rstd and low.
+
+    The mean of ``x * scale`` is ``high + low``, and that rstd is of ``x * scale`` too. It takes
+    ``mean, rstd, terms`` as addresses and ``channels``. Each thread has a channel.
+    """
+    powers, put = _make_powers(element), _make_put(element)
+    load = _make_load_number(saved, 0.0)
+
+    def kernel(mean, rstd, terms, channels):
+        c = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if c < channels:
+            mu, deviation = load(mean, c), load(rstd, c)
+            power, _ = powers(mu, deviation, _ONE)
+            centre = mu * power
+            put(terms, 0, channels, c, power)
+            put(terms, 3, channels, c, centre - put(terms, 1, channels, c, centre))
+            put(terms, 2, channels, c, deviation / power)
+
+    return Kernel(kernel, ("address",) * 3 + ("index",), _THREADS)
+
+
+def _make_gradient_terms_of(element: Element, gradient: Element) -> Any:
+    """Return a device function of a channel's sums: its gradients, and the rest of its terms."""
+    powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
+    load, store = make_load_one(working_element(element)), make_store_one(gradient)
+    kind, rounded = FLOAT64.working, gradient.working
+
+    @device
+    def terms_of(products, plain, weight, shares, dgamma, dbeta, terms, channels, c):
+        mean_share, scale_share = shares
+        scale, high = kind(load(terms, c)), kind(load(terms, channels + c))
+        rstd, low = kind(load(terms, 2 * channels + c)), kind(load(terms, 3 * channels + c))
+        _, of_weight = powers(high, rstd, weight)
+        lost = low * rstd
+        of_gamma = products - lost * plain
+        store(dgamma, c, rounded(of_gamma))
+        store(dbeta, c, rounded(plain))
+        weight = weight / of_weight
+        # A detached statistic passes nothing on, a NaN neither.
+        through_mean = plain * mean_share * weight if mean_share > _ZERO else _ZERO
+        through_scale = of_gamma * scale_share * weight if scale_share > _ZERO else _ZERO
+        put(terms, 4, channels, c, rstd * through_scale)
+        put(terms, 5, channels, c, rstd * (through_mean - lost * through_scale))
+        put(terms, 6, channels, c, product(scale, of_weight))
+        put(terms, 7, channels, c, _ZERO)
+        put(terms, 8, channels, c, rstd * weight)
+        put(terms, 9, channels, c, _ZERO)
+
+    return terms_of
+
+
+def make_gradient_terms(
+    element: Element, weight: Element | None, gradient: Element, shape: ColumnShape
+) -> Kernel:
+    """Return the kernel that sums over all parts, in a fixed order, and finds the other terms.
+
+    It takes ``products, plain`` of the parts, ``gamma, dgamma, dbeta, terms`` as addresses; gamma
+    may be anything if there is none; ``parts, channels``; and ``mean_share, scale_share``: 1 over
+    the number of values, or 0 where a statistic is detached. `make_centre_terms` has made the
+    first four rows of the terms; the others become slope, offset, what dx is to be multiplied by,
+    0, factor and 0: from the sixth on they are the terms of `channel_output` with which it is dx
+    where both statistics are detached. A lane has one channel.
+    """
+    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.working
+    load, gamma_of = make_load_one(FLOAT64), _make_load_number(weight, 1.0)
+    fold, terms_of = make_fold_sums(shape, 1), _make_gradient_terms_of(element, gradient)
+
+    def kernel(
+        products, plain, gamma, dgamma, dbeta, terms, parts, channels, mean_share, scale_share
+    ):  # fmt: skip
+        first_here = cuda.shared.array(threads, kind)
+        second_here = cuda.shared.array(threads, kind)
+        thread = cuda.threadIdx.x
+        c, run = cuda.blockIdx.x * lanes + thread % lanes, (parts + teams - 1) // teams
+        first, second, start = _ZERO, _ZERO, thread // lanes * run
+        for part in range(start, min(start + run, parts) if c < channels else start):
+            first += load(products, part * channels + c)
+            second += load(plain, part * channels + c)
+        first_here[thread], second_here[thread] = first, second
+        fold(first_here, second_here)
+        if thread < lanes and c < channels:
+            first, second, shares = (
+                first_here[thread],
+                second_here[thread],
+                (mean_share, scale_share),
+            )
+            terms_of(first, second, gamma_of(gamma, c), shares, dgamma, dbeta, terms, channels, c)
+
+    return Kernel(kernel, ("address",) * 6 + ("index",) * 2 + ("float64",) * 2, threads)

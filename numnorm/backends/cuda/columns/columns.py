@@ -1,0 +1,235 @@
+"""The norms whose statistics belong to a channel, on arrays of a device."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numnorm.arguments import ColumnLayout, check_shape
+from numnorm.backends.contract.norms import Detached
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_companion,
+    as_parameter,
+    output_like,
+    result,
+)
+from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
+from numnorm.backends.cuda.columns.backward_kernels import (
+    make_dx_across,
+    make_dx_along,
+    make_sums_across,
+    make_sums_along,
+)
+from numnorm.backends.cuda.columns.coefficient_kernels import (
+    CONSTANT_TERMS,
+    GRADIENT_TERMS,
+    OUTPUT_TERMS,
+    make_centre_terms,
+    make_gradient_terms,
+    make_output_terms,
+)
+from numnorm.backends.cuda.columns.column_shape import ColumnShape
+from numnorm.backends.cuda.columns.forward_kernel import make_forward_across, make_forward_along
+from numnorm.backends.cuda.columns.plans import fold_shape, plan_of
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
+from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.statistics.stored import (
+    Statistic,
+    float64_memory,
+    given_statistic,
+    in_float64,
+    reciprocal_deviation,
+)
+from numnorm.backends.cuda.threads.row_parameters import Weights
+
+_MEANING = "the channels of x"
+
+_Maker = Callable[[Element, ColumnShape], Kernel]
+
+
+class _Family(NamedTuple):
+    """The kernels of one layout."""
+
+    forward: _Maker
+    sums: _Maker
+    dx: _Maker
+
+
+# Without inner axes the kernels go across the channels, with them along each channel.
+_ACROSS = _Family(
+    forward=functools.cache(make_forward_across),
+    sums=functools.cache(make_sums_across),
+    dx=functools.cache(make_dx_across),
+)
+_ALONG = _Family(
+    forward=functools.cache(make_forward_along),
+    sums=functools.cache(make_sums_along),
+    dx=functools.cache(make_dx_along),
+)
+_output_terms = functools.cache(make_output_terms)
+_centre_terms = functools.cache(make_centre_terms)
+_gradient_terms = functools.cache(make_gradient_terms)
+
+
+def _family(layout: ColumnLayout) -> _Family:
+    return _ACROSS if layout.inner == 1 else _ALONG
+
+
+def column_forward(
+    x: DeviceArray,
+    mean: Statistic,
+    m2: Statistic,
+    divisor: float,
+    eps: float,
+    gamma: Any,
+    beta: Any,
+    layout: ColumnLayout,
+    out: Any,
+) -> tuple[Any, Statistic]:
+    """Return x normalized by the given statistics of each channel, and rstd.
+
+    The variance is m2 over the divisor.
+    """
+    found = reciprocal_deviation(m2 / divisor, eps)
+    with on_device_of(x):
+        scale = _parameter("gamma", gamma, layout, x)
+        shift = _parameter("beta", beta, layout, x)
+        source = x.owner.contiguous(x.array)
+        inputs = source, *(_memory(array) for array in (mean, found, scale, shift))
+        output = output_like(x, None, out, inputs)
+        if layout.per_channel and layout.channels:
+            mean, rstd = _alike(mean, found)
+            terms = _terms(OUTPUT_TERMS, x, layout)
+            weights = Weights(_element(scale), _element(shift))
+            kernel = _output_terms(x.element, mean.element, weights)
+            arrays = mean.array, rstd.array, _memory(scale), _memory(shift), terms
+            queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
+            _queue_output(x, layout, source, terms, output.target)
+        return result(output, x, None), found
+
+
+def column_backward(
+    dy: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: ColumnLayout,
+    detached: Detached,
+    out: Any,
+) -> tuple[Any, Any, Any]:
+    """Return dx, dgamma, dbeta."""
+    channels = layout.channels
+    with on_device_of(x):
+        slopes, source = _slopes(dy, x), x.owner.contiguous(x.array)
+        of_mean = given_statistic("mean", mean, x, channels)
+        of_rstd = given_statistic("rstd", rstd, x, channels)
+        weight = _parameter("gamma", gamma, layout, x)
+        inputs = slopes, source, of_mean.array, of_rstd.array, _memory(weight)
+        output = output_like(x, None, out, inputs)
+        gradient = x.element if weight is None else weight.element
+        if not (layout.per_channel and channels):
+            nothing = (channels,), gradient.name, 0.0
+            dgamma, dbeta = x.owner.full(x.array, *nothing), x.owner.full(x.array, *nothing)
+            return result(output, x, None), dgamma, dbeta
+        dgamma = x.owner.empty(x.array, (channels,), gradient.name)
+        dbeta = x.owner.empty(x.array, (channels,), gradient.name)
+        terms = _centred(x, of_mean, of_rstd, layout)
+        totals = weight, gradient, dgamma, dbeta
+        _queue_gradient_terms(x, layout, slopes, source, terms, totals, detached)
+        if detached.mean and detached.scale:
+            # The statistics are constants, and dx does not depend on x.
+            offset = CONSTANT_TERMS * channels * x.element.working(0).itemsize
+            _queue_output(x, layout, slopes, Behind(terms, offset), output.target)
+        else:
+            plan = plan_of(x, layout, slopes, source, output.target, reads=2)
+            kernel = _family(layout).dx(x.element, plan.shape)
+            queue(kernel, plan.blocks, x, (slopes, source, terms, output.target), plan.sizes)
+        return result(output, x, None), dgamma, dbeta
+
+
+def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:
+    """Return new memory for the terms of a gradient, the first of which a kernel finds now."""
+    mean, rstd = _alike(mean, rstd)
+    terms = _terms(GRADIENT_TERMS, x, layout)
+    kernel = _centre_terms(x.element, mean.element)
+    arrays = mean.array, rstd.array, terms
+    queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
+    return terms
+
+
+def _queue_gradient_terms(
+    x: DeviceArray,
+    layout: ColumnLayout,
+    slopes: Any,
+    source: Any,
+    terms: Any,
+    totals: tuple[DeviceArray | None, Element, Any, Any],
+    detached: Detached,
+) -> None:
+    """Queue the kernels of the sums over each channel, and of all that follows from them."""
+    channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
+    plan = plan_of(x, layout, slopes, source, reads=2)
+    products = float64_memory(x, 2 * plan.parts * channels)
+    plain = Behind(products, plan.parts * channels * FLOAT64.itemsize)
+    kernel = _family(layout).sums(x.element, plan.shape)
+    queue(kernel, plan.blocks, x, (slopes, source, terms, products, plain), plan.sizes)
+    share, fold = 1.0 / layout.per_channel, fold_shape(channels)
+    shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
+    queue(
+        _gradient_terms(x.element, _element(weight), gradient, fold),
+        -(-channels // fold.lanes),
+        x,
+        (products, plain, _memory(weight), dgamma, dbeta, terms),
+        (plan.parts, channels, *shares),
+    )
+
+
+def _queue_output(
+    x: DeviceArray, layout: ColumnLayout, source: Any, terms: Any, target: Any
+) -> None:
+    """Queue the kernel of what follows from one array and the terms of its channels."""
+    plan = plan_of(x, layout, source, target)
+    kernel = _family(layout).forward(x.element, plan.shape)
+    queue(kernel, plan.blocks, x, (source, terms, target), plan.sizes)
+
+
+def _slopes(dy: Any, x: DeviceArray) -> Any:
+    """Return the gradient of y as a kernel reads it."""
+    array = as_companion("dy", dy, x)
+    check_shape("dy", array.shape, x.shape, "the shape of the input")
+    if array.element != x.element:
+        wanted, got = x.element.name, array.element.name
+        raise TypeError(f"dy must be converted to {wanted} on the device, as x has it, got {got}")
+    return x.owner.contiguous(array.array)
+
+
+def _parameter(name: str, value: Any, layout: ColumnLayout, x: DeviceArray) -> DeviceArray | None:
+    if value is None:
+        return None
+    return as_parameter(name, value, (layout.channels,), _MEANING, x)
+
+
+def _alike(mean: Statistic, rstd: Statistic) -> tuple[Statistic, Statistic]:
+    """Return both statistics in one dtype."""
+    if mean.element == rstd.element:
+        return mean, rstd
+    return in_float64(mean), in_float64(rstd)
+
+
+def _terms(rows: int, x: DeviceArray, layout: ColumnLayout) -> Any:
+    """Return new memory for a table of terms."""
+    return x.owner.empty(x.array, (rows, layout.channels), x.element.working_name)
+
+
+def _memory(array: DeviceArray | None) -> Any:
+    return None if array is None else array.array
+
+
+def _element(array: DeviceArray | None) -> Element | None:
+    return None if array is None else array.element
+
+
+def _ones(kernel: Kernel, layout: ColumnLayout) -> int:
+    """Return the number of blocks that have a thread for each channel."""
+    return -(-layout.channels // kernel.threads)

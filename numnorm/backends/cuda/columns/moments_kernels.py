@@ -1,0 +1,414 @@
+"""Mean and squared deviations of every channel: of each part, and of all parts together."""
+
+from typing import Any
+
+from numnorm.backends.cuda.columns.block_reductions import make_fold_moments
+from numnorm.backends.cuda.columns.column_shape import ColumnShape
+from numnorm.backends.cuda.columns.thread_elements import (
+    make_all_there,
+    make_place_across,
+    make_place_along,
+    make_read_along,
+    make_read_piece,
+)
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    constant,
+    cuda,
+    device,
+    make_load_one,
+    make_store_one,
+    reciprocal,
+)
+from numnorm.backends.cuda.statistics.column_moments import make_centre, make_is_poor, make_unscaled
+from numnorm.backends.cuda.statistics.row_normalizer import make_power_of_two
+from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
+from numnorm.backends.formulas.norms import merge_moments
+
+# Folds take turns with two rooms in shared memory: the barrier of one tells that all threads have
+# read the room of the one before.
+_ROOMS = 2
+# The parts that are read before the first of them is merged.
+_AHEAD = 4
+
+
+def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``find_origin(x, index, step, count, scale, values, origin)``.
+
+    It is the mean of a thread's first rows, for each of its channels, times their scale. It is
+    taken of their distance to the first one: a constant channel gives exactly that constant. The
+    squares around it are not much larger than those around the mean, whatever the first rows are,
+    because these are among them.
+    """
+    read, slots = make_read_piece(element, shape), shape.piece(element)
+    ahead, zero = shape.ahead, constant(element, 0.0)
+    share = constant(element, 1 / ahead)
+
+    @device
+    def find_origin(x, index, step, count, scale, values, origin):
+        for u in range(ahead):
+            read(x, index + min(u, count - 1) * step, values, u * slots)
+        for j in range(slots):
+            first, total = values[j] * scale[j], zero
+            for u in range(1, ahead):
+                total += values[u * slots + j] * scale[j] - first
+            origin[j] = first + total * share
+
+    return find_origin
+
+
+def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
+    """Return a device function that adds some rows' deviations and their squares to sums.
+
+    ``add(x, index, step, scale, origin, values, first, second)``: the last two are arrays of a sum
+    for each channel.
+    """
+    read, slots = make_read_piece(element, shape), shape.piece(element)
+    zero = constant(element, 0.0)
+
+    @device
+    def add(x, index, step, scale, origin, values, first, second):
+        for u in range(rows):
+            read(x, index + u * step, values, u * slots)
+        for j in range(slots):
+            one, two = zero, zero
+            for u in range(rows):
+                deviation = values[u * slots + j] * scale[j] - origin[j]
+                one += deviation
+                two += deviation * deviation
+            first[j] += one
+            second[j] += two
+
+    return add
+
+
+def _make_sums_across(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function of the moments of a thread's rows, times a scale.
+
+    ``moments(x, index, step, count, scale, values, origin, low, m2)`` fills the last three, which
+    have a place for each channel.
+    """
+    slots, ahead, zero = shape.piece(element), shape.ahead, constant(element, 0.0)
+    find_origin, centre = _make_origin_across(element, shape), make_centre(element)
+    add_rows = _make_add_across(element, shape, ahead)
+    add_row = _make_add_across(element, shape, 1)
+
+    @device
+    def moments(x, index, step, count, scale, values, origin, low, m2):
+        find_origin(x, index, step, count, scale, values, origin)
+        for j in range(slots):
+            low[j], m2[j] = zero, zero
+        grouped = count - count % ahead
+        for k in range(0, grouped, ahead):
+            add_rows(x, index + k * step, step, scale, origin, values, low, m2)
+        for k in range(grouped, count):
+            add_row(x, index + k * step, step, scale, origin, values, low, m2)
+        for j in range(slots):
+            low[j], m2[j] = centre(low[j], m2[j], count)
+
+    return moments
+
+
+def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``rescale(x, index, step, count, values, origin, m2, scale)``.
+
+    It finds a scale for the channels whose squares left the range of the working type, and
+    returns whether there is any.
+    """
+    read, slots = make_read_piece(element, shape), shape.piece(element)
+    is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
+    zero, one, working = constant(element, 0.0), constant(element, 1.0), element.working
+
+    @device
+    def rescale(x, index, step, count, values, origin, m2, scale):
+        poor = 0
+        for j in range(slots):
+            poor += 1 if is_poor(origin[j], m2[j], count) else 0
+        if poor == 0:
+            return False
+        largest = cuda.local.array(slots, working)
+        for j in range(slots):
+            largest[j] = zero
+        for k in range(count):
+            read(x, index + k * step, values, 0)
+            for j in range(slots):
+                largest[j] = max(largest[j], abs(values[j]))
+        changed = 0
+        for j in range(slots):
+            if is_poor(origin[j], m2[j], count):
+                scale[j] = power_of_two(largest[j])
+                changed += 1 if scale[j] != one else 0
+        return changed > 0
+
+    return rescale
+
+
+def make_moments_across(element: Element, shape: ColumnShape) -> Kernel:
+    """Return the kernel of the moments of each part of ``x (rows, channels)``.
+
+    It takes ``x, counts, means, m2s`` as addresses, the last two of float64 ``(parts, channels)``
+    and the counts of float64 ``(parts,)``, and ``rows, channels, block``.
+    """
+    slots, working, threads = shape.piece(element), element.working, shape.threads
+    kind, held = FLOAT64.working, shape.ahead * shape.piece(element)
+    places, one = threads * slots, constant(element, 1.0)
+    place, teams, lanes = make_place_across(element, shape), shape.teams, shape.lanes
+    moments, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
+    fold, unscaled = make_fold_moments(shape, slots), make_unscaled(element)
+    store = make_store_one(FLOAT64)
+
+    def kernel(x, counts, means, m2s, rows, channels, block):
+        counts_here = cuda.shared.array(threads, kind)
+        means_here = cuda.shared.array(places, kind)
+        m2s_here = cuda.shared.array(places, kind)
+        values = cuda.local.array(held, working)
+        scale = cuda.local.array(slots, working)
+        origin = cuda.local.array(slots, working)
+        low = cuda.local.array(slots, working)
+        m2 = cuda.local.array(slots, working)
+        thread = cuda.threadIdx.x
+        part, channel, row, count = place(rows, channels, block)
+        index, step = row * channels + channel, teams * channels
+        counts_here[thread] = kind(count)
+        if count > 0:
+            for j in range(slots):
+                scale[j] = one
+            for again in range(2):
+                moments(x, index, step, count, scale, values, origin, low, m2)
+                if again == 1 or not rescale(x, index, step, count, values, origin, m2, scale):
+                    break
+            for j in range(slots):
+                here = j * threads + thread
+                means_here[here], m2s_here[here] = unscaled(origin[j], low[j], m2[j], scale[j])
+        fold(counts_here, means_here, m2s_here)
+        if thread < lanes and count > 0:
+            for j in range(slots):
+                here = j * threads + thread
+                store(means, part * channels + channel + j, means_here[here])
+                store(m2s, part * channels + channel + j, m2s_here[here])
+            if channel == 0:
+                store(counts, part, counts_here[thread])
+
+    return Kernel(kernel, ("address",) * 4 + ("index",) * 3, threads)
+
+
+def _make_add_along(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function that adds the deviations of a thread's next pieces to its sums.
+
+    ``add(x, first, jump, left, base, width, scale, origin, values, one, two)``: as `read_along`;
+    `one` and `two` are sums of deviations and of their squares, as many as a piece has elements.
+    """
+    read, piece = make_read_along(element, shape), shape.piece(element)
+    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    stride, all_there = shape.lanes * piece, make_all_there(element, shape)
+
+    @device
+    def add_piece(values, slot, scale, origin, one, two):
+        for j in range(piece):
+            deviation = values[slot + j] * scale - origin
+            one[j] += deviation
+            two[j] += deviation * deviation
+
+    @device
+    def add_some(left, base, width, scale, origin, values, one, two):
+        for u in range(ahead):
+            for p in range(pieces):
+                if u * teams < left and base + p * stride < width:
+                    add_piece(values, (u * pieces + p) * piece, scale, origin, one, two)
+
+    @device
+    def add(x, first, jump, left, base, width, scale, origin, values, one, two):
+        read(x, first, jump, left, base, width, values)
+        if all_there(left, base, width):
+            for k in range(ahead * pieces):
+                add_piece(values, k * piece, scale, origin, one, two)
+        else:
+            add_some(left, base, width, scale, origin, values, one, two)
+
+    return add
+
+
+def _make_largest_along(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``largest(x, first, jump, entries, width, values)`` of a thread."""
+    read, piece = make_read_along(element, shape), shape.piece(element)
+    lanes, zero = shape.lanes, constant(element, 0.0)
+    turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
+    held = shape.ahead * shape.pieces * piece
+
+    @device
+    def largest(x, first, jump, entries, width, values):
+        thread, found = cuda.threadIdx.x, zero
+        for entry in range(thread // lanes, entries, deep):
+            for base in range(thread % lanes * piece, width, turn):
+                read(x, first + entry * jump, jump, entries - entry, base, width, values)
+                for k in range(held):
+                    found = max(found, abs(values[k]))
+        return found
+
+    return largest
+
+
+def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function of the moments of a block's elements, times a scale.
+
+    ``moments(x, first, jump, entries, width, scale, values, room)`` returns ``high, low, m2``, the
+    same in every thread; the mean is ``high + low``.
+    """
+    add, centre, load_one = (
+        _make_add_along(element, shape),
+        make_centre(element),
+        make_load_one(element),
+    )
+    piece, lanes, working = shape.piece(element), shape.lanes, element.working
+    turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
+    team_sum, inverse = make_team_sum(element, shape.threads), reciprocal(element)
+    zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
+
+    @device
+    def total(sums):
+        found = sums[0]
+        for j in range(1, piece):
+            found += sums[j]
+        return found
+
+    @device
+    def moments(x, first, jump, entries, width, scale, values, room):
+        one = cuda.local.array(piece, working)
+        two = cuda.local.array(piece, working)
+        team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * piece
+        # The first walk ends where a thread first turns: the mean of that, or near it, is the
+        # origin of the second one. Its own origin is one of the elements, so that a constant
+        # channel gives exactly that constant.
+        origin, sum_of_one = load_one(x, first) * scale, zero
+        for walk in range(2):
+            for j in range(piece):
+                one[j], two[j] = zero, zero
+            last = min(entries, deep) if walk == 0 else entries
+            stop = min(width, turn) if walk == 0 else width
+            entry = team  # range() would take registers for what is left
+            while entry < last:
+                begin, left, base = first + entry * jump, entries - entry, start
+                while base < stop:
+                    add(x, begin, jump, left, base, width, scale, origin, values, one, two)
+                    base += turn
+                entry += deep
+            sum_of_one = team_sum(total(one), room[walk * warps :])
+            if walk == 0:
+                some = min(entries, deep) * min(width, turn)
+                origin += sum_of_one * inverse(working(some))
+        low, m2 = centre(sum_of_one, team_sum(total(two), room), entries * width)
+        return origin, low, m2
+
+    return moments
+
+
+def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
+    """Return the kernel of the moments of each part of ``x (outer, channels, inner)``.
+
+    It takes the addresses of `make_moments_across`, and ``outer, channels, inner, block,
+    segment``.
+    """
+    threads, one = shape.threads, constant(element, 1.0)
+    warps, working, kind = max(1, threads // WARP), element.working, FLOAT64.working
+    place, moments = make_place_along(shape), _make_moments_along(element, shape)
+    held, rooms = shape.ahead * shape.pieces * shape.piece(element), _ROOMS * warps
+    is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
+    largest_of, largest = (
+        make_team_largest(element, threads),
+        _make_largest_along(element, shape),
+    )
+    unscaled, store = make_unscaled(element), make_store_one(FLOAT64)
+
+    def kernel(x, counts, means, m2s, outer, channels, inner, block, segment):
+        room = cuda.shared.array(rooms, working)
+        values = cuda.local.array(held, working)
+        part, channel, first, entries, width = place(outer, channels, inner, block, segment)
+        jump, scale, to = channels * inner, one, part * channels + channel
+        for again in range(2):
+            high, low, m2 = moments(x, first, jump, entries, width, scale, values, room)
+            if again == 1 or not is_poor(high, m2, entries * width):
+                break
+            found = largest(x, first, jump, entries, width, values)
+            scale = power_of_two(largest_of(found, room[warps:]))
+            if scale == one:
+                break
+        if cuda.threadIdx.x == 0:
+            mean, squares = unscaled(high, low, m2, scale)
+            store(means, to, mean)
+            store(m2s, to, squares)
+            if to % channels == 0:
+                store(counts, to // channels, kind(entries * width))
+
+    return Kernel(kernel, ("address",) * 4 + ("index",) * 5, threads)
+
+
+def _make_of_run() -> Any:
+    """Return a device function ``of_run(parts, first, last, channels, channel, found)``.
+
+    It adds the moments of parts, at the addresses ``counts, means, m2s``, to those found before,
+    one after the other.
+    """
+    load, merge, zero = make_load_one(FLOAT64), device(merge_moments), constant(FLOAT64, 0.0)
+    kind = FLOAT64.working
+
+    @device
+    def of_run(parts, first, last, channels, channel, found):
+        counts, means, m2s = parts
+        some = cuda.local.array(_AHEAD, kind)
+        others = cuda.local.array(_AHEAD, kind)
+        squares = cuda.local.array(_AHEAD, kind)
+        count, mean, m2 = found
+        for start in range(first, last, _AHEAD):
+            for u in range(_AHEAD):
+                part = min(start + u, last - 1)
+                here = part * channels + channel
+                some[u], others[u] = load(counts, part), load(means, here)
+                squares[u] = load(m2s, here)
+            for u in range(_AHEAD):
+                if start + u < last:
+                    if count > zero:
+                        mean, m2 = merge(count, mean, m2, some[u], others[u], squares[u])
+                    else:
+                        mean, m2 = others[u], squares[u]
+                    count += some[u]
+        return count, mean, m2
+
+    return of_run
+
+
+def make_merged_moments(shape: ColumnShape) -> Kernel:
+    """Return the kernel that merges the moments of all parts, in a fixed order.
+
+    It takes ``counts, means, m2s`` of the parts, ``mean, m2`` of what was before them, of a count
+    that may be 0, and ``merged_mean, merged_m2``, all as addresses of float64; ``parts,
+    channels``; and the number ``before``, that count. A lane has one channel. The first team goes
+    on from what was before; a team that is alone merges one part after the other.
+    """
+    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.working
+    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
+    fold, of_run, zero = make_fold_moments(shape, 1), _make_of_run(), constant(FLOAT64, 0.0)
+
+    def kernel(
+        counts, means, m2s, mean, m2, merged_mean, merged_m2, parts, channels, before
+    ):  # fmt: skip
+        counts_here = cuda.shared.array(threads, kind)
+        means_here = cuda.shared.array(threads, kind)
+        m2s_here = cuda.shared.array(threads, kind)
+        thread = cuda.threadIdx.x
+        channel, run = cuda.blockIdx.x * lanes + thread % lanes, (parts + teams - 1) // teams
+        there = channel < channels
+        first = thread // lanes * run
+        last = min(first + run, parts) if there else first
+        count, centre, squares = zero, zero, zero
+        if there and thread < lanes and before > zero:
+            count, centre, squares = before, load(mean, channel), load(m2, channel)
+        counts_here[thread], means_here[thread], m2s_here[thread] = of_run(
+            (counts, means, m2s), first, last, channels, channel, (count, centre, squares)
+        )
+        fold(counts_here, means_here, m2s_here)
+        if thread < lanes and there:
+            store(merged_mean, channel, means_here[thread])
+            store(merged_m2, channel, m2s_here[thread])
+
+    return Kernel(kernel, ("address",) * 7 + ("index",) * 2 + ("float64",), threads)

@@ -1,0 +1,75 @@
+"""How the threads share an array of the caller's, found once for all arrays like it."""
+
+import functools
+from typing import Any, NamedTuple
+
+from numnorm.arguments import ColumnLayout
+from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.columns.column_shape import (
+    ColumnShape,
+    column_shape,
+    partition,
+    stream_partition,
+    stream_shape,
+)
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.vector_access import BYTES
+
+# A block that merges parts: neighbouring channels are in one piece of memory, and the more parts
+# its threads share, the fewer wait for each other.
+_FOLD_LANES, _FOLD_THREADS = 8, 256
+# One that takes one part after the other, from the first to the last.
+IN_ORDER = ColumnShape(32, 1, 1, 1, False)
+
+
+class ColumnPlan(NamedTuple):
+    """How the threads share an array.
+
+    Attributes
+    ----------
+    shape : ColumnShape
+        Those of one block.
+    parts, blocks : int
+        How many parts the array has, and how many blocks work on all of them.
+    sizes : tuple of int
+        The kernel's numbers.
+    """
+
+    shape: ColumnShape
+    parts: int
+    blocks: int
+    sizes: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    element: Element, layout: ColumnLayout, aligned: bool, arrays: int, streamed: bool
+) -> ColumnPlan:
+    if streamed:
+        shape = stream_shape(element, layout, aligned=aligned)
+        cut = stream_partition(element, layout, shape)
+    else:
+        shape = column_shape(element, layout, aligned=aligned, arrays=arrays)
+        cut = partition(element, layout, shape)
+    sizes: tuple[int, ...] = layout.outer, layout.channels, cut.block
+    if layout.inner > 1:
+        sizes = layout.outer, layout.channels, layout.inner, cut.block, cut.segment
+    return ColumnPlan(shape, cut.parts, cut.blocks, sizes)
+
+
+def plan_of(
+    x: DeviceArray, layout: ColumnLayout, *arrays: Any, reads: int = 1, streamed: bool = False
+) -> ColumnPlan:
+    """Return the plan for a kernel that reads and writes the elements of these arrays.
+
+    It reads from so many of them at a time. The parts of what is `streamed` are the same in every
+    chunk.
+    """
+    aligned = not any(x.owner.address(array) % BYTES for array in arrays)
+    return _plan(x.element, layout, aligned, reads, streamed)
+
+
+def fold_shape(channels: int) -> ColumnShape:
+    """Return the shape for a kernel that merges parts, in a tree."""
+    lanes = min(_FOLD_LANES, 1 << (channels - 1).bit_length())
+    return ColumnShape(lanes, _FOLD_THREADS // lanes, 1, 1, False)

@@ -1,0 +1,216 @@
+"""Which elements of ``(outer, channels, inner)`` a thread works on.
+
+Without inner axes the kernels go across the channels: a thread has channels of its own and every
+so many rows of its part. With them they go along each channel: a block has one channel, and its
+threads share the elements of each outer entry as those of a team share a row.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+from numnorm.backends.cuda.columns.column_shape import ColumnShape
+from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.target import (
+    constant,
+    cuda,
+    device,
+    make_load,
+    make_load_one,
+    make_store,
+    make_store_one,
+)
+from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
+
+
+@functools.cache
+def make_place_across(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``place(rows, channels, block)`` of a thread's work.
+
+    It is ``part, channel, first, count``: the number of the part, the first of the thread's
+    channels, its first row, and the number of its rows, which lie `shape.teams` apart: 0 for a
+    thread without work.
+    """
+    lanes, teams, slots = shape.lanes, shape.teams, shape.piece(element)
+    span = lanes * slots
+
+    @device
+    def place(rows, channels, block):
+        thread, columns = cuda.threadIdx.x, (channels + span - 1) // span
+        part = cuda.blockIdx.x // columns
+        channel = (cuda.blockIdx.x - part * columns) * span + thread % lanes * slots
+        team = thread // lanes
+        left = min(block, rows - part * block) - team
+        count = (left + teams - 1) // teams if channel < channels and left > 0 else 0
+        return part, channel, part * block + team, count
+
+    return place
+
+
+@functools.cache
+def make_read_piece(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``read(address, index, values, slot)`` of one piece."""
+    load, load_one, piece = make_load(element), make_load_one(element), shape.piece(element)
+
+    @device
+    def read_at_once(address, index, values, slot):
+        found = load(address, index)
+        for j in range(piece):
+            values[slot + j] = found[j]
+
+    @device
+    def read_one_by_one(address, index, values, slot):
+        for j in range(piece):
+            values[slot + j] = load_one(address, index + j)
+
+    return read_at_once if shape.whole and shape.aligned else read_one_by_one
+
+
+@functools.cache
+def make_write_piece(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``write(address, index, values, slot)``, the like of `read`."""
+    store, store_one, piece = make_store(element), make_store_one(element), shape.piece(element)
+    as_tuple = make_as_tuple(element)
+
+    @device
+    def write_at_once(address, index, values, slot):
+        store(address, index, as_tuple(values, slot))
+
+    @device
+    def write_one_by_one(address, index, values, slot):
+        for j in range(piece):
+            store_one(address, index + j, values[slot + j])
+
+    return write_at_once if shape.whole and shape.aligned else write_one_by_one
+
+
+@functools.cache
+def make_read_terms(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``read_terms(terms, index, values)`` of a thread's channels.
+
+    It reads a row of a table of terms, which is aligned, from the first of the channels on.
+    """
+    stored = working_element(element)
+    table = dataclasses.replace(shape, aligned=True)
+    read, step = make_read_piece(stored, table), table.piece(stored)
+    count = shape.piece(element) // step
+
+    @device
+    def read_terms(terms, index, values):
+        for k in range(count):
+            read(terms, index + k * step, values, k * step)
+
+    return read_terms
+
+
+@functools.cache
+def make_place_along(shape: ColumnShape) -> Any:
+    """Return a device function ``place(outer, channels, inner, block, segment)``.
+
+    It is ``part, channel, first, entries, width``: the numbers of the block's part and channel,
+    where its first element is, how many outer entries it has, and how many elements of each.
+    """
+
+    @device
+    def place(outer, channels, inner, block, segment):
+        cuts = (inner + segment - 1) // segment
+        # Divisions are slow, and a remainder would be one more.
+        part = cuda.blockIdx.x // channels
+        channel, turn = cuda.blockIdx.x - part * channels, part // cuts
+        entry, start = turn * block, (part - turn * cuts) * segment
+        first = (entry * channels + channel) * inner + start
+        return part, channel, first, min(block, outer - entry), min(segment, inner - start)
+
+    return place
+
+
+@functools.cache
+def make_all_there(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``all_there(left, base, width)``: whether no element is missing.
+
+    It is of those that a thread reads at a time, where they are single ones: most threads have all
+    of them, and to ask for each takes longer than to read it.
+    """
+    last_entry = (shape.ahead - 1) * shape.teams
+    last_piece = (shape.pieces - 1) * shape.lanes * shape.piece(element)
+    if shape.whole:
+        return device(lambda left, base, width: False)
+    return device(lambda left, base, width: last_entry < left and base + last_piece < width)
+
+
+@functools.cache
+def make_read_along(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function of a thread's pieces of some outer entries.
+
+    ``read_along(x, first, jump, left, base, width, values)``: the first entry begins at `first`,
+    and there are `left`, `jump` apart; the thread's first piece begins `base` elements behind.
+    What is not there becomes 0.
+    """
+    read, piece = make_read_piece(element, shape), shape.piece(element)
+    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    stride, zero = shape.lanes * piece, constant(element, 0.0)
+    all_there = make_all_there(element, shape)
+
+    @device
+    def read_all(x, first, jump, values):
+        for u in range(ahead):
+            for p in range(pieces):
+                here = first + u * teams * jump + p * stride
+                read(x, here, values, (u * pieces + p) * piece)
+
+    @device
+    def read_some(x, first, jump, left, base, width, values):
+        for u in range(ahead):
+            start = first + u * teams * jump
+            for p in range(pieces):
+                here, slot = base + p * stride, (u * pieces + p) * piece
+                if u * teams < left and here < width:
+                    read(x, start + here, values, slot)
+                else:
+                    for j in range(piece):
+                        values[slot + j] = zero
+
+    @device
+    def read_along(x, first, jump, left, base, width, values):
+        if all_there(left, base, width):
+            read_all(x, first + base, jump, values)
+        else:
+            read_some(x, first, jump, left, base, width, values)
+
+    return read_along
+
+
+@functools.cache
+def make_write_along(element: Element, shape: ColumnShape) -> Any:
+    """Return a device function ``write_along(y, first, jump, left, base, width, values)``.
+
+    It writes the pieces that `read_along` reads.
+    """
+    write, piece = make_write_piece(element, shape), shape.piece(element)
+    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    stride, all_there = shape.lanes * piece, make_all_there(element, shape)
+
+    @device
+    def write_all(y, first, jump, values):
+        for u in range(ahead):
+            for p in range(pieces):
+                here = first + u * teams * jump + p * stride
+                write(y, here, values, (u * pieces + p) * piece)
+
+    @device
+    def write_some(y, first, jump, left, base, width, values):
+        for u in range(ahead):
+            start = first + u * teams * jump
+            for p in range(pieces):
+                here = base + p * stride
+                if u * teams < left and here < width:
+                    write(y, start + here, values, (u * pieces + p) * piece)
+
+    @device
+    def write_along(y, first, jump, left, base, width, values):
+        if all_there(left, base, width):
+            write_all(y, first + base, jump, values)
+        else:
+            write_some(y, first, jump, left, base, width, values)
+
+    return write_along

@@ -1,0 +1,1 @@
+"""All that is specific to one compiler and device: intrinsics, element types, limits."""

@@ -1,0 +1,21 @@
+"""A piece of 16 bytes: the most that a thread loads or stores at once."""
+
+import functools
+from typing import Any
+
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import device
+
+BYTES = 16
+
+
+@functools.cache
+def make_as_tuple(element: Element) -> Any:
+    """Return a device function ``as_tuple(values, slot)`` of 16 bytes' elements of an array."""
+    if element.vector == 2:
+        return device(lambda v, k: (v[k], v[k + 1]))
+    if element.vector == 4:
+        return device(lambda v, k: (v[k], v[k + 1], v[k + 2], v[k + 3]))
+    return device(
+        lambda v, k: (v[k], v[k + 1], v[k + 2], v[k + 3], v[k + 4], v[k + 5], v[k + 6], v[k + 7])
+    )

@@ -1,0 +1,1 @@
+"""Norms of a row as device functions, for kernels that users write."""

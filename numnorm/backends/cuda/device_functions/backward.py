@@ -1,0 +1,75 @@
+"""The gradient of a row that the threads of somebody's own kernel hold."""
+
+import functools
+from typing import Any
+
+from numnorm.backends.contract.norms import Detached
+from numnorm.backends.cuda.compiler.element_type import FLOAT64
+from numnorm.backends.cuda.compiler.target import constant, cuda, device, reciprocal
+from numnorm.backends.cuda.device_functions.forward import TeamRow, make_parameter
+from numnorm.backends.cuda.statistics.saved import make_means, make_split_statistics
+from numnorm.backends.cuda.threads.group_reductions import make_team_two_sums
+from numnorm.backends.formulas.norms import centre, input_gradient
+
+
+@functools.cache
+def make_team_xhat(row: TeamRow) -> Any:
+    """Return a device function ``xhat(values, width, mean, rstd)``: x becomes xhat, in place."""
+    element, team, slots = row.element, row.team, row.slots
+    split, centred = make_split_statistics(row.norm.formula, element, FLOAT64), device(centre)
+    wide = FLOAT64.working
+
+    @device
+    def xhat(values, width, mean, rstd):
+        at = cuda.threadIdx.x % team
+        scale, high, low, factor = split(wide(mean), wide(rstd))
+        for k in range(slots):
+            if at + k * team < width:
+                values[k] = centred(values[k] * scale, high, low) * factor
+
+    return xhat
+
+
+@functools.cache
+def make_team_backward(row: TeamRow, detached: Detached) -> Any:
+    """Return a device function that makes dx of dy, in place, from xhat.
+
+    ``backward(slopes, xhats, width, gamma, beta, rstd, eps_on_deviation)``.
+    """
+    element, team, slots, ddof = row.element, row.team, row.slots, row.ddof
+    split, means_of = make_split_statistics(row.norm.formula, element, FLOAT64), make_means(element)
+    team_two_sums, inverse = make_team_two_sums(element, team), reciprocal(element)
+    gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
+    slope_of, gradient = device(row.norm.formula.backward), device(input_gradient)
+    working, wide, warps = element.working, FLOAT64.working, row.warps
+    zero, none, rooms = constant(element, 0.0), constant(FLOAT64, 0.0), max(1, 2 * warps)
+    through_mean = row.norm.formula.centred and not detached.mean
+    through_scale = not detached.scale
+
+    @device
+    def backward(slopes, xhats, width, gamma, beta, rstd, eps_on_deviation):
+        room = cuda.shared.array(rooms, working)
+        at = cuda.threadIdx.x % team
+        sum_g, sum_g_xhat = zero, zero
+        for k in range(slots):
+            column = at + k * team
+            if column < width:
+                g = slope_of(slopes[k], xhats[k], gamma_of(gamma, column), beta_of(beta, column))
+                sum_g += g
+                sum_g_xhat += g * xhats[k]
+                slopes[k] = g
+        if warps > 0:
+            # Somebody may still look at the sums before: of another row.
+            cuda.syncthreads()
+        sum_g, sum_g_xhat = team_two_sums(sum_g, sum_g_xhat, room)
+        scale, _, _, factor = split(none, wide(rstd))
+        mean_share = inverse(working(max(width, 1))) if through_mean else zero
+        scale_share = inverse(working(max(width - ddof, 1))) if through_scale else zero
+        mean_g, mean_g_xhat = means_of(
+            sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, working(eps_on_deviation)
+        )
+        for k in range(slots):
+            if at + k * team < width:
+                slopes[k] = gradient(slopes[k], xhats[k], mean_g, mean_g_xhat, factor) * scale
+
+    return backward

@@ -1,0 +1,96 @@
+"""The device functions of a norm as somebody's own kernel calls them: three for each norm.
+
+``forward``, ``xhat`` and ``backward``; which arguments they take follows from what the norm has.
+"""
+
+import functools
+from typing import Any
+
+from numnorm.backends.contract.norms import Detached, Norm
+from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+from numnorm.backends.cuda.compiler.target import constant, device
+from numnorm.backends.cuda.device_functions.backward import make_team_backward, make_team_xhat
+from numnorm.backends.cuda.device_functions.forward import TeamRow, make_team_forward
+
+
+def team_row(norm: Norm, dtype: str, team: int, slots: int, ddof: int) -> TeamRow:
+    """Return what is known of a row when the functions for it are made."""
+    return TeamRow(norm, ELEMENTS[dtype], team, slots, ddof)
+
+
+@functools.cache
+def make_row_functions(
+    row: TeamRow, detached: Detached, eps_on_deviation: bool = False, factor_flows: bool = False
+) -> tuple[Any, Any, Any]:
+    """Return ``forward, xhat, backward`` for the norm of a row.
+
+    Parameters
+    ----------
+    row : TeamRow
+        The norm, and the threads.
+    detached : Detached
+        What the gradient does not flow through.
+    eps_on_deviation : bool
+        Of a norm without parameters: whether eps is added to the deviation, not to the variance.
+    factor_flows : bool
+        Of such a norm: whether the gradient flows through its factor, too.
+    """
+    if row.norm.parameters == 0:
+        return _with_numbers(row, detached, eps_on_deviation, factor_flows)
+    return (_with_gain if row.norm.parameters == 1 else _with_gain_and_bias)(row, detached)
+
+
+def _with_gain_and_bias(row: TeamRow, detached: Detached) -> tuple[Any, Any, Any]:
+    normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
+    zero = constant(row.element, 0.0)
+
+    @device
+    def forward(values, width, gamma, beta, eps):
+        return normalize(values, width, gamma, beta, eps, zero)
+
+    @device
+    def backward(slopes, xhats, width, gamma, rstd):
+        gradient(slopes, xhats, width, gamma, None, rstd, zero)
+
+    return forward, make_team_xhat(row), backward
+
+
+def _with_gain(row: TeamRow, detached: Detached) -> tuple[Any, Any, Any]:
+    normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
+    normalized, zero = make_team_xhat(row), constant(row.element, 0.0)
+
+    @device
+    def forward(values, width, gamma, eps):
+        return normalize(values, width, gamma, None, eps, zero)[1]
+
+    @device
+    def xhat(values, width, rstd):
+        normalized(values, width, zero, rstd)
+
+    @device
+    def backward(slopes, xhats, width, gamma, rstd):
+        gradient(slopes, xhats, width, gamma, None, rstd, zero)
+
+    return forward, xhat, backward
+
+
+def _with_numbers(
+    row: TeamRow, detached: Detached, eps_on_deviation: bool, factor_flows: bool
+) -> tuple[Any, Any, Any]:
+    normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
+    zero, working = constant(row.element, 0.0), row.element.working
+    # The gradient of the factor is as large as that of what it multiplies.
+    times = constant(row.element, 2.0 if factor_flows else 1.0)
+
+    @device
+    def forward(values, width, scale, k, eps):
+        if eps_on_deviation:
+            return normalize(values, width, scale, k, zero, eps)
+        return normalize(values, width, scale, k, eps, zero)
+
+    @device
+    def backward(slopes, xhats, width, scale, k, eps, rstd):
+        on_deviation = working(eps) if eps_on_deviation else zero
+        gradient(slopes, xhats, width, scale, working(k) * times, rstd, on_deviation)
+
+    return forward, make_team_xhat(row), backward

@@ -1,0 +1,1 @@
+"""Recurrent cells with normalization on a device."""

@@ -1,0 +1,1 @@
+"""The LSTM with recurrent batch norm on a device."""

@@ -1,0 +1,67 @@
+"""Recurrent cells on arrays of a device: whose functions serve which form."""
+
+from typing import Any
+
+from numnorm.backends.contract.norms import Scaling
+from numnorm.backends.contract.recurrent import (
+    CellForm,
+    CellGradients,
+    GRUForm,
+    LSTMForm,
+    RNNForm,
+    Steps,
+)
+from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.recurrent.common.passes import working
+from numnorm.backends.cuda.recurrent.gru import passes as gru_cells
+from numnorm.backends.cuda.recurrent.lstm import passes as lstm_cells
+from numnorm.backends.cuda.recurrent.rnn import passes as rnn_cells
+
+__all__ = ["cell_backward", "cell_forward", "cell_weights", "working"]
+
+_HOMES: dict[type, Any] = {LSTMForm: lstm_cells, GRUForm: gru_cells, RNNForm: rnn_cells}
+
+
+def cell_weights(form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
+    """Return the parameters of a recurrent cell, all of them `working`, as its passes take them."""
+    home = _HOMES[type(form)]
+    with on_device_of(given.weight_x):
+        return home.weights(form, given, (ada_scale, ada_k))
+
+
+def cell_forward(
+    form: CellForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Any,
+    states: tuple[DeviceArray, ...],
+    keeps: tuple[DeviceArray | None, ...],
+    save: bool,
+) -> tuple[tuple[Any, ...], Any]:
+    """Return the history of each state, those given first, and what the backward pass needs."""
+    home = _HOMES[type(form)]
+    with on_device_of(x):
+        history, saved = home.forward(form, scaling, x, steps, weights, states, keeps, save)
+    return history, saved
+
+
+def cell_backward(
+    form: CellForm,
+    scaling: Scaling,
+    x: DeviceArray,
+    steps: Steps,
+    weights: Any,
+    saved: Any,
+    keeps: tuple[DeviceArray | None, ...],
+    dy: DeviceArray,
+    dstates: tuple[DeviceArray, ...],
+) -> CellGradients:
+    """Return all gradients, from those of every state h and of the last states."""
+    home = _HOMES[type(form)]
+    with on_device_of(x):
+        found: CellGradients = home.backward(
+            form, scaling, x, steps, weights, saved, keeps, dy, dstates
+        )
+    return found

@@ -1,0 +1,1 @@
+"""What all recurrent cells share on a device: norms inside a cell, their gradients, zoneout."""

@@ -1,0 +1,49 @@
+"""The way back through the norm of one row of units inside a recurrent cell."""
+
+from typing import Any
+
+from numnorm.backends.contract.norms import Norm
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import constant, cuda, device
+from numnorm.backends.cuda.statistics.saved import make_means
+from numnorm.backends.cuda.threads.group_reductions import SumsOf
+from numnorm.backends.cuda.threads.row_columns import row_columns
+from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.formulas.norms import input_gradient
+
+
+def make_through_norm(norm: Norm | None, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+    """Return a device function that takes the slope of a norm's result through the norm.
+
+    ``through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)``: the flows are
+    ``mean_share, scale_share, eps_on_deviation``, and the room has two places for each warp.
+    Without a norm nothing happens. All threads of a block take part.
+    """
+    if norm is None:
+        return device(lambda slope, at, width, xhat, gain, numbers, found, flows, room: None)
+    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    backward, gradient = device(norm.formula.backward), device(input_gradient)
+    row_sums, means_of = sums_of(2), make_means(element)
+
+    @device
+    def through_norm(slope, at, width, xhat, gain, numbers, found, flows, room):
+        sums = cuda.local.array(2, working)
+        sums[0], sums[1] = zero, zero
+        for k in range(slots):
+            # Of the formulas only AdaNorm's, whose parameters are numbers, asks for the second.
+            slope[k] = backward(slope[k], xhat[k], gain[k], numbers[1])
+            sums[0] += slope[k]
+            sums[1] += slope[k] * xhat[k]
+        row_sums(sums, room)
+        scale, factor = found[0], found[3]
+        means = means_of(sums[0], sums[1], scale, factor, flows[0], flows[1], flows[2])
+        for p in range(pieces):
+            there = at + p * stride < width
+            for j in range(lanes):
+                k = p * lanes + j
+                found_slope = gradient(slope[k], xhat[k], means[0], means[1], factor) * scale
+                # What is not there must not count in the sums over the gates.
+                slope[k] = found_slope if there else zero
+
+    return through_norm

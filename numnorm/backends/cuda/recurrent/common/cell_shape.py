@@ -1,0 +1,27 @@
+"""How many threads take a step of a recurrent cell for one row of the batch."""
+
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.threads.group_reductions import WARP
+from numnorm.backends.cuda.threads.row_shape import RowShape
+
+# A step has few rows and waits for the one before it: a row's units are spread over as many
+# threads as have a piece of 16 bytes of each gate, and blocks are small, for there to be many.
+_TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
+
+
+def cell_shape(units: int, element: Element, *, whole: bool) -> RowShape:
+    """Return the shape for cells of so many units, whose gates are whole pieces or any.
+
+    Raises
+    ------
+    NotImplementedError
+        If they do not fit the registers.
+    """
+    for team in _TEAMS:
+        if units <= team * element.vector:
+            return RowShape(team, max(1, WARP // team), 1, whole)
+    widest = _TEAMS[-1] * element.vector
+    raise NotImplementedError(
+        f"recurrent cells of {units} units in {element.name} are wider than the {widest} that are "
+        "there for arrays of a CUDA device: bring them to the host"
+    )

@@ -1,0 +1,149 @@
+"""What reaches the products of a step of a recurrent cell, through the norms of its gates."""
+
+import dataclasses
+from typing import Any
+
+from numnorm.backends.contract.norms import Norm
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import constant, cuda, device
+from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS, Parts, gain_of
+from numnorm.backends.cuda.statistics.saved import make_means
+from numnorm.backends.cuda.threads.group_reductions import SumsOf
+from numnorm.backends.cuda.threads.row_columns import (
+    make_column_weight,
+    make_write_columns,
+    row_columns,
+)
+from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.formulas.norms import input_gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Which gates of each product are normalized.
+
+    Parameters
+    ----------
+    gates : int
+        How many gates a row of a product has.
+    first, count : int
+        The first of these, and how many they are.
+    shared : bool
+        Whether the same reaches those of both products.
+    """
+
+    gates: int
+    first: int
+    count: int
+    shared: bool = True
+
+
+def make_through_gate_norm(
+    norm: Norm | None,
+    element: Element,
+    shape: RowShape,
+    parts: Parts,
+    stretch: Stretch,
+    sums_of: SumsOf,
+) -> Any:
+    """Return a device function that stores the gradients of a row's products.
+
+    ``through_norm(slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at,
+    limit)``: the slopes are those of what the norm makes of it, the values are normalized already,
+    both in sections of a thread's units: the gates of the product with the state, and then of that
+    with x. The weights are the gammas of both.
+    """
+    if norm is None:
+
+        @device
+        def nothing(
+            slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+        ):  # fmt: skip
+            pass
+
+        return nothing
+    working, both = element.working, 2 * parts.count
+    add_up, write = (
+        make(norm, element, shape, parts, stretch)
+        for make in (make_gate_norm_terms, make_gate_norm_gradient)
+    )
+    row_sums = sums_of(both)
+
+    @device
+    def through_norm(
+        slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+    ):  # fmt: skip
+        sums = cuda.local.array(both, working)
+        add_up(slopes, values, weights, numbers, width, at, sums)
+        row_sums(sums, room)
+        write(
+            slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
+        )  # fmt: skip
+
+    return through_norm
+
+
+def make_gate_norm_terms(
+    norm: Norm, element: Element, shape: RowShape, parts: Parts, stretch: Stretch
+) -> Any:
+    """Return a device function of a thread's share of the sums: two for each part.
+
+    ``add_up(slopes, values, weights, numbers, width, at, sums)``
+    """
+    columns, zero = row_columns(element, shape), constant(element, 0.0)
+    working, slots, count, size = element.working, columns.slots, parts.count, parts.sections
+    gain_at = make_column_weight(element, gain_of(norm, element), columns)
+    backward, both, sections = device(norm.formula.backward), 2 * count, count * size
+    start, each = stretch.first, stretch.count
+    held = each if stretch.shared else sections
+
+    @device
+    def add_up(slopes, values, weights, numbers, width, at, sums):
+        gain = cuda.local.array(slots, working)
+        for n in range(both):
+            sums[n] = zero
+        for section in range(sections):
+            gate, n = start + section % each, section // size
+            gain_at(weights[section // each], numbers[0], gate * width, at, width, gain)
+            for k in range(slots):
+                xhat = values[section * slots + k]
+                slope = backward(slopes[section % held * slots + k], xhat, gain[k], numbers[1])
+                sums[n] += slope
+                sums[count + n] += slope * xhat
+
+    return add_up
+
+
+def make_gate_norm_gradient(
+    norm: Norm, element: Element, shape: RowShape, parts: Parts, stretch: Stretch
+) -> Any:
+    """Return a device function that stores the gradients, once there are the sums of the row.
+
+    ``write_gradient(slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at,
+    limit)``
+    """
+    columns, working = row_columns(element, shape), element.working
+    slots, count, size = columns.slots, parts.count, parts.sections
+    gain_at = make_column_weight(element, gain_of(norm, element), columns)
+    write, means_of = make_write_columns(element, columns), make_means(element)
+    backward, gradient = device(norm.formula.backward), device(input_gradient)
+    gates, start, each, sections = stretch.gates, stretch.first, stretch.count, count * size
+    held = each if stretch.shared else sections
+
+    @device
+    def write_gradient(
+        slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
+    ):  # fmt: skip
+        gain = cuda.local.array(slots, working)
+        for section in range(sections):
+            gate, n = start + section % each, section // size
+            scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]
+            means = means_of(sums[n], sums[count + n], scale, factor, flows[0], flows[1], flows[2])
+            gain_at(weights[section // each], numbers[0], gate * width, at, width, gain)
+            for k in range(slots):
+                xhat = values[section * slots + k]
+                slope = backward(slopes[section % held * slots + k], xhat, gain[k], numbers[1])
+                gain[k] = gradient(slope, xhat, means[0], means[1], factor) * scale
+            write(dz if section < each else dxp, (row * gates + gate) * width, at, limit, gain)
+
+    return write_gradient

@@ -1,0 +1,244 @@
+"""What the passes of all recurrent cells on a device share: parameters, states, steps and sums."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from numnorm.arguments import Shape
+from numnorm.backends.contract.norms import Norm, Scaling
+from numnorm.backends.contract.recurrent import Steps
+from numnorm.backends.cuda.arrays.device_array import DeviceArray
+from numnorm.backends.cuda.arrays.gather_rows import taken_rows, write_rows
+from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.compiler.element_type import working_element
+from numnorm.backends.cuda.compiler.vector_access import BYTES
+from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
+from numnorm.backends.cuda.recurrent.common.parameter_sums_kernel import (
+    blocks_of_columns,
+    make_added_up,
+    make_cell_sums,
+    parts_of,
+)
+from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS, make_parameter_gradients
+from numnorm.backends.cuda.threads.row_shape import RowShape
+
+_added_up = functools.cache(make_added_up)
+_cell_sums = functools.cache(make_cell_sums)
+_finish = functools.cache(make_parameter_gradients)
+
+
+class Weights(NamedTuple):
+    """The parameters of a recurrent cell, arrays of its library.
+
+    Attributes
+    ----------
+    x, h : array
+    turned_x, turned_h : array
+        The transposed weights.
+    others : tuple
+        The arrays that the kernels take besides; None where there is none.
+    numbers : tuple of float
+        What stands for gamma and beta where there are no arrays of them.
+    """
+
+    x: Any
+    h: Any
+    turned_x: Any
+    turned_h: Any
+    others: tuple[Any, ...]
+    numbers: tuple[float, float]
+
+
+class Table(NamedTuple):
+    """The statistics of all rows, ``(rows, places * NUMBERS)``."""
+
+    array: Any
+    places: int
+
+
+def working(x: DeviceArray) -> DeviceArray:
+    """Return an array in the dtype that it is computed in, C-contiguous."""
+    element = working_element(x.element)
+    with on_device_of(x):
+        array = x.owner.contiguous(x.array)
+        if x.element != element:
+            array = copied(dataclasses.replace(x, array=array))
+    return dataclasses.replace(x, array=array, element=element)
+
+
+def copied(x: DeviceArray) -> Any:
+    """Return a copy of a C-contiguous array, in the dtype that it is computed in."""
+    return taken_rows(x, working_element(x.element), x.shape)
+
+
+def new(x: DeviceArray, shape: Shape) -> Any:
+    """Return a new array of the working dtype of x, of any content."""
+    return x.owner.empty(x.array, shape, x.element.working_name)
+
+
+def make_weights(given: Any, others: tuple[Any, ...], numbers: tuple[float, float]) -> Weights:
+    """Return the weights of a cell."""
+    x, h, owner = given.weight_x.array, given.weight_h.array, given.weight_x.owner
+    turned_x, turned_h = (owner.permuted(a, (1, 0)) for a in (x, h))
+    return Weights(x, h, turned_x, turned_h, others, numbers)
+
+
+def norm_numbers(norm: Norm | None, ada: tuple[float, float]) -> tuple[float, float]:
+    """Return what stands for gamma and beta where there are no arrays of them."""
+    return ada if norm is not None and norm.parameters == 0 else (1.0, 0.0)
+
+
+def parameter_or(
+    missing: float, value: DeviceArray | None, norm: Norm | None, count: int, like: DeviceArray,
+    size: int,
+) -> Any:  # fmt: skip
+    """Return the array of a parameter that norms with so many of them have, None for others."""
+    if norm is None or norm.parameters < count:
+        return None
+    if value is not None:
+        return value.array
+    return like.owner.full(like.array, (size,), like.element.name, missing)
+
+
+def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
+    """Return the sum of up to three arrays of the library; None stands for 0."""
+    result, kernel = new(like, shape), _added_up(like.element)
+    count = math.prod(shape)
+    given = (*values, None, None, None)[:3]
+    if count:
+        queue(kernel, -(-count // kernel.threads), like, (*given, result), (count,))
+    return result
+
+
+def array_or_none(value: DeviceArray | None) -> Any:
+    """Return the array itself, of its library, where there is one."""
+    return None if value is None else value.array
+
+
+def scaling_numbers(scaling: Scaling, width: int) -> tuple[float, ...]:
+    """Return how the forward kernels take the scaling of so many elements."""
+    count = width - scaling.ddof
+    return 1.0 / width, 1.0 / count, scaling.eps, scaling.eps_on_deviation, math.sqrt(scaling.eps)
+
+
+def flow_numbers(norm: Norm | None, scaling: Scaling, width: int) -> tuple[float, ...]:
+    """Return how the backward kernels take it."""
+    centred = norm is not None and norm.formula.centred
+    return 1.0 / width if centred else 0.0, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation
+
+
+def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
+    """Return whether the units of every gate of all arrays are whole pieces of 16 bytes."""
+    if units * x.element.itemsize % BYTES:
+        return False
+    return not any(x.owner.address(a) % BYTES for a in arrays if a is not None)
+
+
+def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
+    """Return the shape of a step's kernel for cells of so many units, with these arrays."""
+    # The step's own product need not be asked: a new array begins at a multiple of 16 bytes.
+    return cell_shape(units, x.element, whole=is_whole(units, x, arrays))
+
+
+def addresses(x: DeviceArray, arrays: Sequence[Any]) -> list[int]:
+    """Return the address of each array; 0 for those that there are not."""
+    return [0 if array is None else x.owner.address(array) for array in arrays]
+
+
+class StepArrays:
+    """The addresses of arrays of which each step takes rows.
+
+    The addresses are asked for once: of what a library computes out of sight only then does the
+    host wait for it.
+    """
+
+    def __init__(self, x: DeviceArray, *arrays: Any) -> None:
+        itemsize = x.element.itemsize
+        sizes = [0 if a is None else math.prod(x.owner.shape(a)[1:]) * itemsize for a in arrays]
+        self._places = [*zip(addresses(x, arrays), sizes, strict=True)]
+
+    def behind(self, *rows: int) -> list[int]:
+        """Return the address of a row of each array; 0 for those that there are not."""
+        pairs = zip(self._places, rows, strict=True)
+        return [address + row * size if address else 0 for (address, size), row in pairs]
+
+
+def column_sums(
+    x: DeviceArray,
+    slopes: Any,
+    values: Any = None,
+    table: Table | None = None,
+    place: int = 0,
+    width: int | None = None,
+) -> tuple[Any, Any]:
+    """Return, for each column, the sums of the slopes times the normalized values, and of them.
+
+    So many columns are normalized together, or all, with the statistics from a place of the table
+    on; without values there is no norm, and None for its sums.
+    """
+    rows, columns = x.owner.shape(slopes)
+    normed, count = values is not None, parts_of(rows, columns)
+    kernel = _cell_sums(x.element, normed=normed)
+    sums = new(x, (2 if normed else 1, count, columns))
+    arrays = slopes, values, table.array if table else None, sums
+    sizes = rows, columns, count, table.places if table else 0, place, width or columns
+    queue(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
+    results = [new(x, (columns,)) for _ in range(2 if normed else 1)]
+    finish, of_each = _finish(x.element, x.element), -(-columns // COLUMNS)
+    queue(finish, len(results) * of_each, x, (sums, *results, None)[:3], (count, columns))
+    return (results[0], results[1]) if normed else (None, results[0])
+
+
+def new_table(x: DeviceArray, rows: int, places: int) -> Table:
+    """Return room for the statistics of all rows."""
+    return Table(new(x, (rows, places * NUMBERS)) if places else None, places)
+
+
+def new_states(x: DeviceArray, given: DeviceArray) -> Any:
+    """Return room for the states that all rows hand on, behind those given."""
+    (batch, units), rows = given.shape, x.shape[0]
+    states = new(x, (batch + rows, units))
+    write_rows(given, given.element, given.shape, states)
+    return states
+
+
+def step_places(steps: Steps, batch: int) -> list[tuple[int, int, int]]:
+    """Return the first row of each step, how many it has, and the first state it is handed."""
+    starts = steps.starts.tolist()
+    before = [0, *(batch + start for start in starts)][: len(starts)]
+    return [*zip(starts, steps.counts.tolist(), before, strict=True)]
+
+
+def states_before(x: DeviceArray, steps: Steps, state: Any) -> Any:
+    """Return the state that each row was handed."""
+    owner = x.owner
+    batch = owner.shape(state)[0] - x.shape[0]
+    if (steps.counts == batch).all():  # one after the other
+        return owner.rows(state, 0, x.shape[0])
+    places = step_places(steps, batch)
+    return owner.concatenated([owner.rows(state, at, at + count) for _, count, at in places])
+
+
+def weight_gradients(x: DeviceArray, steps: Steps, state: Any, dxp: Any, dz: Any) -> dict[str, Any]:
+    """Return the gradients of both weights, of those of the products with x and with the state."""
+    turned_x, turned_z = (x.owner.permuted(d, (1, 0)) for d in (dxp, dz))
+    return {
+        "weight_x": x.owner.product(turned_x, x.array),
+        "weight_h": x.owner.product(turned_z, states_before(x, steps, state)),
+    }
+
+
+def gradients_of_nothing(
+    x: DeviceArray, weights: Weights, units: int, sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the gradients of the parameters where there are no steps: sums of nothing.
+
+    The sizes tell how many numbers for each unit those besides the weights have.
+    """
+    owner = x.owner
+    shapes: dict[str, Shape] = {name: (size * units,) for name, size in sizes.items()}
+    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
+    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

@@ -1,0 +1,1 @@
+"""The LSTM on a device: its gates, kernels and whole passes."""

@@ -1,0 +1,85 @@
+"""What the blocks that share a row tell each other of its norm: the statistics of their slices.
+
+A block leaves those of its own slice, all blocks wait for each other, and each puts those of all
+slices together.
+"""
+
+from typing import Any
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import constant, cuda, device, grid_barrier, reciprocal
+from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS, Parts, make_cell_moments
+from numnorm.backends.cuda.recurrent.persistent.merged_statistics import (
+    make_merged_statistics,
+    make_store_slice,
+)
+from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
+from numnorm.backends.cuda.threads.group_reductions import make_team_sums
+
+
+def make_exchange(formula: Formula, element: Element, shape: SliceShape, parts: Parts) -> Any:
+    """Return a device function of the statistics of a row's parts, from all of its slices.
+
+    ``exchange(values, sliced, place, there, table, row, rows, scaling, found)``: `sliced` is
+    ``slices, slice, unit, size, last``, whose slice has so many units and the last one so many;
+    the parts are those from a place of the table on, which has so many rows for each.
+    """
+    leave, gather = (make(formula, element, shape, parts) for make in (make_leave, make_gather))
+
+    @device
+    def exchange(values, sliced, place, there, table, row, rows, scaling, found):
+        leave(values, sliced, place, there, table, row, rows, scaling, found)
+        grid_barrier()
+        gather(sliced, place, there, table, row, rows, scaling, found)
+
+    return exchange
+
+
+def make_leave(formula: Formula, element: Element, shape: SliceShape, parts: Parts) -> Any:
+    """Return a device function of what is before the barrier, with the arguments of `exchange`."""
+    units, count, size = shape.units, parts.count, parts.sections
+    working, zero, inverse = element.working, constant(element, 0.0), reciprocal(element)
+    moments = make_cell_moments(formula, element, shape.of_units, parts)
+    first_of, store_slice = make_team_sums(element, units, count), make_store_slice(element)
+    sections_of = constant(element, size)
+
+    @device
+    def leave(values, sliced, place, there, table, row, rows, scaling, found):
+        slices, part, unit, width, _ = sliced
+        origins = cuda.local.array(count, working)
+        squares = cuda.local.array(count, working)
+        for n in range(count):
+            origins[n] = values[n * size] if unit == 0 else zero
+        first_of(origins, squares)
+        own_share = inverse(sections_of * working(width))
+        _, scale_share, eps, eps_on_deviation, root_eps = scaling
+        own = own_share, scale_share, eps, eps_on_deviation, root_eps
+        # A part of a warp needs no room for its sums.
+        moments(values, origins, found, squares, unit, width, own, squares)
+        for n in range(count):
+            at = ((place + n) * rows + row) * slices
+            if there and unit == 0:
+                k = n * NUMBERS
+                reach = inverse(found[k])
+                store_slice(table, at + part, reach, found[k + 1], found[k + 2], squares[n])
+
+    return leave
+
+
+def make_gather(formula: Formula, element: Element, shape: SliceShape, parts: Parts) -> Any:
+    """Return a device function of what is behind the barrier.
+
+    ``gather(sliced, place, there, table, row, rows, scaling, found)``
+    """
+    units, size, working = shape.units, parts.sections, element.working
+    merged = make_merged_statistics(formula, element, units, parts.count)
+    full, sections_of = constant(element, units * size), constant(element, size)
+
+    @device
+    def gather(sliced, place, there, table, row, rows, scaling, found):
+        slices, _, _, _, last = sliced
+        sizes, seen = (full, sections_of * working(last)), slices if there else 0
+        merged(table, (place * rows + row) * slices, rows * slices, seen, sizes, scaling, found)
+
+    return gather

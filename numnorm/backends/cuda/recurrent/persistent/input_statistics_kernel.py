@@ -1,0 +1,57 @@
+"""The statistics of a recurrent cell's products with x, of all steps at once."""
+
+from numnorm.backends.contract.norms import Norm
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import Kernel, cuda, make_load_one
+from numnorm.backends.cuda.recurrent.common.cell_norm import (
+    NUMBERS,
+    ROOMS,
+    Parts,
+    make_cell_statistics,
+    make_keep_statistics,
+    room_for_parts,
+)
+from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_columns
+from numnorm.backends.cuda.threads.row_shape import RowShape
+
+
+def make_product_statistics(norm: Norm, count: int, element: Element, shape: RowShape) -> Kernel:
+    """Return the kernel for a norm of so many gates as one row.
+
+    It takes the addresses of ``xp (rows, gates * H)`` and of ``table (rows, places, NUMBERS)``;
+    then ``rows, width`` (H), ``gates, first, places, place``: how many gates a product has, and
+    which of them is the first of these; how many statistics a row has, and which of them become
+    these; and the scaling as numbers.
+    """
+    columns, working = row_columns(element, shape), element.working
+    read, load_one = make_read_columns(element, columns), make_load_one(element)
+    statistics = make_cell_statistics(norm.formula, element, shape, Parts(1, count))
+    keep, team, teams = make_keep_statistics(element, 1), shape.team, shape.teams
+    lanes, slots = columns.lanes, columns.slots
+    size, of_all = count * columns.slots, ROOMS * room_for_parts(1, shape)
+
+    def kernel(
+        xp, table, rows, width, gates, first, places, place,
+        share, scale_share, eps, eps_on_deviation, root_eps,
+    ):  # fmt: skip
+        room = cuda.shared.array(of_all, working)
+        values = cuda.local.array(size, working)
+        origins = cuda.local.array(1, working)
+        found = cuda.local.array(NUMBERS, working)
+        row, at = (
+            cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
+            cuda.threadIdx.x % team * lanes,
+        )
+        there = row < rows
+        row = row if there else rows - 1
+        start = (row * gates + first) * width
+        origins[0] = load_one(xp, start)
+        for gate in range(count):
+            read(xp, start + gate * width, at, width, values[gate * slots :])
+        scaling = share, scale_share, eps, eps_on_deviation, root_eps
+        statistics(values, origins, found, at, width, scaling, room)
+        if there and cuda.threadIdx.x % team == 0:
+            keep(table, row, places, place, found)
+
+    parameters = ("address",) * 2 + ("index",) * 6 + (element.working_name,) * 5
+    return Kernel(kernel, parameters, shape.threads)

@@ -1,0 +1,1 @@
+"""The plain recurrent network on a device: its kernels and whole passes."""

@@ -1,0 +1,75 @@
+"""The backward kernel of all steps of a normalized plain recurrent network.
+
+Its blocks wait for each other, as those of an LSTM do: for what reaches the sums of the step
+behind, and once for the norm.
+"""
+
+from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import Kernel, grid_barrier, shared_memory
+from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.persistent.grid_sums import slice_sums_of
+from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
+from numnorm.backends.cuda.recurrent.persistent.slice_matmul import make_pass_on, make_take_columns
+from numnorm.backends.cuda.recurrent.persistent.slice_threads import count_of, make_place_of
+from numnorm.backends.cuda.recurrent.rnn.backward_kernel import make_step_back
+from numnorm.backends.cuda.recurrent.rnn.persistent_forward_kernel import GATES
+
+# Of how many sums of a row blocks leave their shares, where there is a norm.
+SUMS = 2
+
+
+def make_rnn_persistent_backward(form: RNNForm, element: Element, shape: SliceShape) -> Kernel:
+    """Return the kernel of all steps back, to be launched by its plan.
+
+    It takes as addresses, each of the first row of all:
+
+    - ``weights (H, H)`` of the state;
+    - ``z``, the ``table``, the offset, gamma and ``keep``, as the kernel of one step;
+    - ``dy``; ``product (batch, H)``, which becomes what the first states get through the products;
+      ``dh (batch, H)`` and the results, as the kernel of one step;
+    - ``sums``, room for the shares of all slices of the sums of the rows of the batch;
+    - ``counts``, the int32 number of rows of each step; 0 if it is the batch in all;
+
+    then ``steps, rows, batch, group, slices, width``, and the numbers of the kernel of one step.
+    """
+    place_of, size = make_place_of(shape), element.itemsize
+    take_columns, pass_on = (
+        make_take_columns(element, shape),
+        make_pass_on(GATES, element, shape),
+    )
+    sums_of = slice_sums_of(element, shape.units)
+    step_back = make_step_back(form, element, shape.of_units, sums_of)
+    of_table = NUMBERS * size if form.norm else 0
+
+    def kernel(
+        weights, z, table, offset, gamma, keep, dy, product, dh, dz, slopes, sums, counts,
+        steps, all_rows, batch, group, slices, width, gain, bias,
+        mean_share, scale_share, eps_on_deviation,
+    ):  # fmt: skip
+        memory = shared_memory()
+        sliced, column, first, mine = place_of(slices, group, batch, width)
+        take_columns(memory, weights, column - sliced[2], GATES * width, width)
+        flows = mean_share, scale_share, eps_on_deviation
+        start, later, of_row = all_rows, 0, width * size
+        for step in range(steps, -1, -1):
+            if step < steps:
+                grid_barrier()
+                rows = min(group, later - first)
+                pass_on(memory, dz, start, rows, first, mine, column, width, product)
+            if step > 0:
+                count = count_of(counts, step - 1, batch)
+                start -= count
+                there = 0 <= mine < count
+                row, limit = (mine, width) if there else (0, 0)
+                now = start * of_row
+                step_back(
+                    (z + now, table + start * of_table), (offset, gamma),
+                    (dy + now, product, dh, keep + now), (dz + now, slopes + now), row, later,
+                    width, column, limit, (gain, bias), flows,
+                    (sums, row * SUMS * slices, slices, sliced[1], there),
+                )  # fmt: skip
+                later = count
+
+    parameters = ("address",) * 13 + ("index",) * 6 + (element.working_name,) * 5
+    return Kernel(kernel, parameters, shape.threads)

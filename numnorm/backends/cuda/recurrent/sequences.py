@@ -1,0 +1,140 @@
+"""Padded sequences of a device as rows, and back; what a recurrent cell is given beside them.
+
+Which row lies where is found on the host. All of this is done before and after the loop over the
+steps.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import Shape, check_shape
+from numnorm.backends.contract.recurrent import SequenceLayout
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_companion,
+    as_float_array,
+    in_order,
+)
+from numnorm.backends.cuda.arrays.gather_rows import taken_rows
+from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.compiler.element_type import Element, working_element
+
+_SWAPPED = (1, 0, 2)
+
+
+def companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
+    """Return an array of a float dtype that must lie where x does."""
+    return as_companion(name, value, x)
+
+
+def sequence_rows(
+    x: DeviceArray, layout: SequenceLayout, batch_first: bool, like: DeviceArray | None
+) -> DeviceArray:
+    """Return the rows of padded sequences in the dtype that they are computed in."""
+    element = working_element(x.element) if like is None else like.element
+    with on_device_of(x):
+        source = dataclasses.replace(x, array=in_order(x, _SWAPPED if batch_first else None))
+        shape = layout.count, x.shape[-1]
+        array = _converted(source, element, shape, layout.places)
+    return dataclasses.replace(x, array=array, element=element, shape=shape)
+
+
+def padded(
+    rows: Any, start: int, layout: SequenceLayout, batch_first: bool, x: DeviceArray, dtype: Element
+) -> Any:
+    """Return an array of all sequences, of rows of the dtype of x that begin at one of an array."""
+    owner, shape = x.owner, (layout.time, layout.batch, x.owner.shape(rows)[1])
+    with on_device_of(x):
+        if layout.places is None:
+            rows = owner.rows(rows, start, start + layout.count)
+            found = _converted(dataclasses.replace(x, array=rows), dtype, shape)
+        else:
+            places = np.full(layout.time * layout.batch, -1)
+            places[layout.places] = start + np.arange(layout.count)
+            found = taken_rows(dataclasses.replace(x, array=rows), dtype, shape, places)
+        return owner.permuted(found, _SWAPPED) if batch_first else found
+
+
+def cell_state(name: str, value: Any, shape: Shape, x: DeviceArray) -> DeviceArray:
+    """Return a new array of a state, of the dtype of x; None stands for 0."""
+    with on_device_of(x):
+        if value is None:
+            array = x.owner.full(x.array, shape, x.element.name, 0.0)
+        else:
+            given = as_companion(name, value, x)
+            check_shape(name, given.shape, shape, "that of the batch and the units")
+            given = dataclasses.replace(given, array=x.owner.contiguous(given.array))
+            array = taken_rows(given, x.element, shape)
+    return dataclasses.replace(x, name=name, array=array, shape=shape)
+
+
+def ordered(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
+    """Return the states of the order of a layout."""
+    if layout.order is None:
+        return states
+    shape = layout.order.size, states.shape[1]
+    with on_device_of(states):
+        array = taken_rows(states, states.element, shape, layout.order)
+    return dataclasses.replace(states, array=array, shape=shape)
+
+
+def restored(
+    states: Any, places: Any, given: DeviceArray, layout: SequenceLayout, dtype: Element
+) -> Any:
+    """Return the states of the whole batch, those of the order from their places in an array."""
+    source = dataclasses.replace(given, array=getattr(states, "array", states))
+    if layout.order is not None:
+        of_order = np.arange(layout.order.size) if places is None else places
+        places = np.full(layout.batch, -1)
+        places[layout.order] = of_order
+    with on_device_of(given):
+        return _converted(source, dtype, given.shape, places, given.array)
+
+
+def _converted(
+    x: DeviceArray, into: Element, shape: Shape, places: Any = None, others: Any = None
+) -> Any:
+    """Return `taken_rows`, but x itself in a shape where that is all that is asked for."""
+    if places is None and x.element == into:
+        return x.owner.reshaped(x.array, shape)
+    return taken_rows(x, into, shape, places, others)
+
+
+def cell_parameter(
+    name: str, value: Any, x: DeviceArray, check: Callable[[Shape], None]
+) -> DeviceArray:
+    """Return a parameter in the dtype of x, C-contiguous, its shape checked."""
+    given = as_companion(name, value, x)
+    check(given.shape)
+    with on_device_of(x):
+        source = dataclasses.replace(given, array=x.owner.contiguous(given.array))
+        array = _converted(source, x.element, given.shape)
+    return dataclasses.replace(given, array=array, element=x.element)
+
+
+def cell_keep(share: Any, layout: SequenceLayout, width: int, x: DeviceArray) -> DeviceArray:
+    """Return what steps keep of each element: one share of all, or a host's array of them."""
+    shape = layout.count, width
+    with on_device_of(x):
+        if isinstance(share, float):
+            array = x.owner.full(x.array, shape, x.element.name, share)
+        else:
+            # NumPy's generator draws, so that what is kept is the same on every device; it is
+            # copied over, as the places of the rows are.
+            rows = np.ascontiguousarray(layout.rows(share), x.element.working)
+            array = x.owner.from_host(x.array, rows)
+    return dataclasses.replace(x, name="zoneout", array=array, shape=shape)
+
+
+def parameter_gradient(name: str, gradient: Any, parameter: Any, x: DeviceArray) -> Any:
+    """Return a gradient in the dtype of its parameter: a copy, as some parameters share one."""
+    given = as_float_array(name, parameter)
+    with on_device_of(x):
+        source = dataclasses.replace(given, array=gradient, element=x.element)
+        if len(given.shape) == 1:
+            # Of several biases the gradient is one sum: each of them gets memory of its own.
+            return taken_rows(source, given.element, given.shape)
+        return _converted(source, given.element, given.shape)

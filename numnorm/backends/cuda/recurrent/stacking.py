@@ -1,0 +1,98 @@
+"""What goes from one layer of recurrent cells to the next, and back, on a device."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_float_array
+from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.recurrent.stacking_kernels import make_added, make_masked, make_moved
+
+_added, _masked, _moved = (functools.cache(make) for make in (make_added, make_masked, make_moved))
+
+
+def time_first(x: DeviceArray, batch_first: bool) -> Any:
+    """Return x as the caller's array, time and batch swapped if the batch comes first."""
+    return x.owner.permuted(x.array, (1, 0, 2)) if batch_first else x.array
+
+
+def side_by_side(arrays: Sequence[Any]) -> Any:
+    """Return arrays, whose last axes alone differ, as one."""
+    parts = [_contiguous(array) for array in arrays]
+    like, widths = parts[0], [part.shape[-1] for part in parts]
+    with on_device_of(like):
+        result = _new(like, sum(widths))
+        for part, width, start in zip(parts, widths, _starts(widths), strict=True):
+            _move(part, result, width, (width, 0), (sum(widths), start))
+    return result
+
+
+def split(array: Any, widths: Sequence[int]) -> list[Any]:
+    """Return the arrays of these widths that stand side by side in one."""
+    if len(widths) == 1:
+        return [array]
+    whole, results = _contiguous(array), []
+    with on_device_of(whole):
+        for width, start in zip(widths, _starts(widths), strict=True):
+            results.append(_new(whole, width))
+            _move(whole, results[-1], width, (whole.shape[-1], start), (width, 0))
+    return results
+
+
+def mask_beside(mask: Any, array: Any) -> Any:
+    """Return a copy of a mask beside an array: drawn by NumPy, it is the same everywhere."""
+    x = as_float_array("y", array)
+    with on_device_of(x):
+        return x.owner.from_host(x.array, mask)
+
+
+def masked(array: Any, mask: Any, factor: float) -> Any:
+    """Return an array times a factor where the mask is true, times 0 elsewhere."""
+    x = _contiguous(array)
+    with on_device_of(x):
+        result, count = _new(x, x.shape[-1]), math.prod(x.shape)
+        if count:
+            kernel = _masked(x.element)
+            queue(kernel, -(-count // kernel.threads), x, (x.array, mask, result), (count, factor))
+    return result
+
+
+def added(one: Any, other: Any) -> Any:
+    """Return the sum of two arrays, rounded once."""
+    x, y = _contiguous(one), _contiguous(other)
+    with on_device_of(x):
+        result, count = _new(x, x.shape[-1]), math.prod(x.shape)
+        if count:
+            kernel = _added(x.element)
+            queue(kernel, -(-count // kernel.threads), x, (x.array, y.array, result), (count,))
+    return result
+
+
+def _contiguous(array: Any) -> DeviceArray:
+    x = as_float_array("y", array)
+    with on_device_of(x):
+        return dataclasses.replace(x, array=x.owner.contiguous(x.array))
+
+
+def _new(x: DeviceArray, width: int) -> Any:
+    """Return a new array like x but of another width."""
+    return x.owner.empty(x.array, (*x.shape[:-1], width), x.element.name)
+
+
+def _starts(widths: Sequence[int]) -> list[int]:
+    """Return where each of the arrays side by side begins."""
+    return [0, *itertools.accumulate(widths)][:-1]
+
+
+def _move(
+    x: DeviceArray, result: Any, width: int, of: tuple[int, int], into: tuple[int, int]
+) -> None:
+    """Copy so many columns; `of` and `into` are the width of the rows there and the first one."""
+    kernel, count = _moved(x.element), math.prod(x.shape[:-1]) * width
+    if count:
+        queue(
+            kernel, -(-count // kernel.threads), x, (x.array, result), (count, width, *of, *into)
+        )  # fmt: skip

@@ -1,0 +1,63 @@
+"""What is done, element by element, between layers of recurrent cells."""
+
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    constant,
+    cuda,
+    load_flag,
+    make_load_one,
+    make_store_one,
+)
+
+_THREADS = 128
+
+
+def make_moved(element: Element) -> Kernel:
+    """Return the kernel that copies some columns of the rows of an array.
+
+    It takes ``source, result`` as addresses; ``count``, the elements, and ``width``, the columns
+    that are copied; and the width of the source's rows and the first column of it, and those of
+    the result.
+    """
+    load, store = make_load_one(element), make_store_one(element)
+
+    def kernel(source, result, count, width, of_width, of_start, into_width, into_start):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            row = i // width
+            column = i - row * width
+            value = load(source, row * of_width + of_start + column)
+            store(result, row * into_width + into_start + column, value)
+
+    return Kernel(kernel, ("address",) * 2 + ("index",) * 6, _THREADS)
+
+
+def make_masked(element: Element) -> Kernel:
+    """Return the kernel of a product with a factor where a mask is true, else with 0.
+
+    It takes ``source, mask, result`` as addresses, the mask a byte for each element; ``count``, and
+    the ``factor``.
+    """
+    load, store, zero = make_load_one(element), make_store_one(element), constant(element, 0.0)
+
+    def kernel(source, mask, result, count, factor):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            # A product in any case: with 0 it shows what is not finite.
+            store(result, i, load(source, i) * (factor if load_flag(mask, i) else zero))
+
+    parameters = ("address",) * 3 + ("index",) + (element.working_name,)
+    return Kernel(kernel, parameters, _THREADS)
+
+
+def make_added(element: Element) -> Kernel:
+    """Return the kernel of a sum of ``one`` and ``other``, into ``result``, of ``count``."""
+    load, store = make_load_one(element), make_store_one(element)
+
+    def kernel(one, other, result, count):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, load(one, i) + load(other, i))
+
+    return Kernel(kernel, ("address",) * 3 + ("index",), _THREADS)

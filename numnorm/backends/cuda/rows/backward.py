@@ -1,0 +1,142 @@
+"""The gradients of the norms whose statistics are shared by a row, on arrays of a device."""
+
+from typing import Any
+
+from numnorm.arguments import RowLayout
+from numnorm.backends.contract.norms import Detached, Norm, Scaling
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_parameter,
+    in_order,
+    output_like,
+    result,
+)
+from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.rows.backward_coefficients import TERMS
+from numnorm.backends.cuda.rows.backward_plans import GradientPlan, gradient_plan
+from numnorm.backends.cuda.rows.forward import all_aligned, weight_of
+from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS
+from numnorm.backends.cuda.statistics.stored import Statistic
+from numnorm.backends.cuda.threads.row_parameters import Weights
+
+
+def row_backward(
+    norm: Norm,
+    dy: Any,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    out: Any,
+) -> tuple[Any, Any, Any]:
+    """Return dx and, for a norm with parameters, dgamma and dbeta."""
+    with on_device_of(x):
+        slope = _like_input(norm.names.dy, dy, x)
+        of_rstd = _statistic(norm.names.rstd, rstd, layout, x)
+        of_mean = _statistic("mean", mean, layout, x) if norm.formula.centred else of_rstd
+        if of_mean.element != of_rstd.element:
+            raise TypeError(
+                f"mean and {norm.names.rstd} must have one dtype, got {of_mean.element.name} "
+                f"and {of_rstd.element.name}"
+            )
+        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+        source, slopes = in_order(x, layout.order), in_order(slope, layout.order)
+        inputs = slopes, source, of_mean.array, of_rstd.array, scale.array, shift.array
+        output = output_like(x, layout.order, out, inputs)
+        weights = Weights(scale.element, shift.element, layout.shared)
+        if not layout.rows * layout.width:
+            return result(output, x, layout.order), *_no_gradients(norm, layout, x, weights)
+        aligned = all_aligned(x, layout, (slopes, source, output.target), scale, shift)
+        plan = gradient_plan(
+            norm, x.element, of_rstd.element, weights, layout, scaling, detached, aligned
+        )
+        sums, rests = _tables(norm, plan, x)
+        results, numbers = (output.target, sums, rests), (scale.number, shift.number)
+        if plan.terms is None:
+            more = *plan.sizes, *numbers, *plan.constants
+            queue(plan.kernel, plan.blocks, x, (*inputs, *results), more)
+        else:
+            _queue_by_columns(plan.terms, plan, x, inputs, results, numbers)
+        gradients = _gradients(norm, plan, layout, x, weights, sums)
+        return result(output, x, layout.order), *gradients
+
+
+def _queue_by_columns(
+    leave_terms: Kernel,
+    plan: GradientPlan,
+    x: DeviceArray,
+    inputs: tuple[Any, ...],
+    results: tuple[Any, ...],
+    numbers: tuple[float, ...],
+) -> None:
+    """Queue the kernel that leaves the terms of wide rows, and the one that works by columns."""
+    dy, source, _, _, gamma, beta = inputs
+    rows, width, _, channels, parts = plan.sizes
+    terms = x.owner.empty(x.array, (rows, TERMS), x.element.working_name)
+    arrays, more = (*inputs, terms), (width, channels, *numbers, *plan.constants)
+    queue(leave_terms, rows, x, arrays, more)
+    arrays, more = (dy, source, gamma, beta, terms, *results), (rows, width, channels, parts)
+    queue(plan.kernel, plan.blocks, x, arrays, (*more, *numbers))
+
+
+def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
+    """Return a gradient of the shape and the dtype of x."""
+    array = as_parameter(name, value, x.shape, "the shape of the input", x)
+    if array.element != x.element:
+        wanted, got = x.element.name, array.element.name
+        raise TypeError(f"{name} must have dtype {wanted}, that of the input, got {got}")
+    return array
+
+
+def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> DeviceArray:
+    """Return a saved statistic of every row, as the caller gives it or already found."""
+    if isinstance(value, Statistic):
+        return value
+    if value is None:
+        raise TypeError(f"{name} must be an array of shape {layout.statistic_shape}, got None")
+    array = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
+    if array.element not in (FLOAT32, FLOAT64):
+        raise TypeError(f"{name} must have dtype float32 or float64, got {array.element.name}")
+    return array
+
+
+def _tables(norm: Norm, plan: GradientPlan, x: DeviceArray) -> tuple[Any, Any]:
+    """Return where the kernel leaves its sums, and what rounding lost of long ones."""
+    if not norm.parameters:
+        return None, None
+    shape = norm.parameters, *plan.table
+    sums = x.owner.empty(x.array, shape, x.element.working_name)
+    rests = x.owner.empty(x.array, shape, x.element.working_name) if plan.long else None
+    return sums, rests
+
+
+def _gradients(
+    norm: Norm, plan: GradientPlan, layout: RowLayout, x: DeviceArray, weights: Weights, sums: Any
+) -> tuple[Any, Any]:
+    """Return dgamma and dbeta of what a kernel has left; None for those that there are not."""
+    if not norm.parameters:
+        return None, None
+    name = (weights.gamma or x.element).name
+    dgamma = x.owner.empty(x.array, layout.parameter_shape, name)
+    dbeta = x.owner.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
+    blocks = norm.parameters * -(-plan.table[1] // COLUMNS)
+    queue(plan.finish, blocks, x, (sums, dgamma, dbeta), plan.table)
+    return dgamma, dbeta
+
+
+def _no_gradients(
+    norm: Norm, layout: RowLayout, x: DeviceArray, weights: Weights
+) -> tuple[Any, Any]:
+    """Return the gradients of the parameters where x is empty: sums of nothing."""
+    name = (weights.gamma or x.element).name
+    zeros = [
+        x.owner.full(x.array, layout.parameter_shape, name, 0.0) for _ in range(norm.parameters)
+    ]
+    return (*zeros, None, None)[:2]

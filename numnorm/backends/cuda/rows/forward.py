@@ -1,0 +1,127 @@
+"""The norms whose statistics are shared by a row, on arrays of a device."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+from numnorm.arguments import RowLayout
+from numnorm.backends.contract.norms import Formula, Norm, Scaling
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_parameter,
+    in_order,
+    output_like,
+    result,
+)
+from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.compiler.element_type import ELEMENTS, Element
+from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.compiler.vector_access import BYTES
+from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
+from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
+from numnorm.backends.cuda.threads.row_launch import blocks_of, row_shape
+from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.backends.cuda.threads.row_shape import RowShape
+
+
+class _Plan(NamedTuple):
+    """What follows from norm, elements and layout alone, found once for all calls like it."""
+
+    kernel: Kernel
+    blocks: int
+    sizes: tuple[int, ...]
+    constants: tuple[float, ...]
+
+
+class Weight(NamedTuple):
+    """Gamma or beta: an array, or the number that stands for all of it."""
+
+    array: Any
+    element: Element | None
+    number: float
+
+
+@functools.cache
+def _forward_kernel(
+    formula: Formula, element: Element, saved: Element, weights: Weights, shape: RowShape
+) -> Kernel:
+    make = make_row_forward if shape.pieces else make_row_forward_loop
+    return make(formula, element, saved, weights, shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def _forward_plan(
+    formula: Formula,
+    element: Element,
+    saved: Element,
+    weights: Weights,
+    layout: RowLayout,
+    scaling: Scaling,
+    aligned: bool,
+) -> _Plan:
+    shape = row_shape(layout.width, element, aligned=aligned)
+    count, eps = layout.width - scaling.ddof, scaling.eps
+    return _Plan(
+        _forward_kernel(formula, element, saved, weights, shape),
+        blocks_of(layout.rows, shape),
+        (layout.rows, layout.width, layout.run, layout.channels),
+        (1.0 / layout.width, 1.0 / count, eps, scaling.eps_on_deviation, math.sqrt(eps)),
+    )
+
+
+def row_forward(
+    norm: Norm,
+    x: DeviceArray,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    out: Any,
+    save: bool,
+) -> tuple[Any, Any, Any]:
+    """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
+    owner, order, saved = x.owner, layout.order, ELEMENTS[x.owner.statistic_name(x.element.name)]
+    with on_device_of(x):
+        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+        source = in_order(x, order)
+        output = output_like(x, order, out, (source, scale.array, shift.array))
+        mean, rstd = _statistics(x, layout, saved) if save else (None, None)
+        if layout.rows and layout.width:
+            weights = Weights(scale.element, shift.element, layout.shared)
+            aligned = all_aligned(x, layout, (source, output.target), scale, shift)
+            plan = _forward_plan(norm.formula, x.element, saved, weights, layout, scaling, aligned)
+            arrays = source, scale.array, shift.array, output.target, mean, rstd
+            numbers = scale.number, shift.number, *plan.constants
+            queue(plan.kernel, plan.blocks, x, arrays, (*plan.sizes, *numbers))
+        elif save:
+            nothing = layout.statistic_shape, saved.name, scaling.of_nothing
+            mean, rstd = owner.full(x.array, *nothing), owner.full(x.array, *nothing)
+        return result(output, x, order), mean, rstd
+
+
+def weight_of(
+    norm: Norm, name: str, value: Any, missing: float, layout: RowLayout, x: DeviceArray
+) -> Weight:
+    """Return a parameter as a kernel takes it; for a norm without them a number of its own."""
+    if norm.parameters == 0:
+        return Weight(None, None, value)
+    if value is None:
+        return Weight(None, None, missing)
+    array = as_parameter(name, value, layout.parameter_shape, layout.parameter_meaning, x)
+    return Weight(array.array, array.element, missing)
+
+
+def _statistics(x: DeviceArray, layout: RowLayout, saved: Element) -> tuple[Any, Any]:
+    """Return new arrays for mean and rstd of each row."""
+    shape, name = layout.statistic_shape, saved.name
+    return x.owner.empty(x.array, shape, name), x.owner.empty(x.array, shape, name)
+
+
+def all_aligned(
+    x: DeviceArray, layout: RowLayout, arrays: tuple[Any, ...], scale: Weight, shift: Weight
+) -> bool:
+    """Return whether all arrays that may be read in pieces begin at multiples of 16 bytes."""
+    # A parameter of another type, or that a run shares, is read element by element.
+    in_pieces = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
+    return not any(x.owner.address(array) % BYTES for array in (*arrays, *in_pieces))

@@ -1,0 +1,101 @@
+"""What the forward pass saves of a row, and what the backward pass makes of it."""
+
+import functools
+from typing import Any
+
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import (
+    constant,
+    device,
+    exponent,
+    make_load_one,
+    times_power_of_two,
+)
+from numnorm.backends.cuda.statistics.row_normalizer import make_deviation_flow
+
+
+@functools.cache
+def make_saved_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+    """Return a device function ``statistics(mean, rstd, row) -> (scale, high, low, factor)``.
+
+    It finds in memory what `make_split_statistics` splits.
+    """
+    load, none = make_load_one(saved), constant(saved, 0.0)
+    centred, split = formula.centred, make_split_statistics(formula, element, saved)
+
+    @device
+    def statistics(mean, rstd, row):
+        # Both are asked for before the first is looked at.
+        found, middle = load(rstd, row), load(mean, row) if centred else none
+        return split(middle, found)
+
+    return statistics
+
+
+@functools.cache
+def make_split_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+    """Return a device function ``split(mean, rstd) -> (scale, high, low, factor)``.
+
+    They are of the working type: ``((x * scale - high) - low) * factor`` is the normalized value,
+    and rstd is ``factor * scale``. The scale is 1 where rstd fits the working type well.
+    """
+    kind, wide = element.working, saved.working
+    exponent_of, most = exponent(saved), element.largest_exponent
+    scaled, saved_scaled = times_power_of_two(element), times_power_of_two(saved)
+    zero, one = constant(element, 0.0), constant(element, 1.0)
+    none, unit, infinity = (constant(saved, v) for v in (0.0, 1.0, float("inf")))
+    least, largest = constant(saved, 2.0**-most), constant(saved, 2.0**most)
+    centred = formula.centred
+
+    @device
+    def split(mean, rstd):
+        scale, back = one, unit
+        if none < rstd < infinity and not least < rstd < largest:
+            power = min(max(exponent_of(rstd), -most), most)
+            scale, back = scaled(one, power), saved_scaled(unit, -power)
+        factor = kind(rstd * back)
+        if not centred:
+            return scale, zero, zero, factor
+        middle = mean * wide(scale)
+        high = kind(middle)
+        return scale, high, kind(middle - wide(high)), factor
+
+    return split
+
+
+@functools.cache
+def make_joined_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+    """Return a device function ``joined(high, low, factor, scale) -> (mean, rstd)``, to be saved.
+
+    Where there is no mean, it is 1 / rstd.
+    """
+    kind, zero, unit = saved.working, constant(saved, 0.0), constant(saved, 1.0)
+    one, centred = constant(element, 1.0), formula.centred
+
+    @device
+    def joined(high, low, factor, scale):
+        rstd = kind(factor) * kind(scale)
+        if centred:
+            return (kind(high) + kind(low)) * kind(one / scale), rstd
+        return zero if rstd == zero else unit / rstd, rstd
+
+    return joined
+
+
+@functools.cache
+def make_means(element: Element) -> Any:
+    """Return a device function for what flows through a row's mean and scale.
+
+    ``means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation)``.
+    """
+    flow, zero = make_deviation_flow(element), constant(element, 0.0)
+
+    @device
+    def means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation):
+        # A detached statistic passes nothing on, a NaN neither.
+        mean_g = sum_g * mean_share if mean_share > zero else zero
+        through_scale = scale_share * flow(factor, eps_on_deviation * scale)
+        return mean_g, sum_g_xhat * through_scale if scale_share > zero else zero
+
+    return means

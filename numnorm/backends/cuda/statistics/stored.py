@@ -1,0 +1,220 @@
+"""The stored statistics of batch and weight norm on a device: a number for each channel or row.
+
+They are float64 wherever a kernel makes them, even for a library that has no float64: then they
+lie in its memory as something else, and only kernels look at them.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+from numnorm.arguments import ColumnLayout, RowLayout, check_shape
+from numnorm.backends.cuda.arrays.device_array import (
+    DeviceArray,
+    as_companion,
+    as_float_array,
+    as_parameter,
+    overlap,
+)
+from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT64, Element
+from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.statistics.stored_kernels import (
+    make_converted,
+    make_reciprocal,
+    make_reciprocal_deviation,
+    make_update_running,
+)
+
+_MEANING = "the channels of x"
+
+_converted = functools.cache(make_converted)
+_reciprocal = functools.cache(make_reciprocal)
+_reciprocal_deviation = functools.cache(make_reciprocal_deviation)
+_update_running = functools.cache(make_update_running)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Statistic(DeviceArray):
+    """A statistic of each channel or row, in C-contiguous memory.
+
+    Parameters
+    ----------
+    name, array, owner, element, shape, device
+        As for a `DeviceArray`; the library itself may think that `array` has another dtype and
+        shape.
+    x : DeviceArray
+        That whose statistic it is; kernels work on both on one stream, that of x.
+    factor : float
+        What the numbers in memory are still to be multiplied by.
+    shareable : bool
+        Whether the array may be handed to the caller: it is new, and what it seems to be.
+    """
+
+    x: DeviceArray
+    factor: float = 1.0
+    shareable: bool = False
+
+    def __truediv__(self, divisor: float) -> "Statistic":
+        """Return the statistic divided by a number, for the next kernel to do."""
+        return dataclasses.replace(self, factor=self.factor / divisor, shareable=False)
+
+
+def float64_memory(x: DeviceArray, count: int) -> Any:
+    """Return new memory for so many numbers of float64, whether the library of x has them or not.
+
+    Its content is undefined.
+    """
+    if _has_float64(x):
+        return x.owner.empty(x.array, (count,), "float64")
+    return x.owner.empty(x.array, (2 * count,), "float32")
+
+
+def new_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
+    """Return a statistic of float64 for a kernel to write, beside x."""
+    memory, known = float64_memory(x, channels), _has_float64(x)
+    return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device, x, shareable=known)
+
+
+def zero_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
+    """Return a statistic of zeros, beside x."""
+    # Two zeros of float32 are one of float64.
+    memory = x.owner.full(x.array, (2 * channels,), "float32", 0.0)
+    return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device, x)
+
+
+def given_statistic(name: str, value: Any, x: DeviceArray, channels: int) -> Statistic:
+    """Return a statistic of any float dtype that the caller gives for the channels of x."""
+    given = as_parameter(name, value, (channels,), _MEANING, x)
+    return Statistic(name, given.array, x.owner, given.element, given.shape, x.device, x)
+
+
+def in_float64(statistic: Statistic) -> Statistic:
+    """Return a statistic of any float dtype in float64."""
+    if statistic.element == FLOAT64 and statistic.factor == 1.0:
+        return statistic
+    x, element = statistic.x, statistic.element
+    found = new_statistic(statistic.name, x, statistic.shape[0])
+    _queue_each(_converted(element, FLOAT64), x, statistic, found.array, statistic.factor)
+    return found
+
+
+def saved(statistic: Statistic, x: DeviceArray) -> Any:
+    """Return an array of the dtype in which the statistics of x are returned, not the caller's."""
+    with on_device_of(x):
+        return _as_array(statistic, ELEMENTS[x.owner.statistic_name(x.element.name)])
+
+
+def handed_out(statistic: Statistic) -> Any:
+    """Return an array of float64, of float32 for a library without that, not the caller's."""
+    return _as_array(statistic, ELEMENTS[statistic.owner.statistic_name("float64")])
+
+
+def _as_array(statistic: Statistic, into: Element) -> Any:
+    if statistic.shareable and statistic.element == into:
+        return statistic.array
+    x = statistic.x
+    found = x.owner.empty(x.array, statistic.shape, into.name)
+    _queue_each(_converted(statistic.element, into), x, statistic, found, statistic.factor)
+    return found
+
+
+def reciprocal(name: str, value: Any, x: DeviceArray, layout: RowLayout) -> Statistic:
+    """Return 1 over a saved statistic of each row of x, and 0 for 0."""
+    with on_device_of(x):
+        given = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
+        found = new_statistic(name, x, layout.rows)
+        _queue_each(_reciprocal(given.element), x, given, found.array)
+    return found
+
+
+def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
+    """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
+    x, kernel = variance.x, _reciprocal_deviation(variance.element)
+    with on_device_of(x):
+        found = new_statistic("rstd", x, variance.shape[0])
+        _queue_each(kernel, x, variance, found.array, variance.factor, eps)
+    return found
+
+
+def check_updatable(name: str, array: Any) -> None:
+    """Raise unless running statistics can be updated in place."""
+    owner = as_float_array(name, array).owner
+    if not owner.writable:
+        raise TypeError(f"{name} must be an array to be updated: a {owner.label} cannot be written")
+
+
+def running_statistics(
+    mean: Any, variance: Any, x: DeviceArray, layout: ColumnLayout, update: bool
+) -> tuple[DeviceArray, DeviceArray]:
+    """Return the running statistics for x, checked: the caller's own if they will be updated."""
+    given = {"running_mean": mean, "running_var": variance}
+    if not update:
+        with on_device_of(x):
+            of_mean, of_variance = (
+                given_statistic(name, value, x, layout.channels) for name, value in given.items()
+            )
+            return of_mean, of_variance
+    found = []
+    for name, value in given.items():
+        array = as_companion(name, value, x)
+        check_updatable(name, value)
+        check_shape(name, array.shape, (layout.channels,), _MEANING)
+        found.append(array)
+    if layout.channels and overlap(x.owner, mean, variance):
+        raise ValueError("running_var must not share memory with running_mean, got such an array")
+    return found[0], found[1]
+
+
+def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> DeviceArray:
+    """Return running statistics of any shape: the caller's own array if they will be updated."""
+    array = as_companion(name, value, x)
+    if update:
+        check_updatable(name, value)
+        return array
+    with on_device_of(x):
+        return dataclasses.replace(array, array=x.owner.contiguous(array.array))
+
+
+def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
+    """Return whether two arrays share memory."""
+    return overlap(one.owner, one.array, other.array)
+
+
+def update_running(
+    running: tuple[DeviceArray, DeviceArray],
+    mean: Statistic,
+    m2: Statistic,
+    divisor: float,
+    share: float,
+) -> None:
+    """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
+    move_running(running[0], mean, share)
+    move_running(running[1], m2 / divisor, share)
+
+
+def move_running(running: DeviceArray, new: Statistic, share: float) -> None:
+    """Move running statistics towards new ones by their share."""
+    owner = running.owner
+    with on_device_of(running):
+        moved = owner.contiguous(running.array)
+        place = dataclasses.replace(running, array=moved)
+        kernel = _update_running(running.element)
+        _queue_each(kernel, new.x, place, new.array, new.factor, share)
+        if moved is not running.array:
+            owner.copy(running.array, moved)
+
+
+def _has_float64(x: DeviceArray) -> bool:
+    return x.owner.statistic_name("float64") == "float64"
+
+
+def _queue_each(
+    kernel: Kernel, x: DeviceArray, values: DeviceArray, other: Any, *numbers: float
+) -> None:
+    """Queue a kernel that has a thread for each of the values."""
+    count = math.prod(values.shape)
+    if count:
+        blocks = -(-count // kernel.threads)
+        queue(kernel, blocks, x, (values.array, other), (count, *numbers))

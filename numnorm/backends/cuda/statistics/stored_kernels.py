@@ -1,0 +1,135 @@
+"""The stored statistics of channels and weight vectors: a number each, in float64."""
+
+import functools
+from typing import Any
+
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    constant,
+    cuda,
+    device,
+    make_load_one,
+    make_store_one,
+    square_root,
+)
+from numnorm.backends.cuda.compiler.target import reciprocal as reciprocal_of
+from numnorm.backends.formulas.norms import merge_moments
+
+_THREADS = 128
+_ZERO, _ONE, _INFINITY, _NAN = (
+    constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
+)
+# Below this a float64 number has lost digits of its squares.
+_SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
+
+
+def make_reciprocal(of: Element) -> Kernel:
+    """Return the kernel of 1 over each value, and 0 for 0.
+
+    It takes ``values, result`` as addresses, the latter of float64, and ``count``.
+    """
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
+    inverse = reciprocal_of(FLOAT64)
+
+    def kernel(values, result, count):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            value = kind(load(values, i))
+            store(result, i, _ZERO if value == _ZERO else inverse(value))
+
+    return Kernel(kernel, ("address",) * 2 + ("index",), _THREADS)
+
+
+@functools.cache
+def make_inverse_root() -> Any:
+    """Return a device function ``inverse_root(variance, eps)``, of float64.
+
+    It is 1 / sqrt(variance + eps): 0 for a division by 0, and NaN outside the range of float64.
+    """
+    inverse, root = reciprocal_of(FLOAT64), square_root(FLOAT64)
+
+    @device
+    def inverse_root(variance, eps):
+        total = variance + eps
+        lost = total == _INFINITY or (variance > _ZERO and total < _SMALLEST_VARIANCE)
+        found = _NAN if lost else inverse(root(total))
+        return _ZERO if total == _ZERO else found
+
+    return inverse_root
+
+
+def make_reciprocal_deviation(of: Element) -> Kernel:
+    """Return the kernel of 1 / sqrt(variance + eps).
+
+    It is 0 for a division by 0, and NaN outside the range of float64. It takes ``variance,
+    result`` as addresses, the latter of float64; ``count``; and the numbers ``factor``, by which
+    the variance is still to be multiplied, and ``eps``.
+    """
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
+    inverse_root = make_inverse_root()
+
+    def kernel(variance, result, count, factor, eps):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, inverse_root(kind(load(variance, i)) * factor, eps))
+
+    return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
+
+
+def make_update_running(running: Element) -> Kernel:
+    """Return the kernel that moves running statistics towards new ones by their share.
+
+    It takes ``running, new`` as addresses, the latter of float64; ``count``; and the numbers
+    ``factor``, by which the new ones are still to be multiplied, and ``share``.
+    """
+    load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
+    kind, rounded = FLOAT64.working, running.working
+
+    def kernel(running, new, count, factor, share):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            fresh = load_new(new, i) * factor
+            store(running, i, rounded(kind(load(running, i)) * (_ONE - share) + fresh * share))
+
+    return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
+
+
+def make_converted(of: Element, into: Element) -> Kernel:
+    """Return the kernel that copies statistics into another type.
+
+    It takes ``values, result`` as addresses, ``count``, and the number ``factor`` by which they are
+    multiplied.
+    """
+    load, store = make_load_one(of), make_store_one(into)
+    wide, kind = FLOAT64.working, into.working
+
+    def kernel(values, result, count, factor):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, kind(wide(load(values, i)) * factor))
+
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+
+
+def make_two_moments() -> Kernel:
+    """Return the kernel of the moments of two sets of values together, of which none is empty.
+
+    It takes ``mean, m2``, the ``other_mean, other_m2`` and ``merged_mean, merged_m2`` as addresses
+    of float64; ``channels``; and how many values there are in each: ``count, other_count``.
+    """
+    load, store, merge = make_load_one(FLOAT64), make_store_one(FLOAT64), device(merge_moments)
+
+    def kernel(
+        mean, m2, other_mean, other_m2, merged_mean, merged_m2, channels, count, other_count
+    ):  # fmt: skip
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < channels:
+            centre, squares = merge(
+                count, load(mean, i), load(m2, i),
+                other_count, load(other_mean, i), load(other_m2, i),
+            )  # fmt: skip
+            store(merged_mean, i, centre)
+            store(merged_m2, i, squares)
+
+    return Kernel(kernel, ("address",) * 6 + ("index",) + ("float64",) * 2, _THREADS)

@@ -1,0 +1,1 @@
+"""Which threads hold which elements of a row, and reductions over them."""

@@ -1,0 +1,52 @@
+"""The functions of gates and states, in the working type."""
+
+import functools
+from typing import Any, NamedTuple
+
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import constant, device, exponential, reciprocal, tangent
+
+
+@functools.cache
+def make_sigmoid(element: Element) -> Any:
+    """Return a device function ``sigmoid(x)``, 1 / (1 + exp(-x)).
+
+    It is made of exp(-|x|), which cannot overflow.
+    """
+    exp, inverse = exponential(element), reciprocal(element)
+    zero, one = constant(element, 0.0), constant(element, 1.0)
+
+    @device
+    def sigmoid(x):
+        e = exp(-abs(x))
+        return (one if x >= zero else e) * inverse(one + e)
+
+    return sigmoid
+
+
+class Activation(NamedTuple):
+    """What a plain recurrent network makes of its sums.
+
+    Attributes
+    ----------
+    value : callable
+        ``value(x)``
+    gradient : callable
+        ``gradient(slope, value)``: that of x, from that of the value.
+    """
+
+    value: Any
+    gradient: Any
+
+
+@functools.cache
+def make_activation(element: Element, *, rectified: bool) -> Activation:
+    """Return device functions of the positive part, or of tanh."""
+    zero, one = constant(element, 0.0), constant(element, 1.0)
+    if not rectified:
+        through = device(lambda slope, value: slope * (one - value * value))
+        return Activation(tangent(element), through)
+    return Activation(
+        device(lambda x: zero if x < zero else x),  # max() would turn a NaN into 0
+        device(lambda slope, value: zero if value == zero else slope),
+    )

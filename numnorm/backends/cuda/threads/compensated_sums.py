@@ -1,0 +1,50 @@
+"""Long sums that are good to the last bit: each addition's rounding is added up beside them.
+
+The two parts of such a sum take the place of float64, which many devices compute slowly.
+"""
+
+import functools
+from typing import Any
+
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import constant, device
+
+
+@device
+def two_sum(a: Any, b: Any) -> Any:
+    """Return the sum and what rounding it lost (Knuth 1969)."""
+    total = a + b
+    of_b = total - a
+    return total, (a - (total - of_b)) + (b - of_b)
+
+
+@functools.cache
+def make_add_each(count: int) -> Any:
+    """Return a device function ``add_each(values, high, low)`` of so many sums.
+
+    Each sum has a place in `high`, and what rounding lost of it one in `low`.
+    """
+
+    @device
+    def add_each(values, high, low):
+        for k in range(count):
+            high[k], lost = two_sum(high[k], values[k])
+            low[k] += lost
+
+    return add_each
+
+
+@functools.cache
+def make_joined(element: Element, of: Element) -> Any:
+    """Return a device function ``joined(high, low)``: a sum in the type `of` is computed in.
+
+    A sum that is infinite has lost NaN: it stays infinite.
+    """
+    wide = element.working if element.working_name == "float64" else of.working
+    narrow, zero = of.working, constant(element, 0.0)
+
+    @device
+    def joined(high, low):
+        return narrow(wide(high) + wide(low if low == low else zero))
+
+    return joined

@@ -1,0 +1,158 @@
+"""Sums over the threads that work on one row together.
+
+A team is a power of two of threads: a part of a warp, a warp, or several. Every thread of a team
+has the result, folded in the same order: a tree of its threads, on any device.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import constant, cuda, device
+
+WARP = 32
+_ALL = 0xFFFFFFFF
+
+# Makes a device function ``sums(values, room)`` of so many numbers, each to be summed over a row.
+SumsOf = Callable[[int], Any]
+
+
+def _sum(a, b):
+    return a + b
+
+
+def _larger(a, b):
+    return b if a < b else a
+
+
+@functools.cache
+def make_team_sum(element: Element, team: int) -> Any:
+    """Return a device function ``team_sum(value, room)``.
+
+    For teams wider than a warp `room` is shared memory with a place for each warp of the block:
+    no other sum may use it before the next barrier.
+    """
+    return _make_fold(element, team, _sum)
+
+
+@functools.cache
+def make_team_two_sums(element: Element, team: int) -> Any:
+    """Return a device function ``team_two_sums(a, b, room)`` of two sums behind one barrier.
+
+    `room` has two places for each warp of the team, which is all of the block.
+    """
+    in_warp = _make_fold_in_warp(min(team, WARP), device(_sum))
+    if team <= WARP:
+
+        @device
+        def of_narrow_team(a, b, room):
+            return in_warp(a), in_warp(b)
+
+        return of_narrow_team
+    warps, zero = team // WARP, constant(element, 0.0)
+
+    @device
+    def of_wide_team(a, b, room):
+        thread = cuda.threadIdx.x
+        warp, lane = thread // WARP, thread % WARP
+        a, b = in_warp(a), in_warp(b)
+        if lane == 0:
+            room[warp] = a
+            room[warps + warp] = b
+        cuda.syncthreads()
+        a = room[lane] if lane < warps else zero
+        b = room[warps + lane] if lane < warps else zero
+        return in_warp(a), in_warp(b)
+
+    return of_wide_team
+
+
+@functools.cache
+def make_team_sums(element: Element, team: int, count: int) -> Any:
+    """Return a device function ``team_sums(values, room)`` of so many sums behind one barrier.
+
+    Each of a thread's `values`, an array, becomes the sum over its team. `room` has so many places
+    for each warp of the team, which is all of the block if it is wider than a warp.
+    """
+    return _make_folds(element, team, count, _sum)
+
+
+@functools.cache
+def make_team_largest_of(element: Element, team: int, count: int) -> Any:
+    """Return the like of `make_team_sums` for the largest of numbers that are not negative."""
+    return _make_folds(element, team, count, _larger)
+
+
+@functools.cache
+def make_team_largest(element: Element, team: int) -> Any:
+    """Return the like for the largest of numbers that are not negative, but for NaN."""
+    return _make_fold(element, team, _larger)
+
+
+def _make_fold(element: Element, team: int, fold: Callable[..., Any]) -> Any:
+    in_warp = _make_fold_in_warp(min(team, WARP), device(fold))
+    if team <= WARP:
+
+        @device
+        def of_narrow_team(value, room):
+            return in_warp(value)
+
+        return of_narrow_team
+    warps, none, in_whole_warp = (
+        team // WARP,
+        constant(element, 0.0),
+        _make_fold_in_warp(WARP, device(fold)),
+    )
+
+    @device
+    def of_wide_team(value, room):
+        thread = cuda.threadIdx.x
+        warp, lane = thread // WARP, thread % WARP
+        value = in_warp(value)
+        if lane == 0:
+            room[warp] = value
+        cuda.syncthreads()
+        first = warp // warps * warps
+        return in_whole_warp(room[first + lane] if lane < warps else none)
+
+    return of_wide_team
+
+
+def _make_folds(element: Element, team: int, count: int, fold: Callable[..., Any]) -> Any:
+    in_warp = _make_fold_in_warp(min(team, WARP), device(fold))
+    if team <= WARP:
+
+        @device
+        def of_narrow_team(values, room):
+            for k in range(count):
+                values[k] = in_warp(values[k])
+
+        return of_narrow_team
+    warps, none = team // WARP, constant(element, 0.0)
+
+    @device
+    def of_wide_team(values, room):
+        thread = cuda.threadIdx.x
+        warp, lane = thread // WARP, thread % WARP
+        for k in range(count):
+            value = in_warp(values[k])
+            if lane == 0:
+                room[k * warps + warp] = value
+        cuda.syncthreads()
+        for k in range(count):
+            values[k] = in_warp(room[k * warps + lane] if lane < warps else none)
+
+    return of_wide_team
+
+
+def _make_fold_in_warp(team: int, fold: Any) -> Any:
+    steps = team.bit_length() - 1
+
+    @device
+    def fold_in_warp(value):
+        for step in range(steps):
+            value = fold(value, cuda.shfl_xor_sync(_ALL, value, team >> (step + 1)))
+        return value
+
+    return fold_in_warp

@@ -1,0 +1,195 @@
+"""Which columns of a row a thread holds, the same ones in every row, and how it moves them.
+
+Rows that fill a multiple of 16 bytes are dealt out in pieces of 16 bytes; others element by
+element, neighbours to neighbours. Where a row begins in memory only decides whether a piece is
+read at once: a thread that held other columns there would add up another sum.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import (
+    constant,
+    device,
+    make_load,
+    make_load_one,
+    make_store,
+    make_store_one,
+)
+from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
+from numnorm.backends.cuda.threads.row_shape import RowShape
+
+
+@dataclasses.dataclass(frozen=True)
+class RowColumns:
+    """The columns of one thread.
+
+    The p-th piece of a team's t-th thread begins at column ``t * lanes + p * stride``.
+
+    Parameters
+    ----------
+    team : int
+        The number of threads that hold a row.
+    lanes : int
+        How many columns lie beside each other in a piece: 16 bytes of them, or 1.
+    pieces : int
+        How many pieces a thread holds.
+    aligned : bool
+        Whether the pieces begin at multiples of 16 bytes. Else they are not read at once.
+    sure : int
+        How many of the pieces, from the first on, no row lacks: nobody asks if they are there.
+    """
+
+    team: int
+    lanes: int
+    pieces: int
+    aligned: bool = True
+    sure: int = 0
+
+    @property
+    def stride(self) -> int:
+        """The number of columns from a piece to the next."""
+        return self.team * self.lanes
+
+    @property
+    def slots(self) -> int:
+        """The number of columns that a thread holds."""
+        return self.lanes * self.pieces
+
+    @property
+    def reach(self) -> int:
+        """The number of columns that the team holds."""
+        return self.stride * self.pieces
+
+
+def row_columns(element: Element, shape: RowShape) -> RowColumns:
+    """Return the columns that a thread holds of rows of this shape."""
+    if shape.single:
+        return RowColumns(shape.team, 1, 1)
+    if shape.whole:
+        return RowColumns(shape.team, element.vector, shape.pieces, shape.aligned)
+    return RowColumns(shape.team, 1, element.vector * shape.pieces)
+
+
+def _make_read_piece(of: Element, columns: RowColumns, *, unchanging: bool) -> Any:
+    """Return a device function ``read_piece(address, index, values, slot)``."""
+    load, load_one = make_load(of, unchanging=unchanging), make_load_one(of)
+    lanes, vector = columns.lanes, of.vector
+
+    @device
+    def at_once(address, index, values, slot):
+        for part in range(0, lanes, vector):
+            found = load(address, index + part)
+            for j in range(vector):
+                values[slot + part + j] = found[j]
+
+    @device
+    def one_by_one(address, index, values, slot):
+        for j in range(lanes):
+            values[slot + j] = load_one(address, index + j)
+
+    return at_once if columns.aligned and lanes > 1 else one_by_one
+
+
+def _make_read_all(element: Element, columns: RowColumns, read_piece: Any) -> Any:
+    """Return `make_read_columns`' function, by one that reads a piece."""
+    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
+    sure, zero = columns.sure, constant(element, 0.0)
+
+    @device
+    def read_columns(address, first, at, width, values):
+        for p in range(sure):
+            read_piece(address, first + at + p * stride, values, p * lanes)
+        for p in range(sure, pieces):
+            here = at + p * stride
+            if here < width:
+                read_piece(address, first + here, values, p * lanes)
+            else:
+                for j in range(lanes):
+                    values[p * lanes + j] = zero
+
+    return read_columns
+
+
+@functools.cache
+def make_read_columns(of: Element, columns: RowColumns, *, unchanging: bool = False) -> Any:
+    """Return a device function ``read_columns(address, first, at, width, values)``.
+
+    It reads a thread's columns, the first of which is `at`, of the row that begins at `first`.
+    Those from `width` on become 0. What is `unchanging` may be read by another path.
+    """
+    return _make_read_all(of, columns, _make_read_piece(of, columns, unchanging=unchanging))
+
+
+def _make_write_piece(of: Element, columns: RowColumns) -> Any:
+    """Return a device function ``write_piece(address, index, values, slot)``."""
+    store, store_one, as_tuple = make_store(of), make_store_one(of), make_as_tuple(of)
+    lanes, vector = columns.lanes, of.vector
+
+    @device
+    def at_once(address, index, values, slot):
+        for part in range(0, lanes, vector):
+            store(address, index + part, as_tuple(values, slot + part))
+
+    @device
+    def one_by_one(address, index, values, slot):
+        for j in range(lanes):
+            store_one(address, index + j, values[slot + j])
+
+    return at_once if columns.aligned and lanes > 1 else one_by_one
+
+
+@functools.cache
+def make_write_columns(of: Element, columns: RowColumns) -> Any:
+    """Return a device function ``write_columns(address, first, at, width, values)``."""
+    write_piece, lanes, pieces = _make_write_piece(of, columns), columns.lanes, columns.pieces
+    stride, sure = columns.stride, columns.sure
+
+    @device
+    def write_columns(address, first, at, width, values):
+        for p in range(sure):
+            write_piece(address, first + at + p * stride, values, p * lanes)
+        for p in range(sure, pieces):
+            here = at + p * stride
+            if here < width:
+                write_piece(address, first + here, values, p * lanes)
+
+    return write_columns
+
+
+@functools.cache
+def make_column_weight(element: Element, of: Element | None, columns: RowColumns) -> Any:
+    """Return a device function that finds one parameter's values at a thread's columns.
+
+    ``column_weight(address, number, first, at, width, values)`` fills `values`, of the type that
+    elements are computed in; the parameter's row begins at `first`. Without an array of them the
+    number stands for all.
+    """
+    lanes, slots, working = columns.lanes, columns.slots, element.working
+    if of is None:
+
+        @device
+        def of_number(address, number, first, at, width, values):
+            for k in range(slots):
+                values[k] = number
+
+        return of_number
+    load_one = make_load_one(of)
+
+    @device
+    def read_converted(address, index, values, slot):
+        for j in range(lanes):
+            values[slot + j] = working(load_one(address, index + j))
+
+    if of == element:
+        read_columns = make_read_columns(of, columns, unchanging=True)
+    else:
+        read_columns = _make_read_all(element, columns, read_converted)
+
+    @device
+    def of_array(address, number, first, at, width, values):
+        read_columns(address, first, at, width, values)
+
+    return of_array

@@ -1,0 +1,1 @@
+"""Formulas as plain scalar functions, written once and compiled by every backend."""

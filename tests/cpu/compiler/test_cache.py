@@ -1,0 +1,376 @@
+"""The compiled kernels on disk: found again, never stale, and harmless whatever is wrong there.
+
+Every test works on a copy of the package, in processes of its own.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from every_call import CASES, COMPILED, in_new_process, output_of, start
+
+import numnorm
+
+pytestmark = pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+
+# It prints what each call gives, to the last bit, and whether a kernel was compiled for that. A
+# call is the name of a norm, or name:dtype:copies for copies of the same few rows; or `half`,
+# of a kernel that takes a moment to compile, where which kernel it is does not matter.
+CALLS = """
+import json
+import sys
+
+import ml_dtypes
+import numpy as np
+from numba.core import event
+
+import numnorm
+from numnorm.backends.cpu.compiler.jit import twins
+
+@lambda halve: twins("half", halve).serial
+def halve(rows, halves, first, last):
+    for row in range(first, last):
+        for column in range(rows.shape[1]):
+            halves[row, column] = rows[row, column] / 2
+
+def half(rows):
+    halves = np.empty_like(rows)
+    halve(rows, halves, 0, len(rows))
+    return halves
+
+compiled = event.RecordingListener()
+event.register("numba:compile", compiled)
+x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]], np.float32)
+
+def call(name, dtype="float32", copies="1"):
+    rows = np.tile(x, (int(copies), 1)).astype(dtype)
+    function = half if name == "half" else getattr(numnorm, name)
+    return function(rows)[:2].astype(float).ravel().tolist()
+
+results = [call(*argument.split(":")) for argument in sys.argv[1:]]
+print(json.dumps([results, bool(compiled.buffer), numnorm.__file__]))
+"""
+
+
+class Copy:
+    """A copy of the package and a folder for its compiled kernels, to be run in new processes."""
+
+    def __init__(self, folder):
+        self.package = folder / "numnorm"
+        self.kernels = folder / "cache" / "numnorm"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(numnorm.__file__).parent, self.package, ignore=ignored)
+        self.environment = {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
+
+    def start(self, *norms, before="", **changes):
+        return start("-c", before + CALLS, *norms, **self.environment | changes)
+
+    def finish(self, process):
+        """The results of the calls, and whether anything was compiled."""
+        results, compiled, file = json.loads(output_of(process))
+        assert Path(file).parent == self.package
+        return results, compiled
+
+    def call(self, *norms, **changes):
+        return self.finish(self.start(*norms, **changes))
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return Copy(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A copy that has compiled `half` and written it to its only file; and the result."""
+    copy = Copy(tmp_path_factory.mktemp("compiled"))
+    result, was_compiled = copy.call("half")
+    assert was_compiled
+    assert len(list(copy.kernels.iterdir())) == 1
+    return copy, result
+
+
+@pytest.fixture
+def with_kernel(copy, compiled):
+    """A copy of that copy, and the result, and the file."""
+    original, result = compiled
+    shutil.copytree(original.kernels, copy.kernels)
+    (file,) = copy.kernels.iterdir()
+    return copy, result, file
+
+
+def test_second_process_compiles_nothing(with_kernel):
+    copy, result, file = with_kernel
+    content = file.read_bytes()
+    assert copy.call("half") == (result, False)
+    assert list(copy.kernels.iterdir()) == [file]
+    assert file.read_bytes() == content
+
+
+def test_touched_sources_are_the_same_sources(with_kernel):
+    copy, result, _ = with_kernel
+    for path in copy.package.rglob("*.py"):
+        os.utime(path, (1, 1))
+    assert copy.call("half") == (result, False)
+
+
+def test_another_processor_gets_code_of_its_own(with_kernel):
+    copy, _, _ = with_kernel
+    (result,), compiled = copy.call("half", NUMBA_CPU_NAME="generic")
+    assert compiled
+    assert result == pytest.approx(copy.call("half")[0][0], rel=1e-6)
+
+
+def begin_return_with(beginning, function, path):
+    """Edit what a function returns."""
+    source, edits = re.subn(
+        rf"(\ndef {function}\(.*?\n    return )",
+        rf"\g<1>{beginning}",
+        path.read_text("utf-8"),
+        count=1,
+        flags=re.DOTALL,
+    )
+    assert edits == 1
+    path.write_text(source, "utf-8")
+
+
+@pytest.mark.parametrize(
+    "function, source",
+    [
+        ("affine", "norms/affine.py"),
+        ("_centred_and_divided", "backends/cpu/statistics/normalize.py"),
+    ],
+)
+def test_edited_sources_give_the_new_result(copy, function, source):
+    (before,), _ = copy.call("layer_norm")
+    (file,) = copy.kernels.glob("row_forward.*")  # beside that of its direct call
+    begins = "1 + " if function == "affine" else "value + "
+    begin_return_with(begins, function, copy.package / source)
+    (after,), compiled = copy.call("layer_norm")
+    assert compiled
+    x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]])
+    change = 1 if function == "affine" else x
+    expected = np.reshape(before, x.shape) + change
+    np.testing.assert_allclose(np.reshape(after, x.shape), expected, rtol=1e-5)
+    assert copy.call("layer_norm") == ([after], False)
+    assert file.exists(), "the old file still serves the old sources"
+
+
+def test_edited_formula_of_ada_norm_gives_the_new_result(copy):
+    (before,), _ = copy.call("ada_norm")
+    begin_return_with("1 + ", "adaptive", copy.package / "norms" / "ada.py")
+    (after,), compiled = copy.call("ada_norm")
+    assert compiled
+    assert after == pytest.approx(np.add(before, 1), rel=1e-6)
+
+
+EDIT = """
+import numnorm
+from pathlib import Path
+path = Path(numnorm.__file__).parent / "norms" / "affine.py"
+path.write_text(path.read_text("utf-8").replace("+ beta", "+ beta + 100"), "utf-8")
+"""
+
+
+def test_sources_that_change_below_a_process(copy):
+    # It has the old functions, and the new ones are on the disk: what it compiles is nobody's.
+    before, compiled = copy.finish(copy.start("layer_norm", before=EDIT))
+    assert compiled
+    (after,), compiled = copy.call("layer_norm")
+    assert compiled
+    np.testing.assert_allclose(after, np.add(before[0], 100), rtol=1e-6)
+
+
+def test_package_in_an_archive(copy):
+    results = []
+    for change in "", "1 + ":
+        if change:
+            begin_return_with(change, "affine", copy.package / "norms" / "affine.py")
+        archive = shutil.make_archive(
+            str(copy.package.parent / "zipped"), "zip", copy.package.parent, "numnorm"
+        )
+        environment = copy.environment | {"PYTHONPATH": archive}
+        results.append(json.loads(in_new_process("-c", CALLS, "layer_norm", **environment))[0][0])
+    # There are no files of sources to tell one from the other.
+    np.testing.assert_allclose(results[1], np.add(results[0], 1), rtol=1e-6)
+
+
+MIXTURES = {
+    "formulas": ("layer_norm", "rms_norm"),
+    # Both halves are words of 16 bits to a kernel. The copies make it run in parallel.
+    "halves": ("layer_norm:float16:50000", "layer_norm:bfloat16:50000"),
+}
+
+
+@pytest.mark.parametrize("calls", MIXTURES.values(), ids=MIXTURES)
+def test_kernels_compiled_by_different_processes_do_not_mix(copy, calls):
+    # The order of Python's sets goes into the names of compiled functions: here, the same ones.
+    environment = {"PYTHONHASHSEED": "0", "NUMBA_NUM_THREADS": "2"}
+    results = {call: copy.call(call, **environment)[0][0] for call in calls}
+    for order in (calls, calls[::-1]):
+        assert copy.call(*order, **environment) == ([results[call] for call in order], False)
+
+
+def test_parallel_kernels_compiled_at_the_same_address_do_not_mix(copy):
+    # As in two children of one process, where Numba names the loops of both by one address.
+    same = {
+        "before": "from numba.parfors.parfor import Parfor\nParfor.__hash__ = lambda self: 1\n",
+        "PYTHONHASHSEED": "0",
+        "NUMBA_NUM_THREADS": "2",
+    }
+    calls = MIXTURES["halves"]
+    results = {call: copy.call(call, **same)[0][0] for call in calls}
+    for order in (calls, calls[::-1]):
+        assert copy.call(*order, **same)[0] == [results[call] for call in order]
+
+
+def test_compiling_and_loading_give_the_same_bytes(tmp_path):
+    case = CASES["layer_norm float32 (131, 257)"]
+    script = f"import every_call; print(every_call.digest(every_call.{case}))"
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_NUM_THREADS": "1"}
+    compiled, loaded = (in_new_process("-c", script, **environment) for _ in range(2))
+    assert compiled == loaded
+
+
+def test_processes_that_compile_at_once(copy, compiled):
+    _, result = compiled
+    processes = [copy.start("half") for _ in range(4)]
+    assert [copy.finish(process)[0] for process in processes] == [result] * 4
+    # One whole file, and none that was being written.
+    assert len(list(copy.kernels.iterdir())) == 1
+    assert copy.call("half") == (result, False)
+
+
+def below_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "folder"
+
+
+def below_proc(tmp_path):
+    if not Path("/proc/self").exists():
+        pytest.skip("needs /proc")
+    return Path("/proc/numnorm")
+
+
+@pytest.mark.parametrize("place", [below_a_file, below_proc])
+def test_unwritable_folder_of_the_environment(copy, compiled, tmp_path, place):
+    _, result = compiled
+    assert copy.call("half", NUMBA_CACHE_DIR=str(place(tmp_path))) == (result, True)
+
+
+def test_nowhere_to_write(copy, compiled, tmp_path):
+    _, result = compiled
+    nowhere = str(below_a_file(tmp_path))
+    (copy.package / "__pycache__").write_text("")
+    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), nowhere)
+    assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, True)
+
+
+def test_beside_the_package_without_a_choice(copy, compiled):
+    _, result = compiled
+    assert copy.call("half", NUMBA_CACHE_DIR=None) == (result, True)
+    assert len(list((copy.package / "__pycache__" / "kernels").iterdir())) == 1
+    assert not copy.kernels.exists()
+
+
+def test_in_the_cache_of_the_user_where_the_package_is_not_writable(copy, compiled, tmp_path):
+    _, result = compiled
+    (copy.package / "__pycache__").write_text("")
+    home = tmp_path / "home"
+    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), str(home))
+    assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, True)
+    assert len([path for path in home.rglob("*") if path.is_file()]) == 1
+    assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, False)
+
+
+class Raises:
+    """Something that pickles and does not come back."""
+
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def sealed(payload, name):
+    """A file of this name whose digest is right."""
+    return hashlib.sha256(name.encode() + b"\0" + payload).digest() + payload
+
+
+def flipped(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+DAMAGES = {
+    "empty": lambda content, name: b"",
+    "truncated": lambda content, name: content[: len(content) // 2],
+    "one-bit": lambda content, name: flipped(content),
+    "garbage": lambda content, name: random.Random(0).randbytes(len(content)),
+    "another-name": lambda content, name: sealed(content[32:], "another name"),
+    "sealed-nonsense": lambda content, name: sealed(b"nonsense", name),
+    "sealed-tuple": lambda content, name: sealed(pickle.dumps((1,) * 20), name),
+    "sealed-raising": lambda content, name: sealed(pickle.dumps(Raises()), name),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_file_is_compiled_again(with_kernel, damage):
+    copy, result, file = with_kernel
+    damaged = damage(file.read_bytes(), file.name)
+    file.write_bytes(damaged)
+    assert copy.call("half") == (result, True)
+    assert file.read_bytes() != damaged
+
+
+def test_folder_in_place_of_the_file(with_kernel):
+    copy, result, file = with_kernel
+    file.unlink()
+    file.mkdir()
+    assert copy.call("half") == (result, True)
+    assert list(copy.kernels.iterdir()) == [file]
+
+
+def test_folder_removed_between_calls(copy):
+    remove = "import os, shutil; shutil.rmtree(os.environ['NUMBA_CACHE_DIR'])\n"
+    script = CALLS.replace("results =", f"numnorm.layer_norm(x)\n{remove}results =")
+    (result,), compiled, _ = json.loads(
+        in_new_process("-c", script, "rms_norm", **copy.environment)
+    )
+    assert compiled
+    x = np.array([1.0, 2.0, 6.0, 0.3])
+    np.testing.assert_allclose(result[:4], x / np.sqrt(np.mean(x * x) + 1e-5), rtol=1e-6)
+
+
+SAVE_TINY = """
+import sys
+
+import numpy as np
+
+import every_call
+
+results = {
+    f"{label} {i}": np.asarray(array, np.float64)
+    for label, case in every_call.CASES.items() if case.size == "tiny"
+    for i, array in enumerate(every_call.results_of(case))
+}
+np.savez(sys.argv[1], **results)
+"""
+
+
+def test_without_compilation(tmp_path):
+    for name, disabled in ("compiled", "0"), ("plain", "1"):
+        in_new_process("-c", SAVE_TINY, str(tmp_path / name), NUMBA_DISABLE_JIT=disabled)
+    compiled, plain = (np.load(tmp_path / f"{name}.npz") for name in ("compiled", "plain"))
+    assert compiled.files == plain.files
+    # Sums of tens of values in another order, and multiplication with addition in one step; the
+    # halves are rounded once more, and may then fall to the next of their numbers.
+    roundoff = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+    for name in plain.files:
+        bound = 8 * roundoff[name.split()[1]] * np.abs(plain[name]).max()
+        np.testing.assert_allclose(compiled[name], plain[name], rtol=0, atol=bound, err_msg=name)

@@ -1,0 +1,61 @@
+"""Some lanes of a vector: with masks, as processors with AVX-512 do it, and in pieces."""
+
+import itertools
+
+import numba
+import numpy as np
+import pytest
+from every_call import COMPILED
+
+from numnorm.backends.cpu.simd import masked as some_lanes
+from numnorm.backends.cpu.simd.vector import make_load
+
+DTYPES = (np.float32, np.float64, np.uint16)
+COUNTS = (8, 16, 32)
+
+
+def bounds(count):
+    """Every stretch at the beginning or the end, and an end beyond all lanes."""
+    first = [(0, high) for high in range(1, count + 3)]
+    return first + [(low, count) for low in range(1, count)]
+
+
+@pytest.fixture(params=["masks", "pieces"] if COMPILED else ["plain"])
+def way(request, monkeypatch):
+    for has in ("has_avx512", "has_avx"):
+        monkeypatch.setattr(some_lanes, has, lambda: request.param == "masks")
+
+
+def compiled(function):
+    return numba.njit(function) if COMPILED else function
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype, count", list(itertools.product(DTYPES, COUNTS)))
+def test_what_is_not_among_them_is_neither_read_nor_written(dtype, count):
+    load, load_some = make_load(count), some_lanes.make_load_some(count)
+    store_some = some_lanes.store_some
+
+    @compiled
+    def loaded(source, target, index, low, high):
+        lanes = load_some(source, index, low, high)
+        store_some(target, 0, lanes, 0, count)
+
+    @compiled
+    def stored(source, target, index, low, high):
+        store_some(target, index, load(source, 0), low, high)
+
+    source = np.arange(1, 3 * count + 1).astype(dtype)
+    for low, high in bounds(count):
+        last = min(high, count)
+        target = np.full(count, 99, dtype)
+        loaded(source, target, 5, low, high)
+        expected = np.zeros(count, dtype)
+        expected[low:last] = source[5 + low : 5 + last]
+        np.testing.assert_array_equal(target, expected, err_msg=f"{low}:{high}")
+
+        target = np.full(2 * count, 99, dtype)
+        stored(source, target, 3, low, high)
+        expected = np.full(2 * count, 99, dtype)
+        expected[3 + low : 3 + last] = source[low:last]
+        np.testing.assert_array_equal(target, expected, err_msg=f"{low}:{high}")

@@ -1,0 +1,145 @@
+"""Forms of recurrent cells, shapes of their kernels, and what the tests of them are given."""
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+
+from numnorm.backends.contract.norms import scaling_by
+from numnorm.backends.contract.recurrent import GRUForm, LSTMForm, RNNForm, Steps
+from numnorm.backends.cpu.recurrent import cells as cpu
+from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
+from numnorm.rnn.parameters import GRU, LSTM, RNN
+
+NORMS = ("layer", "rms", "ada", None)
+VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
+NONLINEARITIES = ("tanh", "relu")
+_LSTM_FORMS = [
+    lstm_form(norm, variant)
+    for norm, variant in itertools.product(NORMS, VARIANTS)
+    if norm or variant == "paper"
+]
+_GRU_FORMS = [gru_form(norm) for norm in NORMS]
+_RNN_FORMS = [rnn_form(*choice) for choice in itertools.product(NORMS, NONLINEARITIES)]
+_OF_NORMS = {form.cell: form.parameters for form in (*_LSTM_FORMS, *_GRU_FORMS, *_RNN_FORMS)}
+KINDS = {LSTMForm: LSTM, GRUForm: GRU, RNNForm: RNN}
+_CHOSEN = {"norm": "layer", "variant": "paper", "nonlinearity": "tanh"}
+
+
+def form_of(kind, **options):
+    """The form that the functions of a kind have with these options."""
+    make = {"lstm": lstm_form, "gru": gru_form, "rnn": rnn_form}[kind.name]
+    return make(*((_CHOSEN | options)[name] for name in kind.options)).cell
+
+
+def zoned(form):
+    """The same with zoneout."""
+    return form.cell._replace(zoneout=True)
+
+
+LSTM_FORMS = [
+    *(form.cell for form in _LSTM_FORMS),
+    *(zoned(lstm_form("layer", variant)) for variant in ("paper", "normalized_cell")),
+    zoned(lstm_form(None, "paper")),
+]
+GRU_FORMS = [*(form.cell for form in _GRU_FORMS), *(zoned(gru_form(n)) for n in ("layer", None))]
+RNN_FORMS = [
+    *(form.cell for form in _RNN_FORMS),
+    *(zoned(rnn_form(norm, "tanh")) for norm in ("layer", None)),
+    zoned(rnn_form("rms", "relu")),
+]
+
+# Parts of a warp, a warp and several; units in whole pieces of 16 bytes, and any number of them.
+SHAPES = {
+    "several rows a warp": (RowShape(4, 8, 1, True), 12),
+    "a row a warp": (RowShape(32, 1, 1, False), 37),
+    "several warps a row": (RowShape(64, 1, 1, True), 132),
+    "odd, several rows a warp": (RowShape(8, 4, 1, False), 13),
+    "odd, several warps a row": (RowShape(64, 1, 1, False), 67),
+}
+
+
+def shape_for(name, dtype):
+    """A shape, and a number of units; float64 has twice the threads, of half the units."""
+    shape, units = SHAPES[name]
+    if dtype == "float64":
+        teams = shape.teams // 2 or 1
+        shape = dataclasses.replace(shape, team=2 * shape.team, teams=teams)
+    return shape, units
+
+
+def parameters(form, units, inputs, dtype="float64", seed=0):
+    """Those that a form has, none of them special."""
+    rng, kind = np.random.default_rng(seed), KINDS[type(form)]
+    names, wide = _OF_NORMS[form._replace(zoneout=False)], kind.gates * units
+
+    def draw(mean, *shape):
+        return rng.normal(mean, 0.5, shape).astype(dtype)
+
+    found = {"weight_x": draw(0, wide, inputs)}
+    # Without a norm or a bound of the states, larger ones would grow from step to step.
+    unbounded = kind is RNN and form.rectified and form.norm is None
+    scale = 1 if unbounded else 2
+    found["weight_h"] = rng.normal(0, scale / np.sqrt(units), (wide, units)).astype(dtype)
+    for name, size in kind.sizes.items():
+        if name in names or name.startswith("bias"):
+            found[name] = draw(1 if name.startswith("gamma") else 0, size * units)
+    return kind.parameters(**found)
+
+
+@dataclasses.dataclass
+class Problem:
+    """A batch for one form, in float64 however it is going to be computed."""
+
+    form: object
+    given: tuple
+    x: np.ndarray
+    steps: object
+    states: tuple
+    keeps: tuple
+    slopes: tuple
+    eps: float = 1e-5
+
+    @functools.cached_property
+    def forward(self):
+        """Of the CPU: the parameters as it takes them; the states, and what it saves."""
+        weights = cpu.cell_weights(self.form, self.given, 1.0, 0.1, False)
+        scaling = scaling_by(self.eps)
+        found = cpu.cell_forward(
+            self.form, scaling, self.x, self.steps, weights, self.states, self.keeps, True
+        )
+        return weights, found
+
+    @functools.cached_property
+    def backward(self):
+        """Of the CPU: all gradients."""
+        weights, (_, saved) = self.forward
+        dy, *last = self.slopes
+        last = tuple(a.copy() for a in last)
+        return cpu.cell_backward(
+            self.form, scaling_by(self.eps), self.x, self.steps, weights, saved, self.keeps, dy,
+            last,
+        )  # fmt: skip
+
+
+@functools.cache
+def problem(form, units, counts, inputs=3, dtype="float64", seed=0, eps=1e-5):
+    """A batch whose steps have so many rows; its numbers are all of a dtype."""
+    rng, counts = np.random.default_rng(seed), np.array(counts, np.int64)
+    rows, batch = int(counts.sum()), int(counts[0])
+
+    def draw(*shape):
+        return rng.normal(size=shape).astype(dtype).astype(np.float64)
+
+    steps = Steps(np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
+    names = KINDS[type(form)].states
+    states, x = tuple(draw(batch, units) for _ in names), draw(rows, inputs)
+    keeps = (None,) * len(names)
+    if form.zoneout:
+        keeps = tuple(rng.choice([0, 0.25, 1], (rows, units)).astype(np.float64) for _ in names)
+    slopes = draw(rows, units), *(draw(batch, units) for _ in names)
+    given = parameters(form, units, inputs, dtype, seed)
+    given = type(given)(*(None if p is None else p.astype(np.float64) for p in given))
+    return Problem(form, given, x, steps, states, keeps, slopes, eps)

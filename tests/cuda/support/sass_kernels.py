@@ -1,0 +1,548 @@
+"""Every kind of kernel, compiled for one compute capability: ``python sass_kernels.py 9.0``.
+
+Prints JSON: of each kernel what ptxas says and which operations its code has. With several
+capabilities and ``--markdown FILE`` it writes the table of the documentation.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+# The oldest that there is a compiler for, and two that most people have.
+CAPABILITIES = ("7.5", "8.0", "9.0")
+# What is compiled for one of them is cut into so many pieces of work.
+PIECES = 4
+
+# What kernels are called whose blocks wait for each other: each is alone on its multiprocessor.
+ALL_STEPS = ", all steps,"
+
+HEAD = """\
+# Kernels for CUDA, compiled
+
+What each kernel takes of a device, found by compiling it, without one: registers of a thread,
+bytes of its stack, loads and stores of 16 bytes and of less, float64 operations and barriers.
+`whole` rows and channels begin and end at multiples of 16 bytes, `any` are of any width;
+`unaligned` ones have the width of whole ones, in an array that begins elsewhere.
+A float32 kernel has float64 operations only where a saved statistic is read or written.
+
+"""
+
+
+# Whether rows fill a multiple of 16 bytes, and whether arrays begin at one.
+PLACES = {"whole": (True, True), "unaligned": (True, False), "any": (False, True)}
+
+
+def place_of(shape):
+    """Which of the places rows of a shape are in."""
+    return next(p for p, found in PLACES.items() if found == (shape.whole, shape.aligned))
+
+
+def row_places():
+    """Every element in every place; those that differ in their size alone, only once unaligned."""
+    from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+
+    for element, (place, found) in itertools.product(ELEMENTS.values(), PLACES.items()):
+        if place != "unaligned" or element.name in ("float32", "bfloat16"):
+            yield element, found
+
+
+def row_kernels():
+    """The kernels of rows in registers, and of rows that are read twice."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
+    from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
+    from numnorm.backends.cuda.threads.row_parameters import Weights
+    from numnorm.backends.cuda.threads.row_shape import RowShape
+    from numnorm.norms.ada import ADA
+    from numnorm.norms.affine import AFFINE, GAIN
+
+    def name_of(kind, formula, element, shape):
+        threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
+        return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}"
+
+    def forward(make, kind, formula, element, *shape):
+        shape, plain = RowShape(*shape), formula is ADA.formula
+        weights = Weights(None if plain else element, element if formula is AFFINE else None)
+        kernel = make(formula, element, FLOAT64, weights, shape)
+        return name_of(kind, formula, element, shape), kernel
+
+    for element, place in row_places():
+        yield forward(make_row_forward, "row forward", AFFINE, element, 16, 8, 1, *place)
+        yield forward(make_row_forward, "row forward", AFFINE, element, 256, 1, 4, *place)
+        yield forward(make_row_forward_loop, "row forward", AFFINE, element, 1024, 1, 0, *place)
+    for formula in (GAIN, ADA.formula):
+        yield forward(make_row_forward, "row forward", formula, FLOAT32, 256, 1, 4, True)
+    for shape in ((128, 1, 2), (256, 1, 8), (512, 1, 8)):
+        for place in PLACES.values():
+            yield forward(make_row_forward, "row forward", AFFINE, FLOAT32, *shape, *place)
+
+
+def row_gradient_kernels():
+    """The kernels of the gradients of rows, and of what they leave for gamma and beta."""
+    from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
+    from numnorm.backends.cuda.rows.parameter_gradient_kernel import make_parameter_gradients
+    from numnorm.backends.cuda.threads.row_parameters import Weights
+    from numnorm.backends.cuda.threads.row_shape import RowShape
+    from numnorm.norms.ada import ADA
+    from numnorm.norms.affine import AFFINE, GAIN
+
+    def backward(formula, element, parameters, shared, *shape):
+        shape = RowShape(*shape)
+        weights = Weights(element if parameters else None, None, shared)
+        kernel = make_row_backward(formula, element, FLOAT64, weights, parameters, shape)
+        kind = "row backward by run" if shared else "row backward"
+        threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
+        return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}", kernel
+
+    for element in ELEMENTS.values():
+        pieces = 16 // element.vector // (2 if element is FLOAT64 else 1)
+        yield backward(AFFINE, element, 2, False, 512, 1, pieces, True)
+        yield backward(AFFINE, element, 2, False, 16, 8, 1, True)
+        yield f"parameter gradients {element.name}", make_parameter_gradients(element, element)
+    yield backward(AFFINE, FLOAT32, 2, False, 128, 1, 2, False)
+    yield backward(AFFINE, FLOAT32, 2, False, 128, 1, 2, True, False)
+    yield backward(AFFINE, FLOAT32, 2, True, 128, 1, 2, True)
+    yield backward(GAIN, FLOAT32, 1, False, 512, 1, 4, True)
+    yield backward(ADA.formula, FLOAT32, 0, False, 256, 1, 4, True)
+
+
+def wide_row_gradient_kernels():
+    """The kernels of the gradients of rows that are read in a loop."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.rows import backward_loop_kernel as loop
+    from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
+    from numnorm.backends.cuda.threads.row_parameters import Weights
+    from numnorm.backends.cuda.threads.row_shape import RowShape
+    from numnorm.norms.ada import ADA
+    from numnorm.norms.affine import AFFINE, GAIN
+
+    def name_of(kind, formula, element, shape):
+        threads = f"{shape.team} × {shape.teams} threads"
+        kind = f"wide row backward {kind} {formula.name}"
+        return f"{kind} {element.name}, {threads}, {place_of(shape)}"
+
+    def by_runs(formula, element, parameters, *shape):
+        shape = RowShape(*shape)
+        weights = Weights(element if parameters else None, None, shared=parameters > 0)
+        kernel = loop.make_row_backward_loop(formula, element, FLOAT64, weights, parameters, shape)
+        return name_of("by run", formula, element, shape), kernel
+
+    def terms(formula, element, *place):
+        shape, weights = RowShape(512, 1, 0, *place), Weights(element, None)
+        kernel = loop.make_row_backward_terms(formula, element, FLOAT64, weights, shape)
+        return name_of("terms", formula, element, shape), kernel
+
+    def by_columns(formula, element, parameters, *place):
+        shape, weights = RowShape(128, 1, 1, *place), Weights(element, None)
+        kernel = make_row_backward_columns(formula, element, weights, parameters, shape)
+        return name_of("by column", formula, element, shape), kernel
+
+    for element, place in row_places():
+        yield by_runs(AFFINE, element, 2, 512, 1, 0, *place)
+        yield by_runs(AFFINE, element, 2, 32, 16, 0, *place)
+        yield terms(AFFINE, element, *place)
+        yield by_columns(AFFINE, element, 2, *place)
+    yield terms(GAIN, FLOAT32, True)
+    yield by_columns(GAIN, FLOAT32, 1, True)
+    yield by_runs(ADA.formula, FLOAT32, 0, 512, 1, 0, True)
+
+
+def column_kernels():
+    """The kernels of channels: across rows of them, and along what lies beside each other."""
+    from numnorm.arguments import ColumnLayout
+    from numnorm.backends.cuda.columns import backward_kernels as backward
+    from numnorm.backends.cuda.columns import forward_kernel as forward
+    from numnorm.backends.cuda.columns import moments_kernels as moments
+    from numnorm.backends.cuda.columns.column_shape import column_shape
+    from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+
+    across = {
+        "moments": (moments.make_moments_across, 1),
+        "forward": (forward.make_forward_across, 1),
+        "sums": (backward.make_sums_across, 2),
+        "backward": (backward.make_dx_across, 2),
+    }
+    along = {
+        "moments": (moments.make_moments_along, 1),
+        "forward": (forward.make_forward_along, 1),
+        "sums": (backward.make_sums_along, 2),
+        "backward": (backward.make_dx_along, 2),
+    }
+    # The channels, the inner elements, and whether arrays begin at a multiple of 16 bytes.
+    places = {
+        "whole": (1024, 3136, True),
+        "unaligned": (1024, 3136, False),
+        "any": (1001, 49, True),
+    }
+    for element, (place, (channels, inner, aligned)) in itertools.product(
+        ELEMENTS.values(), places.items()
+    ):
+        if place != "whole" and element.name not in ("float32", "bfloat16"):
+            continue
+        kinds = (ColumnLayout(8192, channels, 1), across), (ColumnLayout(32, 64, inner), along)
+        for layout, kernels in kinds:
+            where = "along" if kernels is along else "across"
+            for name, (make, arrays) in kernels.items():
+                shape = column_shape(element, layout, aligned=aligned, arrays=arrays)
+                yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
+
+
+def cell_kernels():
+    """The kernels of one step of a recurrent cell, and of the sums over all steps."""
+    from numnorm.backends.cuda.arrays.gather_rows_kernel import make_taken_rows
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.recurrent.common import parameter_sums_kernel as sums
+    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
+    from numnorm.backends.cuda.recurrent.lstm.backward_kernel import make_lstm_backward
+    from numnorm.backends.cuda.recurrent.lstm.forward_kernel import make_lstm_forward
+    from numnorm.rnn.forms import lstm_form
+
+    def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
+        form = lstm_form(norm, variant).cell._replace(zoneout=zoneout)
+        shape = cell_shape(units, element, whole=whole)
+        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+        what = f"{norm} {variant} {element.name}{kept}, {shape.team} × {shape.teams} threads"
+        yield f"LSTM forward {what}, {place}", make_lstm_forward(form, element, shape)
+        yield f"LSTM backward {what}, {place}", make_lstm_backward(form, element, shape)
+
+    for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
+        yield from of_form(FLOAT32, 1024, "layer", variant)
+    for norm in ("rms", "ada", None):
+        yield from of_form(FLOAT32, 1024, norm, "paper")
+    for element in (FLOAT32, FLOAT64):
+        widest = 512 * element.vector
+        yield from of_form(element, 64, "layer", "paper")
+        for whole in (True, False):
+            yield from of_form(element, widest, "layer", "paper", whole=whole, zoneout=True)
+        yield from of_form(element, widest, "layer", "per_gate", whole=False)
+        yield f"cell sums {element.name}", sums.make_cell_sums(element, normed=True)
+        yield f"cell sums {element.name}, no norm", sums.make_cell_sums(element, normed=False)
+        yield f"cell arrays added up {element.name}", sums.make_added_up(element)
+        yield f"rows taken {element.name}", make_taken_rows(element, element)
+
+
+def gru_kernels():
+    """The kernels of one step of a GRU."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
+    from numnorm.backends.cuda.recurrent.gru.backward_kernel import make_gru_backward
+    from numnorm.backends.cuda.recurrent.gru.forward_kernel import make_gru_forward
+    from numnorm.rnn.forms import gru_form
+
+    def of_form(element, units, norm, *, whole=True, zoneout=False):
+        form = gru_form(norm).cell._replace(zoneout=zoneout)
+        shape = cell_shape(units, element, whole=whole)
+        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+        what = f"{norm} {element.name}{kept}, {shape.team} × {shape.teams} threads, {place}"
+        yield f"GRU forward {what}", make_gru_forward(form, element, shape)
+        yield f"GRU backward {what}", make_gru_backward(form, element, shape)
+
+    for norm in ("layer", "rms", "ada", None):
+        yield from of_form(FLOAT32, 1024, norm)
+    yield from of_form(FLOAT32, 64, "layer")
+    for element in (FLOAT32, FLOAT64):
+        for whole in (True, False):
+            yield from of_form(element, 512 * element.vector, "layer", whole=whole, zoneout=True)
+
+
+def plain_cell_kernels():
+    """The kernels of one step of a plain recurrent network."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
+    from numnorm.backends.cuda.recurrent.rnn.backward_kernel import make_rnn_backward
+    from numnorm.backends.cuda.recurrent.rnn.forward_kernel import make_rnn_forward
+    from numnorm.rnn.forms import rnn_form
+
+    def of_form(element, units, norm, nonlinearity, *, whole=True, zoneout=False):
+        form = rnn_form(norm, nonlinearity).cell._replace(zoneout=zoneout)
+        shape = cell_shape(units, element, whole=whole)
+        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+        what = f"{norm} {nonlinearity} {element.name}{kept}, {shape.team} × {shape.teams} threads"
+        yield f"RNN forward {what}, {place}", make_rnn_forward(form, element, shape)
+        yield f"RNN backward {what}, {place}", make_rnn_backward(form, element, shape)
+
+    for norm in ("layer", "ada", None):
+        yield from of_form(FLOAT32, 1024, norm, "tanh")
+    yield from of_form(FLOAT32, 1024, "rms", "relu")
+    for element in (FLOAT32, FLOAT64):
+        yield from of_form(element, 64, "layer", "tanh")
+        widest = 512 * element.vector
+        yield from of_form(element, widest, "layer", "tanh", whole=False, zoneout=True)
+
+
+def layer_kernels():
+    """The kernels between layers of recurrent cells."""
+    from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+    from numnorm.backends.cuda.recurrent import stacking_kernels as between
+
+    for name in ("float32", "bfloat16"):
+        yield f"layers side by side {name}", between.make_moved(ELEMENTS[name])
+        yield f"layers masked {name}", between.make_masked(ELEMENTS[name])
+        yield f"layers added {name}", between.make_added(ELEMENTS[name])
+
+
+def batch_norm_cell_kernels():
+    """The kernels of one step of an LSTM with batch norm, and of the statistics it is given."""
+    from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.recurrent.batch_norm_lstm.backward_kernel import (
+        make_batch_lstm_backward,
+    )
+    from numnorm.backends.cuda.recurrent.batch_norm_lstm.forward_kernel import (
+        make_batch_lstm_forward,
+    )
+    from numnorm.backends.cuda.recurrent.batch_norm_lstm.running_statistics_kernel import (
+        make_given_statistics,
+    )
+    from numnorm.norms.affine import AFFINE
+    from numnorm.rnn.forms import lstm_form
+
+    cases = [(FLOAT32, v) for v in ("paper", "normalized_cell", "per_gate", "cell_only")]
+    for element, variant in (*cases, (FLOAT64, "paper")):
+        form, what = lstm_form("batch", variant).cell, f"batch {variant} {element.name}"
+        for training in (True, False):
+            kernel = make_batch_lstm_forward(form, element, training=training)
+            yield f"LSTM forward {what}, {'training' if training else 'inference'}", kernel
+        yield f"LSTM backward {what}", make_batch_lstm_backward(form, element)
+    for of in (FLOAT32, ELEMENTS["float16"]):
+        kernel = make_given_statistics(AFFINE, FLOAT32, of, of)
+        yield f"statistics of a step, {of.name} by float64", kernel
+
+
+def persistent_kernels():
+    """The kernels of all steps of a recurrent cell, by their plans for a large device."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
+    from numnorm.backends.cuda.recurrent.lstm.gates import GATES
+    from numnorm.backends.cuda.recurrent.persistent.input_statistics_kernel import (
+        make_product_statistics,
+    )
+    from numnorm.rnn.forms import lstm_form
+
+    for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
+        yield from of_all_steps("LSTM", FLOAT32, 64, 512, "layer", variant)
+    for norm in ("rms", "ada", None):
+        yield from of_all_steps("LSTM", FLOAT32, 32, 256, norm, "paper")
+    for element, batch in ((FLOAT32, 64), (FLOAT64, 16)):
+        yield from of_all_steps(
+            "LSTM", element, 8, 399, "layer", "paper", whole=False, zoneout=True
+        )
+        yield from of_all_steps("LSTM", element, batch, 512, "layer", "per_gate", zoneout=True)
+        norm, shape = lstm_form("layer", "paper").cell.gates, cell_shape(512, element, whole=True)
+        name = f"LSTM statistics of x, layer {element.name}, {shape.team} threads"
+        yield name, make_product_statistics(norm, GATES, element, shape)
+    yield from of_all_steps("LSTM", FLOAT64, 16, 256, "layer", "paper")
+    for kind, choices in (("GRU", ()), ("RNN", ("tanh",))):
+        yield from of_all_steps(kind, FLOAT32, 64, 512, "layer", *choices)
+        yield from of_all_steps(kind, FLOAT32, 8, 399, "rms", *choices, whole=False, zoneout=True)
+        yield from of_all_steps(kind, FLOAT64, 16, 256, "layer", *choices, zoneout=True)
+
+
+def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=False):
+    """Those of one form of a kind, chosen as its functions choose it, forward and backward."""
+    from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
+    from numnorm.backends.cuda.recurrent.gru import gates as gru_gates
+    from numnorm.backends.cuda.recurrent.gru import (
+        persistent_backward_kernel as gru_persistent_backward_kernel,
+    )
+    from numnorm.backends.cuda.recurrent.gru import (
+        persistent_forward_kernel as gru_persistent_kernel,
+    )
+    from numnorm.backends.cuda.recurrent.lstm import gates as lstm_gates
+    from numnorm.backends.cuda.recurrent.lstm import (
+        persistent_backward_kernel as lstm_persistent_backward_kernel,
+    )
+    from numnorm.backends.cuda.recurrent.lstm import (
+        persistent_forward_kernel as lstm_persistent_kernel,
+    )
+    from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
+    from numnorm.backends.cuda.recurrent.rnn import (
+        persistent_backward_kernel as rnn_persistent_backward_kernel,
+    )
+    from numnorm.backends.cuda.recurrent.rnn import (
+        persistent_forward_kernel as rnn_persistent_kernel,
+    )
+    from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
+
+    form_of, gates, make, make_backward = {
+        "LSTM": (
+            lstm_form,
+            lstm_gates.GATES,
+            lstm_persistent_kernel.make_lstm_persistent,
+            lstm_persistent_backward_kernel.make_lstm_persistent_backward,
+        ),
+        "GRU": (
+            gru_form,
+            gru_gates.GATES,
+            gru_persistent_kernel.make_gru_persistent,
+            gru_persistent_backward_kernel.make_gru_persistent_backward,
+        ),
+        "RNN": (
+            rnn_form,
+            rnn_persistent_kernel.GATES,
+            rnn_persistent_kernel.make_rnn_persistent,
+            rnn_persistent_backward_kernel.make_rnn_persistent_backward,
+        ),
+    }[kind]
+    limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
+    form = form_of(*choices).cell._replace(zoneout=zoneout)
+    forward = forward_plan(batch, units, gates, element, limits, whole=whole)
+    backward = backward_plan(batch, units, gates, element, limits)
+    place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
+    chosen = " ".join(str(choice) for choice in choices)
+    what = f"{chosen} {element.name}{kept}, {batch} × {units} units, {place}"
+    yield f"{kind}{ALL_STEPS} forward {what}", make(form, element, forward.shape)
+    if backward is not None:
+        yield f"{kind}{ALL_STEPS} backward {what}", make_backward(form, element, backward.shape)
+
+
+def statistic_kernels():
+    """The kernels of stored statistics, which are float64."""
+    from numnorm.backends.cuda.columns.moments_kernels import make_merged_moments
+    from numnorm.backends.cuda.columns.plans import IN_ORDER, fold_shape
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.statistics import stored_kernels as statistics
+
+    yield "statistics reciprocal, float64", statistics.make_reciprocal(FLOAT64)
+    yield "statistics reciprocal, float32 to float64", statistics.make_reciprocal(FLOAT32)
+    yield "statistics converted, float64 to float32", statistics.make_converted(FLOAT64, FLOAT32)
+    yield "statistics of two, float64", statistics.make_two_moments()
+    yield "statistics merged in a tree, float64", make_merged_moments(fold_shape(64))
+    yield "statistics merged in order, float64", make_merged_moments(IN_ORDER)
+
+
+def user_kernels():
+    """Those that somebody else may write with the device functions for rows."""
+    import user_kernels
+
+    yield from user_kernels.kernels()
+
+
+FAMILIES = (
+    row_kernels,
+    row_gradient_kernels,
+    wide_row_gradient_kernels,
+    column_kernels,
+    statistic_kernels,
+    user_kernels,
+    cell_kernels,
+    gru_kernels,
+    plain_cell_kernels,
+    layer_kernels,
+    batch_norm_cell_kernels,
+    persistent_kernels,
+)
+
+
+def first_of_each_source(kernels):
+    """Of all named kernels the first that each function in a source makes."""
+    firsts = {}
+    for name, kernel in kernels:
+        function = kernel.function
+        firsts.setdefault((function.__module__, function.__qualname__), (name, kernel))
+    return list(firsts.values())
+
+
+def of_capability(capability, piece, sampled):
+    """What is told of the kernels of one piece of all of them, by their names."""
+    import sass
+
+    # Neighbours share functions, which are compiled once: a piece has no gaps.
+    kernels = [named for family in FAMILIES for named in family()]
+    kernels = first_of_each_source(kernels) if sampled else kernels
+    first, last = (number * len(kernels) // PIECES for number in (piece, piece + 1))
+    with sass.pretended_device(tuple(int(part) for part in capability.split("."))) as device:
+        return {
+            name: sass.report(kernel, device.compute_capability)
+            for name, kernel in kernels[first:last]
+        }
+
+
+def of_all(capabilities, *, sampled=False):
+    """What is told of every kernel for each capability, found in as many processes as there are
+    processors, which begin anew for each piece: compiled functions remember their capability.
+
+    `sampled`, it is told of one kernel of each source.
+    """
+    told = {capability: {} for capability in capabilities}
+    asked = [(c, piece, sampled) for c in capabilities for piece in range(PIECES)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (capability, *_), found in zip(asked, pool.map(_in_new_process, asked), strict=True):
+            told[capability].update(found)
+    return told
+
+
+def _in_new_process(asked):
+    script, (capability, piece, sampled) = str(Path(__file__).resolve()), asked
+    command = [sys.executable, script, capability, "--piece", str(piece)]
+    command += ["--sampled"] if sampled else []
+    told = subprocess.run(command, capture_output=True, text=True)
+    if told.returncode:
+        raise RuntimeError(told.stderr[-2000:])
+    return json.loads(told.stdout)
+
+
+def matching(operations, *prefixes):
+    """How often operations with these beginnings are in the code."""
+    return sum(n for name, n in operations.items() if name.startswith(prefixes))
+
+
+def wide(operations, prefix):
+    """How many accesses of 16 bytes, and of less."""
+    widest = sum(n for name, n in operations.items() if name.startswith(prefix) and "128" in name)
+    return widest, matching(operations, prefix) - widest
+
+
+def markdown(tables):
+    """The table of the documentation."""
+    from rich.box import MARKDOWN
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=MARKDOWN)
+    columns = ("kernel", "sm", "registers", "stack", "loads", "stores", "float64", "barriers")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
+    for capability, kernels in tables.items():
+        for name, found in kernels.items():
+            operations = found["operations"]
+            accesses = (f"{w} + {n}" for w, n in (wide(operations, p) for p in ("LDG", "STG")))
+            counts = matching(operations, *DOUBLE), matching(operations, "BAR")
+            table.add_row(
+                name, capability, str(found["registers"]), str(found["stack"]), *accesses,
+                *(str(count) for count in counts),
+            )  # fmt: skip
+    text = io.StringIO()
+    Console(file=text, width=1000, markup=False, highlight=False).print(table)
+    return HEAD + "\n".join(line.rstrip() for line in text.getvalue().strip().splitlines()) + "\n"
+
+
+DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("capabilities", nargs="*", default=CAPABILITIES)
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--piece", type=int, choices=range(PIECES), help="only of one capability")
+    parser.add_argument("--sampled", action="store_true", help="only one kernel of each source")
+    options = parser.parse_args()
+    if options.piece is not None:
+        found = of_capability(options.capabilities[0], options.piece, options.sampled)
+        print(json.dumps(found))
+        return
+    tables = of_all(options.capabilities, sampled=options.sampled)
+    if options.markdown is None:
+        print(json.dumps(tables))
+    else:
+        options.markdown.write_text(markdown(tables), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

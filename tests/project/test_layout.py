@@ -1,0 +1,95 @@
+"""Where each source stands: the folders of a backend, their order, and how much one may hold."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import numnorm
+
+BACKENDS = Path(numnorm.__file__).parent / "backends"
+MOST_ENTRIES = 12
+MOST_FILES = 16
+
+# A folder imports from the lines below its own and from itself, never from a line above.
+ORDER = {
+    "cpu": (
+        {"recurrent"},
+        {"rows", "columns"},
+        {"statistics", "matmul"},
+        {"memory"},
+        {"simd"},
+        {"compiler"},
+        {"tuning"},
+    ),
+    "cuda": (
+        {"recurrent"},
+        {"rows", "columns", "device_functions"},
+        {"statistics"},
+        {"arrays", "threads"},
+        {"compiler"},
+    ),
+}
+FILES = [
+    pytest.param(backend, path, id=path.relative_to(BACKENDS).as_posix())
+    for backend in ORDER
+    for path in sorted((BACKENDS / backend).rglob("*.py"))
+]
+FOLDERS = sorted({path.parent for path in BACKENDS.rglob("*.py")})
+
+
+def modules_imported(path):
+    """The modules that a file imports, a name of a package as a module of it where it is one."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            package = BACKENDS.parents[1].joinpath(*node.module.split("."))
+            for alias in node.names:
+                is_module = (package / f"{alias.name}.py").exists()
+                yield f"{node.module}.{alias.name}" if is_module else node.module
+
+
+def line_of(backend, folder):
+    (line,) = (i for i, folders in enumerate(ORDER[backend]) if folder in folders)
+    return line
+
+
+@pytest.mark.parametrize("backend, path", FILES)
+def test_imports_follow_the_order_of_the_folders(backend, path):
+    home = path.relative_to(BACKENDS / backend).parts[0].removesuffix(".py")
+    if home == "__init__":
+        return
+    for module in modules_imported(path):
+        if module.startswith("numnorm.backends."):
+            other, *rest = module.split(".")[2:]
+            assert other == backend or other not in ORDER, f"{module} is another backend's"
+            if other == backend and rest[0] != home:
+                below = line_of(backend, rest[0]) > line_of(backend, home)
+                assert below, f"{module} does not stand below {home}"
+
+
+@pytest.mark.parametrize("backend", ORDER)
+def test_no_module_imports_itself_through_others(backend):
+    root = BACKENDS.parents[1]
+    imported = {
+        ".".join(path.relative_to(root).with_suffix("").parts): set(modules_imported(path))
+        for path in (BACKENDS / backend).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    while imported:
+        last = {name for name, others in imported.items() if others.isdisjoint(imported)}
+        assert last, f"these import each other: {sorted(imported)}"
+        imported = {name: others for name, others in imported.items() if name not in last}
+
+
+def test_a_backend_has_few_entries_at_its_top():
+    for backend in ORDER:
+        entries = [p for p in (BACKENDS / backend).iterdir() if p.name != "__pycache__"]
+        assert len(entries) <= MOST_ENTRIES, backend
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.relative_to(BACKENDS).as_posix())
+def test_a_folder_holds_few_files(folder):
+    assert len(list(folder.glob("*.py"))) <= MOST_FILES

@@ -1,0 +1,260 @@
+"""The comparison with peers, run as a command on libraries that are always there."""
+
+import importlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "asv_benchmarks"
+
+# Wrong by a constant; it ends its process where `out=` is asked for, and has no backward pass.
+BROKEN = """
+import os
+from peers.libraries import Call
+
+PACKAGES = ("numpy",)
+
+def start(threads):
+    print("a library that talks")
+
+def call_of(case, arrays):
+    if case.out:
+        os._exit(3)
+    if case.direction == "backward":
+        return None
+    return Call(lambda: arrays.x + 1, lambda y: [y])
+"""
+
+
+def compare(folder, *options):
+    """Run the comparison for one thread, and return what it wrote."""
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    subprocess.run(
+        [sys.executable, "-m", "peers", "--threads", "1", "--output", folder / "out", *options],
+        cwd=BENCHMARKS,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        check=True,
+    )
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        "peers.json",
+        "peers.md",
+        "peers.png",
+    ]
+    return json.loads((folder / "out" / "peers.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("peers")
+    (folder / "broken.py").write_text(BROKEN)
+    chosen = ["--quick", "--rounds", "2", "--only", "layer_norm float32 1×256"]
+    return folder / "out", compare(
+        folder, *chosen, "--libraries", "numnorm", "numpy", "broken", "nowhere", "copyto"
+    )
+
+
+def statuses(result, library):
+    records = [record for record in result["records"] if record["library"] == library]
+    return [record["status"] for record in records]
+
+
+def test_right_results_are_timed(compared):
+    _, result = compared
+    for library in ("numnorm", "numpy", "copyto"):
+        assert statuses(result, library) == ["ready"] * 3  # forward, out=, backward
+    for record in result["records"]:
+        if record["status"] == "ready":
+            low, high = record["quartiles"]
+            assert 0 < low <= record["seconds"] <= high
+            assert len(record["samples"]) == result["rounds"] == 2
+            assert record["calls"] >= 1
+
+
+def test_wrong_result_is_marked_and_not_timed(compared):
+    folder, result = compared
+    assert statuses(result, "broken") == ["wrong", "failed", "missing"]
+    assert not any("seconds" in r for r in result["records"] if r["library"] == "broken")
+    report = (folder / "peers.md").read_text("utf-8")
+    assert "**wrong**" in report
+    assert "its process ended with 3" in report
+
+
+def test_library_that_is_not_installed_is_named(compared):
+    folder, result = compared
+    assert statuses(result, "nowhere") == []
+    assert "nowhere: ModuleNotFoundError" in (folder / "peers.md").read_text("utf-8")
+
+
+def test_tables_and_picture(compared):
+    folder, result = compared
+    report = (folder / "peers.md").read_text("utf-8")
+    for kind in ("forward", "forward out=", "backward"):
+        assert f"## Norms, {kind}, 1 thread\n" in report
+    assert report.count("| layer_norm float32 1×256 |") == 3
+    assert f"numpy {result['libraries']['numpy']['versions']['numpy']}" in report
+    assert (folder / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_geometric_mean_of_the_ratios_comes_first(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cases, report = (importlib.import_module(f"peers.{name}") for name in ("cases", "report"))
+    records = [
+        {**vars(cases.Case("rms_norm", "forward", shape)), "threads": 1, "library": library}
+        | {"status": "ready", "seconds": seconds, "quartiles": [seconds, seconds]}
+        for library, times in {"numnorm": (1.0, 3.0), "numpy": (2.0, 24.0)}.items()
+        for shape, seconds in zip([(2, 4), (8, 16)], times, strict=True)
+    ]
+    libraries = {name: {"status": "ready", "versions": {}} for name in ("numnorm", "numpy")}
+    text = report.markdown({"records": records, "libraries": libraries, "machine": {}, "rounds": 1})
+    row = next(line for line in text.splitlines() if "rms_norm float32 forward, 1 thread" in line)
+    # 2 and 8 times as long; nothing is said of how long numnorm takes beside itself.
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == ["4.00× (2.00 to 8.00)"]
+    assert text.index(row) < text.index("## Norms, forward, 1 thread")
+
+
+ROW_NORMS = ["layer_norm", "standardize", "rms_norm", "ada_norm"]
+CHANNEL_NORMS = ["group_norm", "instance_norm", "batch_norm", "batch_norm_inference"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("norm", ROW_NORMS + CHANNEL_NORMS)
+@pytest.mark.parametrize("library", ["numnorm", "numpy"])
+def test_libraries_do_what_the_definition_says(library, norm, direction, monkeypatch):
+    if (norm, direction) == ("standardize", "backward"):
+        pytest.skip("neither zscore nor scale has a gradient")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(norm, direction, (3, 64) if norm in ROW_NORMS else (2, 64, 3, 3))
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    for error, allowed in definition.errors_of(case, call.arrays(call.run())):
+        assert error <= allowed
+
+
+CELL_LIBRARIES = [
+    ("numnorm", "lstm"),
+    ("numnorm", "ln_lstm"),
+    pytest.param("torch", "ln_lstm", marks=pytest.mark.torch),
+    pytest.param("torch_nn", "lstm", marks=pytest.mark.torch),
+]
+
+
+@pytest.mark.parametrize("direction", ["forward", "forward and backward"])
+@pytest.mark.parametrize(("library", "cell"), CELL_LIBRARIES)
+def test_cells_do_what_the_definition_says(library, cell, direction, monkeypatch):
+    if library.startswith("torch"):
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(cell, direction, (6, 3, 5, 8))
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    results = call.arrays(call.run())
+    norms = 0 if cell == "lstm" else 6
+    assert len(results) == (1 if direction == "forward" else 4 + norms)
+    for error, allowed in definition.errors_of(case, results):
+        assert error <= allowed
+    # Off by a thousandth is wrong, in any of them.
+    for n, result in enumerate(results):
+        wrong = [*results[:n], result * 1.001, *results[n + 1 :]]
+        assert any(error > allowed for error, allowed in definition.errors_of(case, wrong))
+
+
+@pytest.mark.parametrize("library", ["numpy", "scipy", "sklearn", "copyto"])
+def test_libraries_without_cells_say_so(library, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, libraries = (
+        importlib.import_module(f"peers.{name}") for name in ("arrays", "cases", "libraries")
+    )
+    for cell in cases.CELLS:
+        case = cases.Case(cell, "forward", (6, 3, 5, 8))
+        assert libraries.load(library).call_of(case, arrays.arrays_of(case)) is None
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cases = importlib.import_module("peers.cases")
+    every = cases.all_cases(quick)
+    families = [{case for case in every if only in case.name} for only in ("norms", "cells")]
+    assert all(families)
+    assert families[0].isdisjoint(families[1])
+    assert families[0] | families[1] == set(every)
+    assert families[1] == {case for case in every if case.norm in cases.CELLS}
+
+
+def test_cells_stand_beside_the_module_of_torch(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cases, report, picture = (
+        importlib.import_module(f"peers.{name}") for name in ("cases", "report", "picture")
+    )
+    seconds = {
+        ("numnorm", "lstm"): 3.0,
+        ("torch_nn", "lstm"): 2.0,
+        ("numnorm", "ln_lstm"): 5.0,
+        ("torch", "ln_lstm"): 20.0,
+        ("torch_nn", "ln_lstm"): 4.0,
+    }
+    records = [
+        {**vars(cases.Case(cell, "forward", (6, 3, 5, 8))), "threads": 1, "library": library}
+        | {"status": "ready", "seconds": time, "quartiles": [time, time]}
+        for (library, cell), time in seconds.items()
+    ]
+    libraries = {name: {"status": "ready"} for name in ("numnorm", "torch", "torch_nn", "copyto")}
+    text = report.markdown({"records": records, "libraries": libraries, "machine": {}, "rounds": 1})
+    table = text[text.index("## Cells, forward, 1 thread") :].splitlines()[2:]
+    header, _, plain, normed = (
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in table[:4]
+    )
+    assert header == ["case", "numnorm", "torch", "torch_nn", "numnorm / torch_nn"]
+    assert [plain[0], plain[-1]] == ["lstm float32 6×3×5×8", "1.50×"]
+    assert [normed[0], normed[-1]] == ["ln_lstm float32 6×3×5×8", "1.25×"]
+    assert normed[2].endswith("(4.00×)")
+    image = io.BytesIO()
+    picture.draw(records, image)
+    assert image.getvalue().startswith(b"\x89PNG")
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_timed(tmp_path):
+    taken = tmp_path / "taken"
+    taken.write_text("a file, where the folder should be")
+    chosen = ["--quick", "--only", "layer_norm float32 1×256", "--output", str(taken)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "peers", *chosen],
+        cwd=BENCHMARKS,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("--output: ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "folder"),
+    [
+        ([], ""),
+        (["--rounds", "3"], ""),
+        (["--quick"], "quick"),
+        (["--only", "rms"], "partial"),
+        (["--only", "cells"], "partial"),
+        (["--threads", "1"], "partial"),
+        (["--libraries", "numpy"], "partial"),
+    ],
+)
+def test_a_part_of_the_comparison_does_not_replace_all_of_it(monkeypatch, options, folder):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    program = importlib.import_module("peers.__main__")
+    monkeypatch.setattr(sys, "argv", ["peers", *options])
+    assert program._folder(program._options()) == folder
