@@ -372,7 +372,16 @@ class Kernel:
         if len(arguments) != len(self.parameters):
             raise SimulationError("another number of arguments than of parameters")
         pairs = zip(self.parameters, arguments, strict=True)
-        return [_CONVERSIONS[kind](value) for kind, value in pairs]
+        return [_converted(kind, value) for kind, value in pairs]
+
+
+def _converted(kind, value):
+    if isinstance(kind, str):
+        return _CONVERSIONS[kind](value)
+    group, kinds = kind
+    if not isinstance(value, group):
+        raise SimulationError(f"{value!r} where the kernel takes a {group.__name__}")
+    return group(*(_converted(k, v) for k, v in zip(kinds, value, strict=True)))
 
 
 def run(function, arguments, blocks, threads):

@@ -28,7 +28,7 @@ def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: A
     """Queue a kernel behind what the library of x has queued for it, and do not wait.
 
     Its first arguments are the addresses of the arrays or parts of them, 0 for None, or numbers
-    that are addresses already, and then come the others.
+    that are addresses already, in NamedTuples as the kernel groups them, and then come the others.
     Only for a library whose own queue is out of sight does the host wait.
     """
     with _launching(x) as stream:
@@ -51,15 +51,17 @@ def _launching(x: DeviceArray) -> Iterator[int]:
         synchronize(stream)
 
 
-def _addresses(x: DeviceArray, arrays: Any) -> list[int]:
+def _addresses(x: DeviceArray, arrays: Any) -> list[Any]:
     return [_address(x.owner, array) for array in arrays]
 
 
-def _address(owner: Owner, array: Any) -> int:
+def _address(owner: Owner, array: Any) -> Any:
     if array is None:
         return 0
     if isinstance(array, int):
         return array
     if isinstance(array, Behind):
         return owner.address(array.array) + array.offset
+    if isinstance(array, tuple):  # a group of a kernel's parameters
+        return type(array)(*(_address(owner, field) for field in array))
     return owner.address(array)

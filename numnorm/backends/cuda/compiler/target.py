@@ -59,6 +59,14 @@ _TYPES = {
 }
 
 
+def _type_of(kind: Any) -> Any:
+    """Return the type of a parameter of a kernel, or of a group of them."""
+    if isinstance(kind, str):
+        return _TYPES[kind]
+    group, kinds = kind
+    return types.BaseTuple.from_types(tuple(map(_type_of, kinds)), group)
+
+
 def device(function: Callable[..., Any]) -> Any:
     """Return a plain function as one that kernels can call, and that becomes a part of them."""
     return cuda.jit(device=True, forceinline=True)(function)
@@ -106,17 +114,18 @@ class Kernel:
     ----------
     function : callable
         Its source.
-    parameters : tuple of str
-        The kind of each parameter: "address", "index", "float32" or "float64".
+    parameters : tuple
+        The kind of each parameter: "address", "index", "float32" or "float64", or a group of them,
+        ``(class of a NamedTuple, kinds of its fields)``.
     threads : int
         How many threads a block has.
     """
 
     def __init__(
-        self, function: Callable[..., Any], parameters: tuple[str, ...], threads: int
+        self, function: Callable[..., Any], parameters: tuple[Any, ...], threads: int
     ) -> None:
         self.function = function
-        self.signature = types.void(*(_TYPES[kind] for kind in parameters))
+        self.signature = types.void(*map(_type_of, parameters))
         self.threads = threads
         self._dispatcher = cuda.jit(launch_bounds=threads)(function)
 

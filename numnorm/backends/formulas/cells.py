@@ -1,0 +1,76 @@
+"""The steps of recurrent cells and their gradients, as scalar functions, once for every backend.
+
+A backend compiles them with its own compiler, for numbers or for vectors of elements. They hold no
+literals, so that float32 arithmetic stays float32: `one` is a 1 of the type that is computed in.
+A gate's gradient is that of what enters its sigmoid or tanh.
+"""
+
+from typing import Any
+
+
+def lstm_cell(f: Any, i: Any, g: Any, c_prev: Any) -> Any:
+    """Return the new cell, ``f * c_prev + i * g`` (Hochreiter and Schmidhuber 1997; Gers 2000)."""
+    return f * c_prev + i * g
+
+
+def lstm_state(o: Any, tanh_c: Any) -> Any:
+    """Return the new state, from the tanh of the normalized cell."""
+    return o * tanh_c
+
+
+def lstm_state_gradient(dh: Any, o: Any, tanh_c: Any, one: Any) -> Any:
+    """Return the gradients of the normalized cell and of o, from that of the new state."""
+    return dh * o * (one - tanh_c * tanh_c), dh * tanh_c * o * (one - o)
+
+
+def lstm_cell_gradient(dc: Any, c_prev: Any, f: Any, i: Any, g: Any, one: Any) -> Any:
+    """Return the gradients of f, i, g and of the cell before, from that of the new cell."""
+    df = dc * c_prev * f * (one - f)
+    di = dc * g * i * (one - i)
+    dg = dc * i * (one - g * g)
+    return df, di, dg, dc * f
+
+
+def gru_candidate_input(from_x: Any, r: Any, from_h: Any) -> Any:
+    """Return what enters the candidate's tanh: r resets the product with the state, not the state.
+
+    This is the GRU of cuDNN, PyTorch and ONNX with ``linear_before_reset``.
+    """
+    return from_x + r * from_h
+
+
+def gru_state(keep: Any, candidate: Any, h_prev: Any, one: Any) -> Any:
+    """Return the new state (Cho et al. 2014).
+
+    `keep` is 1 - z: a state may be large, so it is the one that needs all its digits.
+    """
+    return keep * h_prev + (one - keep) * candidate
+
+
+def gru_gradient(
+    dh: Any, h_prev: Any, keep: Any, r: Any, candidate: Any, from_h: Any, one: Any
+) -> Any:
+    """Return the gradients of z, r, both products' parts of the candidate, and of the state before.
+
+    The two parts are that of the product with the state and that of the product with x.
+    """
+    z = one - keep
+    d_candidate = dh * z * (one - candidate * candidate)
+    dz = dh * (candidate - h_prev) * z * keep
+    dr = d_candidate * from_h * r * (one - r)
+    return dz, dr, d_candidate * r, d_candidate, dh * keep
+
+
+def tanh_gradient(dy: Any, y: Any, one: Any) -> Any:
+    """Return the gradient of x from that of ``y = tanh(x)``."""
+    return dy * (one - y * y)
+
+
+def zoneout_blend(new: Any, previous: Any, mask: Any) -> Any:
+    """Return ``(1 - mask) * new + mask * previous``, exact where the mask is 1 (Krueger 2017)."""
+    return (new - mask * new) + mask * previous
+
+
+def zoneout_gradient(dy: Any, mask: Any) -> Any:
+    """Return the gradients of the new element and of the one before it."""
+    return dy - mask * dy, mask * dy
