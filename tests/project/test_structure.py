@@ -178,7 +178,7 @@ def test_each_norm_has_its_three_functions():
 # Where there is a table of norms, none may be forgotten.
 TABLES = [
     "README.md",
-    "docs/design.md",
+    "docs/architecture.md",
     "asv_benchmarks/benchmarks/calls.py",
     "numnorm/commands/doctor/selftest.py",
     "tests/support/reference.py",

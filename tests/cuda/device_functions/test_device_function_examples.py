@@ -48,10 +48,10 @@ def test_example_of_the_module(order):
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
-def test_example_of_the_readme(order):
+def test_example_of_the_page_on_devices(order):
     x, (bias, gamma, beta) = draw(3, 1000, seed=0), draw(3, 1000, seed=1)
     arrays = {"x": x, "bias": bias, "gamma": gamma, "beta": beta, "y": np.zeros_like(x)}
-    page = (ROOT / "README.md").read_text("utf-8")
+    page = (ROOT / "docs" / "devices.md").read_text("utf-8")
     y = run_example(page, "```python\n", "```", **arrays)["y"]
     expected = np.float64(reference.layer_norm(np.maximum(x + bias, 0), gamma, beta)[0])
     np.testing.assert_allclose(y, expected, atol=1e-5)
