@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from test_nontemporal import placed
+from layouts import placed
 
 import numnorm
 

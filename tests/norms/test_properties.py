@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_definitions import (
-    DTYPES,
-    LAYOUTS,
-    PARAMETERS,
-    Norm,
-    as_tuple,
-    check,
-    draw_parameters,
-    swapped,
-)
+from layouts import LAYOUTS, swapped
+from norm_checks import DTYPES, PARAMETERS, Norm, as_tuple, check, draw_parameters
 
 # Means and deviations that are in the range of float16, where sums of such gradients are not.
 FAR = [(100, 1), (0, 30)]

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from every_call import COMPILED
+from layouts import placed
 
 import numnorm
 
@@ -13,14 +14,6 @@ import numnorm
 pytestmark = pytest.mark.skipif(not COMPILED, reason="of compiled kernels")
 BYTES = 13 << 20  # more than the 12 MB from which on results are streamed, and 6 MB of gradients
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
-
-
-def placed(shape, dtype, offset):
-    """An array that begins so many bytes after a cache line."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.empty(size + 128, np.uint8)
-    start = -memory.ctypes.data % 64 + offset
-    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def drawn(width, dtype, *more):
