@@ -5,10 +5,13 @@ forward and backward, but not each norm for each dtype. What remains of the cros
 mark `full`; it runs with ``--full``, and where nothing is compiled.
 """
 
+import importlib
 import itertools
 
 import numpy as np
 import pytest
+
+importlib.import_module("ml_dtypes")  # NumPy knows the name bfloat16 from then on
 
 full = pytest.mark.full
 
