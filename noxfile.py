@@ -84,7 +84,7 @@ def tests(session: nox.Session) -> None:
     run_in_environment(session, "pytest", *WORKERS, "--ignore=tests/cuda", *session.posargs)
 
 
-@nox.session(python=False, default=False)
+@nox.session(python=False, default=False, requires=["environment"])
 def full(session: nox.Session) -> None:
     """All that `nox` leaves out and that no GPU is needed for: the other kernels, and FULL."""
     session.notify("tests", ["--full", "-m", "full"])
