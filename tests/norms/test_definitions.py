@@ -1,4 +1,4 @@
-"""Forward and backward of every norm against its definition, for every kind of array.
+"""Forward and backward of every norm against its definition, at any size.
 
 The bounds are those of a computation that rounds a few times: see `Bounds`. How the accuracy
 holds out at large offsets and scales is the business of test_accuracy.py.
@@ -11,7 +11,7 @@ import kernels
 import numpy as np
 import pytest
 import reference
-from layouts import LAYOUTS, backwards, read_only, strided, swapped, unaligned
+from norm_cases import NORMS
 from norm_checks import (
     BFLOAT16,
     DTYPES,
@@ -25,76 +25,12 @@ from norm_checks import (
     as_tuple,
     assert_close,
     check,
-    check_backward,
-    check_forward,
     draw,
     draw_all,
-    draw_parameters,
     unchanged,
 )
 
 import numnorm
-
-NORMS = {
-    "layer": Norm("layer_norm", (7, 33)),
-    "layer-vector": Norm("layer_norm", (33,)),
-    "layer-first-axis": Norm("layer_norm", (7, 5), {"axis": 0}),
-    "layer-middle-axis": Norm("layer_norm", (2, 7, 5), {"axis": 1}),
-    "layer-two-axes": Norm("layer_norm", (3, 4, 5), {"axis": (1, 2)}),
-    "layer-axes-apart": Norm("layer_norm", (3, 4, 5), {"axis": (0, 2), "eps": 0.5}),
-    "layer-negative-axes": Norm("layer_norm", (3, 4, 5, 2), {"axis": (-1, -3)}),
-    "layer-unordered-axes": Norm("layer_norm", (3, 4, 5), {"axis": (2, -2)}),
-    "layer-all-axes": Norm("layer_norm", (3, 4, 5), {"axis": (0, 1, 2), "eps": 0}),
-    "layer-width-one": Norm("layer_norm", (5, 1)),
-    "layer-mean-detached": Norm("layer_norm", (7, 33), {}, {"detach": "mean"}),
-    "layer-scale-detached": Norm("layer_norm", (7, 33), {}, {"detach": "scale"}),
-    "layer-both-detached": Norm("layer_norm", (3, 4, 5), {"axis": (0, 2)}, {"detach": "both"}),
-    "rms": Norm("rms_norm", (7, 33)),
-    "rms-vector": Norm("rms_norm", (33,)),
-    "rms-axes-apart": Norm("rms_norm", (3, 4, 5), {"axis": (-1, 0), "eps": 0.5}),
-    "rms-width-one": Norm("rms_norm", (5, 1), {"eps": 0}),
-    "ada": Norm("ada_norm", (7, 33)),
-    "ada-authors": Norm("ada_norm", (7, 33), {"eps_in": "std", "ddof": 1, "scale": 0.8}),
-    "ada-all-options": Norm(
-        "ada_norm",
-        (3, 4, 5),
-        {"axis": (0, 2), "eps_in": "std", "eps": 0.5, "ddof": 3, "scale": 2.0, "k": -0.3},
-        {"detach_factor": False},
-    ),
-    "ada-flowing-factor": Norm("ada_norm", (7, 33), {"k": 0.4}, {"detach_factor": False}),
-    "ada-width-one": Norm("ada_norm", (5, 1)),
-    "batch": Norm("batch_norm", (17, 5)),
-    "batch-images": Norm("batch_norm", (4, 5, 3, 2)),
-    "batch-last-axis": Norm("batch_norm", (4, 3, 2, 5), {"channel_axis": -1, "eps": 0.5}),
-    "batch-first-axis": Norm("batch_norm", (5, 17), {"channel_axis": 0}),
-    "batch-third-axis": Norm("batch_norm", (3, 2, 5, 4), {"channel_axis": -2, "eps": 0}),
-    "batch-of-one": Norm("batch_norm", (1, 5)),
-    # Rows of more than 4096 bytes, taken in groups but for the last ones.
-    "batch-in-groups": Norm("batch_norm", (35, 1029)),
-    "group": Norm("group_norm", (3, 6, 5), {"groups": 3}),
-    "group-flat": Norm("group_norm", (3, 6), {"groups": 2}),
-    "group-last-axis": Norm("group_norm", (3, 5, 2, 6), {"groups": 2, "channel_axis": -1}),
-    "group-third-axis": Norm("group_norm", (3, 5, 6, 2), {"groups": 3, "channel_axis": 2}),
-    "group-one": Norm("group_norm", (3, 4, 5), {"groups": 1, "eps": 0}),
-    "group-each-channel": Norm("group_norm", (3, 4, 5), {"groups": 4, "eps": 0.5}),
-    "group-width-one": Norm("group_norm", (3, 4), {"groups": 4}),
-    "instance": Norm("instance_norm", (3, 4, 5)),
-    "instance-last-axis": Norm("instance_norm", (3, 5, 2, 4), {"channel_axis": -1, "eps": 0.5}),
-    "weight": Norm("weight_norm", (4, 9)),
-    "weight-vector": Norm("weight_norm", (9,)),
-    "weight-first-axis": Norm("weight_norm", (4, 9), {"axis": 0}),
-    "weight-kernels": Norm("weight_norm", (4, 3, 2, 2), {"axis": (1, 2, 3)}),
-    "weight-axes-apart": Norm("weight_norm", (4, 3, 5), {"axis": (-1, 0)}),
-    "weight-all-axes": Norm("weight_norm", (4, 3), {"axis": (0, 1)}),
-    "weight-width-one": Norm("weight_norm", (5, 1)),
-}
-# One of each way in which an array is turned into rows or columns.
-FEW = ["layer", "layer-axes-apart", "rms", "ada", "batch", "batch-images", "group"]
-FEW += ["group-last-axis", "instance", "weight", "weight-first-axis"]
-WITH_GAMMA = [name for name in FEW if name != "ada"]
-
-few_norms = functools.partial(kernels.each, {name: NORMS[name].name for name in FEW})
-norms_with_gamma = functools.partial(kernels.each, {name: NORMS[name].name for name in WITH_GAMMA})
 
 
 def name_of(dtype):
@@ -114,155 +50,6 @@ def combinations():
 @pytest.mark.parametrize("name, dtype, which", list(combinations()))
 def test_every_norm(name, dtype, which):
     check(NORMS[name], *draw_all(NORMS[name], dtype, which))
-
-
-# How an array lies in memory
-
-
-@few_norms([np.float16, np.float32])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_layout(name, dtype, which, layout):
-    x, dy, *parameters = draw_all(NORMS[name], dtype, which)
-    check(NORMS[name], layout(x), layout(dy), *parameters)
-
-
-@norms_with_gamma([np.float32], ["both"])
-@pytest.mark.parametrize("layout", [strided, backwards, np.asfortranarray, read_only, unaligned])
-def test_parameters_and_statistics_of_any_layout(name, dtype, which, layout):
-    norm = NORMS[name]
-    x, dy, *parameters = draw_all(norm, dtype, which)
-    parameters = [layout(array) for array in parameters]
-    saved = [layout(array) for array in check_forward(norm, x, *parameters)]
-    with unchanged(*saved, *parameters):
-        check_backward(norm, dy, x, saved, parameters[0])
-
-
-@few_norms([np.float16, np.float32, np.float64], ["both"], always=False)
-def test_swapped_bytes(name, dtype, which):
-    arrays = draw_all(NORMS[name], dtype, which)
-    check(NORMS[name], *(None if array is None else swapped(array) for array in arrays))
-
-
-@few_norms([np.float32], ["both"], always=False)
-def test_files_as_memory(name, dtype, which, tmp_path):
-    norm = NORMS[name]
-    arrays = draw_all(norm, dtype, which)
-    for number, array in enumerate(arrays):
-        array.tofile(tmp_path / str(number))
-    mapped = [
-        np.memmap(tmp_path / str(number), array.dtype, "r", shape=array.shape)
-        for number, array in enumerate(arrays)
-    ]
-    check(norm, *mapped)
-    result = np.memmap(tmp_path / "out", np.float32, "w+", shape=norm.shape)
-    check_forward(norm, *mapped[:1], *mapped[2:], out=result)
-
-
-# Other types of numbers
-
-
-@few_norms([np.int8, np.uint8, np.int32, np.uint64, np.bool_], ["none", "both"], always=False)
-def test_integers_are_computed_in_float64(name, dtype, which):
-    norm = NORMS[name]
-    rng = np.random.default_rng(0)
-    x, dy = (rng.integers(0, 2 if dtype is np.bool_ else 100, norm.shape) for _ in range(2))
-    check(norm, x.astype(dtype), dy.astype(dtype), *draw_parameters(norm, np.float64, which))
-
-
-@few_norms([np.float64], ["none", "both"], always=False)
-def test_nested_lists(name, dtype, which):
-    norm = NORMS[name]
-    x, dy, *parameters = draw_all(norm, dtype, which)
-    as_lists = [None if array is None else array.tolist() for array in (x, *parameters)]
-    y, *saved = norm.forward(*as_lists)
-    expected, *expected_saved = norm.forward(x, *parameters)
-    np.testing.assert_array_equal(y, expected)
-    saved = [np.asarray(array).tolist() for array in saved]
-    actual = norm.backward(dy.tolist(), as_lists[0], saved, *as_lists[1:2])
-    expected = norm.backward(dy, x, expected_saved, *parameters[:1])
-    for mine, theirs in zip(as_tuple(actual), as_tuple(expected), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-
-
-class Like:
-    """Something that turns into an array, such as a data frame."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __array__(self, dtype=None, copy=None):
-        return self.array
-
-
-@few_norms([np.float32], ["both"], always=False)
-def test_what_turns_into_an_array(name, dtype, which):
-    norm = NORMS[name]
-    arrays = draw_all(norm, dtype, which)
-    x, dy, *parameters = (Like(array) for array in arrays)
-    y, *saved = norm.forward(x, *parameters)
-    expected = norm.forward(arrays[0], *arrays[2:])
-    assert type(y) is np.ndarray
-    np.testing.assert_array_equal(y, expected[0])
-    actual = norm.backward(dy, x, [Like(array) for array in saved], *parameters[:1])
-    expected = norm.backward(arrays[1], arrays[0], expected[1:], *arrays[2:3])
-    for mine, theirs in zip(as_tuple(actual), as_tuple(expected), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-
-
-MIXED = [
-    pytest.param(np.float16, np.float32, id="float16-float32"),
-    pytest.param(np.float16, np.float64, id="float16-float64"),
-    pytest.param(BFLOAT16, np.float32, id="bfloat16-float32"),
-    pytest.param(BFLOAT16, np.float16, id="bfloat16-float16"),
-    pytest.param(np.float32, np.float64, id="float32-float64"),
-    pytest.param(np.float32, BFLOAT16, id="float32-bfloat16"),
-    pytest.param(np.float64, np.float16, id="float64-float16"),
-    pytest.param(np.float64, np.float32, id="float64-float32"),
-]
-
-
-@kernels.full
-@pytest.mark.parametrize("name", WITH_GAMMA)
-@pytest.mark.parametrize("dtype, parameter_dtype", MIXED)
-def test_parameters_of_another_float_dtype(name, dtype, parameter_dtype):
-    norm = NORMS[name]
-    x, dy, *_ = draw_all(norm, dtype)
-    check(norm, x, dy, *draw_parameters(norm, parameter_dtype, "both"))
-
-
-@norms_with_gamma([np.float16, np.float64], ["both"], always=False)
-def test_integer_parameters(name, dtype, which):
-    norm = NORMS[name]
-    x, dy, *parameters = draw_all(norm, dtype, which)
-    check(norm, x, dy, *(np.round(3 * array).astype(np.int32) for array in parameters))
-
-
-@few_norms(DTYPES, always=False)
-def test_a_gradient_of_another_dtype_is_first_rounded_to_that_of_x(name, dtype, which):
-    norm = NORMS[name]
-    x, _, *parameters = draw_all(norm, dtype)
-    dy = draw(norm.shape, np.float64, 1)
-    saved = check_forward(norm, x, *parameters)
-    actual = as_tuple(norm.backward(dy, x, saved))
-    for mine, theirs in zip(
-        actual, as_tuple(norm.backward(dy.astype(dtype), x, saved)), strict=True
-    ):
-        np.testing.assert_array_equal(mine, theirs)
-    check_backward(norm, dy.astype(dtype), x, saved)
-
-
-@few_norms([*DTYPES, np.int64], always=False)
-def test_the_dtype_of_the_statistics(name, dtype, which):
-    """Wider than the input, so that the backward pass loses nothing."""
-    norm = NORMS[name]
-    expected = np.float32 if dtype is np.float16 else np.float64
-    x = np.arange(math.prod(norm.shape)).reshape(norm.shape).astype(dtype)
-    results = [norm.forward(x)]
-    if norm.name == "batch_norm":
-        running = {"running_mean": np.ones(5), "running_var": np.ones(5)}
-        results.append(norm.forward(x, training=False, **running))
-    for result in results:
-        assert [array.dtype for array in result[1:]] == [expected] * len(result[1:])
 
 
 # The interpreter computes with NumPy's scalars, which warn of every overflow.
@@ -383,116 +170,6 @@ def test_the_statistics_of_an_empty_row(name):
         np.testing.assert_array_equal(array, np.full(4, expected))
 
 
-# Where the result goes
-
-
-def fresh(array):
-    return np.full(array.shape, 77, array.dtype)
-
-
-def transposed(array):
-    return np.full(array.shape[::-1], 77, array.dtype).T
-
-
-def with_gaps(array):
-    return strided(np.full(array.shape, 77, array.dtype))
-
-
-def with_margins(array):
-    """The array in a longer one, which is the first result."""
-    line = np.full(array.size + 6, 77, array.dtype)
-    inside = line[3:-3].reshape(array.shape)
-    inside[...] = array
-    return line, inside
-
-
-OUTPUTS = [fresh, transposed, with_gaps, unaligned]
-OVERLAPS = {
-    "itself": lambda line, inside: inside,
-    "itself-backwards": lambda line, inside: inside[::-1],
-    "before": lambda line, inside: line[:-6].reshape(inside.shape),
-    "after": lambda line, inside: line[6:].reshape(inside.shape),
-}
-
-
-@few_norms([BFLOAT16, np.float32])
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_the_result_goes_to_out(name, dtype, which, output):
-    norm = NORMS[name]
-    x, dy, *parameters = draw_all(norm, dtype, which)
-    with unchanged(x, dy):
-        saved = check_forward(norm, x, *parameters, out=output(x))
-        check_backward(norm, dy, x, saved, *parameters[:1], out=output(x))
-
-
-def test_the_gaps_of_out_are_left_alone():
-    x = draw((7, 33), np.float32, 0)
-    out = with_gaps(x)
-    numnorm.layer_norm(x, out=out)
-    gaps = np.ones(out.base.shape, bool)
-    gaps[::2, ::2] = False
-    np.testing.assert_array_equal(out.base[gaps], 77)
-
-
-@few_norms([BFLOAT16, np.float32])
-@pytest.mark.parametrize("overlap", OVERLAPS)
-def test_out_overlaps_x(name, dtype, which, overlap):
-    norm = NORMS[name]
-    x, _, *parameters = draw_all(norm, dtype, which)
-    line, inside = with_margins(x)
-    check_forward(norm, inside, *parameters, out=OVERLAPS[overlap](line, inside))
-
-
-@few_norms([BFLOAT16, np.float32])
-@pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("overlapped", ["dy", "x"])
-def test_the_gradient_overlaps_an_input(name, dtype, which, overlap, overlapped):
-    norm = NORMS[name]
-    x, dy, *parameters = draw_all(norm, dtype, which)
-    saved = check_forward(norm, x, *parameters)
-    line, inside = with_margins(x if overlapped == "x" else dy)
-    out = OVERLAPS[overlap](line, inside)
-    if overlapped == "x":
-        check_backward(norm, dy, inside, saved, *parameters[:1], out=out)
-    else:
-        check_backward(norm, inside, x, saved, *parameters[:1], out=out)
-
-
-def inside_of(out, start, array):
-    """The values of `array` in the memory of `out`, from its element `start` on."""
-    view = out.reshape(-1)[start : start + array.size].reshape(array.shape)
-    view[...] = array
-    return view
-
-
-@norms_with_gamma([np.float32, np.float64], ["both"], always=False)
-@pytest.mark.parametrize("start", [0, 1])
-def test_out_overlaps_a_parameter(name, dtype, which, start):
-    norm = NORMS[name]
-    x, dy, *parameters = draw_all(norm, dtype, which)
-    saved = check_forward(norm, x, *parameters)
-    for number, parameter in enumerate(parameters):
-        out = fresh(x)
-        others = list(parameters)
-        others[number] = inside_of(out, start, parameter)
-        check_forward(norm, x, *others, out=out)
-    out = fresh(x)
-    check_backward(norm, dy, x, saved, inside_of(out, start, parameters[0]), out=out)
-
-
-# The statistics are float64, and only an array of that dtype can lie in the same memory.
-@few_norms([np.float64], always=False)
-def test_the_gradient_overlaps_a_statistic(name, dtype, which):
-    norm = NORMS[name]
-    x, dy, *parameters = draw_all(norm, dtype)
-    saved = check_forward(norm, x, *parameters)
-    for number, statistic in enumerate(saved):
-        out = fresh(x)
-        others = list(saved)
-        others[number] = inside_of(out, 1, statistic)
-        check_backward(norm, dy, x, others, out=out)
-
-
 # Sizes
 
 # A hundred thousand elements take a second when every step is interpreted.
@@ -602,15 +279,6 @@ def test_batch_inference_backward(name, dtype, which):
     bounds.xhat = reference.batch_norm_inference(x, **options)[0]
     for mine, theirs, bound in zip(actual[1:], expected[1:], bounds.parameters, strict=True):
         assert_close(mine, theirs, bound, dtype)
-
-
-def test_out_on_a_parameter_of_another_item_size():
-    # The same memory, but not the same elements in the same places.
-    rng = np.random.default_rng(0)
-    gamma, x = rng.random(512, np.float32), rng.normal(size=(2, 512)).astype(np.float16)
-    expected = numnorm.layer_norm(x, gamma)
-    found = numnorm.layer_norm(x, gamma, out=gamma.view(np.float16).reshape(2, 512))
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_axis_is_asked_for_its_index_in_every_call():
