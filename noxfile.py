@@ -108,7 +108,7 @@ def narrower(session: nox.Session) -> None:
         session.skip("of x86 processors")
     chosen = ["tests/cpu/memory/test_alignment.py", "tests/cpu/memory/test_nontemporal.py"]
     chosen += ["tests/cpu/rows/test_register_rows.py"]
-    run_in_environment(session, "pytest", *WORKERS, *chosen, *session.posargs, **AVX2)
+    run_in_environment(session, "pytest", *WORKERS, "--full", *chosen, *session.posargs, **AVX2)
 
 
 @nox.session(python=False, default=False, requires=["environment"])
@@ -128,6 +128,7 @@ def layers(session: nox.Session) -> None:
         "tests/norms/test_definitions.py",
         "-k",
         "threads",
+        "--full",
     ]
     for layer in ("workqueue", "omp", "tbb") if sys.platform == "linux" else ("workqueue",):
         for threads in ("1", "2"):

@@ -19,7 +19,7 @@ full = pytest.mark.full
 DEFAULT = {
     "layer_norm": {("float32", "none"), ("float32", "both"), ("float64", "none")},
     "rms_norm": {("float32", "none"), ("float32", "both"), ("bfloat16", "both")},
-    "ada_norm": {("float64", "none")},
+    "ada_norm": {("float32", "none"), ("float64", "none")},
     "weight_norm": {("float32", "none"), ("float32", "both")},
     "group_norm": {("float32", "none"), ("float32", "both"), ("float16", "both")},
     "instance_norm": {("float32", "none"), ("float32", "both")},
