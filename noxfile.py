@@ -1,4 +1,6 @@
-"""The project's checks: `nox` runs those that take minutes at most; `nox -l` lists all of them.
+"""The project's checks: `nox` runs those of every change, `nox -s full` what takes longer.
+
+`nox -l` lists all of them.
 
 One environment serves every session that needs numnorm, because making it is the slow part:
 the session `environment` makes it, and the others require that session.
@@ -13,8 +15,8 @@ import nox
 
 nox.needs_version = ">=2025.5.1"
 nox.options.reuse_venv = "yes"
-_CHECKS = "lint types tests nojit narrower layers doctest asv_check sass"
-nox.options.sessions = _CHECKS.split()
+nox.options.sessions = ["lint", "types", "tests"]
+FULL = ["nojit", "narrower", "layers", "doctest", "asv_check", "sass"]
 
 # Neighbouring tests go to the same worker, so that two seldom compile the same kernel at once.
 # Which tests take longest is printed: the checks are to stay short.
@@ -75,14 +77,24 @@ def types(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def tests(session: nox.Session) -> None:
-    """Every test that is not `slow`, `torch` or `onnxruntime`, compiled."""
+    """Most tests, with the kernels that tests/support/kernels.py chooses; `-- --full` for all."""
+    if not session.posargs:
+        run_in_environment(session, "python", "tests/support/compile_kernels.py")
     # Those on a device in Python compile nothing: `nojit` runs them.
     run_in_environment(session, "pytest", *WORKERS, "--ignore=tests/cuda", *session.posargs)
 
 
+@nox.session(python=False, default=False, requires=["environment"])
+def full(session: nox.Session) -> None:
+    """All that `nox` leaves out and that no GPU is needed for: the other kernels, and FULL."""
+    session.notify("tests", ["--full", "-m", "full"])
+    for name in FULL:
+        session.notify(name, [])
+
+
 @nox.session(python=False, requires=["environment"])
 def nojit(session: nox.Session) -> None:
-    """The same tests with the kernels run as Python, those for a device among them."""
+    """All tests with the kernels run as Python, those for a device among them."""
     run_in_environment(session, "pytest", *WORKERS, *session.posargs, NUMBA_DISABLE_JIT="1")
 
 
@@ -96,7 +108,7 @@ def narrower(session: nox.Session) -> None:
         session.skip("of x86 processors")
     chosen = ["tests/cpu/memory/test_alignment.py", "tests/cpu/memory/test_nontemporal.py"]
     chosen += ["tests/cpu/rows/test_register_rows.py"]
-    run_in_environment(session, "pytest", *WORKERS, *chosen, *session.posargs, **AVX2)
+    run_in_environment(session, "pytest", *WORKERS, "--full", *chosen, *session.posargs, **AVX2)
 
 
 @nox.session(python=False, default=False, requires=["environment"])
@@ -116,6 +128,7 @@ def layers(session: nox.Session) -> None:
         "tests/norms/test_definitions.py",
         "-k",
         "threads",
+        "--full",
     ]
     for layer in ("workqueue", "omp", "tbb") if sys.platform == "linux" else ("workqueue",):
         for threads in ("1", "2"):

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import kernels
 import numpy as np
 import pytest
 from hypothesis import given
@@ -114,10 +115,12 @@ def test_batch_norm_beside_a_channel_at_the_end_of_the_range(capsys, spread, ord
     check(capsys, x, "batch_norm", "--eps", "0", eps=0.0)
 
 
+DTYPES = [np.float16, np.float64, np.int8, np.uint64, np.bool_, ">f4", ">i2", "<f8"]
+
+
 @pytest.mark.parametrize(
-    "dtype", [np.float16, np.float64, np.int8, np.uint64, np.bool_, ">f4", ">i2", "<f8"]
+    "method, dtype", kernels.pairs({name: name for name in ("layer_norm", "batch_norm")}, DTYPES)
 )
-@pytest.mark.parametrize("method", ["layer_norm", "batch_norm"])
 def test_dtypes(capsys, method, dtype):
     check(capsys, draw((40, 12), dtype), method)
 

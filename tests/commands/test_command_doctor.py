@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kernels
 import numpy as np
 import pytest
 
@@ -32,7 +33,7 @@ def doctor(capsys, *arguments):
     return status, told
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=kernels.full)])
 def test_doctor(capsys, dtype):
     status, told = doctor(capsys, "--dtype", dtype)
     assert status == 0

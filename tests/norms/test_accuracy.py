@@ -2,6 +2,7 @@
 
 import os
 
+import kernels
 import numpy as np
 import pytest
 import reference
@@ -57,20 +58,35 @@ CHAINS = 1 if COMPILED else 16
 pytestmark = [] if COMPILED else [pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 NORMS = norms_of(ROWS, WIDTH, CHAINS)
+FLOATS = [np.float32, np.float64]
 FORWARD = {dtype: ROUNDINGS.forward * CHAINS * half for dtype, half in HALF_UNIT.items()}
 BACKWARD = {dtype: ROUNDINGS.backward * CHAINS * half for dtype, half in HALF_UNIT.items()}
+
+
+def each(names, *cases, parameters="none"):
+    """Each norm with each case: a dtype, or more that begins with one."""
+    functions = {name: NORMS[name].name for name in names}
+    return kernels.pairs(functions, cases, parameters)
+
+
+def of_float32(names):
+    return kernels.names({name: NORMS[name].name for name in names}, np.float32)
+
+
+def of_float64(names):
+    return kernels.names({name: NORMS[name].name for name in names}, np.float64)
 
 
 # Offsets
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_float32(NAMES))
 @pytest.mark.parametrize("mean", FLOAT32_MEANS)
 def test_float32_at_any_mean(name, mean):
     check_float32_at_mean(NORMS[name], mean)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_float64(NAMES))
 @pytest.mark.parametrize("mean", FLOAT64_MEANS)
 def test_float64_at_any_mean(name, mean):
     check_float64_at_mean(NORMS[name], mean)
@@ -82,15 +98,13 @@ def test_detached_gradients_at_any_mean(detach, mean):
     check_detached_at_mean(NORMS["layer"], detach, mean)
 
 
-@pytest.mark.parametrize("name", WITH_GAMMA)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name, dtype", each(WITH_GAMMA, *FLOATS, parameters="both"))
 def test_parameters_keep_the_accuracy(name, dtype):
     check_parameters(NORMS[name], dtype)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name, dtype", each(NAMES, *FLOATS))
 @pytest.mark.parametrize("rows", AWKWARD_ROWS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_awkward_rows(name, rows, dtype):
     check_awkward_rows(NORMS[name], rows, dtype)
 
@@ -98,7 +112,7 @@ def test_awkward_rows(name, rows, dtype):
 # Scales
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_float32(NAMES))
 @pytest.mark.parametrize("scale", FLOAT32_SCALES)
 @pytest.mark.parametrize("eps", [0, 1e-5])
 def test_float32_at_any_scale(name, scale, eps):
@@ -106,7 +120,7 @@ def test_float32_at_any_scale(name, scale, eps):
 
 
 @needs_wide_longdouble
-@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize("name", of_float64(OF_ROWS))
 @pytest.mark.parametrize("scale", FLOAT64_SCALES)
 def test_float64_at_any_scale(name, scale):
     check_at_scale(NORMS[name], np.float64, scale, 0)
@@ -120,19 +134,17 @@ def test_a_float64_channel_is_right_or_nan(name, scale):
 
 
 @needs_wide_longdouble
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype, unit", EXTREMES)
+@pytest.mark.parametrize("name, dtype, unit", each(NAMES, *EXTREMES))
 def test_the_ends_of_the_range(name, dtype, unit):
     check_end_of_the_range(NORMS[name], dtype, unit)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_float32(NAMES))
 def test_rows_of_different_scales_side_by_side(name):
     check_scales_side_by_side(NORMS[name])
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype, mean, scale", HALF_CASES)
+@pytest.mark.parametrize("name, dtype, mean, scale", each(NAMES, *HALF_CASES))
 def test_halves_are_rounded_once(name, dtype, mean, scale):
     check_rounded_once(NORMS[name], dtype, mean, scale)
 
@@ -149,7 +161,15 @@ def gain_and_bias(dtype, width):
     return None, None
 
 
-@pytest.mark.parametrize("dtype", CONSTANTS)
+def constants_of(norm):
+    """The dtypes of constants as parameters of a test of a norm with `gain_and_bias`."""
+    return [
+        *kernels.dtypes(norm, *HALF_UNIT, parameters="both"),
+        *kernels.dtypes(norm, *(dtype for dtype in CONSTANTS if dtype not in HALF_UNIT)),
+    ]
+
+
+@pytest.mark.parametrize("dtype", constants_of("layer_norm"))
 @pytest.mark.parametrize("eps", [0, 1e-5])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_constant_row_is_exactly_beta(dtype, eps, width):
@@ -160,10 +180,17 @@ def test_a_constant_row_is_exactly_beta(dtype, eps, width):
     np.testing.assert_array_equal(forward.mean, x[:, 0].astype(forward.mean.dtype))
     if eps == 0:
         np.testing.assert_array_equal(forward.rstd, 0)
+
+
+@kernels.each_dtype("ada_norm", *CONSTANTS)
+@pytest.mark.parametrize("eps", [0, 1e-5])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_constant_row_of_ada_norm_is_zeros(dtype, eps, width):
+    x = constant_rows(dtype, width)
     np.testing.assert_array_equal(numnorm.ada_norm(x, eps=eps), np.zeros_like(x))
 
 
-@pytest.mark.parametrize("dtype", CONSTANTS)
+@pytest.mark.parametrize("dtype", constants_of("instance_norm"))
 @pytest.mark.parametrize("eps", [0, 1e-5])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_constant_channel_is_exactly_beta(dtype, eps, width):
@@ -190,15 +217,13 @@ def test_random_constants(dtype, largest):
     np.testing.assert_array_equal(numnorm.batch_norm(as_columns(x), eps=0), 0)
 
 
-@pytest.mark.parametrize("dtype", CONSTANTS)
-@pytest.mark.parametrize("name", CENTRED)
-def test_a_constant_row_without_eps_has_no_gradient(dtype, name):
+@pytest.mark.parametrize("name, dtype", each(CENTRED, *CONSTANTS))
+def test_a_constant_row_without_eps_has_no_gradient(name, dtype):
     check_no_gradient_of_constant_rows(norms_of(ROWS, 100)[name], dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", NAMES)
-def test_the_gradient_of_a_constant_row_with_eps(dtype, name):
+@pytest.mark.parametrize("name, dtype", each(NAMES, *FLOATS))
+def test_the_gradient_of_a_constant_row_with_eps(name, dtype):
     check_gradient_of_constant_rows(NORMS[name], dtype)
 
 
@@ -235,6 +260,7 @@ def test_weight_norm_at_any_scale(dtype, scale, axis):
 
 
 @needs_wide_longdouble
+@kernels.full
 @pytest.mark.parametrize("scale", FLOAT64_SCALES)
 def test_weight_norm_of_float64_at_any_scale(scale):
     v, dw = draw(np.float64, 0, scale, width=100), draw(np.float64, width=100, seed=1)
@@ -280,7 +306,7 @@ def poisoned(norm, poison):
     return (norm.arrange(array) for array in (clean, bad, mask))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_float32(NAMES))
 @pytest.mark.parametrize("poison", POISONS)
 def test_a_bad_element_stays_in_its_row_forward(name, poison):
     norm = NORMS[name]
@@ -295,7 +321,7 @@ def test_a_bad_element_stays_in_its_row_forward(name, poison):
         assert np.all(np.isfinite(y))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_float32(NAMES))
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("where", ["x", "dy"])
 def test_a_bad_element_stays_in_its_row_backward(name, poison, where):

@@ -1,9 +1,10 @@
 """Batch norm in inference, backward: dx and the sums over channels are taken in one pass."""
 
+import kernels
 import ml_dtypes
 import numpy as np
 import pytest
-from test_nontemporal import placed
+from layouts import placed
 
 import numnorm
 
@@ -23,7 +24,7 @@ def digests(gradients):
     return [np.ascontiguousarray(array).tobytes() for array in gradients]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@kernels.each_dtype("batch_norm", *DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_sums_are_those_of_training(shape, dtype):
     x, dy, gamma, mean, rstd = drawn(shape, dtype)
@@ -32,7 +33,7 @@ def test_the_sums_are_those_of_training(shape, dtype):
     assert digests(constant[1:]) == digests(trained[1:])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+@kernels.each_dtype("batch_norm", *DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dx_is_a_product(shape, dtype):
     x, dy, gamma, mean, rstd = drawn(shape, dtype)

@@ -1,5 +1,6 @@
 """What the norms do not see: the invariances and the gradient theorem of the papers."""
 
+import kernels
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -143,7 +144,7 @@ def test_the_bound_of_the_theorem_is_missed_by_what_the_variance_takes():
     assert backward(dy, x, None).var() == pytest.approx((dy.var() - taken) / x.var(), rel=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@kernels.each_dtype("layer_norm", np.float32, np.float64, parameters="both")
 def test_detach_norm_only_rescales_the_gradient(dtype):
     rng = np.random.default_rng(3)
     x, dy, gamma = (rng.normal(size=(4, 33)).astype(dtype) for _ in range(3))

@@ -4,6 +4,7 @@ Detached statistics and AdaNorm's detached factor are constants that differences
 are compared with the definition in test_agreement.py.
 """
 
+import kernels
 import numpy as np
 import pytest
 from gradients import STEP, numerical_gradients
@@ -62,6 +63,7 @@ def sizes_of(shape, axis):
     return tuple(shape[number] for number in sorted(number % len(shape) for number in axes))
 
 
+@kernels.full
 @pytest.mark.parametrize("shape, axis", AXES)
 @EPS
 def test_layer_norm(shape, axis, eps):
@@ -82,6 +84,7 @@ def test_layer_norm(shape, axis, eps):
     np.testing.assert_allclose(plain.dbeta, gradients.dbeta, rtol=0, atol=1e-14)
 
 
+@kernels.full
 @pytest.mark.parametrize("shape, axis", AXES)
 @EPS
 def test_rms_norm(shape, axis, eps):
@@ -172,6 +175,7 @@ GROUPS = [
 ]
 
 
+@kernels.full
 @pytest.mark.parametrize("shape, groups, channel_axis", GROUPS)
 @EPS
 def test_group_norm(shape, groups, channel_axis, eps):
@@ -189,6 +193,7 @@ def test_group_norm(shape, groups, channel_axis, eps):
     assert_gradients(forward, plain.dx, dy, [x])
 
 
+@kernels.full
 @pytest.mark.parametrize("shape, channel_axis", [((2, 3, 5), 1), ((2, 2, 3, 3), -1)])
 @EPS
 def test_instance_norm(shape, channel_axis, eps):
@@ -202,6 +207,7 @@ def test_instance_norm(shape, channel_axis, eps):
     assert_gradients(forward, gradients, dy, [x, gamma, beta])
 
 
+@kernels.full
 @pytest.mark.parametrize("shape, axis", AXES)
 def test_weight_norm(shape, axis):
     v, dw = draw(shape, 0, 0.5), draw(shape, 1)

@@ -183,6 +183,8 @@ TABLES = [
     "numnorm/commands/doctor/selftest.py",
     "tests/support/reference.py",
     "tests/support/every_call.py",
+    "tests/support/kernels.py",
+    "tests/support/norm_cases.py",
     *(f"tests/norms/test_{name}.py" for name in ("accuracy", "definitions", "norms_torch")),
     *(f"tests/norms/test_{name}.py" for name in ("numerical_gradients", "properties")),
     "tests/api/test_errors.py",

@@ -1,5 +1,6 @@
 """LSTM: the definition, its gradients, and that rows, steps and threads change no bit."""
 
+import kernels
 import numba
 import numpy as np
 import pytest
@@ -14,10 +15,7 @@ VARIANTS = ["paper", "normalized_cell", "per_gate", "cell_only"]
 SOME_FORMS = [("layer", "paper"), ("rms", "per_gate"), (None, "paper")]
 FORMS = [(norm, variant) for norm in NORMS for variant in VARIANTS if norm or variant == "paper"]
 if COMPILED:
-    # To compile a form takes seconds, and its parts are those of others: all norms and variants
-    # are compiled, and every pair of them runs where nothing is.
-    FORMS = [("layer", "paper"), ("layer", "normalized_cell"), ("rms", "per_gate")]
-    FORMS += [("ada", "cell_only"), (None, "paper")]
+    FORMS = kernels.LSTMS
 
 
 def problem(norm, variant, *, time=4, batch=3, inputs=5, hidden=6, dtype=np.float64, seed=0):
@@ -79,9 +77,11 @@ def test_definition_at_any_size(norm, variant, batch, hidden):
     )
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 4e-6), (np.float16, 2e-3)])
-@pytest.mark.parametrize(("norm", "variant"), SOME_FORMS)
-def test_narrower_dtypes(norm, variant, dtype, tolerance):
+@pytest.mark.parametrize(
+    ("norm", "variant", "dtype"), kernels.lstms(SOME_FORMS, [np.float32, np.float16])
+)
+def test_narrower_dtypes(norm, variant, dtype):
+    tolerance = 4e-6 if dtype == np.float32 else 2e-3
     # float32's and float16's own rounding, 6e-8 and 5e-4 of states below 1, and of the input.
     parameters, x, h, c = problem(norm, variant, inputs=20, hidden=24, dtype=np.float32)
     x, h, c = (a.astype(dtype) for a in (x, h, c))
@@ -158,8 +158,9 @@ def test_gradients_of_wider_cells(norm, variant, hidden):
     assert abs(along - expected) < 1000 * TOLERANCE * max(1, abs(expected))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("norm", "variant"), SOME_FORMS)
+@pytest.mark.parametrize(
+    ("norm", "variant", "dtype"), kernels.lstms(SOME_FORMS, [np.float32, np.float64])
+)
 def test_each_sequence_alone_gives_the_same_bytes(norm, variant, dtype):
     lengths = [3, 9, 1, 9, 4, 0, 7, 2, 5, 6, 8, 3, 9, 9, 1]
     parameters, x, h, c = problem(
@@ -182,8 +183,9 @@ def test_each_sequence_alone_gives_the_same_bytes(norm, variant, dtype):
         np.testing.assert_array_equal(gradients.dc[one], back.dc)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("norm", "variant"), SOME_FORMS)
+@pytest.mark.parametrize(
+    ("norm", "variant", "dtype"), kernels.lstms(SOME_FORMS, [np.float32, np.float64])
+)
 def test_step_by_step_gives_the_same_bytes(norm, variant, dtype):
     parameters, x, h, c = problem(norm, variant, batch=13, inputs=19, hidden=21, dtype=dtype)
     options = {"norm": norm, "variant": variant}
@@ -195,13 +197,11 @@ def test_step_by_step_gives_the_same_bytes(norm, variant, dtype):
     np.testing.assert_array_equal(c, last_c)
 
 
-@pytest.mark.parametrize(
-    ("norm", "variant"), [("layer", "paper"), ("rms", "per_gate"), (None, "paper")]
-)
+@pytest.mark.parametrize(("norm", "variant", "dtype"), kernels.lstms(SOME_FORMS, [np.float32]))
 @pytest.mark.skipif(not COMPILED, reason="threads need compiled kernels")
-def test_threads_give_the_same_bytes(norm, variant):
+def test_threads_give_the_same_bytes(norm, variant, dtype):
     parameters, x, h, c = problem(
-        norm, variant, time=20, batch=24, inputs=40, hidden=64, dtype=np.float32
+        norm, variant, time=20, batch=24, inputs=40, hidden=64, dtype=dtype
     )
     results = []
     before = numba.get_num_threads()

@@ -12,6 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
+import kernels
 import numpy as np
 import pytest
 from every_call import CASES, COMPILED, in_new_process, output_of, start
@@ -145,7 +146,11 @@ def begin_return_with(beginning, function, path):
     "function, source",
     [
         ("affine", "norms/affine.py"),
-        ("_centred_and_divided", "backends/cpu/statistics/normalize.py"),
+        pytest.param(
+            "_centred_and_divided",
+            "backends/cpu/statistics/normalize.py",
+            marks=kernels.full,
+        ),
     ],
 )
 def test_edited_sources_give_the_new_result(copy, function, source):
@@ -163,6 +168,7 @@ def test_edited_sources_give_the_new_result(copy, function, source):
     assert file.exists(), "the old file still serves the old sources"
 
 
+@kernels.full
 def test_edited_formula_of_ada_norm_gives_the_new_result(copy):
     (before,), _ = copy.call("ada_norm")
     begin_return_with("1 + ", "adaptive", copy.package / "norms" / "ada.py")
@@ -179,6 +185,7 @@ path.write_text(path.read_text("utf-8").replace("+ beta", "+ beta + 100"), "utf-
 """
 
 
+@kernels.full
 def test_sources_that_change_below_a_process(copy):
     # It has the old functions, and the new ones are on the disk: what it compiles is nobody's.
     before, compiled = copy.finish(copy.start("layer_norm", before=EDIT))
@@ -188,6 +195,7 @@ def test_sources_that_change_below_a_process(copy):
     np.testing.assert_allclose(after, np.add(before[0], 100), rtol=1e-6)
 
 
+@kernels.full
 def test_package_in_an_archive(copy):
     results = []
     for change in "", "1 + ":
@@ -209,7 +217,13 @@ MIXTURES = {
 }
 
 
-@pytest.mark.parametrize("calls", MIXTURES.values(), ids=MIXTURES)
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(calls, marks=[kernels.full] if name == "halves" else [], id=name)
+        for name, calls in MIXTURES.items()
+    ],
+)
 def test_kernels_compiled_by_different_processes_do_not_mix(copy, calls):
     # The order of Python's sets goes into the names of compiled functions: here, the same ones.
     environment = {"PYTHONHASHSEED": "0", "NUMBA_NUM_THREADS": "2"}
@@ -218,6 +232,7 @@ def test_kernels_compiled_by_different_processes_do_not_mix(copy, calls):
         assert copy.call(*order, **environment) == ([results[call] for call in order], False)
 
 
+@kernels.full
 def test_parallel_kernels_compiled_at_the_same_address_do_not_mix(copy):
     # As in two children of one process, where Numba names the loops of both by one address.
     same = {

@@ -1,14 +1,14 @@
 """The same bytes from every norm: serial, and with any number of threads in any threading layer."""
 
 import json
-from pathlib import Path
 
+import every_call
 import pytest
 from every_call import CASES, COMPILED, LAYERS, in_new_process, skip_where_missing
 
 import numnorm
 
-WORKER = str(Path(__file__).with_name("every_call.py"))
+WORKER = every_call.__file__
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="threads need compiled kernels")
 

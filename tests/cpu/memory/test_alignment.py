@@ -1,5 +1,6 @@
 """The same bytes wherever in memory the arrays lie: the loops begin at cache lines."""
 
+import kernels
 import numpy as np
 import pytest
 from every_call import COMPILED
@@ -76,6 +77,7 @@ def test_zeros_lie_in_lines_behind_a_head():
         found[...] = 1  # memory that is freed in this state comes back
 
 
+@kernels.full
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_rows_of_other_sizes_of_elements(dtype):
     rng = np.random.default_rng(1)
@@ -109,7 +111,7 @@ def into(array, offset):
 
 
 # Loops that store begin at the lines of what they store, wherever the lines of the input are.
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@kernels.each_dtype("layer_norm", "float16", "float32", "float64", parameters="both")
 @pytest.mark.parametrize("width", WIDTHS if COMPILED else WIDTHS[:3])
 def test_results_of_rows_are_the_same_bytes_at_any_address(dtype, width):
     rng = np.random.default_rng(4)

@@ -2,10 +2,12 @@
 
 import itertools
 
+import kernels
 import ml_dtypes
 import numpy as np
 import pytest
 from every_call import COMPILED
+from layouts import placed
 
 import numnorm
 
@@ -13,14 +15,6 @@ import numnorm
 pytestmark = pytest.mark.skipif(not COMPILED, reason="of compiled kernels")
 BYTES = 13 << 20  # more than the 12 MB from which on results are streamed, and 6 MB of gradients
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
-
-
-def placed(shape, dtype, offset):
-    """An array that begins so many bytes after a cache line."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.empty(size + 128, np.uint8)
-    start = -memory.ctypes.data % 64 + offset
-    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def drawn(width, dtype, *more):
@@ -33,7 +27,7 @@ def same(one, other):
     np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@kernels.each_dtype("layer_norm", *DTYPES, parameters="none")
 @pytest.mark.parametrize("width", [3000, 1024, 1000, 512, 96, 64, 16, 5])
 @pytest.mark.parametrize("offset", [0, 16, 24])
 def test_rows_are_those_of_few_rows(dtype, width, offset):
@@ -57,7 +51,7 @@ def test_rows_between_rows_of_another_scale_are_those_of_few_rows(dtype, width):
         same(y[some], numnorm.layer_norm(x[some]))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@kernels.each_dtype("layer_norm", *DTYPES, parameters="none")
 @pytest.mark.parametrize("width", [512, 64, 16])
 def test_rows_in_place_are_those_of_few_rows(dtype, width):
     x = placed(drawn(width, dtype).shape, dtype, 16)
@@ -67,7 +61,7 @@ def test_rows_in_place_are_those_of_few_rows(dtype, width):
     same(x, np.concatenate(expected))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@kernels.each_dtype("layer_norm", *DTYPES, parameters="both")
 @pytest.mark.parametrize("width", [4096, 1024, 1000, 64, 16])
 @pytest.mark.parametrize("offset", [0, 16])
 def test_gradients_of_rows_are_those_of_few_rows(dtype, width, offset):
@@ -82,7 +76,7 @@ def test_gradients_of_rows_are_those_of_few_rows(dtype, width, offset):
         same(dx[some], of_some.dx)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@kernels.each_dtype("batch_norm", *DTYPES)
 @pytest.mark.parametrize("shape", [(1024,), (96,), (8, 16, 16)])
 @pytest.mark.parametrize("offset", [0, 16])
 def test_channels_are_those_of_few_samples(dtype, shape, offset):
@@ -95,7 +89,7 @@ def test_channels_are_those_of_few_samples(dtype, shape, offset):
         same(y[some], numnorm.batch_norm(x[some], **stored))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@kernels.each_dtype("batch_norm", *DTYPES)
 @pytest.mark.parametrize("shape", [(1024,), (8, 16, 16)])
 @pytest.mark.parametrize("training", [True, False])
 def test_gradients_of_channels_do_not_depend_on_the_place(dtype, shape, training):

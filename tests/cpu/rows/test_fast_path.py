@@ -6,6 +6,7 @@ of the right dtype and shape. Whatever is not must come to the same as what is.
 
 import importlib
 
+import kernels
 import numba
 import numpy as np
 import pytest
@@ -88,8 +89,10 @@ def assert_same_bytes(actual, expected):
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("norm", ["layer", "rms", "ada", "group"])
+NORMS = {name: f"{name}_norm" for name in ("layer", "rms", "ada", "group")}
+
+
+@pytest.mark.parametrize("norm, dtype", kernels.pairs(NORMS, [np.float32, np.float64], "both"))
 def test_results_are_those_of_any_other_way(norm, dtype):
     arrays = usual(dtype)
     # Nothing is known of read-only arrays, so that they never go the direct way.
@@ -99,7 +102,7 @@ def test_results_are_those_of_any_other_way(norm, dtype):
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="without compilation there is no such way")
-@pytest.mark.parametrize("norm", ["layer", "rms", "ada", "group"])
+@pytest.mark.parametrize("norm", kernels.names(NORMS, np.float32, "both"))
 def test_usual_arrays_go_the_direct_way(norm, monkeypatch):
     arrays = usual(np.float32)
     results_of(norm, *arrays)
@@ -141,8 +144,12 @@ def test_statistics_that_lie_otherwise(which, form):
     assert_same_bytes(backward(dy, x, saved, gamma), expected)
 
 
-def test_batches_of_any_shape():
-    dy, x, gamma, beta = usual(np.float64)
+EITHER = kernels.dtypes("layer_norm", np.float32, np.float64, parameters="both")
+
+
+@pytest.mark.parametrize("dtype", EITHER)
+def test_batches_of_any_shape(dtype):
+    dy, x, gamma, beta = usual(dtype)
     expected = results_of("layer", dy, x, gamma, beta)
     for shape in ((1, ROWS, WIDTH), (ROWS, 1, WIDTH), (1, 1, ROWS, 1, WIDTH)):
         for _ in range(2):
@@ -156,9 +163,10 @@ def test_batches_of_any_shape():
 
 
 @pytest.mark.parametrize("size", [ROWS, 1500])  # one call, and threads where there are some
-def test_out_where_it_can_be_written_at_once(size):
-    x = RNG.standard_normal((size, WIDTH))
-    gamma = RNG.standard_normal(WIDTH)
+@pytest.mark.parametrize("dtype", EITHER)
+def test_out_where_it_can_be_written_at_once(size, dtype):
+    x = RNG.standard_normal((size, WIDTH)).astype(dtype)
+    gamma = RNG.standard_normal(WIDTH).astype(dtype)
     expected = numnorm.layer_norm(x, gamma, gamma)
     for _ in range(2):
         out = np.full_like(x, np.nan)
@@ -168,23 +176,25 @@ def test_out_where_it_can_be_written_at_once(size):
     assert np.array_equal(x, expected)
 
 
-def memory_of(*offsets):
+def memory_of(*offsets, dtype=np.float64):
     """Equal matrices that begin at these elements of one piece of memory."""
-    memory = np.zeros(4 * ROWS * WIDTH)
+    memory = np.zeros(4 * ROWS * WIDTH, dtype)
     size = ROWS * WIDTH
     return [memory[offset : offset + size].reshape(ROWS, WIDTH) for offset in offsets]
 
 
 @pytest.mark.parametrize("shift", [1, WIDTH, ROWS * WIDTH - 1, -1, -WIDTH])
-def test_out_that_overlaps_x(shift):
-    x, out = memory_of(ROWS * WIDTH, ROWS * WIDTH + shift)
-    gamma = np.ones(WIDTH)
+@pytest.mark.parametrize("dtype", EITHER)
+def test_out_that_overlaps_x(shift, dtype):
+    x, out = memory_of(ROWS * WIDTH, ROWS * WIDTH + shift, dtype=dtype)
+    gamma = np.ones(WIDTH, dtype)
     for _ in range(2):
-        x[...] = values = RNG.standard_normal(x.shape)
+        x[...] = values = RNG.standard_normal(x.shape).astype(dtype)
         assert numnorm.layer_norm(x, gamma, gamma, out=out) is out
         assert np.array_equal(out, numnorm.layer_norm(values, gamma, gamma))
 
 
+@kernels.full
 @pytest.mark.parametrize("which", ["gamma", "beta", "mean", "rstd"])
 def test_out_that_overlaps_what_there_is_one_of(which):
     dy, x, gamma, beta = usual(np.float64)
@@ -244,6 +254,7 @@ def test_nothing_is_written_where_an_argument_is_wrong():
     assert (out == 7).all()
 
 
+@kernels.full
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numbers_in_place_of_arrays_of_shape_nothing(dtype):
     v = np.array([3.0, 4.0], dtype)

@@ -2,6 +2,7 @@
 
 import importlib
 
+import kernels
 import numpy as np
 import pytest
 from every_call import COMPILED
@@ -27,22 +28,24 @@ def rows(count, width, dtype):
     return x.astype(np.dtype(dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+FORWARD = {
+    "layer_norm": lambda x, weights: numnorm.layer_norm_forward(x, *weights),
+    "rms_norm": lambda x, weights: numnorm.rms_norm_forward(x, weights[0]),
+    "ada_norm": lambda x, _: numnorm.ada_norm_forward(x),
+}
+
+
+@kernels.each({name: name for name in FORWARD}, DTYPES, ["none", "both"], always=False)
 @pytest.mark.parametrize("width", [65, 96, 127, 768, 2048, 2049])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_rows_together_and_alone(dtype, width, weighted):
-    x = rows(19, width, dtype)
-    weights = np.random.default_rng(1).standard_normal((2, width)) if weighted else (None, None)
-    for forward in (
-        lambda x: numnorm.layer_norm_forward(x, *weights),
-        lambda x: numnorm.rms_norm_forward(x, weights[0]),
-        numnorm.ada_norm_forward,
-    ):
-        together = forward(x)
-        for i in range(len(x)):
-            alone = forward(x[i : i + 1])
-            for whole, one in zip(together, alone, strict=True):
-                assert whole[i : i + 1].tobytes() == one.tobytes()
+def test_rows_together_and_alone(name, dtype, which, width):
+    x, weights = rows(19, width, dtype), (None, None)
+    if which == "both":
+        weights = np.random.default_rng(1).standard_normal((2, width))
+    together = FORWARD[name](x, weights)
+    for i in range(len(x)):
+        alone = FORWARD[name](x[i : i + 1], weights)
+        for whole, one in zip(together, alone, strict=True):
+            assert whole[i : i + 1].tobytes() == one.tobytes()
 
 
 def test_results_too_large_for_the_caches():

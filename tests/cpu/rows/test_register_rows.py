@@ -1,5 +1,6 @@
 """Rows of whole registers: their widths are constants forward, their gradients have own loops."""
 
+import kernels
 import numpy as np
 import pytest
 import reference
@@ -19,6 +20,8 @@ NORMS = {
     "layer": (numnorm.layer_norm_forward, numnorm.layer_norm_backward, reference.layer_norm),
     "rms": (numnorm.rms_norm_forward, numnorm.rms_norm_backward, reference.rms_norm),
 }
+NORM_AND_WIDTH = kernels.pairs({name: f"{name}_norm" for name in NORMS}, WIDTHS, parameters="both")
+LAYER_WIDTH = kernels.pairs({"layer": "layer_norm"}, WIDTHS)
 # More than are summed up in the working type, twice, and some.
 ROWS = 75
 
@@ -47,8 +50,7 @@ def awkward_rows(dtype, width):
     return x
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("dtype, width", WIDTHS)
+@pytest.mark.parametrize("norm, dtype, width", NORM_AND_WIDTH)
 def test_awkward_rows_forward(norm, dtype, width):
     forward, _, exactly = NORMS[norm]
     x, weights = awkward_rows(dtype, width), parameters(norm, dtype, width)
@@ -61,8 +63,7 @@ def test_awkward_rows_forward(norm, dtype, width):
         np.testing.assert_array_equal(y[11::20], np.tile(weights[1], (len(y[11::20]), 1)))
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("dtype, width", WIDTHS)
+@pytest.mark.parametrize("norm, dtype, width", NORM_AND_WIDTH)
 def test_gradients(norm, dtype, width):
     forward, backward, _ = NORMS[norm]
     exactly = getattr(reference, f"{norm}_norm_backward")
@@ -75,8 +76,7 @@ def test_gradients(norm, dtype, width):
         assert np.all(np.abs(actual - expected) <= 2 * tolerance(dtype, width) * largest)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("dtype, width", WIDTHS)
+@pytest.mark.parametrize("norm, dtype, width", NORM_AND_WIDTH)
 def test_gradients_of_rows_of_any_scale(norm, dtype, width):
     forward, backward, _ = NORMS[norm]
     exactly = getattr(reference, f"{norm}_norm_backward")

@@ -4,6 +4,7 @@ The loops of such rows multiply by a scale; those of other rows, which may be th
 not.
 """
 
+import kernels
 import ml_dtypes
 import numpy as np
 import pytest
@@ -47,15 +48,14 @@ def far_from(found, expected):
     return np.max(np.abs(found.astype(np.longdouble) - expected) / largest)
 
 
-@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("dtype", SCALES, ids=lambda dtype: dtype.name)
-def test_gradients(dtype, width, norm):
+@kernels.each({name: name for name in ("layer_norm", "rms_norm")}, SCALES, ["both"], always=False)
+def test_gradients(name, dtype, which, width):
     dy, x, gamma = drawn(dtype, width)
     gamma = gamma.astype(np.float64 if dtype == np.float64 else np.float32)
-    _, *saved = getattr(numnorm, norm + "_forward")(x, gamma, eps=0)
-    found = getattr(numnorm, norm + "_backward")(dy, x, *saved, gamma)
-    expected = getattr(reference, norm + "_backward")(dy, x, gamma, eps=0)
+    _, *saved = getattr(numnorm, name + "_forward")(x, gamma, eps=0)
+    found = getattr(numnorm, name + "_backward")(dy, x, *saved, gamma)
+    expected = getattr(reference, name + "_backward")(dy, x, gamma, eps=0)
     # A dx beyond the dtype is infinity, and of one below its normal numbers digits are missing.
     info = ml_dtypes.finfo(dtype)
     within = np.abs(expected[0]).max(axis=1) < float(info.max)
@@ -66,7 +66,7 @@ def test_gradients(dtype, width, norm):
         assert far_from(actual, right) <= 2 * tolerance(dtype, width)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@kernels.each_dtype("layer_norm", np.float32, np.float64, parameters="both")
 def test_a_row_does_not_notice_the_scale_of_others(dtype):
     dtype = np.dtype(dtype)
     dy, x, gamma = drawn(dtype, 333)

@@ -87,7 +87,7 @@ def convert_all():
 @pytest.mark.parametrize("cpu", ["", "generic"])
 def test_conversions_are_exact_with_and_without_instructions_for_them(cpu):
     environment = os.environ | ({"NUMBA_CPU_NAME": cpu} if cpu else {})
-    code = "import test_halves; test_halves.convert_all()"
+    code = "import test_half_precision; test_half_precision.convert_all()"
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=os.path.dirname(__file__),

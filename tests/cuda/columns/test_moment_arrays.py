@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import reference
 from fake_libraries import STREAMS
+from row_arrays import DTYPES, draw, supports
 from simulated_target import Kernel
-from test_rows import DTYPES, draw, supports
 
 import numnorm
 from numnorm import Moments, batch_moments

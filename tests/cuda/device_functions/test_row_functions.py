@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import reference
 import simulated_target
+from row_checks import assert_close, awkward_rows
 from simulated_target import cuda
-from test_row_forward import assert_close, awkward_rows
 
 import numnorm.cuda
 

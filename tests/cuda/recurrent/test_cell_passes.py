@@ -6,81 +6,15 @@ import sys
 import cell_cases as cells
 import numpy as np
 import pytest
-from test_lstm_kernels import assert_close
+from pass_checks import FORMS, GRU, KINDS, PAPER, PLAIN, SOME_FORMS, check, run, taken_by
 
-from numnorm.backends.contract.norms import scaling_by
-from numnorm.backends.cuda.arrays import device_array as arrays
 from numnorm.backends.cuda.recurrent import cells as device
-from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
-
-PAPER, GRU, PLAIN = map(cells.form_of, cells.KINDS.values())
-KINDS = pytest.mark.parametrize("form", [PAPER, GRU, PLAIN], ids=["lstm", "gru", "rnn"])
-
-
-def named(*forms):
-    return [pytest.param(form, id=f"{cells.KINDS[type(form)].name}.{form.name}") for form in forms]
-
-
-FORMS = named(*cells.LSTM_FORMS, *cells.GRU_FORMS, *cells.RNN_FORMS)
-SOME_FORMS = named(
-    PAPER._replace(zoneout=True),
-    lstm_form("rms", "normalized_cell").cell,
-    lstm_form("layer", "per_gate").cell,
-    GRU._replace(zoneout=True),
-    gru_form("rms").cell,
-    PLAIN._replace(zoneout=True),
-    rnn_form("rms", "relu").cell,
-    rnn_form(None, "tanh").cell,
-)
 
 
 @pytest.fixture
 def taken(products):
     """Arrays of each library on a device."""
     return lambda name, array, dtype: taken_by(products, name, array, dtype)
-
-
-def taken_by(library, name, array, dtype):
-    if array is None:
-        return None
-    return arrays.as_float_array(name, library.take(np.array(array, dtype, order="C")))
-
-
-def run(problem, taken, dtype, *, save=True, backward=True):
-    """The history, and all gradients."""
-    form, scaling = problem.form, scaling_by(problem.eps)
-    given = problem.given._asdict().items()
-    given = type(problem.given)(**{name: taken(name, value, dtype) for name, value in given})
-    x, *states = (taken("x", a, dtype) for a in (problem.x, *problem.states))
-    keeps = tuple(taken("keep", a, dtype) for a in problem.keeps)
-    weights = device.cell_weights(form, given, 1.0, 0.1, False)
-    history, saved = device.cell_forward(
-        form, scaling, x, problem.steps, weights, tuple(states), keeps, save
-    )
-    history = [a.host for a in history]
-    if not backward:
-        return history, None
-    dy, *last = (taken("dy", a, dtype) for a in problem.slopes)
-    found = device.cell_backward(
-        form, scaling, x, problem.steps, weights, saved, keeps, dy, tuple(last)
-    )
-    return history, found
-
-
-def check(problem, history, found, dtype):
-    """The history and all gradients are those of the CPU."""
-    _, (of_cpu, _) = problem.forward
-    for one, other in zip(history, of_cpu, strict=True):
-        assert_close(one, other, dtype, "history")
-    expected = problem.backward
-    # float32 roundings grow on the way back through the steps.
-    assert_close(found.dx.host, expected.dx, dtype, "dx", 5)
-    for one, other in zip(found.states, expected.states, strict=True):
-        assert_close(one.host, other, dtype, "state", 5)
-    for name, value in problem.given._asdict().items():
-        if value is not None:
-            got = found.parameters[name].host
-            assert_close(got, expected.parameters[name], dtype, name, 5)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from fake_libraries import STREAMS
-from test_lstm_kernels import assert_close
+from step_checks import assert_close
 
 from numnorm import rnn
 from numnorm.backends import cuda as backend

@@ -6,7 +6,8 @@ import itertools
 import cell_cases as cells
 import numpy as np
 import pytest
-from simulated_target import register
+from kernel_arrays import addresses, in_dtype
+from step_checks import DTYPES, ROWS, assert_close, flow_numbers, scaling_numbers
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
@@ -18,8 +19,6 @@ from numnorm.backends.cuda.recurrent.lstm.gates import places
 from numnorm.backends.cuda.threads.activations import make_sigmoid
 from numnorm.rnn.forms import lstm_form
 
-ROWS = 9
-DTYPES = ("float32", "float64")
 FORMS = [pytest.param(form, id=form.name) for form in cells.LSTM_FORMS]
 SOME_FORMS = [
     pytest.param(form, id=form.name)
@@ -31,22 +30,9 @@ SOME_FORMS = [
 ]
 
 
-def addresses(*arrays):
-    return [0 if array is None or array.size == 0 else register(array) for array in arrays]
-
-
-def scaling_numbers(eps, count):
-    return 1 / count, 1 / count, eps, 0.0, np.sqrt(eps)
-
-
 def ada_numbers(form):
     norm = form.gates or form.cell
     return (1.0, 0.1) if norm is not None and norm.parameters == 0 else (1.0, 0.0)
-
-
-def in_dtype(dtype, *arrays):
-    """Copies of a dtype; nothing stays nothing."""
-    return [None if a is None else np.array(a, dtype, order="C") for a in arrays]
 
 
 def weights_of(problem, dtype):
@@ -76,18 +62,6 @@ def forward(problem, shape, dtype, *, save=True, in_place=False):
         *scaling_numbers(problem.eps, units),
     )  # fmt: skip
     return new_h, new_c, z, xp, cell, table
-
-
-def assert_close(found, expected, dtype, what="", scale=1.0):
-    """Within 1e-10 in float64, and some roundings of the largest in float32."""
-    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
-    assert found.shape == expected.shape, what
-    bound = scale * (1e-10 if dtype == "float64" else 1e-5) * max(1, np.abs(expected).max())
-    assert np.all(np.abs(found - expected) <= bound), (what, np.abs(found - expected).max(), bound)
-
-
-def flow_numbers(norm, count):
-    return 1 / count if norm is not None and norm.formula.centred else 0.0, 1 / count, 0.0
 
 
 def backward(problem, shape, dtype):

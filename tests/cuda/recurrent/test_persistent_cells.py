@@ -9,11 +9,11 @@ import cell_cases as cells
 import numpy as np
 import pytest
 import simulated_target
+from devices import H200, RTX4090, T4, of_multiprocessors
 from fake_libraries import cupy
-from test_cell_passes import FORMS, KINDS, PAPER, SOME_FORMS, check, named, run, taken_by
-from test_lstm_kernels import assert_close
+from pass_checks import FORMS, KINDS, PAPER, SOME_FORMS, check, named, run, taken_by
+from step_checks import assert_close
 
-from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
 from numnorm.backends.cuda.recurrent.gru import persistent as gru_persistent
 from numnorm.backends.cuda.recurrent.lstm import persistent as lstm_persistent
@@ -27,14 +27,6 @@ PER_GATE = lstm_form("layer", "per_gate").cell
 CENTRED = named(*map(cells.form_of, (LSTM, GRU, RNN)), PER_GATE)
 NORMED = [form for form in SOME_FORMS if form.values[0][0] is not None]  # the gates' norm
 RAGGED = (5, 5, 3, 1)
-# As the drivers of some devices tell them.
-H200 = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
-RTX4090 = DeviceLimits(128, 101376, 102400, 1536, 65536, cooperative=True)
-T4 = DeviceLimits(40, 65536, 65536, 1024, 65536, cooperative=True)
-
-
-def of_multiprocessors(count):
-    return H200._replace(multiprocessors=count)
 
 
 @pytest.fixture

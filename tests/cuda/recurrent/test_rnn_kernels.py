@@ -5,15 +5,8 @@ import dataclasses
 import cell_cases as cells
 import numpy as np
 import pytest
-from test_lstm_kernels import (
-    DTYPES,
-    ROWS,
-    addresses,
-    assert_close,
-    flow_numbers,
-    in_dtype,
-    scaling_numbers,
-)
+from kernel_arrays import addresses, in_dtype
+from step_checks import DTYPES, ROWS, assert_close, flow_numbers, scaling_numbers
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS

@@ -6,18 +6,28 @@ import ml_dtypes
 import numpy as np
 import pytest
 import reference
-import simulated_target
-from simulated_target import Kernel, cuda, register
+from kernel_arrays import addresses, off_by_one
+from row_kernels import (
+    DTYPES,
+    Case,
+    check,
+    draw,
+    element_type,
+    elements_of,
+    parameter_gradients,
+    saved_of,
+    statistics,
+)
+from simulated_target import Kernel, cuda
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
 from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
-from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES, make_flush
 from numnorm.backends.cuda.threads.row_parameters import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.norms import deviation_flow
 from numnorm.norms.ada import ADA
-from numnorm.norms.affine import AFFINE, GAIN
+from numnorm.norms.affine import GAIN
 
 # Parts of a warp, a warp and several; rows of whole pieces of 16 bytes, and of any width.
 SHAPES = {
@@ -29,58 +39,7 @@ SHAPES = {
     "odd, several warps a row": (RowShape(64, 1, 1, False), 203),
     "one element": (RowShape(1, 32, 2, False), 1),
 }
-DTYPES = ["float16", "bfloat16", "float32", "float64"]
-ROWS, PARTS = 21, 2
-
-
-def element_type(name):
-    return simulated_target._element_type(ELEMENTS[name])
-
-
-def draw(dtype, *size, mean=0.0, seed=0):
-    return np.random.default_rng(seed).normal(mean, 2, size).astype(dtype)
-
-
-def off_by_one(array):
-    """The same values at an address that is no multiple of 16 bytes."""
-    memory = np.empty(array.size + 1, array.dtype)
-    memory[1:] = array.ravel()
-    return memory[1:].reshape(array.shape)
-
-
-def saved_of(x):
-    return FLOAT32 if x.dtype == np.float16 else FLOAT64
-
-
-def statistics(x, eps=1e-5):
-    _, mean, rstd = reference.layer_norm(x, eps=eps)
-    return [np.asarray(of).astype(saved_of(x).name) for of in (mean, rstd)]
-
-
-@dataclasses.dataclass
-class Case:
-    """What the kernels are called with, but for the arrays of a row."""
-
-    shape: RowShape
-    formula: object = AFFINE
-    parameters: int = 2
-    weights: tuple = (None, None)
-    numbers: tuple = (1.0, 0.0)
-    run: int | None = None
-    channels: int = 1
-    shared: bool = False
-    parts: int = PARTS
-    shares: tuple | None = None
-    eps_on_deviation: float = 0.0
-    in_place: bool = False
-
-
-def elements_of(array):
-    return None if array is None else ELEMENTS[array.dtype.name]
-
-
-def addresses(*arrays):
-    return [0 if array is None else register(array) for array in arrays]
+ROWS = 21
 
 
 def backward(case, dy, x, mean, rstd):
@@ -106,33 +65,9 @@ def backward(case, dy, x, mean, rstd):
     return dx, sums
 
 
-def parameter_gradients(element, sums, dtype, strips=8):
-    parameters, count, columns = sums.shape
-    found = np.full((2, columns), np.nan, dtype)
-    kernel = make_parameter_gradients(element, ELEMENTS[np.dtype(dtype).name], strips)
-    blocks = parameters * -(-columns // COLUMNS)
-    kernel.launch(blocks, 0, *addresses(sums, found[0], found[1]), count, columns)
-    return found[:parameters]
-
-
 def gradients(case, dy, x, mean, rstd, dtype=None):
     dx, sums = backward(case, dy, x, mean, rstd)
     return dx, *parameter_gradients(ELEMENTS[x.dtype.name], sums, dtype or x.dtype)
-
-
-def epsilon_of(dtype):
-    return float(np.finfo(np.float64 if dtype == np.float64 else np.float32).eps)
-
-
-def check(found, expected, dtype, terms=1, roundings=16):
-    """A few roundings of the working type, relative to the largest, and one of what is stored.
-
-    Sums of so many terms may have one more of each term.
-    """
-    storage = float(reference.exact(np.spacing(np.ones(1, found.dtype)))[0])
-    largest = np.abs(expected).max() if expected.size else 0
-    bound = (roundings + terms) * epsilon_of(dtype) * largest + storage / 2 * np.abs(expected)
-    assert np.all(np.abs(reference.exact(found) - expected) <= bound)
 
 
 def shape_for(name, dtype):

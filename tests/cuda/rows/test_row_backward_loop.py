@@ -4,15 +4,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 import reference
-from test_row_backward import (
+from kernel_arrays import addresses, off_by_one
+from row_kernels import (
     DTYPES,
     Case,
-    addresses,
     check,
     draw,
     element_type,
     elements_of,
-    off_by_one,
     parameter_gradients,
     saved_of,
     statistics,

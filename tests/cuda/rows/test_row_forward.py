@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import reference
 import simulated_target
+from kernel_arrays import off_by_one
+from row_checks import assert_close, awkward_rows
 from simulated_target import register
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT64
@@ -48,23 +50,6 @@ def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5, make=make_row_forward, 
     return y, *saved
 
 
-def off_by_one(array):
-    """The same values at an address that is no multiple of 16 bytes."""
-    memory = np.empty(array.size + 1, array.dtype)
-    memory[1:] = array.ravel()
-    return memory[1:].reshape(array.shape)
-
-
-def assert_close(y, expected, factor=8):
-    """A few roundings of the working type, of the largest value, and one of what is stored."""
-    dtype = y.dtype
-    epsilon = np.finfo(np.float64 if dtype == np.float64 else np.float32).eps
-    storage = float(reference.exact(np.spacing(np.ones(1, dtype)))[0])
-    largest = np.abs(expected).max(axis=1, keepdims=True)
-    bound = factor * epsilon * largest + storage / 2 * np.abs(expected)
-    assert np.all(np.abs(reference.exact(y) - expected) <= bound)
-
-
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_layer_norm(name, dtype, order):
@@ -82,16 +67,6 @@ def test_layer_norm(name, dtype, order):
     assert_close(y, expected)
     np.testing.assert_allclose(mean, np.float64(of_mean), rtol=8 * epsilon)
     np.testing.assert_allclose(rstd, np.float64(of_rstd), rtol=8 * epsilon)
-
-
-def awkward_rows(width):
-    """Rows of many scales; one far from 0; one that its last element dominates; a constant one."""
-    scales = np.array([1, 1e30, 1e-30, 1e3, 1e-3, 1e38, 1, 1e-38, 1])[:, None]
-    x = (scales * draw(np.float64, width) / 10).astype(np.float32)
-    x[6] += np.float32(1e7)
-    x[3, -1] = 1e9
-    x[8] = np.float32(0.1)
-    return x
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5])

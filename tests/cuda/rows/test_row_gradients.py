@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import reference
-from test_rows import DTYPES, NORMS, draw, dtype_of, supports
+from row_arrays import DTYPES, NORMS, check, draw, supports
 
 import numnorm
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS
@@ -44,21 +44,6 @@ def gradients(library, norm, dtype, shape=None, detach=None, in_place=False):
     if norm == "ada_norm":
         found, expected = (found,), (expected,)
     return found, expected
-
-
-def check(found, expected, dtype):
-    """A few roundings of the working type, relative to the largest, and one of what is stored.
-
-    Those of gamma and beta are sums over rows, of terms that are no larger than some times that.
-    """
-    epsilon = float(np.finfo(np.float64 if dtype == "float64" else np.float32).eps)
-    rounding = float(reference.exact(np.spacing(np.ones(1, dtype_of(dtype))))[0])
-    for got, wanted in zip(found, expected, strict=True):
-        assert got.host.dtype == dtype_of(dtype)
-        assert got.host.shape == wanted.shape
-        bound = 24 * epsilon * np.abs(wanted).max() + rounding / 2 * np.abs(wanted)
-        # The saved statistics of halves are float32, rounded once more.
-        assert np.all(np.abs(reference.exact(got.host) - wanted) <= bound)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

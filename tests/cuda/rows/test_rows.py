@@ -2,19 +2,17 @@
 
 import dataclasses
 
-import ml_dtypes
 import numpy as np
 import pytest
 import reference
 from fake_libraries import STREAMS
+from row_arrays import DTYPES, NORMS, assert_close, draw, supports
 from simulated_target import Kernel
 
 import numnorm
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS
 from numnorm.backends.cuda.threads.row_launch import backward_shape, blocks_of, row_shape
 from numnorm.backends.cuda.threads.row_shape import RowShape
-
-DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 @pytest.fixture
@@ -30,35 +28,6 @@ def launched(monkeypatch):
     return found
 
 
-def dtype_of(name):
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def draw(shape, dtype="float32", seed=0):
-    return np.random.default_rng(seed).normal(3, 2, shape).astype(dtype_of(dtype))
-
-
-def assert_close(got, expected, dtype):
-    """Within a few roundings of the working type, and one of what is stored."""
-    storage = dtype_of(dtype)
-    epsilon = float(np.finfo(np.float64 if dtype == "float64" else np.float32).eps)
-    rounding = float(reference.exact(np.spacing(np.ones(1, storage)))[0])
-    bound = 8 * epsilon * np.abs(expected).max() + rounding / 2 * np.abs(expected)
-    assert got.dtype == storage
-    assert np.all(np.abs(reference.exact(got) - expected) <= bound)
-
-
-# name: the shape of x, that of the parameters, how many there are, options
-NORMS = {
-    "layer_norm": ((3, 45), (45,), 2, {}),
-    "rms_norm": ((5, 16), (16,), 1, {"eps": 1e-3}),
-    "ada_norm": ((2, 21), (), 0, {"ddof": 1, "eps_in": "std", "scale": 1.5, "k": 0.2}),
-    "group_norm": ((2, 6, 5), (6,), 2, {"groups": 3}),
-    "instance_norm": ((2, 3, 4, 2), (3,), 2, {}),
-    "weight_norm": ((4, 9), (4,), 1, {}),
-}
-
-
 def use(library, norm, dtype, shape=None, **options):
     """The norm on the device, and as it is defined."""
     given, of_parameters, count, more = NORMS[norm]
@@ -70,10 +39,6 @@ def use(library, norm, dtype, shape=None, **options):
     )
     expected = getattr(reference, norm)(x, *parameters, **options)
     return got, expected
-
-
-def supports(library, dtype):
-    return dtype != "bfloat16" or library.called != "numba"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import reference
 from fake_libraries import STREAMS
+from row_arrays import DTYPES, assert_close, check, draw, supports
 from simulated_target import Kernel
-from test_row_gradients import check
-from test_rows import DTYPES, assert_close, draw, supports
 
 import numnorm
 

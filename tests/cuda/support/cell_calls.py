@@ -1,0 +1,81 @@
+"""The public functions of recurrent cells, with the arguments of a call on the host or a device."""
+
+import copy
+
+import cell_cases as cells
+import numpy as np
+import pytest
+from step_checks import assert_close
+
+from numnorm import rnn
+from numnorm.rnn.parameters import GRU, LSTM, RNN
+
+LENGTHS = [2, 4, 0, 3]
+KINDS = pytest.mark.parametrize("kind", [LSTM, GRU, RNN], ids=["lstm", "gru", "rnn"])
+
+
+class Case:
+    """A kind of cell with the arguments that its functions take, on the host."""
+
+    def __init__(self, kind=LSTM, *, units=5, time=4, batch=4, seed=0, **norm):
+        rng = np.random.default_rng(seed)
+        self.kind, self.norm = kind, norm
+        self.parameters = cells.parameters(cells.form_of(kind, **norm), units, 3, seed=seed)
+        self.x = rng.normal(size=(time, batch, 3))
+        self.states = tuple(rng.normal(size=(len(kind.states), batch, units)))
+        self.slopes = tuple(rng.normal(size=(len(kind.states), batch, units)))
+        self.dy = rng.normal(size=(time, batch, units))
+
+    def to(self, take, dtype, of_parameters=None):
+        """The same on a device, its arrays taken in a dtype."""
+
+        def taken(array, dtype):
+            return None if array is None else take(np.array(array, dtype, order="C"))
+
+        other = copy.copy(self)
+        other.x, other.dy = taken(self.x, dtype), taken(self.dy, dtype)
+        other.states, other.slopes = (
+            tuple(taken(a, dtype) for a in group) for group in (self.states, self.slopes)
+        )
+        kinds = type(self.parameters)
+        other.parameters = kinds(*(taken(p, of_parameters or dtype) for p in self.parameters))
+        return other
+
+    def arrays(self):
+        """All that there are."""
+        return [self.x, self.dy, *self.states, *self.slopes, *filter(_is_there, self.parameters)]
+
+    def call(self, what="", **options):
+        """The function of the kind, `_forward` or such behind its name, of x and the states."""
+        function = getattr(rnn, self.kind.name + what)
+        return function(self.x, self.parameters, *self.states, **self.norm, **options)
+
+    def back(self, saved, what="_backward", slopes=None):
+        """Its gradients by name."""
+        function = getattr(rnn, self.kind.name + what)
+        gradients = function(*(slopes or (self.dy, saved, *self.slopes)))
+        found = gradients._asdict()
+        of_parameters = found.pop("parameters")._asdict()
+        return found | {f"d{name}": value for name, value in of_parameters.items()}
+
+    def run(self, **options):
+        """All results of the forward and the backward function, by name."""
+        y, *states, saved = self.call("_forward", **options)
+        named = dict(zip(self.kind.states, states, strict=True))
+        return {"y": y} | named | self.back(saved)
+
+
+def _is_there(value):
+    return value is not None
+
+
+def assert_same(found, expected, dtype):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if value is None:
+            assert found[name] is None
+        else:
+            assert (found[name].host.dtype, found[name].host.shape) == (dtype, value.shape), name
+            # float32 roundings grow on the way back through the steps.
+            if value.size:
+                assert_close(found[name].host, value, dtype, name, 5 if name[0] == "d" else 1)

@@ -1,0 +1,79 @@
+"""What the tests of the backward kernels of rows share."""
+
+import dataclasses
+
+import numpy as np
+import reference
+import simulated_target
+from kernel_arrays import addresses
+
+from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS, make_parameter_gradients
+from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.norms.affine import AFFINE
+
+DTYPES = ["float16", "bfloat16", "float32", "float64"]
+PARTS = 2
+
+
+def element_type(name):
+    return simulated_target._element_type(ELEMENTS[name])
+
+
+def draw(dtype, *size, mean=0.0, seed=0):
+    return np.random.default_rng(seed).normal(mean, 2, size).astype(dtype)
+
+
+def saved_of(x):
+    return FLOAT32 if x.dtype == np.float16 else FLOAT64
+
+
+def statistics(x, eps=1e-5):
+    _, mean, rstd = reference.layer_norm(x, eps=eps)
+    return [np.asarray(of).astype(saved_of(x).name) for of in (mean, rstd)]
+
+
+@dataclasses.dataclass
+class Case:
+    """What the kernels are called with, but for the arrays of a row."""
+
+    shape: RowShape
+    formula: object = AFFINE
+    parameters: int = 2
+    weights: tuple = (None, None)
+    numbers: tuple = (1.0, 0.0)
+    run: int | None = None
+    channels: int = 1
+    shared: bool = False
+    parts: int = PARTS
+    shares: tuple | None = None
+    eps_on_deviation: float = 0.0
+    in_place: bool = False
+
+
+def elements_of(array):
+    return None if array is None else ELEMENTS[array.dtype.name]
+
+
+def parameter_gradients(element, sums, dtype, strips=8):
+    parameters, count, columns = sums.shape
+    found = np.full((2, columns), np.nan, dtype)
+    kernel = make_parameter_gradients(element, ELEMENTS[np.dtype(dtype).name], strips)
+    blocks = parameters * -(-columns // COLUMNS)
+    kernel.launch(blocks, 0, *addresses(sums, found[0], found[1]), count, columns)
+    return found[:parameters]
+
+
+def epsilon_of(dtype):
+    return float(np.finfo(np.float64 if dtype == np.float64 else np.float32).eps)
+
+
+def check(found, expected, dtype, terms=1, roundings=16):
+    """A few roundings of the working type, relative to the largest, and one of what is stored.
+
+    Sums of so many terms may have one more of each term.
+    """
+    storage = float(reference.exact(np.spacing(np.ones(1, found.dtype)))[0])
+    largest = np.abs(expected).max() if expected.size else 0
+    bound = (roundings + terms) * epsilon_of(dtype) * largest + storage / 2 * np.abs(expected)
+    assert np.all(np.abs(reference.exact(found) - expected) <= bound)

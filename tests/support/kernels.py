@@ -1,0 +1,132 @@
+"""Which kernels a run of the tests compiles: those of DEFAULT, or every one with ``--full``.
+
+A run waits for the compiler more than for all else. By default each norm and each dtype is compiled
+forward and backward, but not each norm for each dtype. What remains of the cross product has the
+mark `full`; it runs with ``--full``, and where nothing is compiled.
+"""
+
+import importlib
+import itertools
+
+import numpy as np
+import pytest
+
+importlib.import_module("ml_dtypes")  # NumPy knows the name bfloat16 from then on
+
+full = pytest.mark.full
+
+# The dtypes of each norm, with all of its parameters ("both") and without any ("none").
+DEFAULT = {
+    "layer_norm": {("float32", "none"), ("float32", "both"), ("float64", "none")},
+    "rms_norm": {("float32", "none"), ("float32", "both"), ("bfloat16", "both")},
+    "ada_norm": {("float32", "none"), ("float64", "none")},
+    "weight_norm": {("float32", "none"), ("float32", "both")},
+    "group_norm": {("float32", "none"), ("float32", "both"), ("float16", "both")},
+    "instance_norm": {("float32", "none"), ("float32", "both")},
+    "batch_norm": {*itertools.product(("float16", "float32", "float64"), ("none", "both"))},
+}
+# The norms and variants of the LSTM in float64, and those in float32 as well; GRU and RNN by norm.
+# The other pairs run where nothing is compiled: their kernels have the parts of these.
+LSTMS = [
+    ("layer", "paper"),
+    ("layer", "normalized_cell"),
+    ("rms", "per_gate"),
+    ("ada", "cell_only"),
+    (None, "paper"),
+]
+FLOAT32_LSTMS = [("layer", "paper")]
+GRUS = ["layer", "ada"]
+RNNS = ["layer", None]
+
+
+def lstms(forms, dtypes):
+    """Return norm, variant and dtype as parameters of a test of the LSTM."""
+    return [
+        pytest.param(
+            *form,
+            dtype,
+            marks=() if dtype == np.float64 or form in FLOAT32_LSTMS else (full,),
+            id=f"{form[0]}-{form[1]}-{np.dtype(dtype).name}",
+        )
+        for form in forms
+        for dtype in dtypes
+    ]
+
+
+def _name(dtype):
+    dtype = np.dtype(dtype)
+    return "float64" if dtype.kind in "biu" else dtype.newbyteorder("=").name
+
+
+def is_default(norm, dtype, parameters="none"):
+    """Whether the kernels of a norm are compiled by default."""
+    # A kernel that has one of two parameters is given ones or zeros for the other.
+    given = "none" if parameters == "none" or norm == "ada_norm" else "both"
+    return (_name(dtype), given) in DEFAULT[norm]
+
+
+def marks(norm, dtype, parameters="none"):
+    """Return the marks of a test that compiles the kernels of a norm."""
+    return () if is_default(norm, dtype, parameters) else (full,)
+
+
+def each(norms, dtypes, parameters=("none",), *, always=True):
+    """Return a decorator with the parameters name, dtype and which: the whole cross product.
+
+    `norms` has the norm's function for each name. With `always`, a name that would not run by
+    default runs with a dtype and parameters of DEFAULT as well.
+    """
+    cases = []
+    for name, norm in norms.items():
+        product = list(itertools.product(dtypes, parameters))
+        if always and not any(is_default(norm, *case) for case in product):
+            cases.append((name, *_first(norm)))
+        cases += [(name, *case) for case in product]
+    return pytest.mark.parametrize(
+        "name, dtype, which",
+        [
+            pytest.param(
+                *case,
+                marks=marks(norms[case[0]], *case[1:]),
+                id=f"{case[0]}-{np.dtype(case[1]).name}-{case[2]}",
+            )
+            for case in cases
+        ],
+    )
+
+
+def names(norms, dtype, parameters="none"):
+    """Return norms as parameters of a test of one dtype: their functions, or names of those."""
+    norms = norms if isinstance(norms, dict) else {norm: norm for norm in norms}
+    return [pytest.param(name, marks=marks(norms[name], dtype, parameters)) for name in norms]
+
+
+def pairs(norms, cases, parameters="none"):
+    """Return each norm with each case: a dtype, or a parameter whose first value is one."""
+    return [
+        pytest.param(name, *values, marks=marks(norm, values[0], parameters), id=f"{name}-{label}")
+        for values, label in map(_unpacked, cases)
+        for name, norm in norms.items()
+    ]
+
+
+def _unpacked(case):
+    return getattr(case, "values", (case,)), getattr(case, "id", None) or _name(case)
+
+
+def _first(norm):
+    name, given = min(DEFAULT[norm])
+    return np.dtype(name).type, given
+
+
+def dtypes(norm, *chosen, parameters="none"):
+    """Return dtypes as parameters of a test of one norm."""
+    return [
+        pytest.param(dtype, marks=marks(norm, dtype, parameters), id=np.dtype(dtype).name)
+        for dtype in chosen
+    ]
+
+
+def each_dtype(norm, *chosen, parameters="none"):
+    """Return a decorator with the parameter dtype."""
+    return pytest.mark.parametrize("dtype", dtypes(norm, *chosen, parameters=parameters))
