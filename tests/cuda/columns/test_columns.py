@@ -31,11 +31,8 @@ from numnorm.backends.cuda.columns.column_shape import (
     stream_shape,
 )
 from numnorm.backends.cuda.columns.forward_kernel import make_forward_across, make_forward_along
-from numnorm.backends.cuda.columns.moments_kernels import (
-    make_merged_moments,
-    make_moments_across,
-    make_moments_along,
-)
+from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
+from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
 from numnorm.backends.cuda.statistics.stored_kernels import (
     make_reciprocal,

@@ -404,7 +404,7 @@ def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=Fals
 
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
-    from numnorm.backends.cuda.columns.moments_kernels import make_merged_moments
+    from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
     from numnorm.backends.cuda.columns.plans import IN_ORDER, fold_shape
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.statistics import stored_kernels as statistics

@@ -7,11 +7,8 @@ from numnorm.arguments import ColumnLayout
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
-from numnorm.backends.cuda.columns.moments_kernels import (
-    make_merged_moments,
-    make_moments_across,
-    make_moments_along,
-)
+from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
+from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
 from numnorm.backends.cuda.columns.plans import IN_ORDER, ColumnPlan, fold_shape, plan_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64
 from numnorm.backends.cuda.statistics.stored import (

@@ -24,13 +24,10 @@ from numnorm.backends.cuda.compiler.target import (
 from numnorm.backends.cuda.statistics.column_moments import make_centre, make_is_poor, make_unscaled
 from numnorm.backends.cuda.statistics.row_normalizer import make_power_of_two
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
-from numnorm.backends.formulas.norms import merge_moments
 
 # Folds take turns with two rooms in shared memory: the barrier of one tells that all threads have
 # read the room of the one before.
 _ROOMS = 2
-# The parts that are read before the first of them is merged.
-_AHEAD = 4
 
 
 def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
@@ -341,74 +338,3 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
                 store(counts, to // channels, kind(entries * width))
 
     return Kernel(kernel, ("address",) * 4 + ("index",) * 5, threads)
-
-
-def _make_of_run() -> Any:
-    """Return a device function ``of_run(parts, first, last, channels, channel, found)``.
-
-    It adds the moments of parts, at the addresses ``counts, means, m2s``, to those found before,
-    one after the other.
-    """
-    load, merge, zero = make_load_one(FLOAT64), device(merge_moments), constant(FLOAT64, 0.0)
-    kind = FLOAT64.working
-
-    @device
-    def of_run(parts, first, last, channels, channel, found):
-        counts, means, m2s = parts
-        some = cuda.local.array(_AHEAD, kind)
-        others = cuda.local.array(_AHEAD, kind)
-        squares = cuda.local.array(_AHEAD, kind)
-        count, mean, m2 = found
-        for start in range(first, last, _AHEAD):
-            for u in range(_AHEAD):
-                part = min(start + u, last - 1)
-                here = part * channels + channel
-                some[u], others[u] = load(counts, part), load(means, here)
-                squares[u] = load(m2s, here)
-            for u in range(_AHEAD):
-                if start + u < last:
-                    if count > zero:
-                        mean, m2 = merge(count, mean, m2, some[u], others[u], squares[u])
-                    else:
-                        mean, m2 = others[u], squares[u]
-                    count += some[u]
-        return count, mean, m2
-
-    return of_run
-
-
-def make_merged_moments(shape: ColumnShape) -> Kernel:
-    """Return the kernel that merges the moments of all parts, in a fixed order.
-
-    It takes ``counts, means, m2s`` of the parts, ``mean, m2`` of what was before them, of a count
-    that may be 0, and ``merged_mean, merged_m2``, all as addresses of float64; ``parts,
-    channels``; and the number ``before``, that count. A lane has one channel. The first team goes
-    on from what was before; a team that is alone merges one part after the other.
-    """
-    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.working
-    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
-    fold, of_run, zero = make_fold_moments(shape, 1), _make_of_run(), constant(FLOAT64, 0.0)
-
-    def kernel(
-        counts, means, m2s, mean, m2, merged_mean, merged_m2, parts, channels, before
-    ):  # fmt: skip
-        counts_here = cuda.shared.array(threads, kind)
-        means_here = cuda.shared.array(threads, kind)
-        m2s_here = cuda.shared.array(threads, kind)
-        thread = cuda.threadIdx.x
-        channel, run = cuda.blockIdx.x * lanes + thread % lanes, (parts + teams - 1) // teams
-        there = channel < channels
-        first = thread // lanes * run
-        last = min(first + run, parts) if there else first
-        count, centre, squares = zero, zero, zero
-        if there and thread < lanes and before > zero:
-            count, centre, squares = before, load(mean, channel), load(m2, channel)
-        counts_here[thread], means_here[thread], m2s_here[thread] = of_run(
-            (counts, means, m2s), first, last, channels, channel, (count, centre, squares)
-        )
-        fold(counts_here, means_here, m2s_here)
-        if thread < lanes and there:
-            store(merged_mean, channel, means_here[thread])
-            store(merged_m2, channel, m2s_here[thread])
-
-    return Kernel(kernel, ("address",) * 7 + ("index",) * 2 + ("float64",), threads)
