@@ -21,9 +21,9 @@ _GLOBAL, _SHARED = 1, 3  # LLVM's address spaces of global and of shared memory
 
 @intrinsic
 def shared_memory(context):
-    """Return the address of what a block's threads share, so many bytes as it is launched with.
+    """Return the address of the block's dynamic shared memory, a multiple of 16 bytes.
 
-    It begins at a multiple of 16 bytes, and only loads and stores that are `shared` take it.
+    Only the loads and stores that are made with `shared` take this address.
     """
 
     def generate(context, builder, signature, arguments):
@@ -35,17 +35,17 @@ def shared_memory(context):
     return types.int64(), generate
 
 
-def _place(
-    builder: Any, address: Any, index: Any, itemsize: int, kind: Any, *, shared: bool = False
+def _pointer(
+    builder: Any, arguments: Any, itemsize: int, kind: Any, *, shared: bool = False
 ) -> Any:
-    """Return where an element lies, as a pointer to a type of LLVM."""
-    shift = _I64(itemsize.bit_length() - 1)
-    place = builder.add(address, builder.shl(index, shift))
-    return builder.inttoptr(place, ir.PointerType(kind, _SHARED if shared else _GLOBAL))
+    """Return a pointer to the element at the first arguments, ``address, index``."""
+    offset = builder.shl(arguments[1], _I64(itemsize.bit_length() - 1))
+    address = builder.add(arguments[0], offset)
+    return builder.inttoptr(address, ir.PointerType(kind, _SHARED if shared else _GLOBAL))
 
 
 def _widened(builder: Any, name: str, bits: Any) -> Any:
-    """Return a 16-bit number, as an integer, in float32."""
+    """Convert 16 bits to float32."""
     if name == "float16":
         return builder.fpext(builder.bitcast(bits, _HALF), _FLOAT)
     word = builder.shl(builder.zext(bits, _I32), _I32(16))
@@ -53,7 +53,7 @@ def _widened(builder: Any, name: str, bits: Any) -> Any:
 
 
 def _narrowed(builder: Any, name: str, value: Any) -> Any:
-    """Return a float32 rounded to 16 bits, to even at a tie, as an integer."""
+    """Convert a float32 to 16 bits, rounded to the nearest, to even at a tie."""
     if name == "float16":
         return builder.bitcast(builder.fptrunc(value, _HALF), _I16)
     bits = builder.bitcast(value, _I32)
@@ -65,7 +65,7 @@ def _narrowed(builder: Any, name: str, value: Any) -> Any:
 
 
 def _unpacked(builder: Any, name: str, word: Any) -> list[Any]:
-    """Return the elements in 32 bits, in the type that they are computed in."""
+    """Return the elements in 32 bits, in the working type."""
     if name == "float32":
         return [builder.bitcast(word, _FLOAT)]
     halves = word, builder.lshr(word, _I32(16))
@@ -73,7 +73,7 @@ def _unpacked(builder: Any, name: str, word: Any) -> list[Any]:
 
 
 def _packed(builder: Any, name: str, values: list[Any]) -> Any:
-    """Return 32 bits of elements."""
+    """Return 32 bits with elements of the working type, converted."""
     if name == "float32":
         return builder.bitcast(values[0], _I32)
     low, high = (builder.zext(_narrowed(builder, name, value), _I32) for value in values)
@@ -88,8 +88,9 @@ def _working(element: Element) -> Any:
 def make_load(element: Element, *, unchanging: bool = False, shared: bool = False) -> Any:
     """Return a device function ``load(address, index)`` of 16 bytes of elements, as a tuple.
 
-    They begin at a multiple of 16 bytes. What is `unchanging` while the kernel runs may be read
-    by another path. The address is one of `shared_memory` or, if it is not `shared`, of a device's.
+    The elements begin at a multiple of 16 bytes. If nothing writes them while the kernel runs they
+    are `unchanging`, and the read-only cache may load them. The address is in `shared_memory` if
+    `shared`, and in global memory otherwise.
     """
 
     @intrinsic
@@ -99,10 +100,8 @@ def make_load(element: Element, *, unchanging: bool = False, shared: bool = Fals
         def generate(context, builder, signature, arguments):
             double = element.name == "float64"
             kind = ir.VectorType(_DOUBLE, 2) if double else _WORDS
-            place = _place(
-                builder, arguments[0], arguments[1], element.itemsize, kind, shared=shared
-            )
-            found = builder.load(place)
+            pointer = _pointer(builder, arguments, element.itemsize, kind, shared=shared)
+            found = builder.load(pointer)
             found.align = 16
             if unchanging:
                 found.set_metadata("invariant.load", builder.module.add_metadata([]))
@@ -137,10 +136,8 @@ def make_store(element: Element, *, shared: bool = False) -> Any:
             whole = ir.Constant(vector, ir.Undefined)
             for k, value in enumerate(values):
                 whole = builder.insert_element(whole, value, _I32(k))
-            place = _place(
-                builder, arguments[0], arguments[1], element.itemsize, vector, shared=shared
-            )
-            builder.store(whole, place, align=16)
+            pointer = _pointer(builder, arguments, element.itemsize, vector, shared=shared)
+            builder.store(whole, pointer, align=16)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, kind), generate
@@ -150,10 +147,10 @@ def make_store(element: Element, *, shared: bool = False) -> Any:
 
 @intrinsic
 def load_index(context, address, index):
-    """Return an int32 number in memory, as an index."""
+    """Return an int32 in global memory as an index."""
 
     def generate(context, builder, signature, arguments):
-        found = builder.load(_place(builder, arguments[0], arguments[1], 4, _I32))
+        found = builder.load(_pointer(builder, arguments, 4, _I32))
         found.align = 4
         return builder.sext(found, _I64)
 
@@ -162,10 +159,10 @@ def load_index(context, address, index):
 
 @intrinsic
 def load_flag(context, address, index):
-    """Return whether a byte in memory is not 0."""
+    """Return whether a byte in global memory is not 0."""
 
     def generate(context, builder, signature, arguments):
-        found = builder.load(_place(builder, arguments[0], arguments[1], 1, _I8))
+        found = builder.load(_pointer(builder, arguments, 1, _I8))
         found.align = 1
         return builder.icmp_unsigned("!=", found, _I8(0))
 
@@ -180,10 +177,8 @@ def make_load_one(element: Element, *, shared: bool = False) -> Any:
     def load_one(context, address, index):
         def generate(context, builder, signature, arguments):
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
-            place = _place(
-                builder, arguments[0], arguments[1], element.itemsize, kind, shared=shared
-            )
-            found = builder.load(place)
+            pointer = _pointer(builder, arguments, element.itemsize, kind, shared=shared)
+            found = builder.load(pointer)
             found.align = element.itemsize
             return found if kind is not _I16 else _widened(builder, element.name, found)
 
@@ -203,10 +198,8 @@ def make_store_one(element: Element, *, shared: bool = False) -> Any:
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
             if kind is _I16:
                 value = _narrowed(builder, element.name, value)
-            place = _place(
-                builder, arguments[0], arguments[1], element.itemsize, kind, shared=shared
-            )
-            builder.store(value, place, align=element.itemsize)
+            pointer = _pointer(builder, arguments, element.itemsize, kind, shared=shared)
+            builder.store(value, pointer, align=element.itemsize)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, _working(element)), generate

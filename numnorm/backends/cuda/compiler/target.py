@@ -1,7 +1,7 @@
-"""Everything that is specific to one CUDA compiler: here numba-cuda.
+"""The interface of the kernels to their compiler, numba-cuda.
 
-The kernels are written in terms of this module alone. Another compiler, or a simulation of a
-device, is another module with the same names.
+Kernels use only the names of this module. For another compiler, or for a simulation of a device,
+replace this module by one with the same names.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ _TYPES = {
 
 
 def _type_of(kind: Any) -> Any:
-    """Return the type of a parameter of a kernel, or of a group of them."""
+    """Return Numba's type of a kernel's parameter, which may be a group."""
     if isinstance(kind, str):
         return _TYPES[kind]
     group, kinds = kind
@@ -70,27 +70,27 @@ def _type_of(kind: Any) -> Any:
 
 
 def device(function: Callable[..., Any]) -> Any:
-    """Return a plain function as one that kernels can call, and that becomes a part of them."""
+    """Return a plain function as a device function, which is inlined in kernels."""
     return cuda.jit(device=True, forceinline=True)(function)
 
 
 def constant(element: Element, value: float) -> Any:
-    """Return a number of the type that elements are computed in, for a kernel to close over."""
+    """Return a number of the working type, for a kernel to close over."""
     return element.working(value)
 
 
 def square_root(element: Element) -> Any:
-    """Return the correctly rounded root, of the working type."""
+    """Return the correctly rounded square root of the working type."""
     return libdevice.fsqrt_rn if element.working is np.float32 else libdevice.dsqrt_rn
 
 
 def reciprocal(element: Element) -> Any:
-    """Return the correctly rounded reciprocal, of the working type."""
+    """Return the correctly rounded reciprocal of the working type."""
     return libdevice.frcp_rn if element.working is np.float32 else libdevice.drcp_rn
 
 
 def exponent(element: Element) -> Any:
-    """Return a function for the exponent of a positive number, of the working type."""
+    """Return a function of the exponent of a positive number of the working type."""
     return libdevice.ilogbf if element.working is np.float32 else libdevice.ilogb
 
 
@@ -100,12 +100,12 @@ def times_power_of_two(element: Element) -> Any:
 
 
 def exponential(element: Element) -> Any:
-    """Return exp, of the working type, within 2 units in the last place."""
+    """Return exp of the working type, within 2 units in the last place."""
     return libdevice.expf if element.working is np.float32 else libdevice.exp
 
 
 def tangent(element: Element) -> Any:
-    """Return tanh, of the working type, within 2 units in the last place."""
+    """Return tanh of the working type, within 2 units in the last place."""
     return libdevice.tanhf if element.working is np.float32 else libdevice.tanh
 
 
@@ -115,12 +115,12 @@ class Kernel:
     Parameters
     ----------
     function : callable
-        Its source.
+        The Python function that is compiled.
     parameters : tuple
-        The kind of each parameter: "address", "index", "float32" or "float64", or a group of them,
+        The kind of each parameter: "address", "index", "float32" or "float64", or for a group
         ``(class of a NamedTuple, kinds of its fields)``.
     threads : int
-        How many threads a block has.
+        The number of threads of a block.
     """
 
     def __init__(
@@ -132,28 +132,28 @@ class Kernel:
         self._dispatcher = cuda.jit(launch_bounds=threads)(function)
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
-        """Run so many blocks on a stream of the current device, given by its handle."""
+        """Launch blocks on a stream of the current device, given by its handle."""
         self._launch(blocks, stream, 0, arguments)
 
     def launch_together(self, blocks: int, stream: int, memory: int, *arguments: Any) -> None:
-        """Run blocks that meet at `grid_barrier`, with so many bytes of `shared_memory` each.
+        """Launch blocks that wait for each other at `grid_barrier`.
 
-        They must be no more than `most_together` are.
+        Each block has `memory` bytes of `shared_memory`. `most_together` is the limit of blocks.
         """
         self._launch(blocks, stream, memory, arguments)
 
     def most_together(self, memory: int) -> int:
-        """Return how many blocks, each with so many bytes, the current device runs at a time."""
+        """Return how many blocks with `memory` bytes each the current device runs at a time."""
         kernel = self._compiled()
         function = kernel._codelibrary.get_cufunc()
         device_number = function.device.id
-        # Without leave, a block has 48 KB of it at most. It is given leave for all that there is,
-        # so that no other thread's call takes it back.
-        leave = device_limits(device_number).shared_of_block - kernel.shared_mem_per_block
+        # A block has 48 KB of dynamic shared memory at most, unless the limit is raised. It is
+        # always raised to the device's own limit, so that calls of other threads cannot lower it.
+        limit = device_limits(device_number).shared_of_block - kernel.shared_mem_per_block
         attribute = driver.binding.CUfunction_attribute
         driver.driver.cuKernelSetAttribute(
             attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            leave,
+            limit,
             function.handle,
             device_number,
         )
@@ -164,7 +164,7 @@ class Kernel:
         return self._dispatcher.compile(self.signature.args) if kernel is None else kernel
 
     def _launch(self, blocks: int, stream: int, memory: int, arguments: tuple[Any, ...]) -> None:
-        # A launch takes no 0 for the default stream: a configured dispatcher converts it, too.
+        # _Kernel.launch takes no 0 for the default stream, so every handle becomes a Stream.
         queue, kernel = Stream.from_handle(stream), self._compiled()
         kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), queue, memory)
 
@@ -174,7 +174,7 @@ class Kernel:
 
 @functools.cache
 def check_available() -> None:
-    """Raise unless there is a device, a driver for it, and what compiles for it."""
+    """Raise an error unless numba-cuda finds a device, its driver and a compiler."""
     if not cuda.is_available():
         raise RuntimeError(
             "numba-cuda finds no CUDA driver with a device, or no compiler: install "
@@ -183,8 +183,8 @@ def check_available() -> None:
 
 
 def on_device(number: int) -> Any:
-    """Return a context in which the device of this number is the current one."""
-    # With one device there is no other: to ask the driver would cost some microseconds.
+    """Return a context in which the device of this number is the current device."""
+    # Calls of the driver are slow, and a single device is always the current one.
     return cuda.gpus[number] if len(cuda.gpus) > 1 else contextlib.nullcontext()
 
 
@@ -195,7 +195,7 @@ def synchronize(stream: int) -> None:
 
 @functools.cache
 def device_limits(number: int) -> DeviceLimits:
-    """Return what blocks of the device of this number can have."""
+    """Return the limits of the device of this number."""
     found = cuda.gpus[number]
     return DeviceLimits(
         multiprocessors=int(found.MULTIPROCESSOR_COUNT),
@@ -208,18 +208,18 @@ def device_limits(number: int) -> DeviceLimits:
 
 
 def _can_link_barriers() -> bool:
-    # A barrier of all blocks is a call into a library of CUDA's own, which not every installation
-    # of a compiler has.
+    # A barrier of all blocks is a call into CUDA's library cudadevrt, which some installations
+    # lack.
     return Path(libs.get_cudalib("cudadevrt", static=True)).is_file()
 
 
-# What blocks and threads share
+# Barriers
 
 
 @device
 def grid_barrier() -> None:
-    """Wait for all threads of all blocks: each then sees what the others wrote to memory before.
+    """Wait for all threads of all blocks. Then each of them sees all earlier writes to memory.
 
-    A kernel that has one is launched with `Kernel.launch_together`.
+    A kernel that calls this is launched with `Kernel.launch_together`.
     """
     cuda.cg.this_grid().sync()
