@@ -1,4 +1,4 @@
-"""The gradients of norms whose statistics belong to a channel: sums of each part, and dx."""
+"""The backward kernels of norms whose statistics belong to a channel: sums of parts, and dx."""
 
 from typing import Any
 
@@ -25,15 +25,15 @@ from numnorm.backends.cuda.compiler.target import (
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_sum
 from numnorm.backends.formulas.norms import channel_gradient
 
-# Folds that no barrier keeps apart need places of their own in shared memory.
+# Reductions that no barrier separates need different places in shared memory.
 _ROOMS = 2
 
 
 def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
-    """Return a device function that adds some rows of dy * xhat and of dy to sums.
+    """Return a device function that adds `rows` rows of dy * xhat and of dy to sums.
 
-    ``add(dy, x, index, step, terms, slopes, values, first, second)``: the terms are scale, high
-    and rstd; the last two are arrays of a sum for each channel.
+    ``add(dy, x, index, step, terms, slopes, values, first, second)``: the terms are arrays of
+    scale, high and rstd; `first` and `second` are arrays of sums, one for each channel.
     """
     read, slots = make_read_piece(element, shape), shape.piece(element)
     zero = constant(element, 0.0)
@@ -59,8 +59,8 @@ def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
 def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
     """Return the kernel of the sums over each part of ``x (rows, channels)``.
 
-    It takes ``dy, x``, the ``terms`` of `make_centre_terms`, and ``products, plain`` of float64
-    ``(parts, channels)`` as addresses, and ``rows, channels, block``. The sums are those of
+    It takes the addresses of dy, x, the terms of `make_centre_terms`, and two float64 tables
+    ``products, plain (parts, channels)``; and ``rows, channels, block``. It stores the sums of
     ``dy * (x * scale - high) * rstd`` and of dy.
     """
     slots, ahead, working = shape.piece(element), shape.ahead, element.working
@@ -110,9 +110,9 @@ def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
 
 
 def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
-    """Return the same kernel for ``x (outer, channels, inner)``.
+    """Return the kernel of the same sums for ``x (outer, channels, inner)``.
 
-    It takes ``outer, channels, inner, block, segment`` behind the addresses.
+    It takes the same addresses, and ``outer, channels, inner, block, segment``.
     """
     piece, lanes, threads = shape.piece(element), shape.lanes, shape.threads
     held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
@@ -160,8 +160,8 @@ def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
 def make_dx_across(element: Element, shape: ColumnShape) -> Kernel:
     """Return the kernel that stores dx for ``x (rows, channels)``.
 
-    It takes ``dy, x``, the ``terms`` of `make_gradient_terms` and ``dx`` as addresses, and
-    ``rows, channels, block``.
+    It takes the addresses of dy, x, the terms of `make_gradient_terms` and dx; and ``rows,
+    channels, block``.
     """
     slots, ahead, teams, working = shape.piece(element), shape.ahead, shape.teams, element.working
     place, read = make_place_across(element, shape), make_read_piece(element, shape)
@@ -216,9 +216,9 @@ def make_dx_across(element: Element, shape: ColumnShape) -> Kernel:
 
 
 def make_dx_along(element: Element, shape: ColumnShape) -> Kernel:
-    """Return the same kernel for ``x (outer, channels, inner)``.
+    """Return the kernel that stores dx for ``x (outer, channels, inner)``.
 
-    It takes ``outer, channels, inner, block, segment`` behind the addresses.
+    It takes the same addresses, and ``outer, channels, inner, block, segment``.
     """
     piece, lanes, working = shape.piece(element), shape.lanes, element.working
     held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces

@@ -48,14 +48,14 @@ _Maker = Callable[[Element, ColumnShape], Kernel]
 
 
 class _Family(NamedTuple):
-    """The kernels of one layout."""
+    """The makers of kernels for one layout."""
 
     forward: _Maker
     sums: _Maker
     dx: _Maker
 
 
-# Without inner axes the kernels go across the channels, with them along each channel.
+# For inner = 1 neighbouring threads have neighbouring channels, otherwise elements of one channel.
 _ACROSS = _Family(
     forward=functools.cache(make_forward_across),
     sums=functools.cache(make_sums_across),
@@ -88,7 +88,7 @@ def column_forward(
 ) -> tuple[Any, Statistic]:
     """Return x normalized by the given statistics of each channel, and rstd.
 
-    The variance is m2 over the divisor.
+    The variance is m2 / divisor.
     """
     found = reciprocal_deviation(m2 / divisor, eps)
     with on_device_of(x):
@@ -138,7 +138,7 @@ def column_backward(
         totals = weight, gradient, dgamma, dbeta
         _queue_gradient_terms(x, layout, slopes, source, terms, totals, detached)
         if detached.mean and detached.scale:
-            # The statistics are constants, and dx does not depend on x.
+            # The statistics are constants, so dx depends on dy alone.
             offset = CONSTANT_TERMS * channels * x.element.working(0).itemsize
             _queue_output(x, layout, slopes, Behind(terms, offset), output.target)
         else:
@@ -149,7 +149,7 @@ def column_backward(
 
 
 def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:
-    """Return new memory for the terms of a gradient, the first of which a kernel finds now."""
+    """Return a new table of terms of a gradient; a kernel computes the first four now."""
     mean, rstd = _alike(mean, rstd)
     terms = _terms(GRADIENT_TERMS, x, layout)
     kernel = _centre_terms(x.element, mean.element)
@@ -167,7 +167,7 @@ def _queue_gradient_terms(
     totals: tuple[DeviceArray | None, Element, Any, Any],
     detached: Detached,
 ) -> None:
-    """Queue the kernels of the sums over each channel, and of all that follows from them."""
+    """Launch the kernels of the sums of each channel, and of its gradients and other terms."""
     channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
     plan = plan_of(x, layout, slopes, source, reads=2)
     products = float64_memory(x, 2 * plan.parts * channels)
@@ -188,14 +188,14 @@ def _queue_gradient_terms(
 def _queue_output(
     x: DeviceArray, layout: ColumnLayout, source: Any, terms: Any, target: Any
 ) -> None:
-    """Queue the kernel of what follows from one array and the terms of its channels."""
+    """Launch the kernel that computes an output of an array from the terms of its channels."""
     plan = plan_of(x, layout, source, target)
     kernel = _family(layout).forward(x.element, plan.shape)
     queue(kernel, plan.blocks, x, (source, terms, target), plan.sizes)
 
 
 def _slopes(dy: Any, x: DeviceArray) -> Any:
-    """Return the gradient of y as a kernel reads it."""
+    """Return dy, checked and C-contiguous."""
     array = as_companion("dy", dy, x)
     check_shape("dy", array.shape, x.shape, "the shape of the input")
     if array.element != x.element:

@@ -18,8 +18,8 @@ from numnorm.backends.formulas.norms import channel_output
 def make_forward_across(element: Element, shape: ColumnShape) -> Kernel:
     """Return the kernel for ``x (rows, channels)``.
 
-    It takes ``x``, the ``terms`` of `make_output_terms` and ``y`` as addresses, and ``rows,
-    channels, block``.
+    It takes the addresses of x, the terms of `make_output_terms` and y; and ``rows, channels,
+    block``.
     """
     slots, ahead, teams, working = shape.piece(element), shape.ahead, shape.teams, element.working
     place, read = make_place_across(element, shape), make_read_piece(element, shape)
@@ -64,8 +64,7 @@ def make_forward_across(element: Element, shape: ColumnShape) -> Kernel:
 def make_forward_along(element: Element, shape: ColumnShape) -> Kernel:
     """Return the kernel for ``x (outer, channels, inner)``.
 
-    It takes the addresses of `make_forward_across`, and ``outer, channels, inner, block,
-    segment``.
+    It takes the same addresses, and ``outer, channels, inner, block, segment``.
     """
     piece, lanes, working = shape.piece(element), shape.lanes, element.working
     held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces

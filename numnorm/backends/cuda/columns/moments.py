@@ -1,4 +1,4 @@
-"""The statistics of channels on arrays of a device: of one array, of a stream, of two together."""
+"""The moments of channels of arrays on a device: of an array, of a stream, merged from two."""
 
 import functools
 from typing import Any
@@ -43,10 +43,10 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> _Moments:
 def streamed_moments(
     x: DeviceArray, layout: ColumnLayout, after: tuple[int, Any, Any] | None
 ) -> tuple[int, Any, Any]:
-    """Return `column_moments` for the caller, going on from `after`, in arrays of x's library.
+    """Return the moments of `after` and x together, in arrays of x's library.
 
-    Blocks of a fixed number of entries are merged one after the other, so that a chunk goes on
-    where the one before has ended.
+    Blocks of a fixed number of entries are merged one after the other, so that the result does not
+    depend on how a stream is cut into chunks.
     """
     with on_device_of(x):
         before = None if after is None else _given("after", after, x, layout.channels)
@@ -62,7 +62,7 @@ def streamed_moments(
 def merged_moments(
     mean: DeviceArray, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
 ) -> tuple[Any, Any]:
-    """Return mean and m2 of two sets of values together, in new arrays."""
+    """Return mean and m2 of two sets of values merged, in new arrays."""
     (channels,) = mean.shape
     with on_device_of(mean):
         count, *ours = _given("moments", moments, mean, channels)
@@ -77,7 +77,7 @@ def merged_moments(
 
 
 def variance(m2: DeviceArray, divisor: int) -> Any:
-    """Return m2 over a number, in a new array."""
+    """Return m2 / divisor in a new array."""
     with on_device_of(m2):
         return handed_out(given_statistic("m2", m2.array, m2, m2.shape[0]) / divisor)
 
@@ -88,7 +88,7 @@ def _of_nothing(x: DeviceArray, layout: ColumnLayout) -> _Moments:
 
 
 def _given(name: str, given: tuple[int, Any, Any], x: DeviceArray, channels: int) -> _Moments:
-    """Return moments of the caller's, checked, as kernels read them."""
+    """Return the caller's moments, checked, in float64."""
     count, *arrays = given
     mean, m2 = (
         in_float64(given_statistic(f"{name}.{field}", array, x, channels))
@@ -105,7 +105,7 @@ def _queued(
     fold: ColumnShape,
     after: _Moments | None,
 ) -> _Moments:
-    """Queue the kernels of the moments of all parts, and of those together."""
+    """Launch the kernels of the moments of all parts, and of the merged moments."""
     channels, size = layout.channels, FLOAT64.itemsize
     work, means = float64_memory(x, plan.parts * (1 + 2 * channels)), plan.parts * size
     parts = work, Behind(work, means), Behind(work, means + plan.parts * channels * size)

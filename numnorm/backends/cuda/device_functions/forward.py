@@ -42,9 +42,9 @@ class TeamRow:
         The number of threads that hold the row, a power of two. A team that is wider than a warp
         is a whole block.
     slots : int
-        How many elements each of them holds.
+        The number of elements of each thread.
     ddof : int
-        The squares are divided by the width less this.
+        The variance divides by the width less this.
     """
 
     norm: Norm
@@ -55,12 +55,15 @@ class TeamRow:
 
     @property
     def warps(self) -> int:
-        """How many warps hold it; 0 for a part of one, or one, whose sums need no shared memory."""
+        """The number of warps, or 0 if sums need no shared memory: for one warp or a part of it."""
         return self.team // WARP if self.team > WARP else 0
 
 
 def make_parameter(row: TeamRow, missing: float) -> Any:
-    """Return a device function ``parameter(values, column)``: an array or None, or a number."""
+    """Return a device function ``parameter(values, column)``.
+
+    The values are an array or None, or a number if the norm has no parameters.
+    """
     working, absent = row.element.working, constant(row.element, missing)
     if row.norm.parameters == 0:
         return device(lambda number, column: working(number))
@@ -75,9 +78,10 @@ def make_parameter(row: TeamRow, missing: float) -> Any:
 
 
 def _make_any(row: TeamRow) -> Any:
-    """Return a device function ``of_any(asked)``: whether any team of a warp asks for more.
+    """Return a device function ``of_any(flag)``: whether the flag of any team of a warp is set.
 
-    All of them must come along, because threads of a warp meet in each sum. A wider team agrees.
+    All teams of a warp take a branch together, because the shuffles of a sum need all threads. The
+    threads of a wider team have the same flag.
     """
     if row.team >= WARP:
         return device(lambda asked: asked)

@@ -52,7 +52,7 @@ def backward_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
 def _shape(team: int, pieces: int, width: int, element: Element, aligned: bool) -> RowShape:
     whole, several = width % element.vector == 0, pieces > 0 and team <= WARP
     teams = max(1, _BLOCK // team) if several else 1
-    return RowShape(team, teams, pieces, whole, aligned or not whole)
+    return RowShape(team, teams, pieces, whole, aligned or not whole)  # one element is aligned
 
 
 def run_shape(width: int, run: int, element: Element, shape: RowShape) -> RowShape:
