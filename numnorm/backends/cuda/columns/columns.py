@@ -14,12 +14,6 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
-from numnorm.backends.cuda.columns.backward_kernels import (
-    make_dx_across,
-    make_dx_along,
-    make_sums_across,
-    make_sums_along,
-)
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
@@ -28,8 +22,11 @@ from numnorm.backends.cuda.columns.coefficient_kernels import (
     make_gradient_terms,
     make_output_terms,
 )
-from numnorm.backends.cuda.columns.column_shape import ColumnShape
-from numnorm.backends.cuda.columns.forward_kernel import make_forward_across, make_forward_along
+from numnorm.backends.cuda.columns.element_kernels import (
+    make_elements_across,
+    make_elements_along,
+)
+from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
 from numnorm.backends.cuda.columns.plans import fold_shape, plan_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
 from numnorm.backends.cuda.compiler.target import Kernel
@@ -44,28 +41,17 @@ from numnorm.backends.cuda.threads.row_parameters import Weights
 
 _MEANING = "the channels of x"
 
-_Maker = Callable[[Element, ColumnShape], Kernel]
-
 
 class _Family(NamedTuple):
     """The makers of kernels for one layout."""
 
-    forward: _Maker
-    sums: _Maker
-    dx: _Maker
+    elements: Callable[..., Kernel]
+    sums: Callable[..., Kernel]
 
 
 # For inner = 1 neighbouring threads have neighbouring channels, otherwise elements of one channel.
-_ACROSS = _Family(
-    forward=functools.cache(make_forward_across),
-    sums=functools.cache(make_sums_across),
-    dx=functools.cache(make_dx_across),
-)
-_ALONG = _Family(
-    forward=functools.cache(make_forward_along),
-    sums=functools.cache(make_sums_along),
-    dx=functools.cache(make_dx_along),
-)
+_ACROSS = _Family(functools.cache(make_elements_across), functools.cache(make_sums_across))
+_ALONG = _Family(functools.cache(make_elements_along), functools.cache(make_sums_along))
 _output_terms = functools.cache(make_output_terms)
 _centre_terms = functools.cache(make_centre_terms)
 _gradient_terms = functools.cache(make_gradient_terms)
@@ -143,7 +129,7 @@ def column_backward(
             _queue_output(x, layout, slopes, Behind(terms, offset), output.target)
         else:
             plan = plan_of(x, layout, slopes, source, output.target, reads=2)
-            kernel = _family(layout).dx(x.element, plan.shape)
+            kernel = _family(layout).elements(x.element, plan.shape, gradient=True)
             queue(kernel, plan.blocks, x, (slopes, source, terms, output.target), plan.sizes)
         return result(output, x, None), dgamma, dbeta
 
@@ -190,8 +176,8 @@ def _queue_output(
 ) -> None:
     """Launch the kernel that computes an output of an array from the terms of its channels."""
     plan = plan_of(x, layout, source, target)
-    kernel = _family(layout).forward(x.element, plan.shape)
-    queue(kernel, plan.blocks, x, (source, terms, target), plan.sizes)
+    kernel = _family(layout).elements(x.element, plan.shape, gradient=False)
+    queue(kernel, plan.blocks, x, (None, source, terms, target), plan.sizes)
 
 
 def _slopes(dy: Any, x: DeviceArray) -> Any:

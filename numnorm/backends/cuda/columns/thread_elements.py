@@ -86,7 +86,7 @@ def make_write_piece(element: Element, shape: ColumnShape) -> Any:
 
 @functools.cache
 def make_read_terms(element: Element, shape: ColumnShape) -> Any:
-    """Return a device function ``read_terms(terms, index, values)`` of a thread's channels.
+    """Return a device function ``read_terms(terms, index, values, slot)`` of a thread's channels.
 
     It reads from a row of the table of terms, which is aligned; `index` is that of the first
     channel.
@@ -97,9 +97,9 @@ def make_read_terms(element: Element, shape: ColumnShape) -> Any:
     count = shape.piece(element) // step
 
     @device
-    def read_terms(terms, index, values):
+    def read_terms(terms, index, values, slot):
         for k in range(count):
-            read(terms, index + k * step, values, k * step)
+            read(terms, index + k * step, values, slot + k * step)
 
     return read_terms
 

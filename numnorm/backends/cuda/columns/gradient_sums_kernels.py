@@ -1,4 +1,4 @@
-"""The backward kernels of norms whose statistics belong to a channel: sums of parts, and dx."""
+"""The sums over each channel that the gradients of column norms need, part by part."""
 
 from typing import Any
 
@@ -10,8 +10,6 @@ from numnorm.backends.cuda.columns.thread_elements import (
     make_read_along,
     make_read_piece,
     make_read_terms,
-    make_write_along,
-    make_write_piece,
 )
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element, working_element
 from numnorm.backends.cuda.compiler.target import (
@@ -23,32 +21,33 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
 )
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_sum
-from numnorm.backends.formulas.norms import channel_gradient
 
 # Reductions that no barrier separates need different places in shared memory.
 _ROOMS = 2
+# The sums need the first terms of a channel: scale, high and rstd.
+_TERMS = 3
 
 
 def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
     """Return a device function that adds `rows` rows of dy * xhat and of dy to sums.
 
-    ``add(dy, x, index, step, terms, slopes, values, first, second)``: the terms are arrays of
-    scale, high and rstd; `first` and `second` are arrays of sums, one for each channel.
+    ``add(dy, x, index, step, terms, slopes, values, first, second)``: the terms are scale, high
+    and rstd of each channel; `first` and `second` are arrays of sums, one for each channel.
     """
     read, slots = make_read_piece(element, shape), shape.piece(element)
     zero = constant(element, 0.0)
 
     @device
     def add(dy, x, index, step, terms, slopes, values, first, second):
-        scale, high, rstd = terms
         for u in range(rows):
             read(dy, index + u * step, slopes, u * slots)
             read(x, index + u * step, values, u * slots)
         for j in range(slots):
+            scale, high, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
             one, two = zero, zero
             for u in range(rows):
                 slope = slopes[u * slots + j]
-                one += slope * ((values[u * slots + j] * scale[j] - high[j]) * rstd[j])
+                one += slope * ((values[u * slots + j] * scale - high) * rstd)
                 two += slope
             first[j] += one
             second[j] += two
@@ -65,7 +64,8 @@ def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
     """
     slots, ahead, working = shape.piece(element), shape.ahead, element.working
     threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.working
-    places, held, zero = threads * slots, ahead * slots, constant(element, 0.0)
+    places, held, all_terms = threads * slots, ahead * slots, _TERMS * slots
+    zero = constant(element, 0.0)
     place, fold = make_place_across(element, shape), make_fold_sums(shape, slots)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
@@ -76,9 +76,7 @@ def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
         second_here = cuda.shared.array(places, working)
         slopes = cuda.local.array(held, working)
         values = cuda.local.array(held, working)
-        scale = cuda.local.array(slots, working)
-        high = cuda.local.array(slots, working)
-        rstd = cuda.local.array(slots, working)
+        here = cuda.local.array(all_terms, working)
         first = cuda.local.array(slots, working)
         second = cuda.local.array(slots, working)
         thread = cuda.threadIdx.x
@@ -87,10 +85,8 @@ def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
         for j in range(slots):
             first[j], second[j] = zero, zero
         if count > 0:
-            read_terms(terms, channel, scale)
-            read_terms(terms, channels + channel, high)
-            read_terms(terms, 2 * channels + channel, rstd)
-            here = (scale, high, rstd)
+            for t in range(_TERMS):
+                read_terms(terms, t * channels + channel, here, t * slots)
             grouped = count - count % ahead
             for k in range(0, grouped, ahead):
                 add_rows(dy, x, index + k * step, step, here, slopes, values, first, second)
@@ -155,95 +151,3 @@ def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
             store(plain, part * channels + channel, kind(of_plain))
 
     return Kernel(kernel, ("address",) * 5 + ("index",) * 5, threads)
-
-
-def make_dx_across(element: Element, shape: ColumnShape) -> Kernel:
-    """Return the kernel that stores dx for ``x (rows, channels)``.
-
-    It takes the addresses of dy, x, the terms of `make_gradient_terms` and dx; and ``rows,
-    channels, block``.
-    """
-    slots, ahead, teams, working = shape.piece(element), shape.ahead, shape.teams, element.working
-    place, read = make_place_across(element, shape), make_read_piece(element, shape)
-    read_terms = make_read_terms(element, shape)
-    write, gradient = make_write_piece(element, shape), device(channel_gradient)
-    held = ahead * slots
-
-    @device
-    def put_rows(arrays, index, step, terms, slopes, values, rows):
-        dy, x, dx = arrays
-        scale, high, rstd, slope, offset, back, factor = terms
-        for u in range(rows):
-            read(dy, index + u * step, slopes, u * slots)
-            read(x, index + u * step, values, u * slots)
-        for k in range(rows * slots):
-            j = k % slots
-            values[k] = back[j] * gradient(
-                slopes[k], values[k] * scale[j], high[j], rstd[j], factor[j], slope[j], offset[j]
-            )
-        for u in range(rows):
-            write(dx, index + u * step, values, u * slots)
-
-    def kernel(dy, x, terms, dx, rows, channels, block):
-        slopes = cuda.local.array(held, working)
-        values = cuda.local.array(held, working)
-        scale = cuda.local.array(slots, working)
-        high = cuda.local.array(slots, working)
-        rstd = cuda.local.array(slots, working)
-        slope = cuda.local.array(slots, working)
-        offset = cuda.local.array(slots, working)
-        back = cuda.local.array(slots, working)
-        factor = cuda.local.array(slots, working)
-        _, channel, row, count = place(rows, channels, block)
-        index, step = row * channels + channel, teams * channels
-        if count > 0:
-            read_terms(terms, channel, scale)
-            read_terms(terms, channels + channel, high)
-            read_terms(terms, 2 * channels + channel, rstd)
-            read_terms(terms, 4 * channels + channel, slope)
-            read_terms(terms, 5 * channels + channel, offset)
-            read_terms(terms, 6 * channels + channel, back)
-            read_terms(terms, 8 * channels + channel, factor)
-            here = (scale, high, rstd, slope, offset, back, factor)
-            grouped = count - count % ahead
-            arrays = dy, x, dx
-            for k in range(0, grouped, ahead):
-                put_rows(arrays, index + k * step, step, here, slopes, values, ahead)
-            for k in range(grouped, count):
-                put_rows(arrays, index + k * step, step, here, slopes, values, 1)
-
-    return Kernel(kernel, ("address",) * 4 + ("index",) * 3, shape.threads)
-
-
-def make_dx_along(element: Element, shape: ColumnShape) -> Kernel:
-    """Return the kernel that stores dx for ``x (outer, channels, inner)``.
-
-    It takes the same addresses, and ``outer, channels, inner, block, segment``.
-    """
-    piece, lanes, working = shape.piece(element), shape.lanes, element.working
-    held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
-    deep = shape.teams * shape.ahead
-    read, write = make_read_along(element, shape), make_write_along(element, shape)
-    place, load = make_place_along(shape), make_load_one(working_element(element))
-    gradient = device(channel_gradient)
-
-    def kernel(dy, x, terms, dx, outer, channels, inner, block, segment):
-        slopes = cuda.local.array(held, working)
-        values = cuda.local.array(held, working)
-        thread = cuda.threadIdx.x
-        _, channel, first, entries, width = place(outer, channels, inner, block, segment)
-        jump, scale = channels * inner, load(terms, channel)
-        high, rstd = load(terms, channels + channel), load(terms, 2 * channels + channel)
-        slope, offset = load(terms, 4 * channels + channel), load(terms, 5 * channels + channel)
-        back, factor = load(terms, 6 * channels + channel), load(terms, 8 * channels + channel)
-        for entry in range(thread // lanes, entries, deep):
-            begin, left = first + entry * jump, entries - entry
-            for base in range(thread % lanes * piece, width, turn):
-                read(dy, begin, jump, left, base, width, slopes)
-                read(x, begin, jump, left, base, width, values)
-                for k in range(held):
-                    value = values[k] * scale
-                    values[k] = back * gradient(slopes[k], value, high, rstd, factor, slope, offset)
-                write(dx, begin, jump, left, base, width, values)
-
-    return Kernel(kernel, ("address",) * 4 + ("index",) * 5, shape.threads)
