@@ -148,7 +148,7 @@ def make_output_terms(element: Element, saved: Element, weights: Weights) -> Ker
             put(terms, 0, channels, c, power)
             lost = (centre - put(terms, 1, channels, c, centre)) * factor
             put(terms, 2, channels, c, factor)
-            # An infinite gamma or mean makes every element infinite or NaN without this term.
+            # If gamma or the mean is infinite this term is not finite, and it is left out.
             put(terms, 3, channels, c, bias - lost if abs(lost) < _INFINITY else bias)
 
     return Kernel(kernel, ("address",) * 5 + ("index",), _THREADS)

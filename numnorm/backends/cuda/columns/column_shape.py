@@ -7,7 +7,7 @@ from numnorm.backends.cuda.compiler.element_type import Element
 
 # The most values in one sum of a thread: the rounding error grows with their number.
 _MOST_STEPS = 64
-# An array gets at least this many blocks, in smaller parts if need be.
+# Enough blocks to keep a device busy; a small array is cut into smaller parts to reach them.
 _BLOCKS = 512
 _THREADS = 256
 # The pieces that a thread loads before it uses the first. Loads of single elements are short, so a

@@ -45,8 +45,8 @@ def streamed_moments(
 ) -> tuple[int, Any, Any]:
     """Return the moments of `after` and x together, in arrays of x's library.
 
-    Blocks of a fixed number of entries are merged one after the other, so that the result does not
-    depend on how a stream is cut into chunks.
+    Blocks of a fixed number of entries are merged one after the other. So the result does not
+    depend on the chunks of a stream, if each chunk but the last has a multiple of that number.
     """
     with on_device_of(x):
         before = None if after is None else _given("after", after, x, layout.channels)

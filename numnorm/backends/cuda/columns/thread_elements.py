@@ -130,9 +130,9 @@ def make_place_along(shape: ColumnShape) -> Any:
 def make_all_there(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``all_there(left, base, width)``.
 
-    It returns whether all single elements that a thread reads at a time are inside of the part.
-    Most threads then skip the checks of each element, which cost more than its load. For pieces it
-    returns False.
+    It returns whether all elements that a thread reads at a time are inside of the part, so that
+    the thread can skip the check of each element. For pieces, whose checks are few, it returns
+    False.
     """
     last_entry = (shape.ahead - 1) * shape.teams
     last_piece = (shape.pieces - 1) * shape.lanes * shape.piece(element)

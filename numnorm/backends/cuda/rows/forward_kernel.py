@@ -229,7 +229,7 @@ def make_row_forward(
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
         if there:
-            # The values are deviations from high already.
+            # `spread` has subtracted high from the values already.
             write_row(y, parameters, row, at, sizes, (zero, low, factor), values)
         if there and statistics.mean != 0 and thread % team == 0:
             save(statistics, row, high, low, factor, scale)

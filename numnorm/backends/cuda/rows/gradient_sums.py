@@ -97,9 +97,10 @@ def make_run_gradient_sums(
     """Return a device function that turns dy into g, and stores the sums of each segment.
 
     ``gradient_sums(slopes, values, row, there, at, sizes, segments, channel, parameters, sums,
-    room, turn)`` returns this thread's parts of the sums of g and of g * xhat over the row. The row
-    has so many segments, the first of them of the channel. The sums alternate between two halves
-    of the shared room; `turn` is where the next half begins, and the function returns it too.
+    room, turn)`` returns this thread's parts of the sums of g and of g * xhat over the row.
+    `segments` is the number of segments of the row, and `channel` the channel of the first. The
+    reductions alternate between two halves of the shared room; `turn` is the index of the next
+    half, and the function returns it too.
     """
     team, zero = shape.team, constant(element, 0.0)
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
