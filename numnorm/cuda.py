@@ -1,7 +1,7 @@
 """Norms as device functions, for kernels of your own that are written with `numba.cuda`.
 
-A team of threads holds a row in registers, and the function normalizes it there: what your kernel
-does before and after it costs no way through memory. ``import numnorm.cuda`` needs no GPU and no
+A team of threads holds a row in registers, and the function normalizes it there. What your kernel
+computes before and after it stays in registers, too. ``import numnorm.cuda`` needs no GPU and no
 compiler; each function of it needs numba-cuda. ::
 
     import numpy as np
@@ -28,7 +28,8 @@ compiler; each function of it needs numba-cuda. ::
     add_and_normalize[x.shape[0], THREADS](x, residual, gamma, beta, y)
 
 **Teams.** A team of 32 threads is a warp, and a block may have several, with a row each; so may a
-warp have several teams of 16 or less. A wider team is a whole block, of exactly so many threads.
+warp have several teams of 16 or less. A wider team is a whole block: the block has exactly the
+threads of the team.
 A team's threads are neighbours along ``threadIdx.x``.
 
 **Elements.** Element k of a team's thread t is column ``t + k * threads`` of the row, so that
@@ -37,17 +38,17 @@ the array in your kernel by ``cuda.local.array(slots, dtype)``: up to 32 element
 in all of a kernel's arrays together up to some 100. A block of 1024 threads has 64 registers for
 each of them: tell the compiler by ``@cuda.jit(launch_bounds=1024)``.
 
-**Every thread must make the call**: all of a warp, and for a wider team all of the block, because
-they exchange sums. A team without a row of its own calls with a width of 0, and nothing is saved
-of what it returns.
+**Every thread must make the call**: all threads of a warp, and for a wider team all threads of the
+block, because they exchange sums. A team without a row calls with a width of 0; ignore what it
+returns.
 
-Any number of calls may follow one another without a barrier between them. For teams wider than a
-warp the functions bring shared memory of their own along, at most 1 KiB for float32.
+Calls need no barrier between them. For teams that are wider than a warp, the functions allocate
+shared memory of their own, at most 1 KiB for float32.
 
-The results are those of `numnorm.layer_norm` and its like, with the same accuracy at any offset
-and scale, and nothing depends on the order of threads. NaN and infinity stay in their row. The
-statistics are float64, as the library's functions save them: stored as float32, a large mean would
-cost digits. A kernel that does not use them has no float64 operation.
+The results have the accuracy of `numnorm.layer_norm` and the other norms at any offset and scale,
+and do not depend on the order of threads. NaN and infinity stay in their row. The
+statistics are float64, as the library's functions save them, because float32 would round a large
+mean. A kernel that does not use them has no float64 operation.
 """
 
 from typing import Any, NamedTuple
@@ -97,11 +98,13 @@ def layer_norm_row(
     Parameters
     ----------
     threads : int
-        How many threads hold a row, a power of two up to 1024: 32 is a warp, and more are a block.
+        The number of threads that hold a row, a power of two up to 1024: 32 are a warp, and more
+        are a block.
     slots : int
-        How many elements each of them holds; the row has at most ``threads * slots``.
+        The number of elements of each thread; the row has at most ``threads * slots``.
     dtype : dtype, default float32
-        What is computed in: float32 or float64. Convert half precision when you read and write it.
+        The type of the elements: float32 or float64. Convert half precision when you read and
+        write it.
     detach : {None, "mean", "scale", "both"}
         Which statistics the gradient does not flow through.
 
@@ -122,8 +125,8 @@ def layer_norm_row(
 
     Notes
     -----
-    The same arguments give the same functions. What a thread adds to the gradients of gamma and
-    beta is ``dy * xhat`` and ``dy``: take it between `xhat` and `backward`, which overwrites dy.
+    The same arguments give the same functions. The gradients of gamma and beta are sums of ``dy *
+    xhat`` and of ``dy`` over rows: add them up between `xhat` and `backward`, which overwrites dy.
 
     Examples
     --------
@@ -163,7 +166,7 @@ def rms_norm_row(threads: int, slots: int, dtype: Any = "float32") -> RowFunctio
     RowFunctions
         ``forward(values, width, gamma, eps)`` returns ``rstd``, a float64 number;
         ``xhat(values, width, rstd)``; ``backward(slopes, xhats, width, gamma, rstd)``.
-        The arrays are those of `layer_norm_row`.
+        The arrays are as for `layer_norm_row`.
 
     Raises
     ------
@@ -222,7 +225,7 @@ def ada_norm_row(
         ``forward(values, width, scale, k, eps)`` returns ``mean, rstd``, float64 numbers;
         ``xhat(values, width, mean, rstd)``;
         ``backward(slopes, xhats, width, scale, k, eps, rstd)``. Scale (C) and k are numbers, the
-        arrays those of `layer_norm_row`; y is called xhat.
+        arrays are as for `layer_norm_row`, and xhat is y.
 
     Raises
     ------

@@ -7,12 +7,7 @@ import reference
 import simulated_target
 from simulated_target import register
 
-from numnorm.backends.cuda.columns.backward_kernels import (
-    make_dx_across,
-    make_dx_along,
-    make_sums_across,
-    make_sums_along,
-)
+from numnorm.layouts import ColumnLayout
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
@@ -29,12 +24,13 @@ from numnorm.backends.cuda.columns.column_shape import (
     stream_partition,
     stream_shape,
 )
-from numnorm.backends.cuda.columns.forward_kernel import make_forward_across, make_forward_along
-from numnorm.backends.cuda.columns.moments_kernels import (
-    make_merged_moments,
-    make_moments_across,
-    make_moments_along,
+from numnorm.backends.cuda.columns.element_kernels import (
+    make_elements_across,
+    make_elements_along,
 )
+from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
+from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
+from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
 from numnorm.backends.cuda.statistics.stored_kernels import (
     make_reciprocal,
@@ -83,12 +79,15 @@ class Case:
         span = 1 if self.along else columns.lanes * columns.piece(self.element)
         self.cut = Partition(block, segment, parts, parts * -(-self.channels // span))
 
-    def launch(self, across, along, *arrays):
-        kernel = (along if self.along else across)(self.element, self.columns)
+    def launch(self, across, along, *arrays, **options):
+        kernel = (along if self.along else across)(self.element, self.columns, **options)
         lengths = self.outer, self.channels, self.inner, self.cut.block, self.cut.segment
         if not self.along:
             lengths = self.outer, self.channels, self.cut.block
-        kernel.launch(self.cut.blocks, 0, *map(register, arrays), *lengths)
+        kernel.launch(self.cut.blocks, 0, *map(address, arrays), *lengths)
+
+    def elements(self, *arrays, gradient=False):
+        self.launch(make_elements_across, make_elements_along, *arrays, gradient=gradient)
 
     def moments(self, x, before=(0, None, None)):
         counts, found = nans(self.cut.parts), nans(2, self.cut.parts, self.channels)
@@ -109,7 +108,7 @@ class Case:
         kernel = make_output_terms(self.element, FLOAT64, Weights(*of))
         kernel.launch(self._ones(kernel), 0, *map(address, (mean, rstd, gamma, beta, terms)),
                       self.channels)  # fmt: skip
-        self.launch(make_forward_across, make_forward_along, x, terms, y)
+        self.elements(None, x, terms, y)
         return y
 
     def backward(self, dy, x, mean, rstd, gamma, detached=(False, False)):
@@ -129,9 +128,9 @@ class Case:
         )  # fmt: skip
         dx = placed_like(x, np.full_like(x, np.nan))
         if all(detached):
-            self.launch(make_forward_across, make_forward_along, dy, terms[CONSTANT_TERMS:], dx)
+            self.elements(None, dy, terms[CONSTANT_TERMS:], dx)
         else:
-            self.launch(make_dx_across, make_dx_along, dy, x, terms, dx)
+            self.elements(dy, x, terms, dx, gradient=True)
         return dx, *gradients
 
     def _ones(self, kernel):

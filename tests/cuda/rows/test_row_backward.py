@@ -21,6 +21,15 @@ from row_kernels import (
 from simulated_target import Kernel, cuda
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+from numnorm.backends.cuda.rows.arguments import (
+    SUMS,
+    Parameter,
+    PartialSums,
+    RowParameters,
+    RowScaling,
+    RowSizes,
+    SavedStatistics,
+)
 from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES, make_flush
 from numnorm.backends.cuda.threads.row_parameters import Weights
@@ -42,6 +51,14 @@ SHAPES = {
 ROWS = 21
 
 
+def parameters_of(case):
+    return RowParameters(*map(Parameter, addresses(*case.weights), case.numbers))
+
+
+def scaling_of(case, width):
+    return RowScaling(*(case.shares or (1 / width, 1 / width)), case.eps_on_deviation)
+
+
 def backward(case, dy, x, mean, rstd):
     """dx, and the sums that the kernel leaves for `parameter_gradients`."""
     rows, width = x.shape
@@ -56,11 +73,11 @@ def backward(case, dy, x, mean, rstd):
     size = (rows * width // run // channels, channels)
     if not case.shared:
         size = case.parts // channels, channels * width
-    sums, rests = np.full((2, case.parameters, *size), np.nan, element.working)
-    shares = case.shares or (1 / width, 1 / width)
+    sums, lost = np.full((2, case.parameters, *size), np.nan, element.working)
     kernel.launch(
-        case.parts, 0, *addresses(dy, x, mean, rstd, *case.weights, dx, sums, rests),
-        rows, width, run, channels, case.parts, *case.numbers, *shares, case.eps_on_deviation,
+        case.parts, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)),
+        parameters_of(case), register(dx), PartialSums(*addresses(sums, lost)),
+        RowSizes(rows, width, run, channels), case.parts, scaling_of(case, width),
     )  # fmt: skip
     return dx, sums
 
@@ -314,19 +331,19 @@ def test_flushes_lose_nothing(shape, order):
     """As many as there are of 20,000 rows: the sum is the exact one, rounded, or beside it."""
     flush, width, count = make_flush(FLOAT32, shape), 4, 625
     values = np.abs(draw(np.float32, count, width)) + 1
-    sums, rests = np.full((2, width), np.nan, np.float32)
+    sums, lost = np.full((2, width), np.nan, np.float32)
     column = (lambda k: k) if shape.whole else (lambda k: 0)
 
-    def kernel(sums, rests):
+    def kernel(partials):
         thread = cuda.threadIdx.x
         at, mine = thread * (4 if shape.whole else 1), np.zeros(4, np.float32)
         for i in range(count):
             for k in range(4):
                 mine[k] = values[i, at + column(k)] if at + column(k) < width else 0
-            flush(mine, at, width, 0, i == 0, i == count - 1, sums, rests, None)
+            flush(mine, at, width, 0, i == 0, i == count - 1, partials, None)
 
-    kernel = Kernel(kernel, ("address",) * 2, shape.threads)
-    kernel.launch(1, 0, *addresses(sums, rests))
+    kernel = Kernel(kernel, (SUMS,), shape.threads)
+    kernel.launch(1, 0, PartialSums(*addresses(sums, lost)))
     expected = np.float64(values.sum(0, dtype=np.float64))
     np.testing.assert_array_equal(sums, np.float32(expected))
 

@@ -13,11 +13,14 @@ from row_kernels import (
     element_type,
     elements_of,
     parameter_gradients,
+    parameters_of,
     saved_of,
+    scaling_of,
     statistics,
 )
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32
+from numnorm.backends.cuda.rows.arguments import PartialSums, RowSizes, SavedStatistics
 from numnorm.backends.cuda.rows.backward_coefficients import TERMS
 from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
 from numnorm.backends.cuda.rows.backward_loop_kernel import (
@@ -49,21 +52,20 @@ def of_columns(case, dy, x, mean, rstd):
     rows, width = x.shape
     element, strip = ELEMENTS[x.dtype.name], RowShape(32, 1, 1, case.shape.whole)
     weights, dx = Weights(*(elements_of(array) for array in case.weights)), result_like(case, dy, x)
-    gamma, beta = case.weights
-    shares = case.shares or (1 / width, 1 / width)
+    parameters, sizes = parameters_of(case), RowSizes(rows, width, width, case.channels)
     first = make_row_backward_terms(case.formula, element, saved_of(x), weights, case.shape)
     second = make_row_backward_columns(case.formula, element, weights, case.parameters, strip)
     terms = np.full((rows, TERMS), np.nan, element.working)
     first.launch(
-        rows, 0, *addresses(dy, x, mean, rstd, gamma, beta, terms), width, case.channels,
-        *case.numbers, *shares, case.eps_on_deviation,
+        rows, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)), parameters,
+        *addresses(terms), sizes, scaling_of(case, width),
     )  # fmt: skip
     table = case.parameters, case.parts // case.channels, case.channels * width
-    sums, rests = np.full((2, *table), np.nan, element.working)
+    sums, lost = np.full((2, *table), np.nan, element.working)
     strips = -(-width // (32 * element.vector))
     second.launch(
-        case.parts * strips, 0, *addresses(dy, x, gamma, beta, terms, dx, sums, rests),
-        rows, width, case.channels, case.parts, *case.numbers,
+        case.parts * strips, 0, *addresses(dy, x), parameters, *addresses(terms, dx),
+        PartialSums(*addresses(sums, lost)), sizes, case.parts,
     )  # fmt: skip
     return dx, sums
 
@@ -78,10 +80,10 @@ def of_runs(case, dy, x, mean, rstd):
     )
     dx, runs = result_like(case, dy, x), rows * width // run
     sums = np.full((case.parameters, runs // case.channels, case.channels), np.nan, element.working)
-    shares = case.shares or (1 / width, 1 / width)
     kernel.launch(
-        rows, 0, *addresses(dy, x, mean, rstd, *case.weights, dx, sums), 0,
-        rows, width, run, case.channels, rows, *case.numbers, *shares, case.eps_on_deviation,
+        rows, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)), parameters_of(case),
+        *addresses(dx), PartialSums(*addresses(sums, None)),
+        RowSizes(rows, width, run, case.channels), rows, scaling_of(case, width),
     )  # fmt: skip
     return dx, sums
 

@@ -11,6 +11,13 @@ from row_checks import assert_close, awkward_rows
 from simulated_target import register
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT64
+from numnorm.backends.cuda.rows.arguments import (
+    Parameter,
+    RowParameters,
+    RowScaling,
+    RowSizes,
+    SavedStatistics,
+)
 from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
 from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
 from numnorm.backends.cuda.threads.row_parameters import Weights
@@ -41,11 +48,14 @@ def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5, make=make_row_forward, 
         ELEMENTS[gamma.dtype.name], None if beta is None else ELEMENTS[beta.dtype.name]
     )
     kernel = make(formula, element, FLOAT64, weights, shape)
-    arrays = (x, gamma, gamma if beta is None else beta, y, saved[0], saved[1])
+    parameters = RowParameters(
+        Parameter(register(gamma), 1.0), Parameter(0 if beta is None else register(beta), 0.0)
+    )
     width = x.shape[1]
     kernel.launch(
-        -(-ROWS // shape.teams), 0, *(register(a) for a in arrays), ROWS, width, width, 1,
-        1.0, 0.0, 1 / width, 1 / width, eps, 0.0, np.sqrt(eps),
+        -(-ROWS // shape.teams), 0, register(x), parameters, register(y),
+        SavedStatistics(*map(register, saved)), RowSizes(ROWS, width, width, 1),
+        RowScaling(1 / width, 1 / width, 0.0), eps, np.sqrt(eps),
     )  # fmt: skip
     return y, *saved
 

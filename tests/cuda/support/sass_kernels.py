@@ -5,6 +5,7 @@ capabilities and ``--markdown FILE`` it writes the table of the documentation.
 """
 
 import argparse
+import functools
 import io
 import itertools
 import json
@@ -156,8 +157,9 @@ def wide_row_gradient_kernels():
 
 def column_kernels():
     """The kernels of channels: across rows of them, and along what lies beside each other."""
-    from numnorm.backends.cuda.columns import backward_kernels as backward
-    from numnorm.backends.cuda.columns import forward_kernel as forward
+    from numnorm.layouts import ColumnLayout
+    from numnorm.backends.cuda.columns import element_kernels as elements
+    from numnorm.backends.cuda.columns import gradient_sums_kernels as sums
     from numnorm.backends.cuda.columns import moments_kernels as moments
     from numnorm.backends.cuda.columns.column_shape import column_shape
     from numnorm.backends.cuda.compiler.element_type import ELEMENTS
@@ -165,15 +167,15 @@ def column_kernels():
 
     across = {
         "moments": (moments.make_moments_across, 1),
-        "forward": (forward.make_forward_across, 1),
-        "sums": (backward.make_sums_across, 2),
-        "backward": (backward.make_dx_across, 2),
+        "forward": (functools.partial(elements.make_elements_across, gradient=False), 1),
+        "sums": (sums.make_sums_across, 2),
+        "backward": (functools.partial(elements.make_elements_across, gradient=True), 2),
     }
     along = {
         "moments": (moments.make_moments_along, 1),
-        "forward": (forward.make_forward_along, 1),
-        "sums": (backward.make_sums_along, 2),
-        "backward": (backward.make_dx_along, 2),
+        "forward": (functools.partial(elements.make_elements_along, gradient=False), 1),
+        "sums": (sums.make_sums_along, 2),
+        "backward": (functools.partial(elements.make_elements_along, gradient=True), 2),
     }
     # The channels, the inner elements, and whether arrays begin at a multiple of 16 bytes.
     places = {
@@ -404,7 +406,7 @@ def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=Fals
 
 def statistic_kernels():
     """The kernels of stored statistics, which are float64."""
-    from numnorm.backends.cuda.columns.moments_kernels import make_merged_moments
+    from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
     from numnorm.backends.cuda.columns.plans import IN_ORDER, fold_shape
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.statistics import stored_kernels as statistics
@@ -441,11 +443,12 @@ FAMILIES = (
 
 
 def first_of_each_source(kernels):
-    """Of all named kernels the first that each function in a source makes."""
+    """The first kernel of each source and direction."""
     firsts = {}
     for name, kernel in kernels:
         function = kernel.function
-        firsts.setdefault((function.__module__, function.__qualname__), (name, kernel))
+        source = function.__module__, function.__qualname__, "backward" in name
+        firsts.setdefault(source, (name, kernel))
     return list(firsts.values())
 
 

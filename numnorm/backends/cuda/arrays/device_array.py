@@ -1,7 +1,6 @@
-"""From the caller's device arrays to what the kernels take, and back.
+"""Arrays on a device, of any of the libraries: checks, memory order and outputs.
 
-What a device array is, in whatever library: its elements, its shape, its device. Nothing here
-needs a compiler or a driver.
+Nothing here needs a compiler or a driver.
 """
 
 import dataclasses
@@ -22,17 +21,17 @@ class DeviceArray:
     Parameters
     ----------
     name : str
-        What the caller calls it, for messages.
+        The name of the caller's argument, for messages.
     array : Any
-        The array itself, of its own library.
+        The array of the caller's library.
     owner : Owner
-        That library.
+        The library.
     element : Element
-        The type of its elements.
+        The type of the elements.
     shape : tuple of int
-        Its shape.
+        The shape.
     device : int
-        The number of its device.
+        The number of the device.
     """
 
     name: str
@@ -44,12 +43,12 @@ class DeviceArray:
 
     @property
     def dtype(self) -> Element:
-        """The type of its elements, for those who know arrays by it."""
+        """The type of the elements, under the name that arrays on the host have for it."""
         return self.element
 
 
 def as_float_array(name: str, value: Any) -> DeviceArray:
-    """Return what is known of a device array of a float dtype."""
+    """Return a caller's array, checked to be on a device and of a float dtype."""
     owner = owner_of(type(value))  # type: ignore[arg-type]  # types are hashable
     if owner is None:
         supported = ", ".join(["numpy.ndarray", *(owner.label for owner in OWNERS)])
@@ -64,7 +63,7 @@ def as_float_array(name: str, value: Any) -> DeviceArray:
 
 
 def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
-    """Return the like of an array that must be of the library and on the device of x."""
+    """Return a caller's array, checked to be of the library and on the device of x."""
     owner = owner_of(type(value))  # type: ignore[arg-type]  # types are hashable
     if owner is not x.owner or not owner.is_on_device(value):
         where = " on the host" if owner is x.owner else ""
@@ -77,8 +76,8 @@ def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
         raise ValueError(
             f"{name} must be on device {x.device}, as {x.name} is, got one on device {array.device}"
         )
-    # A copy of it would go to its own stream, in no order with the kernels on that of x. The
-    # default stream, 0, waits for the others by itself.
+    # Work on it would go to its own stream, in no order with the kernels on the stream of x. Only
+    # the default stream, 0, waits for other streams.
     own, of_x = owner.stream(value), owner.stream(x.array)
     if own != of_x and own and of_x:
         raise ValueError(f"{name} must be bound to the stream of {x.name}, got one of another")
@@ -88,29 +87,30 @@ def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
 def as_parameter(
     name: str, value: Any, expected: Shape, meaning: str, x: DeviceArray
 ) -> DeviceArray:
-    """Return gamma, beta, a gradient or a statistic, checked, and C-contiguous."""
+    """Return a caller's array, checked to have the expected shape, and C-contiguous."""
     array = as_companion(name, value, x)
     check_shape(name, array.shape, expected, meaning)
     return dataclasses.replace(array, array=array.owner.contiguous(array.array))
 
 
 def in_order(x: DeviceArray, order: Order) -> Any:
-    """Return an array of x's library C-contiguous in `order`, copied only if it lies otherwise."""
+    """Return the array of x with its axes in `order`, C-contiguous, copied only if it must be."""
     array = x.array if order is None else x.owner.permuted(x.array, order)
     return x.owner.contiguous(array)
 
 
 class Output(NamedTuple):
-    """Where a kernel writes, and what becomes of it.
+    """The array that a kernel writes, and the array that the caller gets.
 
     Attributes
     ----------
     target : Any
-        What a kernel writes: C-contiguous, its axes in the kernel's order.
+        The array that a kernel writes: C-contiguous, its axes in the kernel's order.
     place : Any
-        The part of the caller's `out` to which it is to be copied; None if it need not be.
+        A view of `out` with its axes in that order, to which `target` is copied afterwards; None
+        without a copy.
     out : Any
-        The caller's array, if there is one.
+        The caller's `out`, or None.
     """
 
     target: Any
@@ -119,10 +119,10 @@ class Output(NamedTuple):
 
 
 def output_like(x: DeviceArray, order: Order, out: Any, inputs: tuple[Any, ...]) -> Output:
-    """Return where the result, of the shape and dtype of x, is written.
+    """Return the output for a result of the shape and dtype of x.
 
-    That is the memory of `out` where it can be. The `inputs`, of which some may be None, are the
-    arrays that the kernel reads, as it reads them.
+    The kernel writes to `out` itself if that is C-contiguous and does not overlap an input. The
+    `inputs` are the arrays that the kernel reads; some may be None.
     """
     place = None
     if out is not None:
@@ -135,7 +135,7 @@ def output_like(x: DeviceArray, order: Order, out: Any, inputs: tuple[Any, ...])
 
 
 def result(output: Output, x: DeviceArray, order: Order) -> Any:
-    """Return what a kernel has written as the caller gets it."""
+    """Return the caller's result, after the kernel has written the output."""
     if output.place is not None:
         x.owner.copy(output.place, output.target)
     if output.out is not None:
@@ -156,10 +156,10 @@ def _check_out(out: Any, x: DeviceArray) -> None:
 
 
 def _clash(owner: Owner, memory: Any, source: Any) -> bool:
-    """Return whether writing here could change an input before it has been read.
+    """Return whether a write to this memory could change an input before it is read.
 
-    The kernels read each element before they write the same one, so an input with the very same
-    elements in the same places is safe: that is ``out=x``.
+    A kernel reads each element before it writes the same element, so ``out=x`` is safe: the same
+    elements at the same addresses.
     """
     if source is None:
         return False
@@ -167,7 +167,7 @@ def _clash(owner: Owner, memory: Any, source: Any) -> bool:
 
 
 def overlap(owner: Owner, one: Any, other: Any) -> bool:
-    """Return whether arrays share memory: of strided ones, whether they begin at one place."""
+    """Return whether arrays share memory; for strided arrays, whether they begin at one address."""
     if not (owner.is_contiguous(one) and owner.is_contiguous(other)):
         return owner.address(one) == owner.address(other)
     (_, start, stop), (_, first, last) = _extent(owner, one), _extent(owner, other)
@@ -175,7 +175,7 @@ def overlap(owner: Owner, one: Any, other: Any) -> bool:
 
 
 def _extent(owner: Owner, array: Any) -> tuple[str, int, int]:
-    """Return the dtype of a C-contiguous array, and from where to where it lies."""
+    """Return the dtype of a C-contiguous array and the addresses of its begin and end."""
     name, start = owner.dtype_name(array), owner.address(array)
     return name, start, start + math.prod(owner.shape(array)) * ELEMENTS[name].itemsize
 

@@ -1,4 +1,4 @@
-"""Rows of an array of a device, in another order, of another type, or both."""
+"""Gather rows of an array on a device, in another order, of another type, or both."""
 
 import functools
 import math
@@ -18,11 +18,11 @@ _taken_rows = functools.cache(make_taken_rows)
 def taken_rows(
     x: DeviceArray, into: Element, shape: Shape, places: Any = None, others: Any = None
 ) -> Any:
-    """Return a new array of rows of x, which is C-contiguous, each from its place.
+    """Return a new array of rows of x, which is C-contiguous.
 
-    The `places` are an array of the host; a negative one stands for the same row of the `others`,
-    which are of the element of x, and of zeros if there are none. Without places all rows are
-    taken in turn.
+    Row i of the result is row ``places[i]`` of x; for a negative index it is row i of `others`,
+    an array of the dtype of x, or zeros without others. The indices are an array on the host;
+    without them the rows keep their order.
     """
     result = x.owner.empty(x.array, shape, into.name)
     write_rows(x, into, shape, result, places, others)
@@ -32,12 +32,12 @@ def taken_rows(
 def write_rows(
     x: DeviceArray, into: Element, shape: Shape, result: Any, places: Any = None, others: Any = None
 ) -> None:
-    """Write what `taken_rows` returns to the beginning of an array that may be larger."""
+    """Write the result of `taken_rows` to the beginning of an array, which may be larger."""
     count, kernel = math.prod(shape), _taken_rows(x.element, into)
     if not count:
         return
     if places is not None:
-        # Not every library has int64 at any time.
+        # JAX has no int64 unless it is enabled.
         places = x.owner.from_host(x.array, places.astype(np.int32))
     arrays = x.array, places, others, result
     queue(kernel, -(-count // kernel.threads), x, arrays, (count, shape[-1]))

@@ -1,4 +1,4 @@
-"""Rows of an array in another order, of another type, or both."""
+"""The kernel that gathers rows of an array."""
 
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import (
@@ -14,11 +14,12 @@ _THREADS = 128
 
 
 def make_taken_rows(of: Element, into: Element) -> Kernel:
-    """Return the kernel that takes rows of an array, each from its place.
+    """Return the kernel that gathers rows of an array.
 
-    It takes ``source, places, others, result`` as addresses, ``count``, the elements of the result,
-    and ``width``, those of a row. The places are int32; a negative one stands for the same row of
-    the others. Without places all rows are taken in turn, and without others such a row is 0.
+    It takes the addresses ``source, places, others, result``, the number of elements of the result,
+    ``count``, and of a row, ``width``. Row i of the result is row ``places[i]`` of the source, with
+    int32 indices; for a negative index it is row i of the others, or 0 without others. Without
+    places the rows keep their order.
     """
     load, store = make_load_one(of), make_store_one(into)
     kind, zero = into.working, constant(into, 0.0)

@@ -1,4 +1,4 @@
-"""A kernel on the stream of the library whose arrays it works on."""
+"""Launch a kernel on the stream of the library whose arrays it works on."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from numnorm.backends.cuda.compiler.target import Kernel, check_available, on_de
 
 
 class Behind(NamedTuple):
-    """A part of an array's memory: what lies so many bytes behind its first element."""
+    """The memory of an array from an offset on, in bytes behind its first element."""
 
     array: Any
     offset: int
@@ -18,18 +18,19 @@ class Behind(NamedTuple):
 
 @contextlib.contextmanager
 def on_device_of(x: DeviceArray) -> Iterator[None]:
-    """Allocate and launch on the device of an array, for as long as this lasts."""
+    """Return a context in which allocations and launches use the device of an array."""
     check_available()
     with x.owner.using(x.device), on_device(x.device):
         yield
 
 
 def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
-    """Queue a kernel behind what the library of x has queued for it, and do not wait.
+    """Launch a kernel on the stream of the library of x, and do not wait for it.
 
-    Its first arguments are the addresses of the arrays or parts of them, 0 for None, or numbers
-    that are addresses already, in NamedTuples as the kernel groups them, and then come the others.
-    Only for a library whose own queue is out of sight does the host wait.
+    The kernel takes the addresses of the `arrays` first, and the `arguments` behind them. Of the
+    arrays None becomes 0, and numbers stay numbers; NamedTuples become NamedTuples of addresses,
+    as the kernel groups its parameters. The host waits only if the library queues its own work
+    on a stream that is not known.
     """
     with _launching(x) as stream:
         kernel.launch(blocks, stream, *_addresses(x, arrays), *arguments)
@@ -38,7 +39,7 @@ def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: A
 def queue_together(
     kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
 ) -> None:
-    """Queue a kernel whose blocks wait for each other, and share so many bytes each."""
+    """Launch a kernel whose blocks wait for each other, each with `memory` bytes to share."""
     with _launching(x) as stream:
         kernel.launch_together(blocks, stream, memory, *_addresses(x, arrays), *arguments)
 
@@ -58,7 +59,7 @@ def _addresses(x: DeviceArray, arrays: Any) -> list[Any]:
 def _address(owner: Owner, array: Any) -> Any:
     if array is None:
         return 0
-    if isinstance(array, int):
+    if isinstance(array, int | float):
         return array
     if isinstance(array, Behind):
         return owner.address(array.array) + array.offset

@@ -1,6 +1,6 @@
-"""The libraries whose arrays lie in a device's memory, and what is asked of each of them.
+"""The libraries of device arrays, behind one interface.
 
-None of them is imported here: whoever hands over its array has imported it.
+This module imports none of them: a caller with an array has imported its library.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from numnorm.arguments import Shape
 
 
 class Owner:
-    """A library, as far as its arrays are concerned; here one whose arrays are like NumPy's.
+    """The interface to a library of arrays; the methods here suit arrays like NumPy's.
 
     Attributes
     ----------
     package, type_name : str
-        Where the type of its arrays is found.
+        The module and the name of the type of its arrays.
     writable : bool
-        Whether its arrays may be written by the caller's wish, as `out`.
+        Whether a caller may pass an array as `out`.
     waits : bool
-        Whether it has to wait for a kernel, because it queues its own work out of sight.
+        Whether the host waits for a kernel, because the library hides the stream of its own work.
     """
 
     package = ""
@@ -40,15 +40,15 @@ class Owner:
 
     @property
     def label(self) -> str:
-        """What the type of its arrays is called, for messages."""
+        """The name of the type of its arrays, for messages."""
         return f"{self.package}.{self.type_name}"
 
     def is_on_device(self, array: Any) -> bool:
-        """Return whether an array of this library lies in a CUDA device's memory."""
+        """Return whether an array is in the memory of a CUDA device."""
         return True
 
     def check(self, name: str, array: Any) -> None:
-        """Raise unless the memory of an array on a device is all that there is to it."""
+        """Raise an error unless the memory of an array holds its plain elements."""
 
     def dtype_name(self, array: Any) -> str:
         """Return the name of an array's dtype."""
@@ -59,11 +59,11 @@ class Owner:
         return tuple(array.shape)
 
     def device(self, array: Any) -> int:
-        """Return the number of the device on which an array lies."""
+        """Return the number of an array's device."""
         raise NotImplementedError
 
     def address(self, array: Any) -> int:
-        """Return where the first element lies, which is there for work queued on its stream."""
+        """Return the address of the first element, valid for work on the array's stream."""
         raise NotImplementedError
 
     def is_contiguous(self, array: Any) -> bool:
@@ -71,19 +71,19 @@ class Owner:
         raise NotImplementedError
 
     def permuted(self, array: Any, order: Sequence[int]) -> Any:
-        """Return an array with its axes in another order, as a view where there are views."""
+        """Return an array with its axes in another order, a view if the library has views."""
         return array.transpose(order)
 
     def contiguous(self, array: Any) -> Any:
-        """Return an array itself if it is C-contiguous, else a copy that is."""
+        """Return an array if it is C-contiguous, otherwise a C-contiguous copy."""
         raise NotImplementedError
 
     def empty(self, like: Any, shape: Shape, name: str) -> Any:
-        """Return a new array of any content, of the dtype of that name, beside another one."""
+        """Return a new array on the device of `like`; `name` is its dtype."""
         raise NotImplementedError
 
     def full(self, like: Any, shape: Shape, name: str, value: float) -> Any:
-        """Return the like of `empty`, full of a value."""
+        """Return a new array as `empty`, filled with a value."""
         raise NotImplementedError
 
     def copy(self, target: Any, source: Any) -> None:
@@ -91,35 +91,35 @@ class Owner:
         target[...] = source
 
     def from_host(self, like: Any, array: Any) -> Any:
-        """Return a copy of a NumPy array beside an array on a device."""
+        """Return a copy of a NumPy array on the device of `like`."""
         raise NotImplementedError
 
     def reshaped(self, array: Any, shape: Shape) -> Any:
-        """Return a C-contiguous array in another shape, as a view where there are views."""
+        """Return a C-contiguous array in another shape, a view if the library has views."""
         return array.reshape(shape)
 
     def rows(self, array: Any, start: int, stop: int) -> Any:
-        """Return some rows of an array, as a view where there are views."""
+        """Return rows of an array, a view if the library has views."""
         return array[start:stop]
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
-        """Return a new array with the rows of all of them; none is empty."""
+        """Return a new array with the rows of all arrays; no array is empty."""
         raise NotImplementedError
 
     def product(self, a: Any, b: Any) -> Any:
-        """Return the product of two matrices of one dtype, rounded to it, on the stream of a."""
+        """Return the product of two matrices in their dtype, computed on the stream of a."""
         raise NotImplementedError
 
     def stream(self, array: Any) -> int:
-        """Return the handle of the stream on which work on an array is to be queued."""
+        """Return the handle of the stream for work on an array."""
         raise NotImplementedError
 
     def using(self, device: int) -> Any:
-        """Return a context in which new arrays of this library lie on that device."""
+        """Return a context in which new arrays are on this device."""
         return contextlib.nullcontext()
 
     def statistic_name(self, name: str) -> str:
-        """Return the dtype in which statistics of elements of that dtype are saved."""
+        """Return the dtype of the saved statistics of arrays of dtype `name`."""
         return "float32" if name == "float16" else "float64"
 
 
@@ -215,7 +215,7 @@ class _Torch(Owner):
 
     def product(self, a: Any, b: Any) -> Any:
         result = self.empty(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
-        # Where it is told where to write, automatic mixed precision leaves it alone.
+        # With `out`, automatic mixed precision does not change the dtype.
         self.module.mm(a, b, out=result)
         return result
 
@@ -224,17 +224,17 @@ class _Torch(Owner):
 
 
 class _Numba(Owner):
-    """Its arrays may carry a stream; the default one is that of those that do not.
+    """Its arrays may carry a stream; an array without one uses the default stream.
 
-    Its own transpose knows matrices alone, and its own assignment waits for the default stream
-    unless that is named.
+    Its transpose supports only matrices, and its assignment waits for the default stream unless a
+    stream is named.
     """
 
     package, type_name = "numba.cuda.cudadrv.devicearray", "DeviceNDArray"
 
     @property
     def label(self) -> str:
-        return self.type_name  # where that is defined says nothing to those who use it
+        return self.type_name  # the module is internal
 
     @property
     def _cuda(self) -> Any:
@@ -288,7 +288,7 @@ class _Numba(Owner):
         return int(array.stream.handle) if array.stream else 0
 
     def _by_cupy(self, function: Any, *arrays: Any) -> Any:
-        """Return what a function of CuPy makes of arrays, on the stream of the first."""
+        """Return the result of a function of CuPy, computed on the stream of the first array."""
         try:
             cupy = importlib.import_module("cupy")
         except ImportError as error:
@@ -302,10 +302,10 @@ class _Numba(Owner):
 
 
 class _Jax(Owner):
-    """Its arrays cannot be written, and the stream on which it computes them cannot be seen.
+    """Its arrays cannot be written, and the stream of its computations is hidden.
 
-    So the host waits for an array before its address is handed to a kernel, which writes a new
-    array before anyone has seen it, on the default stream, and waits for the kernel.
+    So the host waits for an array before a kernel gets its address. A kernel writes only new
+    arrays, on the default stream, and the host waits for it.
     """
 
     package, type_name = "jax", "Array"
@@ -348,21 +348,21 @@ class _Jax(Owner):
         return self.module.device_put(array, device)
 
     def rows(self, array: Any, start: int, stop: int) -> Any:
-        # Where they begin is an argument of what is compiled for them; in a slice it is a part.
+        # XLA compiles a slice anew for each start, and a dynamic slice only once.
         return self.module.lax.dynamic_slice_in_dim(array, start, stop - start)
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self.module.numpy.concatenate(arrays)
 
     def product(self, a: Any, b: Any) -> Any:
-        # Else it would round the factors to 10 bits.
+        # The default precision rounds the factors to 10 bits.
         return self.module.numpy.matmul(a, b, precision="highest")
 
     def stream(self, array: Any) -> int:
         return 0
 
     def statistic_name(self, name: str) -> str:
-        # It has no float64 unless it has been told to.
+        # JAX has float64 only if it is enabled.
         wide = self.module.config.jax_enable_x64
         return super().statistic_name(name) if wide else "float32"
 
@@ -372,7 +372,7 @@ OWNERS = (_CuPy(), _Torch(), _Jax(), _Numba())
 
 @functools.lru_cache(maxsize=256)
 def owner_of(kind: Any) -> Owner | None:
-    """Return the library of a type of array, None if it is none of those known here."""
+    """Return the library of a type of array, or None if it is unknown."""
     for owner in OWNERS:
         package = sys.modules.get(owner.package)
         if package is not None and issubclass(kind, getattr(package, owner.type_name)):

@@ -1,7 +1,8 @@
-"""What the teams of a block have found of the same channels, put together in shared memory.
+"""Reductions over the teams of a block, which have the same channels, in shared memory.
 
-Each thread has a place for each of its channels, and neighbours have neighbouring places. The
-teams are folded in a tree, on any device; the first one has the result.
+Each thread has a number for each of its channels; the numbers of neighbouring threads are
+neighbours. The reduction is a tree of the teams, the same on any device. The first team has the
+result.
 """
 
 import functools
@@ -14,7 +15,7 @@ from numnorm.backends.formulas.norms import merge_moments
 
 @functools.cache
 def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
-    """Return a device function ``fold(first, second)``, of two arrays of sums."""
+    """Return a device function ``fold(first, second)`` of two shared arrays of sums."""
     lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
     threads = shape.threads
 
@@ -35,9 +36,9 @@ def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
 
 @functools.cache
 def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
-    """Return a device function ``fold(counts, means, m2s)``, of three arrays of float64.
+    """Return a device function ``fold(counts, means, m2s)`` of shared arrays of float64.
 
-    A thread has one count. Where it is 0, there need not be any mean.
+    A thread has one count for all of its channels. With a count of 0 its mean is not read.
     """
     lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
     threads, merge = shape.threads, device(merge_moments)
@@ -50,7 +51,7 @@ def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
             cuda.syncthreads()
             if thread // lanes < step:
                 count, others = counts[thread], counts[thread + step * lanes]
-                # The rows are dealt out in turn: a team with none is behind those that have some.
+                # Teams get rows in turn: only the last teams can have none.
                 if others > 0:
                     for j in range(slots):
                         here = j * threads + thread

@@ -1,10 +1,11 @@
-"""What the kernels of elements need to know of each channel, from its statistics.
+"""The kernels that compute the terms of each channel, which the kernels of elements read.
 
-All that can be done once for a channel is done here, in float64: an element is then left with a
-few operations of its working type. A channel whose statistics leave the range of that type is
-worked on times a power of two, its scale, which is 1 for nearly every channel.
+Everything that depends on the channel alone is computed here once, in float64. The kernels of
+elements then need a few operations of the working type. If the statistics of a channel leave the
+range of that type, its elements are multiplied by a power of two, the scale, which is 1 for nearly
+every channel.
 
-The terms are the rows of a table, a column a channel, of the working type.
+The terms are a table of the working type, with a row for each term and a column for each channel.
 """
 
 import functools
@@ -25,10 +26,10 @@ from numnorm.backends.cuda.compiler.target import (
 )
 from numnorm.backends.cuda.threads.row_parameters import Weights
 
-# The rows of the terms of `channel_output`.
+# The number of terms of `channel_output`.
 OUTPUT_TERMS = 4
-# The rows of the terms of `channel_gradient`, and the first of those of `channel_output` of dy,
-# which are for statistics that are constants.
+# The number of terms of `channel_gradient`. From the row `CONSTANT_TERMS` on they are terms of
+# `channel_output`, with which dy gives dx if both statistics are constants.
 GRADIENT_TERMS, CONSTANT_TERMS = 10, 6
 
 _ZERO, _ONE, _INFINITY = (constant(FLOAT64, v) for v in (0.0, 1.0, float("inf")))
@@ -37,7 +38,7 @@ _THREADS = 128
 
 @functools.cache
 def _make_exponent() -> Any:
-    """Return a device function of a number's exponent: 0 for 0, infinity and NaN."""
+    """Return a device function of a number's exponent, and 0 for 0, infinity and NaN."""
     exponent_of = exponent(FLOAT64)
 
     @device
@@ -49,15 +50,12 @@ def _make_exponent() -> Any:
 
 @functools.cache
 def _make_powers(element: Element) -> Any:
-    """Return a device function ``powers(mean, rstd, gamma)`` of two, for a channel.
+    """Return a device function ``powers(mean, rstd, gamma)`` of two powers of two for a channel.
 
-    The first is that of x, the second brings gamma times what is left of rstd into range.
+    The first multiplies x. The second brings the product of gamma and the scaled rstd into range.
     """
-    most, exponent_of, scaled = (
-        element.largest_exponent,
-        _make_exponent(),
-        times_power_of_two(FLOAT64),
-    )
+    most, exponent_of = element.largest_exponent, _make_exponent()
+    scaled = times_power_of_two(FLOAT64)
     usual, widest = most // 4, most - 20
 
     @device
@@ -65,7 +63,7 @@ def _make_powers(element: Element) -> Any:
         of_rstd = exponent_of(rstd)
         of_x = 0
         if abs(of_rstd) > usual:
-            # Only a constant channel has a mean so large beside its deviation.
+            # The scaled mean must stay in range; only a constant channel needs this limit.
             of_x = min(max(of_rstd, -most), most, most - exponent_of(mean))
         of_product = of_rstd - of_x + exponent_of(gamma)
         of_weight = of_product - min(max(of_product, -widest), widest)
@@ -76,7 +74,7 @@ def _make_powers(element: Element) -> Any:
 
 @functools.cache
 def _make_product(element: Element) -> Any:
-    """Return a device function of two powers of two: their product in the working type's range."""
+    """Return a device function of the product of two powers of two, limited to the range."""
     largest = constant(FLOAT64, 2.0**element.largest_exponent)
     least = constant(FLOAT64, 2.0**-element.largest_exponent)
 
@@ -89,7 +87,10 @@ def _make_product(element: Element) -> Any:
 
 @functools.cache
 def _make_load_number(of: Element | None, default: float) -> Any:
-    """Return a device function ``load_number(address, index)`` in float64, or of a default."""
+    """Return a device function ``load_number(address, index)`` in float64.
+
+    Without an array it returns the default.
+    """
     number, kind = constant(FLOAT64, default), FLOAT64.working
     if of is None:
 
@@ -109,7 +110,10 @@ def _make_load_number(of: Element | None, default: float) -> Any:
 
 @functools.cache
 def _make_put(element: Element) -> Any:
-    """Return a device function ``put(terms, row, channels, channel, value)``; it returns it."""
+    """Return a device function ``put(terms, row, channels, channel, value)``.
+
+    It stores a term, and returns it as rounded to the working type.
+    """
     store, working = make_store_one(working_element(element)), element.working
     kind = FLOAT64.working
 
@@ -125,8 +129,8 @@ def _make_put(element: Element) -> Any:
 def make_output_terms(element: Element, saved: Element, weights: Weights) -> Kernel:
     """Return the kernel of the terms of `channel_output`: scale, high, factor and offset.
 
-    It takes ``mean, rstd, gamma, beta, terms`` as addresses, those of gamma and beta anything if
-    there are none, and ``channels``. Each thread has a channel.
+    It takes the addresses of mean, rstd, gamma, beta and the terms, and ``channels``. It does not
+    read the address of a missing gamma or beta. Each thread has a channel.
     """
     powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
     load = _make_load_number(saved, 0.0)
@@ -144,7 +148,7 @@ def make_output_terms(element: Element, saved: Element, weights: Weights) -> Ker
             put(terms, 0, channels, c, power)
             lost = (centre - put(terms, 1, channels, c, centre)) * factor
             put(terms, 2, channels, c, factor)
-            # Without it where gamma or the mean is infinite: elements are infinite there, or NaN.
+            # If gamma or the mean is infinite this term is not finite, and it is left out.
             put(terms, 3, channels, c, bias - lost if abs(lost) < _INFINITY else bias)
 
     return Kernel(kernel, ("address",) * 5 + ("index",), _THREADS)
@@ -153,8 +157,8 @@ def make_output_terms(element: Element, saved: Element, weights: Weights) -> Ker
 def make_centre_terms(element: Element, saved: Element) -> Kernel:
     """Return the kernel of the first terms of a gradient: scale, high, rstd and low.
 
-    The mean of ``x * scale`` is ``high + low``, and that rstd is of ``x * scale`` too. It takes
-    ``mean, rstd, terms`` as addresses and ``channels``. Each thread has a channel.
+    ``high + low`` and rstd are the mean and rstd of ``x * scale``. It takes the addresses of mean,
+    rstd and the terms, and ``channels``. Each thread has a channel.
     """
     powers, put = _make_powers(element), _make_put(element)
     load = _make_load_number(saved, 0.0)
@@ -173,7 +177,7 @@ def make_centre_terms(element: Element, saved: Element) -> Kernel:
 
 
 def _make_gradient_terms_of(element: Element, gradient: Element) -> Any:
-    """Return a device function of a channel's sums: its gradients, and the rest of its terms."""
+    """Return a device function that stores dgamma, dbeta and the other terms of a channel."""
     powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
     load, store = make_load_one(working_element(element)), make_store_one(gradient)
     kind, rounded = FLOAT64.working, gradient.working
@@ -189,7 +193,7 @@ def _make_gradient_terms_of(element: Element, gradient: Element) -> Any:
         store(dgamma, c, rounded(of_gamma))
         store(dbeta, c, rounded(plain))
         weight = weight / of_weight
-        # A detached statistic passes nothing on, a NaN neither.
+        # The mean of a detached statistic is 0 even where the sum is NaN.
         through_mean = plain * mean_share * weight if mean_share > _ZERO else _ZERO
         through_scale = of_gamma * scale_share * weight if scale_share > _ZERO else _ZERO
         put(terms, 4, channels, c, rstd * through_scale)
@@ -203,19 +207,18 @@ def _make_gradient_terms_of(element: Element, gradient: Element) -> Any:
 
 
 def make_gradient_terms(
-    element: Element, weight: Element | None, gradient: Element, shape: ColumnShape
+    element: Element, gamma: Element | None, gradient: Element, shape: ColumnShape
 ) -> Kernel:
-    """Return the kernel that sums over all parts, in a fixed order, and finds the other terms.
+    """Return the kernel that sums over all parts in a fixed order, and stores the other terms.
 
-    It takes ``products, plain`` of the parts, ``gamma, dgamma, dbeta, terms`` as addresses; gamma
-    may be anything if there is none; ``parts, channels``; and ``mean_share, scale_share``: 1 over
-    the number of values, or 0 where a statistic is detached. `make_centre_terms` has made the
-    first four rows of the terms; the others become slope, offset, what dx is to be multiplied by,
-    0, factor and 0: from the sixth on they are the terms of `channel_output` with which it is dx
-    where both statistics are detached. A lane has one channel.
+    It takes the addresses of the tables ``products, plain`` of the parts, gamma, dgamma, dbeta and
+    the terms; ``parts, channels``; and ``mean_share, scale_share``: 1 over the number of values, or
+    0 for a detached statistic. It does not read the address of a missing gamma. `make_centre_terms`
+    stores the first four terms. The others are slope, offset, a power of two that multiplies dx,
+    0, factor and 0. Each lane has one channel.
     """
     lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.working
-    load, gamma_of = make_load_one(FLOAT64), _make_load_number(weight, 1.0)
+    load, gamma_of = make_load_one(FLOAT64), _make_load_number(gamma, 1.0)
     fold, terms_of = make_fold_sums(shape, 1), _make_gradient_terms_of(element, gradient)
 
     def kernel(
@@ -232,11 +235,8 @@ def make_gradient_terms(
         first_here[thread], second_here[thread] = first, second
         fold(first_here, second_here)
         if thread < lanes and c < channels:
-            first, second, shares = (
-                first_here[thread],
-                second_here[thread],
-                (mean_share, scale_share),
-            )
-            terms_of(first, second, gamma_of(gamma, c), shares, dgamma, dbeta, terms, channels, c)
+            first, second, weight = first_here[thread], second_here[thread], gamma_of(gamma, c)
+            shares = mean_share, scale_share
+            terms_of(first, second, weight, shares, dgamma, dbeta, terms, channels, c)
 
     return Kernel(kernel, ("address",) * 6 + ("index",) * 2 + ("float64",) * 2, threads)

@@ -1,17 +1,17 @@
-"""How the threads of a block share the channels, and into which parts an array is cut."""
+"""How the threads of a block share channels, and the parts of an array for each block."""
 
 import dataclasses
 
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.layouts import ColumnLayout
 
-# The most values that one thread adds up in one sum: what rounding costs grows with their number.
+# The most values in one sum of a thread: the rounding error grows with their number.
 _MOST_STEPS = 64
-# So many blocks keep any device busy; a smaller array is cut into smaller parts instead.
+# Enough blocks to keep a device busy; a small array is cut into smaller parts to reach them.
 _BLOCKS = 512
 _THREADS = 256
-# The pieces that a thread reads before it uses the first. Reads of single elements are short ones,
-# of which more must be under way.
+# The pieces that a thread loads before it uses the first. Loads of single elements are short, so a
+# thread starts more of them.
 _AHEAD, _SINGLE_AHEAD = 4, 8
 _LANES = 32
 
@@ -20,25 +20,26 @@ _LANES = 32
 class ColumnShape:
     """How the threads of a block share a part of an array ``(outer, channels, inner)``.
 
-    Without inner axes a lane works on channels of its own, with them a block works on one channel,
-    and the lanes share its contiguous elements. Either way they are dealt out in pieces: of 16
-    bytes, or of a single element if the array is not `whole`. That does not depend on where the
-    array lies in memory, so that its sums do not.
+    If inner is 1, each lane has its own channels. Otherwise a block has one channel, and its lanes
+    share the contiguous elements. The lanes share elements by pieces of 16 bytes, or by single
+    elements if the array is not `whole`. This does not depend on the array's address, so no sum
+    does.
 
     Parameters
     ----------
     lanes : int
-        The number of threads side by side in memory, a power of two.
+        The number of threads that share one outer entry, a power of two.
     teams : int
-        The number of outer entries that they work on at a time, a power of two.
+        The number of outer entries that a block works on at a time, a power of two.
     ahead : int
-        The number of its entries that a thread reads before it uses the first.
+        The number of entries that a thread loads before it uses the first.
     pieces : int
-        The number of pieces that it reads of each of them; 1 without inner axes.
+        The number of pieces of each entry that a thread loads; 1 if inner is 1.
     whole : bool
-        Whether the channels or, with inner axes, the elements of each fill a multiple of 16 bytes.
+        Whether the contiguous elements, channels or inner, fill a multiple of 16 bytes.
     aligned : bool
-        Whether every array begins at a multiple of 16 bytes. Else no piece is read at once.
+        Whether every array begins at a multiple of 16 bytes. Otherwise a thread loads elements one
+        by one.
     """
 
     lanes: int
@@ -54,13 +55,13 @@ class ColumnShape:
         return self.lanes * self.teams
 
     def piece(self, element: Element) -> int:
-        """Return how many neighbouring elements a piece has."""
+        """Return the number of elements of a piece."""
         return element.vector if self.whole else 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """The parts of an array, each of which is one block's work for some of the channels.
+    """The parts of an array. Each block works on one part of some channels.
 
     Parameters
     ----------
@@ -69,9 +70,9 @@ class Partition:
     segment : int
         The number of inner elements of a part.
     parts : int
-        How many parts there are.
+        The number of parts.
     blocks : int
-        How many blocks of threads work on all parts.
+        The number of blocks for all parts and channels.
     """
 
     block: int
@@ -83,12 +84,12 @@ class Partition:
 def column_shape(
     element: Element, layout: ColumnLayout, *, aligned: bool, arrays: int
 ) -> ColumnShape:
-    """Return a shape for a kernel whose threads read from so many arrays at a time."""
+    """Return the shape for a kernel that reads from `arrays` arrays at a time."""
     width = layout.channels if layout.inner == 1 else layout.inner
     whole = width % element.vector == 0
     pieces = width // element.vector if whole else width
     ahead = _AHEAD // arrays if whole else _SINGLE_AHEAD
-    aligned = aligned or not whole  # single elements always are
+    aligned = aligned or not whole  # one element is aligned
     if layout.inner == 1:
         lanes = min(_LANES, _power_of_two(pieces))
         return ColumnShape(lanes, _THREADS // lanes, ahead, 1, whole, aligned)
@@ -98,7 +99,7 @@ def column_shape(
 
 
 def partition(element: Element, layout: ColumnLayout, shape: ColumnShape) -> Partition:
-    """Return the parts of an array: they follow from its shape and from nothing else."""
+    """Return the parts of an array, which depend on its shape alone."""
     if layout.inner == 1:
         columns = -(-layout.channels // (shape.lanes * shape.piece(element)))
         steps = _steps(-(-layout.outer // shape.teams) * columns, shape.ahead)
@@ -118,7 +119,7 @@ def partition(element: Element, layout: ColumnLayout, shape: ColumnShape) -> Par
 
 
 def stream_shape(element: Element, layout: ColumnLayout, *, aligned: bool) -> ColumnShape:
-    """Return a shape for the moments of a stream, whose parts may be small."""
+    """Return the shape for the moments of a stream, whose parts may be small."""
     shape = column_shape(element, layout, aligned=aligned, arrays=1)
     if layout.inner == 1:
         return shape
@@ -130,8 +131,8 @@ def stream_shape(element: Element, layout: ColumnLayout, *, aligned: bool) -> Co
 def stream_partition(element: Element, layout: ColumnLayout, shape: ColumnShape) -> Partition:
     """Return the parts of a chunk of a stream.
 
-    Those of the same entries are the same in every chunk, if each but the last has a multiple of
-    `layout.block` entries: they do not depend on how many there are.
+    If each chunk but the last has a multiple of `layout.block` entries, the same entries form the
+    same parts for any size of the chunks.
     """
     if layout.inner == 1:
         columns = -(-layout.channels // (shape.lanes * shape.piece(element)))
@@ -148,5 +149,5 @@ def _steps(all_steps: int, least: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """Return the least power of two that is not less."""
+    """Return the least power of two that is at least a number."""
     return 1 << (max(number, 1) - 1).bit_length()

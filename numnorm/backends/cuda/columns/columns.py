@@ -14,12 +14,6 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
-from numnorm.backends.cuda.columns.backward_kernels import (
-    make_dx_across,
-    make_dx_along,
-    make_sums_across,
-    make_sums_along,
-)
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
@@ -28,8 +22,11 @@ from numnorm.backends.cuda.columns.coefficient_kernels import (
     make_gradient_terms,
     make_output_terms,
 )
-from numnorm.backends.cuda.columns.column_shape import ColumnShape
-from numnorm.backends.cuda.columns.forward_kernel import make_forward_across, make_forward_along
+from numnorm.backends.cuda.columns.element_kernels import (
+    make_elements_across,
+    make_elements_along,
+)
+from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
 from numnorm.backends.cuda.columns.plans import fold_shape, plan_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
 from numnorm.backends.cuda.compiler.target import Kernel
@@ -45,28 +42,17 @@ from numnorm.layouts import ColumnLayout
 
 _MEANING = "the channels of x"
 
-_Maker = Callable[[Element, ColumnShape], Kernel]
-
 
 class _Family(NamedTuple):
-    """The kernels of one layout."""
+    """The makers of kernels for one layout."""
 
-    forward: _Maker
-    sums: _Maker
-    dx: _Maker
+    elements: Callable[..., Kernel]
+    sums: Callable[..., Kernel]
 
 
-# Without inner axes the kernels go across the channels, with them along each channel.
-_ACROSS = _Family(
-    forward=functools.cache(make_forward_across),
-    sums=functools.cache(make_sums_across),
-    dx=functools.cache(make_dx_across),
-)
-_ALONG = _Family(
-    forward=functools.cache(make_forward_along),
-    sums=functools.cache(make_sums_along),
-    dx=functools.cache(make_dx_along),
-)
+# For inner = 1 neighbouring threads have neighbouring channels, otherwise elements of one channel.
+_ACROSS = _Family(functools.cache(make_elements_across), functools.cache(make_sums_across))
+_ALONG = _Family(functools.cache(make_elements_along), functools.cache(make_sums_along))
 _output_terms = functools.cache(make_output_terms)
 _centre_terms = functools.cache(make_centre_terms)
 _gradient_terms = functools.cache(make_gradient_terms)
@@ -89,7 +75,7 @@ def column_forward(
 ) -> tuple[Any, Statistic]:
     """Return x normalized by the given statistics of each channel, and rstd.
 
-    The variance is m2 over the divisor.
+    The variance is m2 / divisor.
     """
     found = reciprocal_deviation(m2 / divisor, eps)
     with on_device_of(x):
@@ -139,18 +125,18 @@ def column_backward(
         totals = weight, gradient, dgamma, dbeta
         _queue_gradient_terms(x, layout, slopes, source, terms, totals, detached)
         if detached.mean and detached.scale:
-            # The statistics are constants, and dx does not depend on x.
+            # The statistics are constants, so dx depends on dy alone.
             offset = CONSTANT_TERMS * channels * x.element.working(0).itemsize
             _queue_output(x, layout, slopes, Behind(terms, offset), output.target)
         else:
             plan = plan_of(x, layout, slopes, source, output.target, reads=2)
-            kernel = _family(layout).dx(x.element, plan.shape)
+            kernel = _family(layout).elements(x.element, plan.shape, gradient=True)
             queue(kernel, plan.blocks, x, (slopes, source, terms, output.target), plan.sizes)
         return result(output, x, None), dgamma, dbeta
 
 
 def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:
-    """Return new memory for the terms of a gradient, the first of which a kernel finds now."""
+    """Return a new table of terms of a gradient; a kernel computes the first four now."""
     mean, rstd = _alike(mean, rstd)
     terms = _terms(GRADIENT_TERMS, x, layout)
     kernel = _centre_terms(x.element, mean.element)
@@ -168,7 +154,7 @@ def _queue_gradient_terms(
     totals: tuple[DeviceArray | None, Element, Any, Any],
     detached: Detached,
 ) -> None:
-    """Queue the kernels of the sums over each channel, and of all that follows from them."""
+    """Launch the kernels of the sums of each channel, and of its gradients and other terms."""
     channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
     plan = plan_of(x, layout, slopes, source, reads=2)
     products = float64_memory(x, 2 * plan.parts * channels)
@@ -189,14 +175,14 @@ def _queue_gradient_terms(
 def _queue_output(
     x: DeviceArray, layout: ColumnLayout, source: Any, terms: Any, target: Any
 ) -> None:
-    """Queue the kernel of what follows from one array and the terms of its channels."""
+    """Launch the kernel that computes an output of an array from the terms of its channels."""
     plan = plan_of(x, layout, source, target)
-    kernel = _family(layout).forward(x.element, plan.shape)
-    queue(kernel, plan.blocks, x, (source, terms, target), plan.sizes)
+    kernel = _family(layout).elements(x.element, plan.shape, gradient=False)
+    queue(kernel, plan.blocks, x, (None, source, terms, target), plan.sizes)
 
 
 def _slopes(dy: Any, x: DeviceArray) -> Any:
-    """Return the gradient of y as a kernel reads it."""
+    """Return dy, checked and C-contiguous."""
     array = as_companion("dy", dy, x)
     check_shape("dy", array.shape, x.shape, "the shape of the input")
     if array.element != x.element:

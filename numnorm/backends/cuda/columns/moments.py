@@ -1,4 +1,4 @@
-"""The statistics of channels on arrays of a device: of one array, of a stream, of two together."""
+"""The moments of channels of arrays on a device: of an array, of a stream, merged from two."""
 
 import functools
 from typing import Any
@@ -6,11 +6,8 @@ from typing import Any
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
-from numnorm.backends.cuda.columns.moments_kernels import (
-    make_merged_moments,
-    make_moments_across,
-    make_moments_along,
-)
+from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
+from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
 from numnorm.backends.cuda.columns.plans import IN_ORDER, ColumnPlan, fold_shape, plan_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64
 from numnorm.backends.cuda.statistics.stored import (
@@ -46,10 +43,10 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> _Moments:
 def streamed_moments(
     x: DeviceArray, layout: ColumnLayout, after: tuple[int, Any, Any] | None
 ) -> tuple[int, Any, Any]:
-    """Return `column_moments` for the caller, going on from `after`, in arrays of x's library.
+    """Return the moments of `after` and x together, in arrays of x's library.
 
-    Blocks of a fixed number of entries are merged one after the other, so that a chunk goes on
-    where the one before has ended.
+    Blocks of a fixed number of entries are merged one after the other. So the result does not
+    depend on the chunks of a stream, if each chunk but the last has a multiple of that number.
     """
     with on_device_of(x):
         before = None if after is None else _given("after", after, x, layout.channels)
@@ -65,7 +62,7 @@ def streamed_moments(
 def merged_moments(
     mean: DeviceArray, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
 ) -> tuple[Any, Any]:
-    """Return mean and m2 of two sets of values together, in new arrays."""
+    """Return mean and m2 of two sets of values merged, in new arrays."""
     (channels,) = mean.shape
     with on_device_of(mean):
         count, *ours = _given("moments", moments, mean, channels)
@@ -80,7 +77,7 @@ def merged_moments(
 
 
 def variance(m2: DeviceArray, divisor: int) -> Any:
-    """Return m2 over a number, in a new array."""
+    """Return m2 / divisor in a new array."""
     with on_device_of(m2):
         return handed_out(given_statistic("m2", m2.array, m2, m2.shape[0]) / divisor)
 
@@ -91,7 +88,7 @@ def _of_nothing(x: DeviceArray, layout: ColumnLayout) -> _Moments:
 
 
 def _given(name: str, given: tuple[int, Any, Any], x: DeviceArray, channels: int) -> _Moments:
-    """Return moments of the caller's, checked, as kernels read them."""
+    """Return the caller's moments, checked, in float64."""
     count, *arrays = given
     mean, m2 = (
         in_float64(given_statistic(f"{name}.{field}", array, x, channels))
@@ -108,7 +105,7 @@ def _queued(
     fold: ColumnShape,
     after: _Moments | None,
 ) -> _Moments:
-    """Queue the kernels of the moments of all parts, and of those together."""
+    """Launch the kernels of the moments of all parts, and of the merged moments."""
     channels, size = layout.channels, FLOAT64.itemsize
     work, means = float64_memory(x, plan.parts * (1 + 2 * channels)), plan.parts * size
     parts = work, Behind(work, means), Behind(work, means + plan.parts * channels * size)

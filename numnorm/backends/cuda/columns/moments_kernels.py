@@ -1,4 +1,4 @@
-"""Mean and squared deviations of every channel: of each part, and of all parts together."""
+"""The mean and squared deviations of every channel of each part of an array."""
 
 from typing import Any
 
@@ -24,22 +24,19 @@ from numnorm.backends.cuda.compiler.target import (
 from numnorm.backends.cuda.statistics.column_moments import make_centre, make_is_poor, make_unscaled
 from numnorm.backends.cuda.statistics.row_normalizer import make_power_of_two
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
-from numnorm.backends.formulas.norms import merge_moments
 
-# Folds take turns with two rooms in shared memory: the barrier of one tells that all threads have
-# read the room of the one before.
+# Reductions alternate between two rooms in shared memory. The barrier of one reduction shows that
+# all threads have read the room of the reduction before.
 _ROOMS = 2
-# The parts that are read before the first of them is merged.
-_AHEAD = 4
 
 
 def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``find_origin(x, index, step, count, scale, values, origin)``.
 
-    It is the mean of a thread's first rows, for each of its channels, times their scale. It is
-    taken of their distance to the first one: a constant channel gives exactly that constant. The
-    squares around it are not much larger than those around the mean, whatever the first rows are,
-    because these are among them.
+    The origin of a channel is the mean of a thread's first rows, times the scale. It is computed
+    from the differences to the first row, so the origin of a constant channel is exactly its
+    constant. Because it is a mean of rows of the sum, the squared deviations from it cannot be
+    much larger than those from the mean of all rows.
     """
     read, slots = make_read_piece(element, shape), shape.piece(element)
     ahead, zero = shape.ahead, constant(element, 0.0)
@@ -59,10 +56,10 @@ def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
 
 
 def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
-    """Return a device function that adds some rows' deviations and their squares to sums.
+    """Return a device function that adds deviations of `rows` rows and their squares to sums.
 
-    ``add(x, index, step, scale, origin, values, first, second)``: the last two are arrays of a sum
-    for each channel.
+    ``add(x, index, step, scale, origin, values, first, second)``: `first` and `second` are arrays
+    of sums, one for each channel.
     """
     read, slots = make_read_piece(element, shape), shape.piece(element)
     zero = constant(element, 0.0)
@@ -86,8 +83,8 @@ def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
 def _make_sums_across(element: Element, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a thread's rows, times a scale.
 
-    ``moments(x, index, step, count, scale, values, origin, low, m2)`` fills the last three, which
-    have a place for each channel.
+    ``moments(x, index, step, count, scale, values, origin, low, m2)`` fills the last three arrays,
+    one number for each channel. The mean is ``origin + low``.
     """
     slots, ahead, zero = shape.piece(element), shape.ahead, constant(element, 0.0)
     find_origin, centre = _make_origin_across(element, shape), make_centre(element)
@@ -113,8 +110,8 @@ def _make_sums_across(element: Element, shape: ColumnShape) -> Any:
 def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``rescale(x, index, step, count, values, origin, m2, scale)``.
 
-    It finds a scale for the channels whose squares left the range of the working type, and
-    returns whether there is any.
+    It computes the scale of the channels whose squares left the range of the working type, and
+    returns whether any scale is not 1.
     """
     read, slots = make_read_piece(element, shape), shape.piece(element)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
@@ -147,8 +144,8 @@ def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
 def make_moments_across(element: Element, shape: ColumnShape) -> Kernel:
     """Return the kernel of the moments of each part of ``x (rows, channels)``.
 
-    It takes ``x, counts, means, m2s`` as addresses, the last two of float64 ``(parts, channels)``
-    and the counts of float64 ``(parts,)``, and ``rows, channels, block``.
+    It takes the addresses of x and of the float64 arrays ``counts (parts,)``, ``means`` and ``m2s
+    (parts, channels)``; and ``rows, channels, block``.
     """
     slots, working, threads = shape.piece(element), element.working, shape.threads
     kind, held = FLOAT64.working, shape.ahead * shape.piece(element)
@@ -196,8 +193,9 @@ def make_moments_across(element: Element, shape: ColumnShape) -> Kernel:
 def _make_add_along(element: Element, shape: ColumnShape) -> Any:
     """Return a device function that adds the deviations of a thread's next pieces to its sums.
 
-    ``add(x, first, jump, left, base, width, scale, origin, values, one, two)``: as `read_along`;
-    `one` and `two` are sums of deviations and of their squares, as many as a piece has elements.
+    ``add(x, first, jump, left, base, width, scale, origin, values, one, two)``: `one` and `two` are
+    sums of the deviations and of their squares, one for each element of a piece; the other
+    arguments are those of `make_read_along`.
     """
     read, piece = make_read_along(element, shape), shape.piece(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
@@ -230,7 +228,10 @@ def _make_add_along(element: Element, shape: ColumnShape) -> Any:
 
 
 def _make_largest_along(element: Element, shape: ColumnShape) -> Any:
-    """Return a device function ``largest(x, first, jump, entries, width, values)`` of a thread."""
+    """Return a device function of the largest absolute value that a thread reads.
+
+    ``largest(x, first, jump, entries, width, values)``.
+    """
     read, piece = make_read_along(element, shape), shape.piece(element)
     lanes, zero = shape.lanes, constant(element, 0.0)
     turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
@@ -252,14 +253,11 @@ def _make_largest_along(element: Element, shape: ColumnShape) -> Any:
 def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a block's elements, times a scale.
 
-    ``moments(x, first, jump, entries, width, scale, values, room)`` returns ``high, low, m2``, the
-    same in every thread; the mean is ``high + low``.
+    ``moments(x, first, jump, entries, width, scale, values, room)`` returns ``high, low, m2`` to
+    every thread; the mean is ``high + low``.
     """
-    add, centre, load_one = (
-        _make_add_along(element, shape),
-        make_centre(element),
-        make_load_one(element),
-    )
+    add, centre = _make_add_along(element, shape), make_centre(element)
+    load_one = make_load_one(element)
     piece, lanes, working = shape.piece(element), shape.lanes, element.working
     turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
     team_sum, inverse = make_team_sum(element, shape.threads), reciprocal(element)
@@ -277,16 +275,16 @@ def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
         one = cuda.local.array(piece, working)
         two = cuda.local.array(piece, working)
         team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * piece
-        # The first walk ends where a thread first turns: the mean of that, or near it, is the
-        # origin of the second one. Its own origin is one of the elements, so that a constant
-        # channel gives exactly that constant.
+        # The first walk is the first turn of each thread. Its mean is the origin of the second
+        # walk, over all elements. Its own origin is an element, so that the origin of a constant
+        # channel is exactly its constant.
         origin, sum_of_one = load_one(x, first) * scale, zero
         for walk in range(2):
             for j in range(piece):
                 one[j], two[j] = zero, zero
             last = min(entries, deep) if walk == 0 else entries
             stop = min(width, turn) if walk == 0 else width
-            entry = team  # range() would take registers for what is left
+            entry = team  # range() would take more registers
             while entry < last:
                 begin, left, base = first + entry * jump, entries - entry, start
                 while base < stop:
@@ -314,10 +312,7 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
     place, moments = make_place_along(shape), _make_moments_along(element, shape)
     held, rooms = shape.ahead * shape.pieces * shape.piece(element), _ROOMS * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    largest_of, largest = (
-        make_team_largest(element, threads),
-        _make_largest_along(element, shape),
-    )
+    largest, largest_of = _make_largest_along(element, shape), make_team_largest(element, threads)
     unscaled, store = make_unscaled(element), make_store_one(FLOAT64)
 
     def kernel(x, counts, means, m2s, outer, channels, inner, block, segment):
@@ -341,74 +336,3 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
                 store(counts, to // channels, kind(entries * width))
 
     return Kernel(kernel, ("address",) * 4 + ("index",) * 5, threads)
-
-
-def _make_of_run() -> Any:
-    """Return a device function ``of_run(parts, first, last, channels, channel, found)``.
-
-    It adds the moments of parts, at the addresses ``counts, means, m2s``, to those found before,
-    one after the other.
-    """
-    load, merge, zero = make_load_one(FLOAT64), device(merge_moments), constant(FLOAT64, 0.0)
-    kind = FLOAT64.working
-
-    @device
-    def of_run(parts, first, last, channels, channel, found):
-        counts, means, m2s = parts
-        some = cuda.local.array(_AHEAD, kind)
-        others = cuda.local.array(_AHEAD, kind)
-        squares = cuda.local.array(_AHEAD, kind)
-        count, mean, m2 = found
-        for start in range(first, last, _AHEAD):
-            for u in range(_AHEAD):
-                part = min(start + u, last - 1)
-                here = part * channels + channel
-                some[u], others[u] = load(counts, part), load(means, here)
-                squares[u] = load(m2s, here)
-            for u in range(_AHEAD):
-                if start + u < last:
-                    if count > zero:
-                        mean, m2 = merge(count, mean, m2, some[u], others[u], squares[u])
-                    else:
-                        mean, m2 = others[u], squares[u]
-                    count += some[u]
-        return count, mean, m2
-
-    return of_run
-
-
-def make_merged_moments(shape: ColumnShape) -> Kernel:
-    """Return the kernel that merges the moments of all parts, in a fixed order.
-
-    It takes ``counts, means, m2s`` of the parts, ``mean, m2`` of what was before them, of a count
-    that may be 0, and ``merged_mean, merged_m2``, all as addresses of float64; ``parts,
-    channels``; and the number ``before``, that count. A lane has one channel. The first team goes
-    on from what was before; a team that is alone merges one part after the other.
-    """
-    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.working
-    load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
-    fold, of_run, zero = make_fold_moments(shape, 1), _make_of_run(), constant(FLOAT64, 0.0)
-
-    def kernel(
-        counts, means, m2s, mean, m2, merged_mean, merged_m2, parts, channels, before
-    ):  # fmt: skip
-        counts_here = cuda.shared.array(threads, kind)
-        means_here = cuda.shared.array(threads, kind)
-        m2s_here = cuda.shared.array(threads, kind)
-        thread = cuda.threadIdx.x
-        channel, run = cuda.blockIdx.x * lanes + thread % lanes, (parts + teams - 1) // teams
-        there = channel < channels
-        first = thread // lanes * run
-        last = min(first + run, parts) if there else first
-        count, centre, squares = zero, zero, zero
-        if there and thread < lanes and before > zero:
-            count, centre, squares = before, load(mean, channel), load(m2, channel)
-        counts_here[thread], means_here[thread], m2s_here[thread] = of_run(
-            (counts, means, m2s), first, last, channels, channel, (count, centre, squares)
-        )
-        fold(counts_here, means_here, m2s_here)
-        if thread < lanes and there:
-            store(merged_mean, channel, means_here[thread])
-            store(merged_m2, channel, m2s_here[thread])
-
-    return Kernel(kernel, ("address",) * 7 + ("index",) * 2 + ("float64",), threads)

@@ -1,4 +1,4 @@
-"""How the threads share an array of the caller's, found once for all arrays like it."""
+"""The launch configurations of column kernels, cached for equal layouts."""
 
 import functools
 from typing import Any, NamedTuple
@@ -15,24 +15,24 @@ from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.layouts import ColumnLayout
 
-# A block that merges parts: neighbouring channels are in one piece of memory, and the more parts
-# its threads share, the fewer wait for each other.
+# A block that merges parts in a tree: its lanes load neighbouring channels, and its teams share the
+# parts.
 _FOLD_LANES, _FOLD_THREADS = 8, 256
-# One that takes one part after the other, from the first to the last.
+# A block that merges parts one after the other, from the first to the last.
 IN_ORDER = ColumnShape(32, 1, 1, 1, False)
 
 
 class ColumnPlan(NamedTuple):
-    """How the threads share an array.
+    """The launch of a kernel on an array.
 
     Attributes
     ----------
     shape : ColumnShape
-        Those of one block.
+        The threads of one block.
     parts, blocks : int
-        How many parts the array has, and how many blocks work on all of them.
+        The number of parts of the array, and of blocks for all parts.
     sizes : tuple of int
-        The kernel's numbers.
+        The numbers that the kernel takes.
     """
 
     shape: ColumnShape
@@ -62,14 +62,14 @@ def plan_of(
 ) -> ColumnPlan:
     """Return the plan for a kernel that reads and writes the elements of these arrays.
 
-    It reads from so many of them at a time. The parts of what is `streamed` are the same in every
-    chunk.
+    It reads from `reads` arrays at a time. With `streamed` the parts are those of a chunk of a
+    stream.
     """
     aligned = not any(x.owner.address(array) % BYTES for array in arrays)
     return _plan(x.element, layout, aligned, reads, streamed)
 
 
 def fold_shape(channels: int) -> ColumnShape:
-    """Return the shape for a kernel that merges parts, in a tree."""
+    """Return the shape for a kernel that merges parts in a tree."""
     lanes = min(_FOLD_LANES, 1 << (channels - 1).bit_length())
     return ColumnShape(lanes, _FOLD_THREADS // lanes, 1, 1, False)

@@ -1,8 +1,8 @@
 """Which elements of ``(outer, channels, inner)`` a thread works on.
 
-Without inner axes the kernels go across the channels: a thread has channels of its own and every
-so many rows of its part. With them they go along each channel: a block has one channel, and its
-threads share the elements of each outer entry as those of a team share a row.
+If inner is 1, kernels go across the channels: a thread has its own channels, and one of every
+`shape.teams` rows of its part. Otherwise kernels go along each channel: a block has one channel,
+and its threads share the elements of each outer entry.
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
 def make_place_across(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``place(rows, channels, block)`` of a thread's work.
 
-    It is ``part, channel, first, count``: the number of the part, the first of the thread's
-    channels, its first row, and the number of its rows, which lie `shape.teams` apart: 0 for a
-    thread without work.
+    It returns ``part, channel, first, count``: the number of the part, the thread's first channel,
+    its first row, and the number of its rows. The rows are `shape.teams` apart. A thread without
+    work has a count of 0.
     """
     lanes, teams, slots = shape.lanes, shape.teams, shape.piece(element)
     span = lanes * slots
@@ -68,7 +68,7 @@ def make_read_piece(element: Element, shape: ColumnShape) -> Any:
 
 @functools.cache
 def make_write_piece(element: Element, shape: ColumnShape) -> Any:
-    """Return a device function ``write(address, index, values, slot)``, the like of `read`."""
+    """Return a device function ``write(address, index, values, slot)`` of one piece."""
     store, store_one, piece = make_store(element), make_store_one(element), shape.piece(element)
     as_tuple = make_as_tuple(element)
 
@@ -86,9 +86,10 @@ def make_write_piece(element: Element, shape: ColumnShape) -> Any:
 
 @functools.cache
 def make_read_terms(element: Element, shape: ColumnShape) -> Any:
-    """Return a device function ``read_terms(terms, index, values)`` of a thread's channels.
+    """Return a device function ``read_terms(terms, index, values, slot)`` of a thread's channels.
 
-    It reads a row of a table of terms, which is aligned, from the first of the channels on.
+    It reads from a row of the table of terms, which is aligned; `index` is that of the first
+    channel.
     """
     stored = working_element(element)
     table = dataclasses.replace(shape, aligned=True)
@@ -96,9 +97,9 @@ def make_read_terms(element: Element, shape: ColumnShape) -> Any:
     count = shape.piece(element) // step
 
     @device
-    def read_terms(terms, index, values):
+    def read_terms(terms, index, values, slot):
         for k in range(count):
-            read(terms, index + k * step, values, k * step)
+            read(terms, index + k * step, values, slot + k * step)
 
     return read_terms
 
@@ -107,14 +108,15 @@ def make_read_terms(element: Element, shape: ColumnShape) -> Any:
 def make_place_along(shape: ColumnShape) -> Any:
     """Return a device function ``place(outer, channels, inner, block, segment)``.
 
-    It is ``part, channel, first, entries, width``: the numbers of the block's part and channel,
-    where its first element is, how many outer entries it has, and how many elements of each.
+    It returns ``part, channel, first, entries, width``: the numbers of the block's part and
+    channel, the index of its first element, the number of its outer entries, and the number of
+    elements of each.
     """
 
     @device
     def place(outer, channels, inner, block, segment):
         cuts = (inner + segment - 1) // segment
-        # Divisions are slow, and a remainder would be one more.
+        # Remainders are written as products, because divisions are slow.
         part = cuda.blockIdx.x // channels
         channel, turn = cuda.blockIdx.x - part * channels, part // cuts
         entry, start = turn * block, (part - turn * cuts) * segment
@@ -126,10 +128,11 @@ def make_place_along(shape: ColumnShape) -> Any:
 
 @functools.cache
 def make_all_there(element: Element, shape: ColumnShape) -> Any:
-    """Return a device function ``all_there(left, base, width)``: whether no element is missing.
+    """Return a device function ``all_there(left, base, width)``.
 
-    It is of those that a thread reads at a time, where they are single ones: most threads have all
-    of them, and to ask for each takes longer than to read it.
+    It returns whether all elements that a thread reads at a time are inside of the part, so that
+    the thread can skip the check of each element. For pieces, whose checks are few, it returns
+    False.
     """
     last_entry = (shape.ahead - 1) * shape.teams
     last_piece = (shape.pieces - 1) * shape.lanes * shape.piece(element)
@@ -140,11 +143,11 @@ def make_all_there(element: Element, shape: ColumnShape) -> Any:
 
 @functools.cache
 def make_read_along(element: Element, shape: ColumnShape) -> Any:
-    """Return a device function of a thread's pieces of some outer entries.
+    """Return a device function that reads a thread's pieces of `shape.ahead` outer entries.
 
-    ``read_along(x, first, jump, left, base, width, values)``: the first entry begins at `first`,
-    and there are `left`, `jump` apart; the thread's first piece begins `base` elements behind.
-    What is not there becomes 0.
+    ``read_along(x, first, jump, left, base, width, values)``: the thread's first entry begins at
+    index `first`, entries are `jump` apart, and the part has `left` more of them. The first piece
+    begins `base` elements into an entry of `width` elements. Values outside of the part become 0.
     """
     read, piece = make_read_piece(element, shape), shape.piece(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
@@ -184,7 +187,7 @@ def make_read_along(element: Element, shape: ColumnShape) -> Any:
 def make_write_along(element: Element, shape: ColumnShape) -> Any:
     """Return a device function ``write_along(y, first, jump, left, base, width, values)``.
 
-    It writes the pieces that `read_along` reads.
+    It writes the pieces that `make_read_along` reads.
     """
     write, piece = make_write_piece(element, shape), shape.piece(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams

@@ -1,1 +1,1 @@
-"""All that is specific to one compiler and device: intrinsics, element types, limits."""
+"""The compiler's interface: kernels, intrinsics, element types and limits of devices."""

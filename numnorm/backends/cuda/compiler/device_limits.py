@@ -1,25 +1,25 @@
-"""What a device has for blocks that run at the same time."""
+"""The limits of a device, and how many blocks it runs at the same time."""
 
 from typing import NamedTuple
 
-# Bytes that a device keeps for itself of the shared memory of every block.
+# Bytes of shared memory that the system reserves for every block.
 _RESERVED = 1024
 
 
 class DeviceLimits(NamedTuple):
-    """The limits of one device, by its driver.
+    """The limits of one device, from its driver.
 
     Attributes
     ----------
     multiprocessors : int
-        How many it has.
+        The number of multiprocessors.
     shared_of_block : int
-        Bytes of shared memory that a block may have at most, if it asks for leave.
+        The most bytes of dynamic shared memory of a block, after the opt-in.
     shared, threads, registers : int
-        What a multiprocessor has for all of its blocks: bytes of shared memory, threads, and
+        The limits of a multiprocessor for all of its blocks: bytes of shared memory, threads, and
         registers of 32 bits.
     cooperative : bool
-        Whether all blocks of a launch can wait for each other, and kernels can be linked that do.
+        Whether the device has cooperative launches and the compiler can link a grid barrier.
     """
 
     multiprocessors: int
@@ -32,7 +32,7 @@ class DeviceLimits(NamedTuple):
     def blocks(self, threads: int, registers: int, memory: int) -> int:
         """Return how many blocks run at the same time.
 
-        Each has so many threads, with so many registers, and bytes of shared memory.
+        A block has `threads` with `registers` each, and `memory` bytes of shared memory.
         """
         if not self.cooperative or memory > self.shared_of_block:
             return 0

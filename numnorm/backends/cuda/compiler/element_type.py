@@ -1,25 +1,25 @@
-"""How elements lie in a device's memory, and the precision that they are computed in."""
+"""The types of elements in a device's memory, and the type that kernels compute in."""
 
 import dataclasses
 from typing import Any
 
 import numpy as np
 
-_VECTOR = 16  # bytes of the widest load of a thread
+_VECTOR = 16  # bytes of a thread's widest load
 
 
 @dataclasses.dataclass(frozen=True)
 class Element:
-    """One element type: its size, and its working type.
+    """An element type and its working type, in which kernels compute.
 
     Parameters
     ----------
     name : str
-        That of its dtype.
+        The name of the dtype in memory.
     itemsize : int
-        Bytes of an element.
+        The bytes of an element.
     working_name : str
-        The dtype that it is computed in: "float32" or "float64".
+        The name of the working dtype: "float32" or "float64".
     """
 
     name: str
@@ -28,22 +28,25 @@ class Element:
 
     @property
     def working(self) -> Any:
-        """The NumPy type that it is computed in."""
+        """The working type, as a NumPy type."""
         return np.float32 if self.working_name == "float32" else np.float64
 
     @property
     def vector(self) -> int:
-        """The number of elements in the widest load of a thread."""
+        """The number of elements in a thread's widest load."""
         return _VECTOR // self.itemsize
 
     @property
     def smallest_variance(self) -> float:
-        """Below this, the squares lost digits to underflow in the working type."""
+        """The variance below which squares lose digits to underflow in the working type."""
         return 1e-30 if self.working_name == "float32" else 1e-280
 
     @property
     def largest_exponent(self) -> int:
-        """Up to this, a power of two and its reciprocal are well inside the working type."""
+        """The largest exponent of a power of two that kernels scale by.
+
+        The power and its reciprocal are far from the ends of the working type's range.
+        """
         return 120 if self.working_name == "float32" else 1000
 
 
@@ -62,5 +65,5 @@ ELEMENTS = {
 
 
 def working_element(element: Element) -> Element:
-    """Return the element whose type is the one that another is computed in."""
+    """Return the element type that is the working type of an element."""
     return FLOAT32 if element.working_name == "float32" else FLOAT64

@@ -1,4 +1,4 @@
-"""A piece of 16 bytes: the most that a thread loads or stores at once."""
+"""Pieces of 16 bytes, which a thread loads or stores in one instruction."""
 
 import functools
 from typing import Any
@@ -11,7 +11,7 @@ BYTES = 16
 
 @functools.cache
 def make_as_tuple(element: Element) -> Any:
-    """Return a device function ``as_tuple(values, slot)`` of 16 bytes' elements of an array."""
+    """Return a device function ``as_tuple(values, slot)`` of the elements of one piece."""
     if element.vector == 2:
         return device(lambda v, k: (v[k], v[k + 1]))
     if element.vector == 4:

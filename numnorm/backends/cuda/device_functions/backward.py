@@ -1,4 +1,4 @@
-"""The gradient of a row that the threads of somebody's own kernel hold."""
+"""The device functions that compute the gradient of a row in place, for kernels of users."""
 
 import functools
 from typing import Any
@@ -7,17 +7,17 @@ from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cuda.compiler.element_type import FLOAT64
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, reciprocal
 from numnorm.backends.cuda.device_functions.forward import TeamRow, make_parameter
+from numnorm.backends.cuda.statistics.row_normalizer import normalized
 from numnorm.backends.cuda.statistics.saved import make_means, make_split_statistics
 from numnorm.backends.cuda.threads.group_reductions import make_team_two_sums
-from numnorm.backends.formulas.norms import centre, input_gradient
+from numnorm.backends.formulas.norms import input_gradient
 
 
 @functools.cache
 def make_team_xhat(row: TeamRow) -> Any:
     """Return a device function ``xhat(values, width, mean, rstd)``: x becomes xhat, in place."""
     element, team, slots = row.element, row.team, row.slots
-    split, centred = make_split_statistics(row.norm.formula, element, FLOAT64), device(centre)
-    wide = FLOAT64.working
+    split, wide = make_split_statistics(row.norm.formula, element, FLOAT64), FLOAT64.working
 
     @device
     def xhat(values, width, mean, rstd):
@@ -25,14 +25,14 @@ def make_team_xhat(row: TeamRow) -> Any:
         scale, high, low, factor = split(wide(mean), wide(rstd))
         for k in range(slots):
             if at + k * team < width:
-                values[k] = centred(values[k] * scale, high, low) * factor
+                values[k] = normalized(values[k] * scale, high, low, factor)
 
     return xhat
 
 
 @functools.cache
 def make_team_backward(row: TeamRow, detached: Detached) -> Any:
-    """Return a device function that makes dx of dy, in place, from xhat.
+    """Return a device function that turns dy into dx, in place, from xhat.
 
     ``backward(slopes, xhats, width, gamma, beta, rstd, eps_on_deviation)``.
     """
@@ -59,7 +59,7 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
                 sum_g_xhat += g * xhats[k]
                 slopes[k] = g
         if warps > 0:
-            # Somebody may still look at the sums before: of another row.
+            # Another thread may still read the sums of the row before.
             cuda.syncthreads()
         sum_g, sum_g_xhat = team_two_sums(sum_g, sum_g_xhat, room)
         scale, _, _, factor = split(none, wide(rstd))

@@ -1,8 +1,8 @@
-"""A row that the threads of somebody's own kernel hold: its statistics, and its result in place.
+"""The device function that normalizes a row in place, for kernels of users.
 
-Element k of the team's thread t is column ``t + k * team`` of the row. Elements from the row's
-width on are neither read nor written. Every thread of a warp, and of a team wider than one, comes
-along: the sums are over threads.
+Element k of a team's thread t is column ``t + k * team`` of the row. Elements from the row's width
+on are neither read nor written. All threads of a warp must call it, and all threads of a team that
+is wider than a warp, because they exchange sums.
 """
 
 import dataclasses
@@ -14,7 +14,10 @@ from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, reciprocal, square_root
 from numnorm.backends.cuda.statistics.row_normalizer import (
     make_inverse_deviation,
+    make_leaves_range,
     make_power_of_two,
+    make_squared_deviations,
+    normalized,
 )
 from numnorm.backends.cuda.statistics.saved import make_joined_statistics
 from numnorm.backends.cuda.threads.group_reductions import (
@@ -23,25 +26,25 @@ from numnorm.backends.cuda.threads.group_reductions import (
     make_team_sum,
     make_team_two_sums,
 )
-from numnorm.backends.formulas.norms import centre
 
 
 @dataclasses.dataclass(frozen=True)
 class TeamRow:
-    """What is known of a row when the functions for it are made.
+    """A row as device functions are compiled for it.
 
     Parameters
     ----------
     norm : Norm
-        Its formula, and how many parameters it has: arrays, or two numbers if it has none.
+        The norm. Without parameters it takes two numbers instead of arrays.
     element : Element
-        What it is computed in: float32 or float64.
+        The type of its elements: float32 or float64.
     team : int
-        The number of threads that hold it, a power of two: all of a block, if more than a warp.
+        The number of threads that hold the row, a power of two. A team that is wider than a warp
+        is a whole block.
     slots : int
-        How many elements each of them holds.
+        The number of elements of each thread.
     ddof : int
-        The squares are divided by the width less this.
+        The variance divides by the width less this.
     """
 
     norm: Norm
@@ -52,12 +55,15 @@ class TeamRow:
 
     @property
     def warps(self) -> int:
-        """How many warps hold it; 0 for a part of one, or one, whose sums need no shared memory."""
+        """The number of warps, or 0 if sums need no shared memory: for one warp or a part of it."""
         return self.team // WARP if self.team > WARP else 0
 
 
 def make_parameter(row: TeamRow, missing: float) -> Any:
-    """Return a device function ``parameter(values, column)``: an array or None, or a number."""
+    """Return a device function ``parameter(values, column)``.
+
+    The values are an array or None, or a number if the norm has no parameters.
+    """
     working, absent = row.element.working, constant(row.element, missing)
     if row.norm.parameters == 0:
         return device(lambda number, column: working(number))
@@ -72,9 +78,10 @@ def make_parameter(row: TeamRow, missing: float) -> Any:
 
 
 def _make_any(row: TeamRow) -> Any:
-    """Return a device function ``of_any(asked)``: whether any team of a warp asks for more.
+    """Return a device function ``of_any(flag)``: whether the flag of any team of a warp is set.
 
-    All of them must come along, because threads of a warp meet in each sum. A wider team agrees.
+    All teams of a warp take a branch together, because the shuffles of a sum need all threads. The
+    threads of a wider team have the same flag.
     """
     if row.team >= WARP:
         return device(lambda asked: asked)
@@ -86,11 +93,11 @@ def _make_any(row: TeamRow) -> Any:
 def _make_around(row: TeamRow) -> Any:
     """Return a device function ``around(values, at, width, high, share, room)``.
 
-    Of the deviations from `high` it returns the mean, the part of their squares that this mean
-    accounts for, and their squares.
+    It returns the mean of the deviations from `high`, the sum of the squared deviations from the
+    true mean, and the difference to the sum of the squared deviations from `high`.
     """
     two_sums, zero = make_team_two_sums(row.element, row.team), constant(row.element, 0.0)
-    slots, team = row.slots, row.team
+    slots, team, squared_deviations = row.slots, row.team, make_squared_deviations(row.element)
 
     @device
     def around(values, at, width, high, share, room):
@@ -102,23 +109,20 @@ def _make_around(row: TeamRow) -> Any:
                 second += deviation * deviation
         first, second = two_sums(first, second, room)
         low = first * share
-        return low, first * low, second
+        return low, squared_deviations(second, first, low), first * low
 
     return around
 
 
 def _make_spread(row: TeamRow) -> Any:
-    """Return a device function ``spread(values, at, width, share, room)``: ``high, low, m2``.
+    """Return a device function ``spread(values, at, width, share, room) -> (high, low, m2)``.
 
-    The mean is ``high + low``, or 0 if the norm is not centred, and `m2` the sum of the squared
-    deviations. They are taken around the rounded mean, and once more around a better one where
-    that was a poor one: where a mean is large beside the deviations, or all of them are equal.
+    The mean is ``high + low``, or 0 if the norm is not centred, and `m2` is the sum of the squared
+    deviations. It sums around the rounded mean. Where that is poor, because the mean is large
+    beside the deviations, it sums once more around a better mean.
     """
-    team_sum, of_any, around = (
-        make_team_sum(row.element, row.team),
-        _make_any(row),
-        _make_around(row),
-    )
+    team_sum, of_any = make_team_sum(row.element, row.team), _make_any(row)
+    around = _make_around(row)
     slots, team, warps = row.slots, row.team, row.warps
     zero = constant(row.element, 0.0)
 
@@ -129,14 +133,12 @@ def _make_spread(row: TeamRow) -> Any:
             if at + k * team < width:
                 total += values[k]
         high = team_sum(total, room) * share
-        low, lost, squares = around(values, at, width, high, share, room[warps:])
-        poor = lost > squares - lost
+        low, m2, lost = around(values, at, width, high, share, room[warps:])
+        poor = lost > m2
         if of_any(poor):
             high = high + low if poor else high
-            low, lost, squares = around(values, at, width, high, share, room[3 * warps :])
-        m2 = squares - lost
-        # max() would turn a NaN into 0.
-        return high, low, zero if m2 < zero else m2
+            low, m2, _ = around(values, at, width, high, share, room[3 * warps :])
+        return high, low, m2
 
     @device
     def uncentred(values, at, width, share, room):
@@ -145,23 +147,23 @@ def _make_spread(row: TeamRow) -> Any:
             if at + k * team < width:
                 squares += values[k] * values[k]
         if warps > 0:
-            # Somebody may still look at the sum before: of another row.
+            # Another thread may still read the sum of the row before.
             cuda.syncthreads()
         return zero, zero, team_sum(squares, room)
 
     return centred if row.norm.formula.centred else uncentred
 
 
-# Places in shared memory for each warp: of the mean, of two sums, of two sums once more, and of the
-# largest value. Between two uses of a place there is a barrier of another one.
+# Numbers of shared memory for each warp: the mean, two sums, two sums again, and the largest value.
+# Between two uses of a number another one has a barrier.
 _ROOMS = 6
 
 
 def _make_rescale(row: TeamRow) -> Any:
     """Return a device function ``rescale(values, at, width, least, room)``.
 
-    It multiplies a row by the power of two, which it returns, that brings its largest absolute
-    value, or `least`, near 1: then every sum of squares is in range, and no digit is lost.
+    It multiplies a row by a power of two and returns the power. The largest absolute value of the
+    row, or `least`, is near 1 then: every sum of squares is in range, and no digit is lost.
     """
     largest_of = make_team_largest(row.element, row.team)
     power_of_two, slots, team = make_power_of_two(row.element), row.slots, row.team
@@ -185,16 +187,16 @@ def _make_statistics(row: TeamRow) -> Any:
     """Return a device function ``statistics(values, at, width, eps, eps_on_deviation, room)``.
 
     It returns ``high, low, factor, scale``: ``((x * scale - high) - low) * factor`` is the
-    normalized value. The values are multiplied by the scale, which is 1 where their squares are in
+    normalized value. It multiplies the values by the scale, which is 1 if their squares are in
     range.
     """
     element, ddof = row.element, row.ddof
     spread, rescale, of_any = _make_spread(row), _make_rescale(row), _make_any(row)
+    leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
     inverse, root = reciprocal(element), square_root(element)
     working, place = element.working, (_ROOMS - 1) * row.warps
     one, infinity = constant(element, 1.0), constant(element, float("inf"))
-    smallest = constant(element, element.smallest_variance)
 
     @device
     def statistics(values, at, width, eps, eps_on_deviation, room):
@@ -202,8 +204,7 @@ def _make_statistics(row: TeamRow) -> Any:
         share = inverse(working(max(width, 1)))
         scale_share, scale = inverse(working(max(width - ddof, 1))), one
         high, low, m2 = spread(values, at, width, share, room)
-        total = m2 * scale_share + eps + eps_on_deviation * eps_on_deviation
-        poor = not (smallest < total and total < infinity)
+        poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
         if of_any(poor):
             root_eps = root(eps)
             least = max(root_eps, eps_on_deviation) if poor else infinity
@@ -224,12 +225,9 @@ def make_team_forward(row: TeamRow) -> Any:
     the mean is 1 / rstd if the norm is not centred.
     """
     element, team, slots = row.element, row.team, row.slots
-    statistics, joined = (
-        _make_statistics(row),
-        make_joined_statistics(row.norm.formula, element, FLOAT64),
-    )
+    statistics, mapped = _make_statistics(row), device(row.norm.formula.forward)
+    joined = make_joined_statistics(row.norm.formula, element, FLOAT64)
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
-    centred, mapped = device(centre), device(row.norm.formula.forward)
     working, rooms = element.working, max(1, _ROOMS * row.warps)
 
     @device
@@ -242,7 +240,7 @@ def make_team_forward(row: TeamRow) -> Any:
         for k in range(slots):
             column = at + k * team
             if column < width:
-                xhat = centred(values[k], high, low) * factor
+                xhat = normalized(values[k], high, low, factor)
                 values[k] = mapped(xhat, gamma_of(gamma, column), beta_of(beta, column))
         return joined(high, low, factor, scale)
 

@@ -1,6 +1,6 @@
-"""The device functions of a norm as somebody's own kernel calls them: three for each norm.
+"""The device functions of a norm for kernels of users: ``forward``, ``xhat`` and ``backward``.
 
-``forward``, ``xhat`` and ``backward``; which arguments they take follows from what the norm has.
+Their arguments depend on the norm's parameters and statistics.
 """
 
 import functools
@@ -14,7 +14,7 @@ from numnorm.backends.cuda.device_functions.forward import TeamRow, make_team_fo
 
 
 def team_row(norm: Norm, dtype: str, team: int, slots: int, ddof: int) -> TeamRow:
-    """Return what is known of a row when the functions for it are made."""
+    """Return the row that device functions are compiled for."""
     return TeamRow(norm, ELEMENTS[dtype], team, slots, ddof)
 
 
@@ -29,11 +29,11 @@ def make_row_functions(
     row : TeamRow
         The norm, and the threads.
     detached : Detached
-        What the gradient does not flow through.
+        The statistics that the gradient does not flow through.
     eps_on_deviation : bool
-        Of a norm without parameters: whether eps is added to the deviation, not to the variance.
+        For a norm without parameters: whether eps is added to the deviation, not the variance.
     factor_flows : bool
-        Of such a norm: whether the gradient flows through its factor, too.
+        For a norm without parameters: whether the gradient flows through the factor 1 - k * xhat.
     """
     if row.norm.parameters == 0:
         return _with_numbers(row, detached, eps_on_deviation, factor_flows)
@@ -79,7 +79,7 @@ def _with_numbers(
 ) -> tuple[Any, Any, Any]:
     normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
     zero, working = constant(row.element, 0.0), row.element.working
-    # The gradient of the factor is as large as that of what it multiplies.
+    # The gradient through the factor equals the other term with k, so k counts twice.
     times = constant(row.element, 2.0 if factor_flows else 1.0)
 
     @device

@@ -12,7 +12,7 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.launch import on_device_of, queue
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.rows.arguments import PartialSums, RowParameters, SavedStatistics
 from numnorm.backends.cuda.rows.backward_coefficients import TERMS
 from numnorm.backends.cuda.rows.backward_plans import GradientPlan, gradient_plan
 from numnorm.backends.cuda.rows.forward import all_aligned, weight_of
@@ -57,33 +57,21 @@ def row_backward(
         plan = gradient_plan(
             norm, x.element, of_rstd.element, weights, layout, scaling, detached, aligned
         )
-        sums, rests = _tables(norm, plan, x)
-        results, numbers = (output.target, sums, rests), (scale.number, shift.number)
+        partials = _partial_sums(norm, plan, x)
+        statistics = SavedStatistics(of_mean.array, of_rstd.array)
+        parameters = RowParameters(scale.parameter, shift.parameter)
+        results, numbers = (output.target, partials), (plan.sizes, plan.parts)
         if plan.terms is None:
-            more = *plan.sizes, *numbers, *plan.constants
-            queue(plan.kernel, plan.blocks, x, (*inputs, *results), more)
+            arrays: Any = slopes, source, statistics, parameters, *results
+            queue(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
         else:
-            _queue_by_columns(plan.terms, plan, x, inputs, results, numbers)
-        gradients = _gradients(norm, plan, layout, x, weights, sums)
+            terms = x.owner.empty(x.array, (layout.rows, TERMS), x.element.working_name)
+            arrays = slopes, source, statistics, parameters, terms
+            queue(plan.terms, layout.rows, x, arrays, (plan.sizes, plan.scaling))
+            arrays = slopes, source, parameters, terms, *results
+            queue(plan.kernel, plan.blocks, x, arrays, numbers)
+        gradients = _gradients(norm, plan, layout, x, weights, partials.sums)
         return result(output, x, layout.order), *gradients
-
-
-def _queue_by_columns(
-    leave_terms: Kernel,
-    plan: GradientPlan,
-    x: DeviceArray,
-    inputs: tuple[Any, ...],
-    results: tuple[Any, ...],
-    numbers: tuple[float, ...],
-) -> None:
-    """Queue the kernel that leaves the terms of wide rows, and the one that works by columns."""
-    dy, source, _, _, gamma, beta = inputs
-    rows, width, _, channels, parts = plan.sizes
-    terms = x.owner.empty(x.array, (rows, TERMS), x.element.working_name)
-    arrays, more = (*inputs, terms), (width, channels, *numbers, *plan.constants)
-    queue(leave_terms, rows, x, arrays, more)
-    arrays, more = (dy, source, gamma, beta, terms, *results), (rows, width, channels, parts)
-    queue(plan.kernel, plan.blocks, x, arrays, (*more, *numbers))
 
 
 def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
@@ -96,7 +84,7 @@ def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
 
 
 def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> DeviceArray:
-    """Return a saved statistic of every row, as the caller gives it or already found."""
+    """Return a saved statistic of every row, checked if the caller gives it."""
     if isinstance(value, Statistic):
         return value
     if value is None:
@@ -107,20 +95,20 @@ def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> Devi
     return array
 
 
-def _tables(norm: Norm, plan: GradientPlan, x: DeviceArray) -> tuple[Any, Any]:
-    """Return where the kernel leaves its sums, and what rounding lost of long ones."""
+def _partial_sums(norm: Norm, plan: GradientPlan, x: DeviceArray) -> PartialSums:
+    """Return new tables for the sums of the kernel, and for what rounding loses of long ones."""
     if not norm.parameters:
-        return None, None
+        return PartialSums(None, None)
     shape = norm.parameters, *plan.table
     sums = x.owner.empty(x.array, shape, x.element.working_name)
-    rests = x.owner.empty(x.array, shape, x.element.working_name) if plan.long else None
-    return sums, rests
+    lost = x.owner.empty(x.array, shape, x.element.working_name) if plan.long else None
+    return PartialSums(sums, lost)
 
 
 def _gradients(
     norm: Norm, plan: GradientPlan, layout: RowLayout, x: DeviceArray, weights: Weights, sums: Any
 ) -> tuple[Any, Any]:
-    """Return dgamma and dbeta of what a kernel has left; None for those that there are not."""
+    """Return dgamma and dbeta from partial sums; None for a parameter that the norm lacks."""
     if not norm.parameters:
         return None, None
     name = (weights.gamma or x.element).name
@@ -134,7 +122,7 @@ def _gradients(
 def _no_gradients(
     norm: Norm, layout: RowLayout, x: DeviceArray, weights: Weights
 ) -> tuple[Any, Any]:
-    """Return the gradients of the parameters where x is empty: sums of nothing."""
+    """Return the gradients of the parameters for an empty x: zeros."""
     name = (weights.gamma or x.element).name
     zeros = [
         x.owner.full(x.array, layout.parameter_shape, name, 0.0) for _ in range(norm.parameters)

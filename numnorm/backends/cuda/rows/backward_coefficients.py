@@ -1,8 +1,8 @@
-"""What the gradient of a row's every element needs of the row, in a table for another kernel.
+"""The terms of a row that the gradient of each of its elements needs, in a table.
 
-A row has eight numbers of the working type there, read in pieces of 16 bytes: its
-``scale, high, low, factor``, the means of ``g`` and ``g * xhat`` as `make_means` gives them, and
-two that nobody reads.
+A row has eight numbers of the working type: ``scale, high, low, factor`` of
+`make_saved_statistics`, the two means of `make_means`, and two zeros. A kernel reads them by 16
+bytes.
 """
 
 import functools
@@ -20,7 +20,7 @@ _USED = 6
 def make_write_terms(element: Element) -> Any:
     """Return a device function ``write_terms(address, row, terms, means, places)``.
 
-    `places` are `TERMS` numbers of the thread's own.
+    `places` is a local array of `TERMS` numbers.
     """
     of = working_element(element)
     store, as_tuple, vector, zero = make_store(of), make_as_tuple(of), of.vector, constant(of, 0.0)

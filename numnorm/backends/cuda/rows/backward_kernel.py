@@ -1,10 +1,17 @@
-"""The backward kernel of every norm whose statistics are shared by a row, held in registers."""
+"""The backward kernels of every norm whose statistics are shared by a row, held in registers."""
 
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel, constant, cuda, device
+from numnorm.backends.cuda.rows.arguments import (
+    SIZES,
+    STATISTICS,
+    SUMS,
+    parameters_kind,
+    scaling_kind,
+)
 from numnorm.backends.cuda.rows.gradient_sums import (
     make_column_gradient_sums,
     make_run_gradient_sums,
@@ -15,27 +22,38 @@ from numnorm.backends.cuda.rows.parameter_sums import (
     make_flush,
     room_for_folding,
 )
+from numnorm.backends.cuda.statistics.row_normalizer import normalized
 from numnorm.backends.cuda.statistics.saved import make_means, make_saved_statistics
 from numnorm.backends.cuda.threads.group_reductions import make_team_two_sums
 from numnorm.backends.cuda.threads.row_columns import (
     RowColumns,
-    make_column_weight,
     make_read_columns,
     make_write_columns,
     row_columns,
 )
-from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.backends.cuda.threads.row_parameters import Weights, make_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
-from numnorm.backends.formulas.norms import centre, input_gradient
+from numnorm.backends.formulas.norms import input_gradient
+
+
+def backward_parameters(element: Element) -> tuple[Any, ...]:
+    """Return the kinds of the parameters of a kernel that stores dx of rows.
+
+    They are the addresses of dy and x; `SavedStatistics`; `RowParameters`; the address of dx,
+    which may be dy or x; `PartialSums`; `RowSizes`; the number of parts of the rows; and
+    `RowScaling`.
+    """
+    groups = STATISTICS, parameters_kind(element), "address", SUMS, SIZES
+    return "address", "address", *groups, "index", scaling_kind(element)
 
 
 def make_normalize(element: Element, columns: RowColumns) -> Any:
     """Return a device function ``normalize(values, at, limit, terms)``: x becomes xhat.
 
-    The terms are those of `make_saved_statistics`. Columns from `limit` on become 0.
+    The terms are what `make_saved_statistics` returns. Columns from `limit` on become 0.
     """
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
-    centred, zero = device(centre), constant(element, 0.0)
+    zero = constant(element, 0.0)
 
     @device
     def normalize(values, at, limit, terms):
@@ -44,8 +62,8 @@ def make_normalize(element: Element, columns: RowColumns) -> Any:
             there = at + p * stride < limit
             for j in range(lanes):
                 k = p * lanes + j
-                # What is not there has no xhat, which is infinite at worst.
-                values[k] = centred(values[k] * scale, high, low) * factor if there else zero
+                # Without the condition a column behind the end could have an infinite xhat.
+                values[k] = normalized(values[k] * scale, high, low, factor) if there else zero
 
     return normalize
 
@@ -55,7 +73,7 @@ def _make_read_normalized(
 ) -> Any:
     """Return a device function that reads a row: xhat into `values`, dy into `slopes`.
 
-    ``read_normalized(dy, x, mean, rstd, row, width, limit, at, values, slopes)`` returns
+    ``read_normalized(dy, x, saved, row, width, limit, at, values, slopes)`` returns
     ``scale, factor``, whose product is rstd. Columns from `limit` on become 0.
     """
     columns = row_columns(element, shape)
@@ -63,14 +81,26 @@ def _make_read_normalized(
     statistics = make_saved_statistics(formula, element, saved)
 
     @device
-    def read_normalized(dy, x, mean, rstd, row, width, limit, at, values, slopes):
+    def read_normalized(dy, x, saved, row, width, limit, at, values, slopes):
         read_columns(x, row * width, at, limit, values)
         read_columns(dy, row * width, at, limit, slopes)
-        terms = statistics(mean, rstd, row)
+        terms = statistics(saved.mean, saved.rstd, row)
         normalize(values, at, limit, terms)
         return terms[0], terms[3]
 
     return read_normalized
+
+
+def make_row_means(element: Element) -> Any:
+    """Return `make_means`' function, ``means(sum_g, sum_g_xhat, scale, factor, scaling)``."""
+    means_of = make_means(element)
+
+    @device
+    def means(sum_g, sum_g_xhat, scale, factor, scaling):
+        inv_count, inv_divisor, eps_on_deviation = scaling
+        return means_of(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation)
+
+    return means
 
 
 def make_write_gradient(element: Element, columns: RowColumns) -> Any:
@@ -96,52 +126,48 @@ def make_row_backward(
     element: Element,
     saved: Element,
     weights: Weights,
-    parameters: int,
+    count: int,
     shape: RowShape,
 ) -> Kernel:
     """Return the kernel of rows that fit the registers of a team.
 
-    Launched with as many blocks as `parts`, it takes ``dy, x, mean, rstd, gamma, beta, dx, sums,
-    rests`` as addresses; ``rows, width, run, channels, parts``; and the numbers ``gamma, beta``
-    where there are no arrays of them, ``mean_share, scale_share`` (1 over the number of elements,
-    or 0 for a detached statistic) and ``eps_on_deviation``. dx may be dy or x.
+    It takes what `backward_parameters` names, and has a block for each part of the rows. The norm
+    has `count` parameters.
 
-    A norm that shares parameters leaves the sums of each run in ``sums (parameters, rows *
-    runs)``. One that does not leaves those of its parts in ``sums (parameters, parts, width)``;
-    `parts` is then a multiple of `channels`, and `rests` of the same size if a team has more than
-    `ROWS_BETWEEN_FLUSHES` rows. Both are float64, or float32 for what is computed in it.
+    If segments share parameters, the kernel stores the sums of each segment in ``sums (parameters,
+    rows * segments)``. Otherwise it stores the sums of each part in ``sums (parameters, parts,
+    width)``: then the number of parts is a multiple of the channels, and the table of what
+    rounding lost has the same size if a team has more than `ROWS_BETWEEN_FLUSHES` rows. The tables
+    have the working type.
     """
-    if weights.shared and parameters:
-        return _of_runs(formula, element, saved, weights, parameters, shape)
-    return _of_columns(formula, element, saved, weights, parameters, shape)
-
-
-_ADDRESSES = ("address",) * 9
-_INDICES = ("index",) * 5
+    if weights.shared and count:
+        return _of_segments(formula, element, saved, weights, count, shape)
+    return _of_columns(formula, element, saved, weights, count, shape)
 
 
 def _make_gradient_of_row(
-    formula: Formula, element: Element, saved: Element, parameters: int, shape: RowShape
+    formula: Formula, element: Element, saved: Element, count: int, shape: RowShape
 ) -> Any:
     """Return a device function that stores dx of a row, and adds to the sums of its columns.
 
-    ``gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, shares)``.
+    ``gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, scaling)``:
+    the arrays are ``dy, x, saved statistics, dx``, the registers are xhat, g, gamma and beta.
     """
     columns = row_columns(element, shape)
     read_normalized = _make_read_normalized(formula, element, saved, shape)
-    gradient_sums = make_column_gradient_sums(formula, element, parameters, columns)
-    team_two_sums, means_of = make_team_two_sums(element, shape.team), make_means(element)
+    gradient_sums = make_column_gradient_sums(formula, element, count, columns)
+    team_two_sums, means_of = make_team_two_sums(element, shape.team), make_row_means(element)
     write_gradient = make_write_gradient(element, columns)
 
     @device
-    def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, shares):
-        dy, x, mean, rstd, dx = arrays
+    def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, scaling):
+        dy, x, statistics, dx = arrays
         values, slopes, weight, bias = registers
-        scale, factor = read_normalized(dy, x, mean, rstd, row, width, limit, at, values, slopes)
+        scale, factor = read_normalized(dy, x, statistics, row, width, limit, at, values, slopes)
         of_gamma, of_beta = of_parameters
         g, g_xhat = gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)
         g, g_xhat = team_two_sums(g, g_xhat, room)
-        means = means_of(g, g_xhat, scale, factor, shares[0], shares[1], shares[2])
+        means = means_of(g, g_xhat, scale, factor, scaling)
         write_gradient(dx, row * width, at, limit, slopes, values, means, scale, factor)
 
     return gradient_of_row
@@ -152,22 +178,19 @@ def _of_columns(
     element: Element,
     saved: Element,
     weights: Weights,
-    parameters: int,
+    count: int,
     shape: RowShape,
 ) -> Kernel:
     columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
-    weight_of = make_column_weight(element, weights.gamma, columns)
-    bias_of = make_column_weight(element, weights.beta, columns)
-    gradient_of_row = _make_gradient_of_row(formula, element, saved, parameters, shape)
+    weight_of = make_weight(element, weights.gamma, columns, shared=False)
+    bias_of = make_weight(element, weights.beta, columns, shared=False)
+    gradient_of_row = _make_gradient_of_row(formula, element, saved, count, shape)
     flush = make_flush(element, shape)
-    folding = room_for_folding(element, shape) if parameters else 1
+    folding = room_for_folding(element, shape) if count else 1
     half, both = room_for_sums(shape), 2 * room_for_sums(shape)
 
-    def kernel(
-        dy, x, mean, rstd, gamma, beta, dx, sums, rests, rows, width, run, channels, parts,
-        gamma_number, beta_number, mean_share, scale_share, eps_on_deviation,
-    ):  # fmt: skip
+    def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
         room = cuda.shared.array(both, working)
         places = cuda.shared.array(folding, working)
         values = cuda.local.array(slots, working)
@@ -178,81 +201,78 @@ def _of_columns(
         of_beta = cuda.local.array(slots, working)
         thread, part = cuda.threadIdx.x, cuda.blockIdx.x
         at, turn, fresh = thread % team * lanes, 0, True
-        # A part has rows of one channel alone. No division where there is but one: it is slow.
+        rows, width, _, channels = sizes
+        # All rows of a part have one channel. A remainder is slow, and one channel needs none.
         channel = part % channels if channels > 1 else 0
         start, mine = (part - channel) * teams + channel, thread // team * channels
-        weight_of(gamma, gamma_number, channel * width, at, width, weight)
-        bias_of(beta, beta_number, channel * width, at, width, bias)
+        weight_of(parameters.gamma, channel * width, at, sizes, weight)
+        bias_of(parameters.beta, channel * width, at, sizes, bias)
         while fresh or start < rows:
             for k in range(slots):
                 of_gamma[k], of_beta[k] = zero, zero
             stop = min(start + ROWS_BETWEEN_FLUSHES * teams * parts, rows)
             while start < stop:
-                # A team behind the last row goes along, for the barriers' sake, with none of it.
+                # A team behind the last row takes part in the barriers with a row of width 0.
                 there = start + mine < rows
                 row, limit = (start + mine, width) if there else (0, 0)
                 gradient_of_row(
-                    (dy, x, mean, rstd, dx), row, width, limit, at, (values, slopes, weight, bias),
-                    (of_gamma, of_beta), room[turn:], (mean_share, scale_share, eps_on_deviation),
+                    (dy, x, statistics, dx), row, width, limit, at, (values, slopes, weight, bias),
+                    (of_gamma, of_beta), room[turn:], scaling,
                 )  # fmt: skip
                 turn, start = half - turn, start + teams * parts
             last, first = start >= rows, part * width
-            if parameters > 0:
-                flush(of_gamma, at, width, first, fresh, last, sums, rests, places)
-            if parameters > 1:
+            if count > 0:
+                flush(of_gamma, at, width, first, fresh, last, partials, places)
+            if count > 1:
                 first += parts * width
-                flush(of_beta, at, width, first, fresh, last, sums, rests, places)
+                flush(of_beta, at, width, first, fresh, last, partials, places)
             fresh = False
 
-    numbers = (element.working_name,) * 5
-    return Kernel(kernel, _ADDRESSES + _INDICES + numbers, shape.threads)
+    return Kernel(kernel, backward_parameters(element), shape.threads)
 
 
-def _of_runs(
+def _of_segments(
     formula: Formula,
     element: Element,
     saved: Element,
     weights: Weights,
-    parameters: int,
+    count: int,
     shape: RowShape,
 ) -> Kernel:
     columns, working = row_columns(element, shape), element.working
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     read_normalized = _make_read_normalized(formula, element, saved, shape)
-    gradient_sums = make_run_gradient_sums(formula, element, weights, parameters, shape)
-    team_two_sums, means_of = make_team_two_sums(element, team), make_means(element)
+    gradient_sums = make_run_gradient_sums(formula, element, weights, count, shape)
+    team_two_sums, means_of = make_team_two_sums(element, team), make_row_means(element)
     write_gradient, half = make_write_gradient(element, columns), room_for_sums(shape)
     both = 2 * half
 
-    def kernel(
-        dy, x, mean, rstd, gamma, beta, dx, sums, rests, rows, width, run, channels, parts,
-        gamma_number, beta_number, mean_share, scale_share, eps_on_deviation,
-    ):  # fmt: skip
+    def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
         room = cuda.shared.array(both, working)
         values = cuda.local.array(slots, working)
         slopes = cuda.local.array(slots, working)
         thread, part = cuda.threadIdx.x, cuda.blockIdx.x
-        at, turn = thread % team * lanes, 0
-        runs, start, mine = width // run, part * teams, thread // team
-        channel, next_channel = (start + mine) * runs % channels, parts * teams * runs % channels
+        at, turn, (rows, width, segment, channels) = thread % team * lanes, 0, sizes
+        segments, start, mine = width // segment, part * teams, thread // team
+        channel = (start + mine) * segments % channels
+        next_channel = parts * teams * segments % channels
         while start < rows:
             row, there = start + mine, start + mine < rows
             limit = width if there else 0
             row = row if there else 0
             scale, factor = read_normalized(
-                dy, x, mean, rstd, row, width, limit, at, values, slopes
+                dy, x, statistics, row, width, limit, at, values, slopes
             )
             g, g_xhat, turn = gradient_sums(
-                slopes, values, row, there, at, (rows, run, runs, channels), channel, (gamma, beta),
-                (gamma_number, beta_number), sums, room, turn,
+                slopes, values, row, there, at, sizes, segments, channel, parameters, partials.sums,
+                room, turn,
             )  # fmt: skip
             g, g_xhat = team_two_sums(g, g_xhat, room[turn:])
             turn = half - turn
-            means = means_of(g, g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation)
+            means = means_of(g, g_xhat, scale, factor, scaling)
             write_gradient(dx, row * width, at, limit, slopes, values, means, scale, factor)
             channel += next_channel
             channel -= channels if channel >= channels else 0
             start += teams * parts
 
-    numbers = (element.working_name,) * 5
-    return Kernel(kernel, _ADDRESSES + _INDICES + numbers, shape.threads)
+    return Kernel(kernel, backward_parameters(element), shape.threads)

@@ -1,4 +1,4 @@
-"""Which kernels find the gradients of rows, and with which sizes and numbers they are launched."""
+"""Which kernels compute the gradients of rows, and how they are launched."""
 
 import functools
 from typing import NamedTuple
@@ -6,6 +6,7 @@ from typing import NamedTuple
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel
+from numnorm.backends.cuda.rows.arguments import RowScaling, RowSizes
 from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
 from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
 from numnorm.backends.cuda.rows.backward_loop_kernel import (
@@ -26,35 +27,37 @@ from numnorm.layouts import RowLayout
 
 
 class GradientPlan(NamedTuple):
-    """What follows from norm, elements and layout alone, found once for all calls like it.
+    """The kernels and their launches, which depend on norm, elements and layout alone.
 
     Attributes
     ----------
     terms : Kernel or None
-        The one that comes first, with a block for each row, where the next works by columns.
+        For wide rows whose columns have parameters: the kernel that stores the terms of each row.
+        It comes first.
     kernel, finish : Kernel
-        The one of the rows, and the one that makes gradients of what it leaves for gamma and beta.
+        The kernel that stores dx and partial sums, and the kernel that adds up these sums.
     blocks : int
-        How many blocks the rows take.
-    sizes, constants : tuple
-        The kernels' numbers.
+        The number of blocks of `kernel`.
+    sizes, parts, scaling
+        The numbers that the kernels take.
     table : tuple of int
-        How many sums there are for a column, and how many columns, of each parameter.
+        The shape of the partial sums of each parameter.
     long : bool
-        Whether a part has more rows than are summed up in one go.
+        Whether a part has more rows than `ROWS_BETWEEN_FLUSHES` for each team.
     """
 
     terms: Kernel | None
     kernel: Kernel
     finish: Kernel
     blocks: int
-    sizes: tuple[int, ...]
-    constants: tuple[float, ...]
+    sizes: RowSizes
+    parts: int
+    scaling: RowScaling
     table: tuple[int, int]
     long: bool
 
 
-# Norms that differ in their layouts alone have the same kernels.
+# Norms that differ only in their layouts share kernels.
 _in_registers = functools.cache(make_row_backward)
 _by_runs = functools.cache(make_row_backward_loop)
 _terms = functools.cache(make_row_backward_terms)
@@ -73,7 +76,7 @@ def gradient_plan(
     detached: Detached,
     aligned: bool,
 ) -> GradientPlan:
-    """Return the plan for arrays of these elements, which may all be `aligned`."""
+    """Return the plan for arrays of these elements, `aligned` if all begin at 16 bytes."""
     formula, parameters = norm.formula, norm.parameters
     shape = backward_shape(layout.width, element, aligned=aligned)
     by_run = layout.shared and parameters > 0
@@ -90,16 +93,17 @@ def gradient_plan(
         kernel = _by_columns(formula, element, weights, parameters, shape)
         strips = strips_of(layout.width, element, shape)
         parts = backward_parts(layout.rows, shape, channels, strips)
-    mean_share = 1.0 / layout.width if formula.centred and not detached.mean else 0.0
-    scale_share = 0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof)
+    inv_count = 1.0 / layout.width if formula.centred and not detached.mean else 0.0
+    inv_divisor = 0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof)
     runs = layout.rows * layout.width // layout.run
     return GradientPlan(
         terms,
         kernel,
         _finish(element, weights.gamma or element),
         parts * strips,
-        (layout.rows, layout.width, layout.run, channels, parts),
-        (mean_share, scale_share, scaling.eps_on_deviation),
+        RowSizes(layout.rows, layout.width, layout.run, channels),
+        parts,
+        RowScaling(inv_count, inv_divisor, scaling.eps_on_deviation),
         (runs // channels, channels) if by_run else (parts // channels, channels * layout.width),
         layout.rows > ROWS_BETWEEN_FLUSHES * shape.teams * parts and not by_run,
     )

@@ -16,6 +16,13 @@ from numnorm.backends.cuda.arrays.launch import on_device_of, queue
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, Element
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.compiler.vector_access import BYTES
+from numnorm.backends.cuda.rows.arguments import (
+    Parameter,
+    RowParameters,
+    RowScaling,
+    RowSizes,
+    SavedStatistics,
+)
 from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
 from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
 from numnorm.backends.cuda.threads.row_launch import blocks_of, row_shape
@@ -25,20 +32,24 @@ from numnorm.layouts import RowLayout
 
 
 class _Plan(NamedTuple):
-    """What follows from norm, elements and layout alone, found once for all calls like it."""
+    """A kernel and its launch, which depend on norm, elements and layout alone and are cached."""
 
     kernel: Kernel
     blocks: int
-    sizes: tuple[int, ...]
-    constants: tuple[float, ...]
+    arguments: tuple[Any, ...]
 
 
 class Weight(NamedTuple):
-    """Gamma or beta: an array, or the number that stands for all of it."""
+    """Gamma or beta: an array and the type of its elements, or a number that stands for all."""
 
     array: Any
     element: Element | None
     number: float
+
+    @property
+    def parameter(self) -> Parameter:
+        """The argument of a kernel."""
+        return Parameter(self.array, self.number)
 
 
 @functools.cache
@@ -60,12 +71,13 @@ def _forward_plan(
     aligned: bool,
 ) -> _Plan:
     shape = row_shape(layout.width, element, aligned=aligned)
-    count, eps = layout.width - scaling.ddof, scaling.eps
+    sizes = RowSizes(layout.rows, layout.width, layout.run, layout.channels)
+    inv_divisor = 1.0 / (layout.width - scaling.ddof)
+    numbers = RowScaling(1.0 / layout.width, inv_divisor, scaling.eps_on_deviation)
     return _Plan(
         _forward_kernel(formula, element, saved, weights, shape),
         blocks_of(layout.rows, shape),
-        (layout.rows, layout.width, layout.run, layout.channels),
-        (1.0 / layout.width, 1.0 / count, eps, scaling.eps_on_deviation, math.sqrt(eps)),
+        (sizes, numbers, scaling.eps, math.sqrt(scaling.eps)),
     )
 
 
@@ -86,24 +98,24 @@ def row_forward(
         shift = weight_of(norm, "beta", beta, 0.0, layout, x)
         source = in_order(x, order)
         output = output_like(x, order, out, (source, scale.array, shift.array))
-        mean, rstd = _statistics(x, layout, saved) if save else (None, None)
+        statistics = _statistics(x, layout, saved) if save else SavedStatistics(None, None)
         if layout.rows and layout.width:
             weights = Weights(scale.element, shift.element, layout.shared)
             aligned = all_aligned(x, layout, (source, output.target), scale, shift)
             plan = _forward_plan(norm.formula, x.element, saved, weights, layout, scaling, aligned)
-            arrays = source, scale.array, shift.array, output.target, mean, rstd
-            numbers = scale.number, shift.number, *plan.constants
-            queue(plan.kernel, plan.blocks, x, arrays, (*plan.sizes, *numbers))
+            parameters = RowParameters(scale.parameter, shift.parameter)
+            arrays = source, parameters, output.target, statistics
+            queue(plan.kernel, plan.blocks, x, arrays, plan.arguments)
         elif save:
             nothing = layout.statistic_shape, saved.name, scaling.of_nothing
-            mean, rstd = owner.full(x.array, *nothing), owner.full(x.array, *nothing)
-        return result(output, x, order), mean, rstd
+            statistics = SavedStatistics(*(owner.full(x.array, *nothing) for _ in range(2)))
+        return result(output, x, order), *statistics
 
 
 def weight_of(
     norm: Norm, name: str, value: Any, missing: float, layout: RowLayout, x: DeviceArray
 ) -> Weight:
-    """Return a parameter as a kernel takes it; for a norm without them a number of its own."""
+    """Return gamma or beta, checked; a norm without parameters has a number as `value`."""
     if norm.parameters == 0:
         return Weight(None, None, value)
     if value is None:
@@ -112,16 +124,17 @@ def weight_of(
     return Weight(array.array, array.element, missing)
 
 
-def _statistics(x: DeviceArray, layout: RowLayout, saved: Element) -> tuple[Any, Any]:
-    """Return new arrays for mean and rstd of each row."""
+def _statistics(x: DeviceArray, layout: RowLayout, saved: Element) -> SavedStatistics:
+    """Return new arrays for the mean and rstd of each row."""
     shape, name = layout.statistic_shape, saved.name
-    return x.owner.empty(x.array, shape, name), x.owner.empty(x.array, shape, name)
+    mean, rstd = x.owner.empty(x.array, shape, name), x.owner.empty(x.array, shape, name)
+    return SavedStatistics(mean, rstd)
 
 
 def all_aligned(
     x: DeviceArray, layout: RowLayout, arrays: tuple[Any, ...], scale: Weight, shift: Weight
 ) -> bool:
-    """Return whether all arrays that may be read in pieces begin at multiples of 16 bytes."""
-    # A parameter of another type, or that a run shares, is read element by element.
+    """Return whether all arrays that a kernel reads by 16 bytes begin at multiples of them."""
+    # A kernel reads a parameter of another type, or one for each segment, element by element.
     in_pieces = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
     return not any(x.owner.address(array) % BYTES for array in (*arrays, *in_pieces))

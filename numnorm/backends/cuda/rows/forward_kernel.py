@@ -13,9 +13,13 @@ from numnorm.backends.cuda.compiler.target import (
     make_load_one,
     make_store_one,
 )
+from numnorm.backends.cuda.rows.arguments import SIZES, STATISTICS, parameters_kind, scaling_kind
 from numnorm.backends.cuda.statistics.row_normalizer import (
     make_inverse_deviation,
+    make_leaves_range,
     make_power_of_two,
+    make_squared_deviations,
+    normalized,
 )
 from numnorm.backends.cuda.statistics.saved import make_joined_statistics
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
@@ -28,14 +32,24 @@ from numnorm.backends.cuda.threads.row_columns import (
 from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight, make_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# Folds that no barrier keeps apart need places of their own in shared memory.
+# Reductions that no barrier separates need different places in shared memory.
 _ROOMS = 4
 
 
-def _columns_in_registers(element: Element, shape: RowShape) -> tuple[RowColumns, RowColumns]:
-    """Return a thread's columns, and those of 16 bytes of them, which it handles at a time.
+def forward_parameters(element: Element) -> tuple[Any, ...]:
+    """Return the kinds of the parameters of a forward kernel.
 
-    A row fills all that its threads hold but the last 16 bytes of each.
+    They are the address of x; `RowParameters`; the address of y; `SavedStatistics`; `RowSizes`;
+    `RowScaling`; and the numbers ``eps`` and ``root_eps``, the square root of eps.
+    """
+    numbers = scaling_kind(element), element.working_name, element.working_name
+    return "address", parameters_kind(element), "address", STATISTICS, SIZES, *numbers
+
+
+def _columns_in_registers(element: Element, shape: RowShape) -> tuple[RowColumns, RowColumns]:
+    """Return all columns of a thread, and the 16 bytes of them that it handles at a time.
+
+    Only the last 16 bytes of a thread can lie behind the end of the row.
     """
     step = row_columns(element, dataclasses.replace(shape, pieces=1))
     columns = row_columns(element, shape)
@@ -45,11 +59,12 @@ def _columns_in_registers(element: Element, shape: RowShape) -> tuple[RowColumns
 def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
     """Return a device function ``spread(values, origin, at, width, share, room)``.
 
-    It finds ``high, low, m2`` of a row in registers: the mean is ``high + low``, or 0 if the norm
-    is not centred, and `m2` the sum of the squared deviations. The values become what they deviate
-    from `high`. `origin` is any of them: a constant row then gives exactly that constant.
+    It returns ``high, low, m2`` of a row in registers: the mean is ``high + low``, or 0 if the norm
+    is not centred, and `m2` is the sum of the squared deviations. It subtracts `high` from the
+    values. `origin` is one of the values: the mean of a constant row is then exactly its constant.
     """
     team_sum, zero = make_team_sum(element, shape.team), constant(element, 0.0)
+    squared_deviations = make_squared_deviations(element)
     columns, warps = _columns_in_registers(element, shape)[0], max(1, shape.threads // WARP)
     lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
     sure, sure_slots = columns.sure, columns.sure * columns.lanes
@@ -84,15 +99,13 @@ def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
         first = team_sum(first, room[warps:])
         second = team_sum(second, room[2 * warps :])
         low = first * share
-        m2 = second - first * low
-        # max() would turn a NaN into 0.
-        return high, low, zero if m2 < zero else m2
+        return high, low, squared_deviations(second, first, low)
 
     @device
     def uncentred(values, origin, at, width, share, room):
         second = zero
         for k in range(slots):
-            second += values[k] * values[k]  # those that are not there are 0
+            second += values[k] * values[k]  # values behind the end of the row are 0
         return zero, zero, team_sum(second, room[warps:])
 
     return centred if formula.centred else uncentred
@@ -101,9 +114,9 @@ def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
 def _make_rescale(element: Element, shape: RowShape) -> Any:
     """Return a device function ``rescale(values, least, room)``.
 
-    It multiplies a row by the power of two, which it returns, that brings its largest absolute
-    value, or `least`, near 1: then every sum of squares is in range, and no digit is lost. The
-    room is not that of the next sum, as some threads may still look at it then.
+    It multiplies a row by a power of two and returns the power. The largest absolute value of the
+    row, or `least`, is near 1 then: every sum of squares is in range, and no digit is lost. The
+    next sum needs another room, because some threads may still read this one.
     """
     largest_of = make_team_largest(element, shape.team)
     power_of_two, slots = make_power_of_two(element), shape.pieces * element.vector
@@ -126,9 +139,9 @@ def make_write_normalized(
 ) -> Any:
     """Return a device function that stores y at a thread's columns.
 
-    ``write_normalized(arrays, numbers, firsts, at, cut, low, factor, values, slot)`` takes
-    ``(values - low) * factor`` as the normalized values, from `slot` on. The arrays are ``gamma,
-    beta, y``, and `firsts` are where the row begins in y and in the parameters.
+    ``write_normalized(y, parameters, firsts, at, sizes, terms, values, slot)`` normalizes the
+    values, from `slot` on. The terms are ``high, low, factor``; ``firsts`` are the indices of the
+    row's first element and of its first parameter.
     """
     gamma_of = make_weight(element, weights.gamma, columns, shared=weights.shared)
     beta_of = make_weight(element, weights.beta, columns, shared=weights.shared)
@@ -136,15 +149,16 @@ def make_write_normalized(
     slots, working = columns.slots, element.working
 
     @device
-    def write_normalized(arrays, numbers, firsts, at, cut, low, factor, values, slot):
+    def write_normalized(y, parameters, firsts, at, sizes, terms, values, slot):
+        high, low, factor = terms
         weight = cuda.local.array(slots, working)
         bias = cuda.local.array(slots, working)
-        gamma_of(arrays[0], numbers[0], firsts[1], at, cut, weight)
-        beta_of(arrays[1], numbers[1], firsts[1], at, cut, bias)
+        gamma_of(parameters.gamma, firsts[1], at, sizes, weight)
+        beta_of(parameters.beta, firsts[1], at, sizes, bias)
         for k in range(slots):
-            xhat = (values[slot + k] - low) * factor
+            xhat = normalized(values[slot + k], high, low, factor)
             weight[k] = forward(xhat, weight[k], bias[k])
-        write_columns(arrays[2], firsts[0], at, cut[0], weight)
+        write_columns(y, firsts[0], at, sizes.width, weight)
 
     return write_normalized
 
@@ -152,7 +166,7 @@ def make_write_normalized(
 def _make_write_row(formula: Formula, element: Element, weights: Weights, shape: RowShape) -> Any:
     """Return a device function that stores y of a row in registers.
 
-    ``write_row(arrays, numbers, row, at, cut, low, factor, values)``, as `make_write_normalized`.
+    ``write_row(y, parameters, row, at, sizes, terms, values)``, as `make_write_normalized`.
     """
     step = _columns_in_registers(element, shape)[1]
     sure_step = dataclasses.replace(step, sure=step.pieces)
@@ -162,13 +176,13 @@ def _make_write_row(formula: Formula, element: Element, weights: Weights, shape:
     last, reach, slots = shape.pieces - 1, step.reach, step.slots
 
     @device
-    def write_row(arrays, numbers, row, at, cut, low, factor, values):
-        firsts = row * cut[0], first_weight(row, cut)
+    def write_row(y, parameters, row, at, sizes, terms, values):
+        firsts = row * sizes.width, first_weight(row, sizes)
         for p in range(last):
             here = at + p * reach
-            write_sure(arrays, numbers, firsts, here, cut, low, factor, values, p * slots)
+            write_sure(y, parameters, firsts, here, sizes, terms, values, p * slots)
         here = at + last * reach
-        write_last(arrays, numbers, firsts, here, cut, low, factor, values, last * slots)
+        write_last(y, parameters, firsts, here, sizes, terms, values, last * slots)
 
     return write_row
 
@@ -178,10 +192,7 @@ def make_row_forward(
 ) -> Kernel:
     """Return the kernel of rows that fit the registers of a team.
 
-    It takes ``x, gamma, beta, y, mean, rstd`` as addresses, mean and rstd 0 if they are not to be
-    saved; ``rows, width, run, channels``; and the numbers ``gamma, beta`` where there are no
-    arrays of them, ``share`` (1 / width), ``scale_share`` (1 over the divisor of the squares),
-    ``eps, eps_on_deviation`` and ``root_eps``, the root of eps.
+    It takes what `forward_parameters` names.
     """
     columns, working = _columns_in_registers(element, shape)[0], element.working
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
@@ -189,30 +200,26 @@ def make_row_forward(
     rescale, spread = _make_rescale(element, shape), _make_spread(formula, element, shape)
     write_row = _make_write_row(formula, element, weights, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
-    any_of = make_team_largest(element, max(team, WARP))
+    any_of, leaves_range = make_team_largest(element, max(team, WARP)), make_leaves_range(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
-    smallest = constant(element, element.smallest_variance)
     infinity, warps = constant(element, float("inf")), max(1, shape.threads // WARP)
     rooms = _ROOMS * warps
 
-    def kernel(
-        x, gamma, beta, y, mean, rstd, rows, width, run, channels,
-        gamma_number, beta_number, share, scale_share, eps, eps_on_deviation, root_eps,
-    ):  # fmt: skip
+    def kernel(x, parameters, y, statistics, sizes, scaling, eps, root_eps):
         room = cuda.shared.array(rooms, working)
         values = cuda.local.array(slots, working)
-        thread, scale = cuda.threadIdx.x, one
-        # A team behind the last row goes along, for the barriers' sake, and stores nothing.
+        thread, scale, width = cuda.threadIdx.x, one, sizes.width
+        share, scale_share, eps_on_deviation = scaling
+        # A team behind the last row takes part in the barriers, and stores nothing.
         row = cuda.blockIdx.x * teams + thread // team
-        there = row < rows
-        row = min(row, rows - 1)
+        there = row < sizes.rows
+        row = min(row, sizes.rows - 1)
         first = row * width
         at = thread % team * lanes
         origin = load_one(x, first)
         read_row(x, first, at, width, values)
         high, low, m2 = spread(values, origin, at, width, share, room)
-        total = m2 * scale_share + eps + eps_on_deviation * eps_on_deviation
-        poor = not (smallest < total and total < infinity)
+        poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
         if any_of(one if poor else zero, room[3 * warps :]) > zero:
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
@@ -222,23 +229,26 @@ def make_row_forward(
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
         if there:
-            arrays, numbers = (gamma, beta, y), (gamma_number, beta_number)
-            write_row(arrays, numbers, row, at, (width, run, channels), low, factor, values)
-        if there and mean != 0 and thread % team == 0:
-            save(mean, rstd, row, high, low, factor, scale)
+            # `spread` has subtracted high from the values already.
+            write_row(y, parameters, row, at, sizes, (zero, low, factor), values)
+        if there and statistics.mean != 0 and thread % team == 0:
+            save(statistics, row, high, low, factor, scale)
 
-    numbers = (element.working_name,) * 7
-    return Kernel(kernel, ("address",) * 6 + ("index",) * 4 + numbers, shape.threads)
+    return Kernel(kernel, forward_parameters(element), shape.threads)
 
 
 def make_save(formula: Formula, element: Element, saved: Element) -> Any:
-    """Return a device function that stores a row's mean and rstd; 1 / rstd where there is none."""
+    """Return a device function that stores a row's mean and rstd.
+
+    ``save(statistics, row, high, low, factor, scale)``. For a norm without a mean it stores
+    1 / rstd in place of the mean.
+    """
     store, joined = make_store_one(saved), make_joined_statistics(formula, element, saved)
 
     @device
-    def save(mean, rstd, row, high, low, factor, scale):
+    def save(statistics, row, high, low, factor, scale):
         middle, reciprocal = joined(high, low, factor, scale)
-        store(rstd, row, reciprocal)
-        store(mean, row, middle)
+        store(statistics.rstd, row, reciprocal)
+        store(statistics.mean, row, middle)
 
     return save

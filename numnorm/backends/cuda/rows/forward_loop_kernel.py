@@ -1,4 +1,4 @@
-"""The forward kernel of rows that no team's registers hold: they are read twice."""
+"""The forward kernel of rows that do not fit the registers of a block: it reads them twice."""
 
 import dataclasses
 from typing import Any
@@ -13,25 +13,31 @@ from numnorm.backends.cuda.compiler.target import (
     make_load_one,
     reciprocal,
 )
-from numnorm.backends.cuda.rows.forward_kernel import make_save, make_write_normalized
+from numnorm.backends.cuda.rows.forward_kernel import (
+    forward_parameters,
+    make_save,
+    make_write_normalized,
+)
 from numnorm.backends.cuda.statistics.row_normalizer import (
     make_inverse_deviation,
+    make_leaves_range,
     make_power_of_two,
+    make_squared_deviations,
 )
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
 from numnorm.backends.cuda.threads.row_columns import RowColumns, make_read_columns, row_columns
 from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# Folds that no barrier keeps apart need places of their own in shared memory.
+# Reductions that no barrier separates need different places in shared memory.
 _ROOMS = 4
-# Reads of single elements are short ones, of which more must be under way: 16 bytes of halves are
-# enough of them.
+# Pieces of 16 bytes that a thread reads at a time element by element. One piece of 16-bit elements
+# is eight loads already.
 _SINGLE_PIECES = 2
 
 
 def _columns_of_turn(element: Element, shape: RowShape) -> tuple[RowColumns, RowColumns]:
-    """Return what a thread holds at a time, and the same where no column of it is missing."""
+    """Return a thread's columns of one turn, and the same for turns that are inside the row."""
     few = shape.whole or element.itemsize == 2
     pieces = 1 if few else _SINGLE_PIECES
     columns = row_columns(element, dataclasses.replace(shape, pieces=pieces))
@@ -41,7 +47,8 @@ def _columns_of_turn(element: Element, shape: RowShape) -> tuple[RowColumns, Row
 def _make_sums(element: Element, shape: RowShape) -> Any:
     """Return a device function ``sums(x, first, at, stop, scale, high, values)``.
 
-    The thread's sums of ``x * scale - high`` and of its squares, over the columns up to `stop`.
+    It returns a thread's sums of ``x * scale - high`` and of its square, over the columns before
+    `stop`.
     """
     columns, all_sure = _columns_of_turn(element, shape)
     read_some, read_all = make_read_columns(element, columns), make_read_columns(element, all_sure)
@@ -72,14 +79,15 @@ def _make_sums(element: Element, shape: RowShape) -> Any:
 
 
 def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any:
-    """Return a device function that finds ``high, low, m2`` of a row times a scale.
+    """Return a device function that computes ``high, low, m2`` of a row times a scale.
 
-    ``statistics(x, first, at, width, scale, share, values, room)``. The sums are taken around the
-    mean of the row's first columns, and once more around the mean that follows from them where that
-    was a poor guess.
+    ``statistics(x, first, at, width, scale, share, values, room)``. It sums deviations from the
+    mean of the row's first columns. Where the true mean is far from it, it sums once more, around
+    the mean that the first sums give.
     """
     sums, team_sum = _make_sums(element, shape), make_team_sum(element, shape.threads)
     load_one, inverse = make_load_one(element), reciprocal(element)
+    squared_deviations = make_squared_deviations(element)
     zero, warps, working = constant(element, 0.0), shape.threads // WARP, element.working
     reach = _columns_of_turn(element, shape)[0].reach
 
@@ -88,7 +96,8 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
         total, squares = sums(x, first, at, width, scale, high, values)
         total = team_sum(total, room[warps:])
         low = total * share
-        return low, total * low, team_sum(squares, room[2 * warps :])
+        m2 = squared_deviations(team_sum(squares, room[2 * warps :]), total, low)
+        return low, m2, total * low
 
     @device
     def centred(x, first, at, width, scale, share, values, room):
@@ -96,13 +105,11 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
         seen = min(width, reach)
         total, _ = sums(x, first, at, seen, scale, origin, values)
         high = origin + team_sum(total, room) * inverse(working(seen))
-        low, lost, squares = around(x, first, at, width, scale, high, share, values, room)
-        if lost > squares - lost:
+        low, m2, lost = around(x, first, at, width, scale, high, share, values, room)
+        if lost > m2:
             high += low
-            low, lost, squares = around(x, first, at, width, scale, high, share, values, room)
-        m2 = squares - lost
-        # max() would turn a NaN into 0.
-        return high, low, zero if m2 < zero else m2
+            low, m2, _ = around(x, first, at, width, scale, high, share, values, room)
+        return high, low, m2
 
     @device
     def uncentred(x, first, at, width, scale, share, values, room):
@@ -115,14 +122,12 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
 def _make_largest(element: Element, shape: RowShape) -> Any:
     """Return a device function ``largest(x, first, at, width, least, values, room)``.
 
-    It is the largest absolute value of a row, or `least`.
+    It returns the largest absolute value of a row, at least `least`.
     """
     columns = _columns_of_turn(element, shape)[0]
-    read, team_largest = (
-        make_read_columns(element, columns),
-        make_team_largest(element, shape.threads),
-    )
     slots, reach = columns.slots, columns.reach
+    read = make_read_columns(element, columns)
+    team_largest = make_team_largest(element, shape.threads)
 
     @device
     def largest(x, first, at, width, least, values, room):
@@ -142,19 +147,18 @@ def _make_write_turn(
 ) -> Any:
     """Return a device function that reads a thread's columns once more, and stores y there.
 
-    ``write_turn(x, arrays, numbers, firsts, at, cut, terms, values)``: the terms are ``scale, high,
-    low, factor``, the rest is that of `make_write_normalized`.
+    ``write_turn(x, y, parameters, firsts, at, sizes, scale, terms, values)``: the terms are those
+    of x * scale, and the other arguments are those of `make_write_normalized`.
     """
     read_columns, slots = make_read_columns(element, columns), columns.slots
     write_normalized = make_write_normalized(formula, element, weights, columns)
 
     @device
-    def write_turn(x, arrays, numbers, firsts, at, cut, terms, values):
-        scale, high, low, factor = terms
-        read_columns(x, firsts[0], at, cut[0], values)
+    def write_turn(x, y, parameters, firsts, at, sizes, scale, terms, values):
+        read_columns(x, firsts[0], at, sizes.width, values)
         for k in range(slots):
-            values[k] = values[k] * scale - high
-        write_normalized(arrays, numbers, firsts, at, cut, low, factor, values, 0)
+            values[k] *= scale
+        write_normalized(y, parameters, firsts, at, sizes, terms, values, 0)
 
     return write_turn
 
@@ -162,9 +166,9 @@ def _make_write_turn(
 def make_row_forward_loop(
     formula: Formula, element: Element, saved: Element, weights: Weights, shape: RowShape
 ) -> Kernel:
-    """Return the kernel of rows of any width, one a block.
+    """Return the kernel of rows of any width, with one block for each row.
 
-    It takes what `make_row_forward` takes; y may be x.
+    It takes what `forward_parameters` names; y may be x.
     """
     columns, all_sure = _columns_of_turn(element, shape)
     working, warps = element.working, shape.threads // WARP
@@ -175,37 +179,29 @@ def make_row_forward_loop(
     statistics, largest = _make_statistics(formula, element, shape), _make_largest(element, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
     power_of_two, last = make_power_of_two(element), (columns.pieces - 1) * columns.stride
-    smallest = constant(element, element.smallest_variance)
-    one, infinity = constant(element, 1.0), constant(element, float("inf"))
-    rooms = _ROOMS * warps
+    leaves_range, one, rooms = make_leaves_range(element), constant(element, 1.0), _ROOMS * warps
 
-    def kernel(
-        x, gamma, beta, y, mean, rstd, rows, width, run, channels,
-        gamma_number, beta_number, share, scale_share, eps, eps_on_deviation, root_eps,
-    ):  # fmt: skip
+    def kernel(x, parameters, y, saved, sizes, scaling, eps, root_eps):
         room = cuda.shared.array(rooms, working)
         values = cuda.local.array(slots, working)
-        thread, row, scale = cuda.threadIdx.x, cuda.blockIdx.x, one
-        first, at = row * width, thread * lanes
+        row, scale, width = cuda.blockIdx.x, one, sizes.width
+        share, scale_share, eps_on_deviation = scaling
+        first, at = row * width, cuda.threadIdx.x * lanes
         high, low, m2 = statistics(x, first, at, width, scale, share, values, room)
-        total = m2 * scale_share + eps + eps_on_deviation * eps_on_deviation
-        if not (smallest < total and total < infinity):
+        if leaves_range(m2 * scale_share, eps, eps_on_deviation):
             least = max(root_eps, eps_on_deviation)
             scale = power_of_two(largest(x, first, at, width, least, values, room[3 * warps :]))
             high, low, m2 = statistics(x, first, at, width, scale, share, values, room)
             eps = root_eps * scale * (root_eps * scale)
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
-        arrays, numbers = (gamma, beta, y), (gamma_number, beta_number)
-        cut, terms = (width, run, channels), (scale, high, low, factor)
-        firsts = first, first_weight(row, cut)
+        firsts, terms = (first, first_weight(row, sizes)), (high, low, factor)
         while at + last < width:
-            write_all(x, arrays, numbers, firsts, at, cut, terms, values)
+            write_all(x, y, parameters, firsts, at, sizes, scale, terms, values)
             at += reach
         if at < width:
-            write_some(x, arrays, numbers, firsts, at, cut, terms, values)
-        if mean != 0 and thread == 0:
-            save(mean, rstd, row, high, low, factor, scale)
+            write_some(x, y, parameters, firsts, at, sizes, scale, terms, values)
+        if saved.mean != 0 and cuda.threadIdx.x == 0:
+            save(saved, row, high, low, factor, scale)
 
-    numbers = (element.working_name,) * 7
-    return Kernel(kernel, ("address",) * 6 + ("index",) * 4 + numbers, shape.threads)
+    return Kernel(kernel, forward_parameters(element), shape.threads)

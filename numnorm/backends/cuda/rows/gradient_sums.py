@@ -1,7 +1,7 @@
-"""What a row adds to the sums that its gradients need, from the registers that hold it.
+"""The sums that gradients need, from a row in registers.
 
-The sums of ``g = dL/dxhat`` and of ``g * xhat`` are those of the row. The gradients of gamma and
-beta are sums of ``dy * xhat`` and of `dy`: over rows for each column, or over each run.
+dx needs the sums of ``g = dL/dxhat`` and of ``g * xhat`` over the row. The gradients of gamma and
+beta are sums of ``dy * xhat`` and of ``dy``: of each column over rows, or of each segment.
 """
 
 from typing import Any
@@ -22,17 +22,18 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
 def room_for_sums(shape: RowShape) -> int:
-    """Return how many numbers a block's threads share for one pair of sums."""
+    """Return how many numbers of shared memory one pair of sums takes."""
     return 2 * max(1, shape.threads // WARP)
 
 
 def make_column_gradient_sums(
-    formula: Formula, element: Element, parameters: int, columns: RowColumns
+    formula: Formula, element: Element, count: int, columns: RowColumns
 ) -> Any:
     """Return a device function that turns dy into g, and adds to the sums of each column.
 
     ``gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)`` returns this thread's parts
-    of the row's sums. `slopes` are dy, and become g; `values` are xhat.
+    of the sums of g and of g * xhat. `slopes` are dy, and become g; `values` are xhat; the last
+    two are sums of each column, for a norm of `count` parameters.
     """
     slots, backward, zero = columns.slots, device(formula.backward), constant(element, 0.0)
 
@@ -41,9 +42,9 @@ def make_column_gradient_sums(
         sum_g, sum_g_xhat = zero, zero
         for k in range(slots):
             slope, xhat = slopes[k], values[k]
-            if parameters > 0:
+            if count > 0:
                 of_gamma[k] += slope * xhat
-            if parameters > 1:
+            if count > 1:
                 of_beta[k] += slope
             g = backward(slope, xhat, weight[k], bias[k])
             sum_g += g
@@ -55,18 +56,18 @@ def make_column_gradient_sums(
 
 
 def make_run_weight(element: Element, of: Element | None) -> Any:
-    """Return a device function ``run_weight(address, number, channel)``: a run's parameter."""
+    """Return a device function ``run_weight(parameter, channel)`` of a `Parameter`."""
     if of is None:
-        return device(lambda address, number, channel: number)
+        return device(lambda parameter, channel: parameter.number)
     load_one, working = make_load_one(of), element.working
-    return device(lambda address, number, channel: working(load_one(address, channel)))
+    return device(lambda parameter, channel: working(load_one(parameter.address, channel)))
 
 
 def make_sums_in_run(formula: Formula, element: Element, columns: RowColumns) -> Any:
-    """Return a device function that turns dy of one run into g, and adds up what it has there.
+    """Return a device function that turns dy of one segment into g, and sums over the segment.
 
     ``sums_in_run(slopes, values, at, left, right, gamma, beta)`` returns this thread's parts of
-    the sums of g, of g * xhat, of dy * xhat and of dy: over its columns from `left` up to `right`.
+    the sums of g, of g * xhat, of dy * xhat and of dy, over the columns from `left` to `right`.
     """
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
     backward, zero = device(formula.backward), constant(element, 0.0)
@@ -91,13 +92,15 @@ def make_sums_in_run(formula: Formula, element: Element, columns: RowColumns) ->
 
 
 def make_run_gradient_sums(
-    formula: Formula, element: Element, weights: Weights, parameters: int, shape: RowShape
+    formula: Formula, element: Element, weights: Weights, count: int, shape: RowShape
 ) -> Any:
-    """Return the like for parameters that a run shares, which stores the sums of each run.
+    """Return a device function that turns dy into g, and stores the sums of each segment.
 
-    ``gradient_sums(slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room,
-    turn)``: cut is ``rows, run, runs, channels``, and the row's first run is of that channel. It
-    takes the two halves of the room in turn, and also returns which one is next.
+    ``gradient_sums(slopes, values, row, there, at, sizes, segments, channel, parameters, sums,
+    room, turn)`` returns this thread's parts of the sums of g and of g * xhat over the row.
+    `segments` is the number of segments of the row, and `channel` the channel of the first. The
+    reductions alternate between two halves of the shared room; `turn` is the index of the next
+    half, and the function returns it too.
     """
     team, zero = shape.team, constant(element, 0.0)
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
@@ -107,26 +110,24 @@ def make_run_gradient_sums(
 
     @device
     def gradient_sums(
-        slopes, values, row, there, at, cut, channel, addresses, numbers, sums, room, turn
+        slopes, values, row, there, at, sizes, segments, channel, parameters, sums, room, turn
     ):  # fmt: skip
-        rows, run, runs, channels = cut
         sum_g, sum_g_xhat = zero, zero
-        for r in range(runs):
-            gamma = gamma_of(addresses[0], numbers[0], channel)
-            beta = beta_of(addresses[1], numbers[1], channel)
-            left = r * run
+        for r in range(segments):
+            gamma, beta = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
+            left = r * sizes.segment
             g, g_xhat, of_gamma, of_beta = sums_in_run(
-                slopes, values, at, left, left + run, gamma, beta
+                slopes, values, at, left, left + sizes.segment, gamma, beta
             )
             sum_g += g
             sum_g_xhat += g_xhat
             of_gamma, of_beta = team_two_sums(of_gamma, of_beta, room[turn:])
             turn = half - turn
             if there and cuda.threadIdx.x % team == 0:
-                store_one(sums, row * runs + r, of_gamma)
-                if parameters > 1:
-                    store_one(sums, (rows + row) * runs + r, of_beta)
-            channel = channel + 1 if channel + 1 < channels else 0
+                store_one(sums, row * segments + r, of_gamma)
+                if count > 1:
+                    store_one(sums, (sizes.rows + row) * segments + r, of_beta)
+            channel = channel + 1 if channel + 1 < sizes.channels else 0
         return sum_g, sum_g_xhat, turn
 
     return gradient_sums

@@ -1,4 +1,4 @@
-"""From the sums that the blocks of a backward kernel left to the gradients of the parameters."""
+"""The gradients of parameters, from the partial sums that a backward kernel stores."""
 
 from numnorm.backends.cuda.compiler.element_type import Element, working_element
 from numnorm.backends.cuda.compiler.target import (
@@ -11,18 +11,18 @@ from numnorm.backends.cuda.compiler.target import (
 from numnorm.backends.cuda.threads.compensated_sums import make_joined, two_sum
 from numnorm.backends.cuda.threads.group_reductions import WARP
 
-COLUMNS = WARP  # of a block
+COLUMNS = WARP  # columns of a block
 
 
 def make_parameter_gradients(element: Element, of: Element, strips: int = 8) -> Kernel:
     """Return the kernel that adds up the rows of ``sums (parameters, count, columns)``.
 
-    Launched with a block for each `COLUMNS` columns of each parameter, it takes ``sums, dgamma,
-    dbeta`` as addresses, and ``count, columns``. The gradients are of the type `of`; the sums
-    those of a kernel for `element`. For parameters that a run shares, the columns are the
-    channels; else those of all channels' rows, of which there are the parts over the channels.
+    It has a block for each `COLUMNS` columns of each parameter. It takes the addresses of sums,
+    dgamma and dbeta, and the numbers ``count`` and ``columns``. The sums have the working type of
+    `element`, the gradients have the type `of`. If segments share parameters, the columns are the
+    channels; otherwise they are the columns of all channels.
 
-    So many `strips` of threads add up every so manieth row, and then they are added in order.
+    Each of the `strips` of threads sums every strips-th row; their sums are then added in order.
     """
     table = working_element(element)
     load_one, store_one, joined = make_load_one(table), make_store_one(of), make_joined(table, of)

@@ -1,8 +1,8 @@
-"""Sums over rows, one for each column of a row, that begin in registers.
+"""Sums over rows, one for each column.
 
-So many rows are added up in the registers of the threads that hold their columns. Those of a
-block's teams are then folded, and added to the block's row of a table as compensated sums: a
-float32 is good to its last bits however many rows there are.
+A thread sums its columns of a few rows in registers. The sums of all teams of a block are then
+added together, and added to the block's row of a table. The table's sums are compensated, so that
+they keep all bits of a float32 for any number of rows.
 """
 
 import dataclasses
@@ -21,19 +21,19 @@ from numnorm.backends.cuda.threads.row_columns import (
 )
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# Few enough that a float32 sum of so many terms is good to its last bits.
+# A float32 sum of this many terms keeps nearly all of its bits.
 ROWS_BETWEEN_FLUSHES = 32
 
 
 def _folded_columns(shape: RowShape, columns: RowColumns) -> RowColumns:
-    """Return the columns that a thread holds once the teams of a block are folded."""
+    """Return a thread's columns of the sums over all teams of a block."""
     if shape.teams == 1:
         return columns
     return RowColumns(shape.threads, 1, -(-columns.slots // shape.teams))
 
 
 def room_for_folding(element: Element, shape: RowShape) -> int:
-    """Return how many numbers of the working type the threads of a block share for `flush`."""
+    """Return how many numbers of shared memory `flush` takes."""
     columns = row_columns(element, shape)
     return 1 if shape.teams == 1 else shape.threads // WARP * columns.reach
 
@@ -41,7 +41,7 @@ def room_for_folding(element: Element, shape: RowShape) -> int:
 def _make_fold_teams(element: Element, shape: RowShape) -> Any:
     """Return a device function ``fold_teams(values, folded, at, room)``.
 
-    Each team's values become the sums over all teams, in the columns of `_folded_columns`.
+    It sums the values of all teams of a block. The sums are in the columns of `_folded_columns`.
     """
     columns = row_columns(element, shape)
     lanes, slots, stride = columns.lanes, columns.slots, columns.stride
@@ -66,7 +66,7 @@ def _make_fold_teams(element: Element, shape: RowShape) -> Any:
                 for warp in range(warps):
                     total += room[warp * width + column]
             folded[p] = total
-        cuda.syncthreads()  # the next fold takes the same room
+        cuda.syncthreads()  # the next call uses the same shared memory
 
     return fold_teams
 
@@ -75,13 +75,13 @@ def _make_fold_teams(element: Element, shape: RowShape) -> Any:
 def make_flush(element: Element, shape: RowShape) -> Any:
     """Return a device function that adds the sums in registers to a row of a table.
 
-    ``flush(values, at, width, first, fresh, last, sums, rests, room)``: the table's row is the
-    `width` numbers of ``sums`` that begin at `first`. What rounding lost is in `rests`, which is
-    neither read if this is the `fresh` flush of a row nor written if it is the last. All threads
-    of a block take part, with the first of their columns in `at`.
+    ``flush(values, at, width, first, fresh, last, partials, room)``: the row has the `width`
+    numbers of `PartialSums` that begin at index `first`. The `fresh` flush of a row does not read
+    the tables, and the last one does not write what rounding lost. All threads of a block must
+    call it; `at` is the first column of a thread.
     """
     columns, of = _folded_columns(shape, row_columns(element, shape)), working_element(element)
-    # The table is new memory, aligned wherever the rows are.
+    # The tables are new memory: they are aligned even if the rows are not.
     one_piece = dataclasses.replace(columns, pieces=1, aligned=True)
     read_piece, write_piece = make_read_columns(of, one_piece), make_write_columns(of, one_piece)
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
@@ -89,15 +89,15 @@ def make_flush(element: Element, shape: RowShape) -> Any:
     zero = constant(element, 0.0)
 
     @device
-    def add(values, at, width, first, fresh, last, sums, rests):
+    def add(values, at, width, first, fresh, last, partials):
         high, low = cuda.local.array(lanes, working), cuda.local.array(lanes, working)
         for p in range(pieces):
             here = at + p * stride
             for j in range(lanes):
                 high[j], low[j] = values[p * lanes + j], zero
             if not fresh:
-                read_piece(sums, first, here, width, high)
-                read_piece(rests, first, here, width, low)
+                read_piece(partials.sums, first, here, width, high)
+                read_piece(partials.lost, first, here, width, low)
                 for j in range(lanes):
                     high[j], lost = two_sum(high[j], values[p * lanes + j])
                     low[j] += lost
@@ -105,22 +105,22 @@ def make_flush(element: Element, shape: RowShape) -> Any:
                 for j in range(lanes):
                     high[j] = joined(high[j], low[j])
             else:
-                write_piece(rests, first, here, width, low)
-            write_piece(sums, first, here, width, high)
+                write_piece(partials.lost, first, here, width, low)
+            write_piece(partials.sums, first, here, width, high)
 
     if shape.teams == 1:
 
         @device
-        def flush(values, at, width, first, fresh, last, sums, rests, room):
-            add(values, at, width, first, fresh, last, sums, rests)
+        def flush(values, at, width, first, fresh, last, partials, room):
+            add(values, at, width, first, fresh, last, partials)
 
         return flush
     fold_teams = _make_fold_teams(element, shape)
 
     @device
-    def flush_folded(values, at, width, first, fresh, last, sums, rests, room):
+    def flush_folded(values, at, width, first, fresh, last, partials, room):
         folded = cuda.local.array(slots, working)
         fold_teams(values, folded, at, room)
-        add(folded, cuda.threadIdx.x, width, first, fresh, last, sums, rests)
+        add(folded, cuda.threadIdx.x, width, first, fresh, last, partials)
 
     return flush_folded

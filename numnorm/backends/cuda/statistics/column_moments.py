@@ -1,29 +1,30 @@
-"""What follows from the sums of a channel's deviations from a value near them."""
+"""What follows from the sums of a channel's deviations from a value near its mean."""
 
 import functools
 from typing import Any
 
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
 from numnorm.backends.cuda.compiler.target import constant, device, reciprocal
+from numnorm.backends.cuda.statistics.row_normalizer import make_squared_deviations
 
-# Tells squares that are less than any float64 from those of a constant channel.
+# It stands for squares that underflow in float64, because 0 would mean a constant channel.
 _SMALLEST = constant(FLOAT64, 1e-300)
 
 
 @functools.cache
 def make_centre(element: Element) -> Any:
-    """Return a device function ``centre(first, second, count)``: ``low, m2`` of deviations.
+    """Return a device function ``centre(first, second, count) -> (low, m2)``.
 
-    It takes their sum, that of their squares, and how many they are: `low` is their mean.
+    From the sum of `count` deviations and the sum of their squares it computes their mean, `low`,
+    and the sum of the squared deviations from that mean.
     """
-    inverse, zero, working = reciprocal(element), constant(element, 0.0), element.working
+    inverse, working = reciprocal(element), element.working
+    squared_deviations = make_squared_deviations(element)
 
     @device
     def centre(first, second, count):
         low = first * inverse(working(count))
-        m2 = second - first * low
-        # max() would turn a NaN into 0.
-        return low, zero if m2 < zero else m2
+        return low, squared_deviations(second, first, low)
 
     return centre
 
@@ -32,8 +33,8 @@ def make_centre(element: Element) -> Any:
 def make_is_poor(element: Element) -> Any:
     """Return a device function ``is_poor(origin, m2, count)``: whether squares left the range.
 
-    They did not where `m2` is 0 around an origin that is large enough: the least deviation from
-    it would have a square.
+    An `m2` of 0 around a large origin is exact: the square of the least possible deviation from
+    that origin would not underflow.
     """
     smallest, working = constant(element, element.smallest_variance), element.working
     infinity, zero = constant(element, float("inf")), constant(element, 0.0)
@@ -55,7 +56,7 @@ def make_unscaled(element: Element) -> Any:
 
     @device
     def unscaled(high, low, m2, scale):
-        back = kind(one / scale)  # of a power of two
+        back = kind(one / scale)  # exact, because the scale is a power of two
         squares = kind(m2) * back * back
         vanished = squares == zero and kind(m2) > zero
         return (kind(high) + kind(low)) * back, _SMALLEST if vanished else squares

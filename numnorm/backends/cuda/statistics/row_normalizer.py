@@ -12,11 +12,54 @@ from numnorm.backends.cuda.compiler.target import (
     square_root,
     times_power_of_two,
 )
+from numnorm.backends.formulas.norms import centre, squared_deviations
+
+_centre, _squared_deviations = device(centre), device(squared_deviations)
+
+
+@device
+def normalized(x, high, low, factor):
+    """Return xhat of an element, whose row has the mean ``high + low`` and the rstd `factor`."""
+    return _centre(x, high, low) * factor
+
+
+@functools.cache
+def make_squared_deviations(element: Element) -> Any:
+    """Return `squared_deviations` as a device function that is never negative."""
+    zero = constant(element, 0.0)
+
+    @device
+    def not_negative(second, first, low):
+        m2 = _squared_deviations(second, first, low)
+        # max() would turn a NaN into 0.
+        return zero if m2 < zero else m2
+
+    return not_negative
+
+
+@functools.cache
+def make_leaves_range(element: Element) -> Any:
+    """Return a device function ``leaves_range(variance, eps, eps_on_deviation)``.
+
+    It returns whether the squares of a row overflow, or lose digits because they underflow.
+    """
+    smallest = constant(element, element.smallest_variance)
+    infinity = constant(element, float("inf"))
+
+    @device
+    def leaves_range(variance, eps, eps_on_deviation):
+        total = variance + eps + eps_on_deviation * eps_on_deviation
+        return not (smallest < total and total < infinity)
+
+    return leaves_range
 
 
 @functools.cache
 def make_inverse_deviation(element: Element) -> Any:
-    """Return `scalars.inverse_deviation`, whose literals would be float64, in the working type."""
+    """Return `formulas.norms.inverse_deviation` in the working type.
+
+    The literals of that function would be float64 in a kernel.
+    """
     root, inverse = square_root(element), reciprocal(element)
     zero = constant(element, 0.0)
 
@@ -30,7 +73,10 @@ def make_inverse_deviation(element: Element) -> Any:
 
 @functools.cache
 def make_deviation_flow(element: Element) -> Any:
-    """Return `scalars.deviation_flow`, whose literals would be float64, in the working type."""
+    """Return `formulas.norms.deviation_flow` in the working type.
+
+    The literals of that function would be float64 in a kernel.
+    """
     inverse, zero, one = reciprocal(element), constant(element, 0.0), constant(element, 1.0)
 
     @device
@@ -43,12 +89,12 @@ def make_deviation_flow(element: Element) -> Any:
 
 @functools.cache
 def make_power_of_two(element: Element) -> Any:
-    """Return a device function of a value: a power of two near 1 / value; 1 if there is none."""
-    exponent_of, scaled, most = (
-        exponent(element),
-        times_power_of_two(element),
-        element.largest_exponent,
-    )
+    """Return a device function ``power_of_two(value)``.
+
+    It returns a power of two near 1 / value, and 1 for a value that is 0, infinite or NaN.
+    """
+    exponent_of, scaled = exponent(element), times_power_of_two(element)
+    most = element.largest_exponent
     zero, one, infinity = (constant(element, v) for v in (0.0, 1.0, float("inf")))
 
     @device

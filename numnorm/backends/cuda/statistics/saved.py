@@ -1,4 +1,4 @@
-"""What the forward pass saves of a row, and what the backward pass makes of it."""
+"""The statistics that the forward pass saves of a row, and the backward pass reads."""
 
 import functools
 from typing import Any
@@ -19,14 +19,14 @@ from numnorm.backends.cuda.statistics.row_normalizer import make_deviation_flow
 def make_saved_statistics(formula: Formula, element: Element, saved: Element) -> Any:
     """Return a device function ``statistics(mean, rstd, row) -> (scale, high, low, factor)``.
 
-    It finds in memory what `make_split_statistics` splits.
+    It loads the statistics of a row from two addresses, and splits them: `make_split_statistics`.
     """
     load, none = make_load_one(saved), constant(saved, 0.0)
     centred, split = formula.centred, make_split_statistics(formula, element, saved)
 
     @device
     def statistics(mean, rstd, row):
-        # Both are asked for before the first is looked at.
+        # Both loads start before either value is used.
         found, middle = load(rstd, row), load(mean, row) if centred else none
         return split(middle, found)
 
@@ -37,8 +37,9 @@ def make_saved_statistics(formula: Formula, element: Element, saved: Element) ->
 def make_split_statistics(formula: Formula, element: Element, saved: Element) -> Any:
     """Return a device function ``split(mean, rstd) -> (scale, high, low, factor)``.
 
-    They are of the working type: ``((x * scale - high) - low) * factor`` is the normalized value,
-    and rstd is ``factor * scale``. The scale is 1 where rstd fits the working type well.
+    The results have the working type. ``((x * scale - high) - low) * factor`` is the normalized
+    value, and ``factor * scale`` is rstd. The scale is 1 unless rstd is near the ends of the
+    working type's range.
     """
     kind, wide = element.working, saved.working
     exponent_of, most = exponent(saved), element.largest_exponent
@@ -66,9 +67,10 @@ def make_split_statistics(formula: Formula, element: Element, saved: Element) ->
 
 @functools.cache
 def make_joined_statistics(formula: Formula, element: Element, saved: Element) -> Any:
-    """Return a device function ``joined(high, low, factor, scale) -> (mean, rstd)``, to be saved.
+    """Return a device function ``joined(high, low, factor, scale) -> (mean, rstd)``.
 
-    Where there is no mean, it is 1 / rstd.
+    It is the inverse of `make_split_statistics`, in the type of saved statistics. For a norm
+    without a mean it returns 1 / rstd in the place of the mean.
     """
     kind, zero, unit = saved.working, constant(saved, 0.0), constant(saved, 1.0)
     one, centred = constant(element, 1.0), formula.centred
@@ -85,15 +87,16 @@ def make_joined_statistics(formula: Formula, element: Element, saved: Element) -
 
 @functools.cache
 def make_means(element: Element) -> Any:
-    """Return a device function for what flows through a row's mean and scale.
+    """Return a device function of the two means that `input_gradient` subtracts.
 
-    ``means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation)``.
+    ``means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation)`` returns
+    the means of g and of g * xhat, from their sums over the row.
     """
     flow, zero = make_deviation_flow(element), constant(element, 0.0)
 
     @device
     def means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation):
-        # A detached statistic passes nothing on, a NaN neither.
+        # The mean of a detached statistic is 0 even where the sum is NaN.
         mean_g = sum_g * mean_share if mean_share > zero else zero
         through_scale = scale_share * flow(factor, eps_on_deviation * scale)
         return mean_g, sum_g_xhat * through_scale if scale_share > zero else zero

@@ -1,7 +1,7 @@
 """The stored statistics of batch and weight norm on a device: a number for each channel or row.
 
-They are float64 wherever a kernel makes them, even for a library that has no float64: then they
-lie in its memory as something else, and only kernels look at them.
+Kernels write them as float64, even if the library has no float64. Then the library's array has
+another dtype, and only kernels read it.
 """
 
 import dataclasses
@@ -43,14 +43,13 @@ class Statistic(DeviceArray):
     Parameters
     ----------
     name, array, owner, element, shape, device
-        As for a `DeviceArray`; the library itself may think that `array` has another dtype and
-        shape.
+        As for a `DeviceArray`. For the library `array` may have another dtype and shape.
     x : DeviceArray
-        That whose statistic it is; kernels work on both on one stream, that of x.
+        The array that the statistic belongs to; kernels use its stream.
     factor : float
-        What the numbers in memory are still to be multiplied by.
+        A factor that the next kernel multiplies the numbers in memory by.
     shareable : bool
-        Whether the array may be handed to the caller: it is new, and what it seems to be.
+        Whether the caller may get the array: it is new, and has this dtype and shape.
     """
 
     x: DeviceArray
@@ -58,35 +57,32 @@ class Statistic(DeviceArray):
     shareable: bool = False
 
     def __truediv__(self, divisor: float) -> "Statistic":
-        """Return the statistic divided by a number, for the next kernel to do."""
+        """Return the statistic divided by a number, as a factor for the next kernel."""
         return dataclasses.replace(self, factor=self.factor / divisor, shareable=False)
 
 
 def float64_memory(x: DeviceArray, count: int) -> Any:
-    """Return new memory for so many numbers of float64, whether the library of x has them or not.
-
-    Its content is undefined.
-    """
+    """Return new memory for float64 numbers, even if the library of x has no float64."""
     if _has_float64(x):
         return x.owner.empty(x.array, (count,), "float64")
     return x.owner.empty(x.array, (2 * count,), "float32")
 
 
 def new_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
-    """Return a statistic of float64 for a kernel to write, beside x."""
+    """Return a new statistic of float64 for a kernel to write, on the device of x."""
     memory, known = float64_memory(x, channels), _has_float64(x)
     return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device, x, shareable=known)
 
 
 def zero_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
-    """Return a statistic of zeros, beside x."""
-    # Two zeros of float32 are one of float64.
+    """Return a new statistic of zeros, on the device of x."""
+    # Two zeros of float32 have the bits of one zero of float64.
     memory = x.owner.full(x.array, (2 * channels,), "float32", 0.0)
     return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device, x)
 
 
 def given_statistic(name: str, value: Any, x: DeviceArray, channels: int) -> Statistic:
-    """Return a statistic of any float dtype that the caller gives for the channels of x."""
+    """Return a caller's statistic of the channels of x, of any float dtype."""
     given = as_parameter(name, value, (channels,), _MEANING, x)
     return Statistic(name, given.array, x.owner, given.element, given.shape, x.device, x)
 
@@ -102,13 +98,13 @@ def in_float64(statistic: Statistic) -> Statistic:
 
 
 def saved(statistic: Statistic, x: DeviceArray) -> Any:
-    """Return an array of the dtype in which the statistics of x are returned, not the caller's."""
+    """Return a new array for the caller, of the dtype of saved statistics of x."""
     with on_device_of(x):
         return _as_array(statistic, ELEMENTS[x.owner.statistic_name(x.element.name)])
 
 
 def handed_out(statistic: Statistic) -> Any:
-    """Return an array of float64, of float32 for a library without that, not the caller's."""
+    """Return a new array for the caller, of float64 or, if the library lacks it, of float32."""
     return _as_array(statistic, ELEMENTS[statistic.owner.statistic_name("float64")])
 
 
@@ -122,7 +118,7 @@ def _as_array(statistic: Statistic, into: Element) -> Any:
 
 
 def reciprocal(name: str, value: Any, x: DeviceArray, layout: RowLayout) -> Statistic:
-    """Return 1 over a saved statistic of each row of x, and 0 for 0."""
+    """Return the reciprocals of a saved statistic of each row of x, and 0 for 0."""
     with on_device_of(x):
         given = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
         found = new_statistic(name, x, layout.rows)
@@ -140,7 +136,7 @@ def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
 
 
 def check_updatable(name: str, array: Any) -> None:
-    """Raise unless running statistics can be updated in place."""
+    """Raise an error unless an array of running statistics can be updated in place."""
     owner = as_float_array(name, array).owner
     if not owner.writable:
         raise TypeError(f"{name} must be an array to be updated: a {owner.label} cannot be written")
@@ -149,7 +145,7 @@ def check_updatable(name: str, array: Any) -> None:
 def running_statistics(
     mean: Any, variance: Any, x: DeviceArray, layout: ColumnLayout, update: bool
 ) -> tuple[DeviceArray, DeviceArray]:
-    """Return the running statistics for x, checked: the caller's own if they will be updated."""
+    """Return the running statistics for x, checked; to `update`, they are the caller's arrays."""
     given = {"running_mean": mean, "running_var": variance}
     if not update:
         with on_device_of(x):
@@ -169,7 +165,7 @@ def running_statistics(
 
 
 def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> DeviceArray:
-    """Return running statistics of any shape: the caller's own array if they will be updated."""
+    """Return running statistics of any shape; to `update`, they are the caller's array."""
     array = as_companion(name, value, x)
     if update:
         check_updatable(name, value)
@@ -196,7 +192,7 @@ def update_running(
 
 
 def move_running(running: DeviceArray, new: Statistic, share: float) -> None:
-    """Move running statistics towards new ones by their share."""
+    """Move running statistics towards new ones: running * (1 - share) + new * share."""
     owner = running.owner
     with on_device_of(running):
         moved = owner.contiguous(running.array)
@@ -214,7 +210,7 @@ def _has_float64(x: DeviceArray) -> bool:
 def _queue_each(
     kernel: Kernel, x: DeviceArray, values: DeviceArray, other: Any, *numbers: float
 ) -> None:
-    """Queue a kernel that has a thread for each of the values."""
+    """Launch a kernel with one thread for each value."""
     count = math.prod(values.shape)
     if count:
         blocks = -(-count // kernel.threads)

@@ -1,4 +1,4 @@
-"""The stored statistics of channels and weight vectors: a number each, in float64."""
+"""The kernels of stored statistics: one float64 number for each channel or weight vector."""
 
 import functools
 from typing import Any
@@ -20,14 +20,14 @@ _THREADS = 128
 _ZERO, _ONE, _INFINITY, _NAN = (
     constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
 )
-# Below this a float64 number has lost digits of its squares.
+# Below this variance squares lose digits to underflow in float64.
 _SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
 
 
 def make_reciprocal(of: Element) -> Kernel:
-    """Return the kernel of 1 over each value, and 0 for 0.
+    """Return the kernel of the reciprocals of values, and 0 for 0.
 
-    It takes ``values, result`` as addresses, the latter of float64, and ``count``.
+    It takes the addresses of values and of the result, which is float64, and ``count``.
     """
     load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
     inverse = reciprocal_of(FLOAT64)
@@ -43,9 +43,10 @@ def make_reciprocal(of: Element) -> Kernel:
 
 @functools.cache
 def make_inverse_root() -> Any:
-    """Return a device function ``inverse_root(variance, eps)``, of float64.
+    """Return a device function ``inverse_root(variance, eps)``, in float64.
 
-    It is 1 / sqrt(variance + eps): 0 for a division by 0, and NaN outside the range of float64.
+    It returns 1 / sqrt(variance + eps): 0 for a division by 0, and NaN outside the range of
+    float64.
     """
     inverse, root = reciprocal_of(FLOAT64), square_root(FLOAT64)
 
@@ -60,11 +61,10 @@ def make_inverse_root() -> Any:
 
 
 def make_reciprocal_deviation(of: Element) -> Kernel:
-    """Return the kernel of 1 / sqrt(variance + eps).
+    """Return the kernel of `make_inverse_root` of each variance.
 
-    It is 0 for a division by 0, and NaN outside the range of float64. It takes ``variance,
-    result`` as addresses, the latter of float64; ``count``; and the numbers ``factor``, by which
-    the variance is still to be multiplied, and ``eps``.
+    It takes the addresses of the variances and of the result, which is float64; ``count``; and the
+    numbers ``factor``, by which it multiplies the variances first, and ``eps``.
     """
     load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
     inverse_root = make_inverse_root()
@@ -78,10 +78,10 @@ def make_reciprocal_deviation(of: Element) -> Kernel:
 
 
 def make_update_running(running: Element) -> Kernel:
-    """Return the kernel that moves running statistics towards new ones by their share.
+    """Return the kernel that moves running statistics towards new ones.
 
-    It takes ``running, new`` as addresses, the latter of float64; ``count``; and the numbers
-    ``factor``, by which the new ones are still to be multiplied, and ``share``.
+    ``running * (1 - share) + new * factor * share``. It takes the addresses of the running
+    statistics and of the new ones, which are float64; ``count``; and ``factor`` and ``share``.
     """
     load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
     kind, rounded = FLOAT64.working, running.working
@@ -96,10 +96,9 @@ def make_update_running(running: Element) -> Kernel:
 
 
 def make_converted(of: Element, into: Element) -> Kernel:
-    """Return the kernel that copies statistics into another type.
+    """Return the kernel that converts statistics to another type.
 
-    It takes ``values, result`` as addresses, ``count``, and the number ``factor`` by which they are
-    multiplied.
+    It takes the addresses of values and of the result; ``count``; and a ``factor`` for the values.
     """
     load, store = make_load_one(of), make_store_one(into)
     wide, kind = FLOAT64.working, into.working
@@ -113,10 +112,10 @@ def make_converted(of: Element, into: Element) -> Kernel:
 
 
 def make_two_moments() -> Kernel:
-    """Return the kernel of the moments of two sets of values together, of which none is empty.
+    """Return the kernel that merges the moments of two sets of values, neither of them empty.
 
-    It takes ``mean, m2``, the ``other_mean, other_m2`` and ``merged_mean, merged_m2`` as addresses
-    of float64; ``channels``; and how many values there are in each: ``count, other_count``.
+    It takes the addresses ``mean, m2``, ``other_mean, other_m2`` and ``merged_mean, merged_m2`` of
+    float64; ``channels``; and the numbers of values ``count, other_count``.
     """
     load, store, merge = make_load_one(FLOAT64), make_store_one(FLOAT64), device(merge_moments)
 

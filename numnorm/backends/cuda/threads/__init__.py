@@ -1,1 +1,1 @@
-"""Which threads hold which elements of a row, and reductions over them."""
+"""Which threads hold which elements of a row, and reductions over threads."""

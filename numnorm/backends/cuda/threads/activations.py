@@ -1,4 +1,4 @@
-"""The functions of gates and states, in the working type."""
+"""The activation functions of gates and states, in the working type."""
 
 import functools
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from numnorm.backends.cuda.compiler.target import constant, device, exponential,
 def make_sigmoid(element: Element) -> Any:
     """Return a device function ``sigmoid(x)``, 1 / (1 + exp(-x)).
 
-    It is made of exp(-|x|), which cannot overflow.
+    It uses exp(-|x|), which cannot overflow.
     """
     exp, inverse = exponential(element), reciprocal(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
@@ -25,14 +25,14 @@ def make_sigmoid(element: Element) -> Any:
 
 
 class Activation(NamedTuple):
-    """What a plain recurrent network makes of its sums.
+    """The activation of a plain recurrent network.
 
     Attributes
     ----------
     value : callable
         ``value(x)``
     gradient : callable
-        ``gradient(slope, value)``: that of x, from that of the value.
+        ``gradient(slope, value)``: the gradient of x, from the gradient of the value.
     """
 
     value: Any
@@ -41,7 +41,7 @@ class Activation(NamedTuple):
 
 @functools.cache
 def make_activation(element: Element, *, rectified: bool) -> Activation:
-    """Return device functions of the positive part, or of tanh."""
+    """Return ReLU if `rectified`, otherwise tanh."""
     zero, one = constant(element, 0.0), constant(element, 1.0)
     if not rectified:
         through = device(lambda slope, value: slope * (one - value * value))

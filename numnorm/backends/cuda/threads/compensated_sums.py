@@ -1,6 +1,6 @@
-"""Long sums that are good to the last bit: each addition's rounding is added up beside them.
+"""Compensated sums: a second sum collects what rounding loses of the first.
 
-The two parts of such a sum take the place of float64, which many devices compute slowly.
+The pair replaces a float64 sum, which many devices compute slowly.
 """
 
 import functools
@@ -20,9 +20,9 @@ def two_sum(a: Any, b: Any) -> Any:
 
 @functools.cache
 def make_add_each(count: int) -> Any:
-    """Return a device function ``add_each(values, high, low)`` of so many sums.
+    """Return a device function ``add_each(values, high, low)``.
 
-    Each sum has a place in `high`, and what rounding lost of it one in `low`.
+    It adds `count` values to as many sums in `high`, and what rounding lost to `low`.
     """
 
     @device
@@ -36,9 +36,9 @@ def make_add_each(count: int) -> Any:
 
 @functools.cache
 def make_joined(element: Element, of: Element) -> Any:
-    """Return a device function ``joined(high, low)``: a sum in the type `of` is computed in.
+    """Return a device function ``joined(high, low)`` of a sum in the working type of `of`.
 
-    A sum that is infinite has lost NaN: it stays infinite.
+    The lost part of an infinite sum is NaN: the sum stays infinite.
     """
     wide = element.working if element.working_name == "float64" else of.working
     narrow, zero = of.working, constant(element, 0.0)

@@ -1,7 +1,7 @@
-"""Sums over the threads that work on one row together.
+"""Reductions over the threads of a team, which work on one row together.
 
-A team is a power of two of threads: a part of a warp, a warp, or several. Every thread of a team
-has the result, folded in the same order: a tree of its threads, on any device.
+A team has a power of two of threads: a part of a warp, a warp, or several warps. Every thread of
+the team gets the result. The reduction is a tree of the threads, in the same order on any device.
 """
 
 import functools
@@ -14,7 +14,7 @@ from numnorm.backends.cuda.compiler.target import constant, cuda, device
 WARP = 32
 _ALL = 0xFFFFFFFF
 
-# Makes a device function ``sums(values, room)`` of so many numbers, each to be summed over a row.
+# Makes a device function ``sums(values, room)``, which sums each of `count` numbers over a row.
 SumsOf = Callable[[int], Any]
 
 
@@ -30,17 +30,18 @@ def _larger(a, b):
 def make_team_sum(element: Element, team: int) -> Any:
     """Return a device function ``team_sum(value, room)``.
 
-    For teams wider than a warp `room` is shared memory with a place for each warp of the block:
-    no other sum may use it before the next barrier.
+    For a team that is wider than a warp, `room` is shared memory with one number for each warp of
+    the block. No other sum may use it before the next barrier.
     """
     return _make_fold(element, team, _sum)
 
 
 @functools.cache
 def make_team_two_sums(element: Element, team: int) -> Any:
-    """Return a device function ``team_two_sums(a, b, room)`` of two sums behind one barrier.
+    """Return a device function ``team_two_sums(a, b, room)`` of two sums with one barrier.
 
-    `room` has two places for each warp of the team, which is all of the block.
+    For a team that is wider than a warp, the team is the block, and `room` is shared memory with
+    two numbers for each warp.
     """
     in_warp = _make_fold_in_warp(min(team, WARP), device(_sum))
     if team <= WARP:
@@ -70,23 +71,24 @@ def make_team_two_sums(element: Element, team: int) -> Any:
 
 @functools.cache
 def make_team_sums(element: Element, team: int, count: int) -> Any:
-    """Return a device function ``team_sums(values, room)`` of so many sums behind one barrier.
+    """Return a device function ``team_sums(values, room)`` of `count` sums with one barrier.
 
-    Each of a thread's `values`, an array, becomes the sum over its team. `room` has so many places
-    for each warp of the team, which is all of the block if it is wider than a warp.
+    It replaces each number in the array `values` by the sum over the team. For a team that is
+    wider than a warp, the team is the block, and `room` is shared memory with `count` numbers for
+    each warp.
     """
     return _make_folds(element, team, count, _sum)
 
 
 @functools.cache
 def make_team_largest_of(element: Element, team: int, count: int) -> Any:
-    """Return the like of `make_team_sums` for the largest of numbers that are not negative."""
+    """Return the function of `make_team_sums` for maxima of numbers that are not negative."""
     return _make_folds(element, team, count, _larger)
 
 
 @functools.cache
 def make_team_largest(element: Element, team: int) -> Any:
-    """Return the like for the largest of numbers that are not negative, but for NaN."""
+    """Return the function of `make_team_sum` for the maximum; it ignores NaN and negatives."""
     return _make_fold(element, team, _larger)
 
 
@@ -99,11 +101,8 @@ def _make_fold(element: Element, team: int, fold: Callable[..., Any]) -> Any:
             return in_warp(value)
 
         return of_narrow_team
-    warps, none, in_whole_warp = (
-        team // WARP,
-        constant(element, 0.0),
-        _make_fold_in_warp(WARP, device(fold)),
-    )
+    warps, none = team // WARP, constant(element, 0.0)
+    in_whole_warp = _make_fold_in_warp(WARP, device(fold))
 
     @device
     def of_wide_team(value, room):

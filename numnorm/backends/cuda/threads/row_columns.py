@@ -1,8 +1,8 @@
-"""Which columns of a row a thread holds, the same ones in every row, and how it moves them.
+"""Which columns of a row each thread holds, and how it loads and stores them.
 
-Rows that fill a multiple of 16 bytes are dealt out in pieces of 16 bytes; others element by
-element, neighbours to neighbours. Where a row begins in memory only decides whether a piece is
-read at once: a thread that held other columns there would add up another sum.
+A thread holds the same columns of every row. Rows of a multiple of 16 bytes are distributed by
+pieces of 16 bytes, other rows by single elements. The address of a row decides only whether a
+piece is loaded in one instruction, so that sums do not depend on it.
 """
 
 import dataclasses
@@ -33,13 +33,14 @@ class RowColumns:
     team : int
         The number of threads that hold a row.
     lanes : int
-        How many columns lie beside each other in a piece: 16 bytes of them, or 1.
+        The number of neighbouring columns in a piece: 16 bytes of them, or 1.
     pieces : int
-        How many pieces a thread holds.
+        The number of pieces of a thread.
     aligned : bool
-        Whether the pieces begin at multiples of 16 bytes. Else they are not read at once.
+        Whether the pieces begin at multiples of 16 bytes. Otherwise a thread loads their elements
+        one by one.
     sure : int
-        How many of the pieces, from the first on, no row lacks: nobody asks if they are there.
+        The number of first pieces that are inside of every row, and need no bounds check.
     """
 
     team: int
@@ -94,7 +95,7 @@ def _make_read_piece(of: Element, columns: RowColumns, *, unchanging: bool) -> A
 
 
 def _make_read_all(element: Element, columns: RowColumns, read_piece: Any) -> Any:
-    """Return `make_read_columns`' function, by one that reads a piece."""
+    """Return the function of `make_read_columns`, from a function that reads one piece."""
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
     sure, zero = columns.sure, constant(element, 0.0)
 
@@ -117,8 +118,8 @@ def _make_read_all(element: Element, columns: RowColumns, read_piece: Any) -> An
 def make_read_columns(of: Element, columns: RowColumns, *, unchanging: bool = False) -> Any:
     """Return a device function ``read_columns(address, first, at, width, values)``.
 
-    It reads a thread's columns, the first of which is `at`, of the row that begins at `first`.
-    Those from `width` on become 0. What is `unchanging` may be read by another path.
+    It reads a thread's columns of the row that begins at index `first`; `at` is the first of the
+    columns. Columns from `width` on become 0. `unchanging` is that of `make_load`.
     """
     return _make_read_all(of, columns, _make_read_piece(of, columns, unchanging=unchanging))
 
@@ -161,11 +162,11 @@ def make_write_columns(of: Element, columns: RowColumns) -> Any:
 
 @functools.cache
 def make_column_weight(element: Element, of: Element | None, columns: RowColumns) -> Any:
-    """Return a device function that finds one parameter's values at a thread's columns.
+    """Return a device function that fills an array with a parameter at a thread's columns.
 
-    ``column_weight(address, number, first, at, width, values)`` fills `values`, of the type that
-    elements are computed in; the parameter's row begins at `first`. Without an array of them the
-    number stands for all.
+    ``column_weight(address, number, first, at, width, values)``: the parameter's row begins at
+    index `first` of an array of the type `of`, and the values have the working type. If `of` is
+    None, all of them become the number.
     """
     lanes, slots, working = columns.lanes, columns.slots, element.working
     if of is None:

@@ -1,37 +1,36 @@
-"""How many threads work on a row, and how many rows on a block."""
+"""The launch configurations of row kernels: threads of a row, and rows of a block."""
 
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.threads.group_reductions import WARP
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# Of a block of several rows: few enough that many blocks share a multiprocessor.
+# Threads of a block of several rows. Small blocks share a multiprocessor.
 _BLOCK = 128
 
-# A thread's elements are in registers, of 32 bits: so many at ease, and at most.
+# Registers of 32 bits for a thread's elements: a low limit, and the highest.
 _EASY, _MOST = 16, 32
-_PIECES = 8  # in flight for each thread, at most
+_PIECES = 8  # the most pieces of 16 bytes that a thread loads at a time
 _LOOP = 1024  # threads of a block that reads a row in a loop
 
-# Teams from narrow to wide, each with the most registers that its threads may fill. Those of more
-# than a warp need barriers for their sums. None of this depends on how many rows there are: so a
-# row's result does not.
+# Teams from narrow to wide, each with the most registers for the elements of a thread. Teams of
+# more than a warp need barriers for their sums. The choice does not depend on the number of rows,
+# so the result of a row does not.
 _TEAMS = (
     *((1 << k, _EASY // 2) for k in range(WARP.bit_length())),
     *((WARP, _EASY), (128, _EASY), (256, _EASY), (256, _MOST), (512, _MOST)),
 )
 
-
-# Sums over rows stay in registers too, beside a row of x and of dy.
+# Backward, a thread also holds dy and sums over rows in registers.
 _BACKWARD_TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
-# Threads of a block that reads such a row in a loop: two of them share a multiprocessor, so that
-# one reads while the other waits for its sums. Threads of a block that reads it by columns.
+# Threads of a block that reads a row in a loop: one such block loads while another waits for its
+# sums. Threads of a block that reads rows by columns.
 _BACKWARD_LOOP, _BACKWARD_STRIP = 512, 128
-_ROWS_OF_PART = 8
-_THREADS = 1 << 17  # of all blocks together: as many as the largest devices run at a time
+_ROWS_OF_PART = 8  # the least rows of a part
+_THREADS = 1 << 17  # the most threads of a launch; more would not run at the same time
 
 
 def row_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
-    """Return the shape for rows of so many elements, in arrays that may all be `aligned`."""
+    """Return the shape for rows of `width` elements, `aligned` if all begin at 16 bytes."""
     needed = -(-width // element.vector)
     for team, registers in _TEAMS:
         pieces = -(-needed // team)
@@ -41,7 +40,7 @@ def row_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
 
 
 def backward_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
-    """Return the shape for the gradients of rows of so many elements."""
+    """Return the shape for the gradients of rows of `width` elements."""
     most, needed = _pieces(element, _EASY), -(-width // element.vector)
     for team in _BACKWARD_TEAMS:
         pieces = -(-needed // team)
@@ -53,14 +52,14 @@ def backward_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
 def _shape(team: int, pieces: int, width: int, element: Element, aligned: bool) -> RowShape:
     whole, several = width % element.vector == 0, pieces > 0 and team <= WARP
     teams = max(1, _BLOCK // team) if several else 1
-    return RowShape(team, teams, pieces, whole, aligned or not whole)  # single elements always are
+    return RowShape(team, teams, pieces, whole, aligned or not whole)  # one element is aligned
 
 
 def run_shape(width: int, run: int, element: Element, shape: RowShape) -> RowShape:
-    """Return how the threads of a block that reads rows in a loop share the runs of a row.
+    """Return how a block that reads rows in a loop shares the segments of a row.
 
-    Where there are enough runs for all of its warps, they are dealt out to warps or, if they are
-    short, to parts of them: threads that no barrier keeps together.
+    If a row has a segment for each warp, a team is a warp, or a part of one for short segments:
+    such teams need no barrier. Otherwise the block is one team.
     """
     whole = shape.whole and run % element.vector == 0
     team = min(WARP, 1 << (-(-run // element.vector) - 1).bit_length())
@@ -70,20 +69,20 @@ def run_shape(width: int, run: int, element: Element, shape: RowShape) -> RowSha
 
 
 def strip_shape(shape: RowShape) -> RowShape:
-    """Return the shape of a block that reads some columns of such rows."""
+    """Return the shape of a block that reads a strip of columns of rows."""
     return RowShape(_BACKWARD_STRIP, 1, 1, shape.whole, shape.aligned)
 
 
 def strips_of(width: int, element: Element, shape: RowShape) -> int:
-    """Return how many blocks share the columns of a row, by the shape of one."""
+    """Return how many strips of columns a row has, each for a block of this shape."""
     return -(-width // (shape.threads * element.vector))
 
 
 def backward_parts(rows: int, shape: RowShape, channels: int, strips: int = 1) -> int:
-    """Return into how many parts the rows are cut, a multiple of the channels.
+    """Return the number of parts of the rows, a multiple of the channels.
 
-    It follows from the shapes alone, so that no sum depends on the device. A part has some rows
-    for every row of sums that it leaves, and a block for each of so many strips of columns.
+    Each part has one row of sums in the result, and one block for each strip of columns. The
+    number depends on the shapes alone, so that no sum depends on the device.
     """
     by_rows = -(-rows // (_ROWS_OF_PART * shape.teams))
     parts = min(by_rows, max(1, _THREADS // (shape.threads * strips)))
@@ -91,7 +90,7 @@ def backward_parts(rows: int, shape: RowShape, channels: int, strips: int = 1) -
 
 
 def blocks_of(rows: int, shape: RowShape) -> int:
-    """Return the number of blocks for so many rows."""
+    """Return the number of blocks for the rows."""
     return -(-rows // shape.teams)
 
 

@@ -1,4 +1,4 @@
-"""Gamma and beta at a thread's columns of a row: arrays of some kind, or two numbers."""
+"""Gamma and beta at a thread's columns of a row: arrays of elements, or two numbers."""
 
 import dataclasses
 import functools
@@ -11,14 +11,14 @@ from numnorm.backends.cuda.threads.row_columns import RowColumns, make_column_we
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """What a kernel is handed for gamma and beta.
+    """The types of gamma and beta, for which a kernel is compiled.
 
     Parameters
     ----------
     gamma, beta : Element or None
         The elements of the arrays; None where a number stands for all of them.
     shared : bool
-        Whether a run shares one parameter; else each of its elements has its own.
+        Whether all elements of a segment share one parameter. Otherwise each has its own.
     """
 
     gamma: Element | None
@@ -28,48 +28,47 @@ class Weights:
 
 @functools.cache
 def make_first_weight(*, shared: bool) -> Any:
-    """Return a device function ``first_weight(row, cut)``: which parameter a row begins with.
+    """Return a device function ``first_weight(row, sizes)``: the index of a row's first parameter.
 
-    The row has ``width`` elements in runs of ``run`` of so many ``channels``: ``cut``.
+    The sizes are `RowSizes`.
     """
 
     @device
-    def of_runs(row, cut):
-        return row * (cut[0] // cut[1])
+    def of_segments(row, sizes):
+        return row * (sizes.width // sizes.segment)
 
     @device
-    def of_elements(row, cut):
-        _, run, channels = cut
-        # A remainder takes as long as all else that is done for a narrow row.
-        return 0 if channels == 1 else row % channels * run
+    def of_elements(row, sizes):
+        # A remainder is a slow operation, and one channel needs none.
+        return 0 if sizes.channels == 1 else row % sizes.channels * sizes.segment
 
-    return of_runs if shared else of_elements
+    return of_segments if shared else of_elements
 
 
 @functools.cache
 def make_weight(element: Element, of: Element | None, columns: RowColumns, *, shared: bool) -> Any:
-    """Return a device function that finds one parameter's values at a thread's columns.
+    """Return a device function that fills an array with a parameter at a thread's columns.
 
-    ``weight(address, number, first, at, cut, values)`` fills `values`, of the type that elements
-    are computed in; `first` is that of `make_first_weight`, and the thread's first column `at`.
+    ``weight(parameter, first, at, sizes, values)``: the parameter is a `Parameter`, `first` is
+    what `make_first_weight` returns, and `at` is the thread's first column.
     """
     if of is None or not shared:
         column_weight = make_column_weight(element, of, columns)
 
         @device
-        def of_columns(address, number, first, at, cut, values):
-            column_weight(address, number, first, at, cut[0], values)
+        def of_columns(parameter, first, at, sizes, values):
+            column_weight(parameter.address, parameter.number, first, at, sizes.width, values)
 
         return of_columns
     load_one, working = make_load_one(of), element.working
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
 
     @device
-    def of_channels(address, number, first, at, cut, values):
-        width, run, channels = cut
+    def of_channels(parameter, first, at, sizes, values):
         for p in range(pieces):
             for j in range(lanes):
-                here = min(at + p * stride + j, width - 1)
-                values[p * lanes + j] = working(load_one(address, (first + here // run) % channels))
+                here = min(at + p * stride + j, sizes.width - 1)
+                channel = (first + here // sizes.segment) % sizes.channels
+                values[p * lanes + j] = working(load_one(parameter.address, channel))
 
     return of_channels

@@ -1,4 +1,4 @@
-"""How the threads of a block share the rows."""
+"""How the threads of a block share rows."""
 
 import dataclasses
 
@@ -7,23 +7,24 @@ import dataclasses
 class RowShape:
     """How the threads of a block share its rows.
 
-    A row is dealt out to its threads in pieces of 16 bytes or, if it is not `whole`, element by
-    element. That does not depend on where it begins in memory, so that no result does.
+    The threads of a team share a row by pieces of 16 bytes or, if it is not `whole`, by single
+    elements. This does not depend on the row's address, so no result does.
 
     Parameters
     ----------
     team : int
-        The number of threads that work on one row, a power of two; or on one run of it at a time,
-        where a block of several teams reads the row in a loop.
+        The number of threads that share one row, a power of two. If several teams read a row in a
+        loop, each of them has one segment of the row at a time.
     teams : int
-        The number of rows, or of runs at a time, of a block; 1 for teams wider than a warp.
+        The number of teams of a block; 1 for teams that are wider than a warp.
     pieces : int
-        How many times 16 bytes a thread holds, no more than the widest rows need; 0 if it reads
-        them twice, in a loop.
+        The number of pieces of 16 bytes that a thread holds, as the row's width needs; 0 if it
+        reads the row twice, in a loop.
     whole : bool
-        Whether every row, or every run, fills a multiple of 16 bytes.
+        Whether every row, or every segment, fills a multiple of 16 bytes.
     aligned : bool
-        Whether all of them, in every array, begin at one. Else no piece is read at once.
+        Whether they begin at multiples of 16 bytes in every array. Otherwise a thread loads
+        elements one by one.
     single : bool
         Whether a thread has one element of a row, or of each of its sections, instead of pieces.
     """

@@ -1,0 +1,153 @@
+"""The sums over each channel that the gradients of column norms need, part by part."""
+
+from typing import Any
+
+from numnorm.backends.cuda.columns.block_reductions import make_fold_sums
+from numnorm.backends.cuda.columns.column_shape import ColumnShape
+from numnorm.backends.cuda.columns.thread_elements import (
+    make_place_across,
+    make_place_along,
+    make_read_along,
+    make_read_piece,
+    make_read_terms,
+)
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element, working_element
+from numnorm.backends.cuda.compiler.target import (
+    Kernel,
+    constant,
+    cuda,
+    device,
+    make_load_one,
+    make_store_one,
+)
+from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_sum
+
+# Reductions that no barrier separates need different places in shared memory.
+_ROOMS = 2
+# The sums need the first terms of a channel: scale, high and rstd.
+_TERMS = 3
+
+
+def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
+    """Return a device function that adds `rows` rows of dy * xhat and of dy to sums.
+
+    ``add(dy, x, index, step, terms, slopes, values, first, second)``: the terms are scale, high
+    and rstd of each channel; `first` and `second` are arrays of sums, one for each channel.
+    """
+    read, slots = make_read_piece(element, shape), shape.piece(element)
+    zero = constant(element, 0.0)
+
+    @device
+    def add(dy, x, index, step, terms, slopes, values, first, second):
+        for u in range(rows):
+            read(dy, index + u * step, slopes, u * slots)
+            read(x, index + u * step, values, u * slots)
+        for j in range(slots):
+            scale, high, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
+            one, two = zero, zero
+            for u in range(rows):
+                slope = slopes[u * slots + j]
+                one += slope * ((values[u * slots + j] * scale - high) * rstd)
+                two += slope
+            first[j] += one
+            second[j] += two
+
+    return add
+
+
+def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
+    """Return the kernel of the sums over each part of ``x (rows, channels)``.
+
+    It takes the addresses of dy, x, the terms of `make_centre_terms`, and two float64 tables
+    ``products, plain (parts, channels)``; and ``rows, channels, block``. It stores the sums of
+    ``dy * (x * scale - high) * rstd`` and of dy.
+    """
+    slots, ahead, working = shape.piece(element), shape.ahead, element.working
+    threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.working
+    places, held, all_terms = threads * slots, ahead * slots, _TERMS * slots
+    zero = constant(element, 0.0)
+    place, fold = make_place_across(element, shape), make_fold_sums(shape, slots)
+    add_rows = _make_add_across(element, shape, ahead)
+    add_row = _make_add_across(element, shape, 1)
+    read_terms, store = make_read_terms(element, shape), make_store_one(FLOAT64)
+
+    def kernel(dy, x, terms, products, plain, rows, channels, block):
+        first_here = cuda.shared.array(places, working)
+        second_here = cuda.shared.array(places, working)
+        slopes = cuda.local.array(held, working)
+        values = cuda.local.array(held, working)
+        here = cuda.local.array(all_terms, working)
+        first = cuda.local.array(slots, working)
+        second = cuda.local.array(slots, working)
+        thread = cuda.threadIdx.x
+        part, channel, row, count = place(rows, channels, block)
+        index, step = row * channels + channel, teams * channels
+        for j in range(slots):
+            first[j], second[j] = zero, zero
+        if count > 0:
+            for t in range(_TERMS):
+                read_terms(terms, t * channels + channel, here, t * slots)
+            grouped = count - count % ahead
+            for k in range(0, grouped, ahead):
+                add_rows(dy, x, index + k * step, step, here, slopes, values, first, second)
+            for k in range(grouped, count):
+                add_row(dy, x, index + k * step, step, here, slopes, values, first, second)
+        for j in range(slots):
+            first_here[j * threads + thread] = first[j]
+            second_here[j * threads + thread] = second[j]
+        fold(first_here, second_here)
+        if thread < lanes and count > 0:
+            for j in range(slots):
+                to = part * channels + channel + j
+                store(products, to, kind(first_here[j * threads + thread]))
+                store(plain, to, kind(second_here[j * threads + thread]))
+
+    return Kernel(kernel, ("address",) * 5 + ("index",) * 3, threads)
+
+
+def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
+    """Return the kernel of the same sums for ``x (outer, channels, inner)``.
+
+    It takes the same addresses, and ``outer, channels, inner, block, segment``.
+    """
+    piece, lanes, threads = shape.piece(element), shape.lanes, shape.threads
+    held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
+    deep, working = shape.teams * shape.ahead, element.working
+    read, place = make_read_along(element, shape), make_place_along(shape)
+    load, store = make_load_one(working_element(element)), make_store_one(FLOAT64)
+    team_sum, warps = make_team_sum(element, threads), max(1, threads // WARP)
+    rooms, kind, zero = _ROOMS * warps, FLOAT64.working, constant(element, 0.0)
+
+    @device
+    def total(sums):
+        found = sums[0]
+        for j in range(1, piece):
+            found += sums[j]
+        return found
+
+    def kernel(dy, x, terms, products, plain, outer, channels, inner, block, segment):
+        room = cuda.shared.array(rooms, working)
+        slopes = cuda.local.array(held, working)
+        values = cuda.local.array(held, working)
+        one = cuda.local.array(piece, working)
+        two = cuda.local.array(piece, working)
+        thread = cuda.threadIdx.x
+        part, channel, first, entries, width = place(outer, channels, inner, block, segment)
+        jump, scale = channels * inner, load(terms, channel)
+        high, rstd = load(terms, channels + channel), load(terms, 2 * channels + channel)
+        for j in range(piece):
+            one[j], two[j] = zero, zero
+        for entry in range(thread // lanes, entries, deep):
+            begin, left = first + entry * jump, entries - entry
+            for base in range(thread % lanes * piece, width, turn):
+                read(dy, begin, jump, left, base, width, slopes)
+                read(x, begin, jump, left, base, width, values)
+                for k in range(held):
+                    one[k % piece] += slopes[k] * ((values[k] * scale - high) * rstd)
+                    two[k % piece] += slopes[k]
+        of_products, of_plain = team_sum(total(one), room), team_sum(total(two), room[warps:])
+        if thread == 0:
+            store(products, part * channels + channel, kind(of_products))
+            store(plain, part * channels + channel, kind(of_plain))
+
+    return Kernel(kernel, ("address",) * 5 + ("index",) * 5, threads)
