@@ -15,7 +15,6 @@ from numnorm.backends.cpu.rows.register_rows_backward import make_short_backward
 from numnorm.backends.cpu.rows.segment_loops import (
     channel_of,
     make_gradient_lanes,
-    make_gradient_lanes_of_four,
     make_gradient_sums,
     make_input_gradients,
     next_channel,
@@ -161,43 +160,11 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return backward_row
 
 
-def _make_four_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that leaves the sums of four narrow rows in lanes."""
-    lanes = storage.lanes
-    of_four = make_gradient_lanes_of_four(formula, storage)
-    statistics_of = make_saved_statistics(storage)
-
-    @inlined
-    def keep(scratch, t, sums):
-        store(scratch, t * lanes, sums[0])
-        store(scratch, (lanes + t) * lanes, sums[1])
-
-    @inlined
-    def four_rows(dy, x, saved, i, weights, inner, scratch, t):
-        mean, rstd = saved
-        statistics = (
-            statistics_of(part(mean, i), rstd[i]),
-            statistics_of(part(mean, i + 1), rstd[i + 1]),
-            statistics_of(part(mean, i + 2), rstd[i + 2]),
-            statistics_of(part(mean, i + 3), rstd[i + 3]),
-        )
-        of_row = part(weights[0], 0), part(weights[1], 0)
-        targets = part(inner[0], 0), part(inner[1], 0)
-        a, b, c, d = of_four(dy, x, i, statistics, of_row, targets)
-        keep(scratch, t, a)
-        keep(scratch, t + 1, b)
-        keep(scratch, t + 2, c)
-        keep(scratch, t + 3, d)
-
-    return four_rows
-
-
 def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for up to as many narrow rows as there are lanes."""
     lanes, room = storage.lanes, room_for_sums(storage)
     gradient_lanes = make_gradient_lanes(formula, storage)
     totals = make_totals(lanes)
-    four_rows = _make_four_rows(formula, storage)
     input_gradients = make_input_gradients(formula, storage)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
 
@@ -207,11 +174,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
         mean, rstd = saved
         channel = first
         sums_of_g, sums_of_g_xhat = scratch[room:], scratch[room + lanes :]
-        whole = cut[2] <= 1 and x.shape[1] % lanes == 0
-        fours = number - number % 4 if whole else 0
-        for t in range(0, fours, 4):
-            four_rows(dy, x, saved, start + t, weights, inner, scratch, t)
-        for t in range(fours, number):
+        for t in range(number):
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
             weight = part(weights[0], channel), part(weights[1], channel)
