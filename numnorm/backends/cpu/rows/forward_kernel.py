@@ -15,17 +15,9 @@ from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part, stretch
 from numnorm.backends.cpu.simd.processor import has_avx512
-from numnorm.backends.cpu.statistics.row_moments import (
-    STRETCH,
-)
+from numnorm.backends.cpu.statistics.row_moments import STRETCH
 from numnorm.backends.cpu.statistics.row_normalizer import make_spread
 from numnorm.backends.cpu.statistics.saved import save
-
-# Rows of up to so many bytes that do not begin at lines are streamed in lines put together of all
-# of them. The few elements beside the whole lines of a row of its own cost narrow ones more
-# (16384 x 256 float32 into an array that begins 16 bytes into a line: 1.3 ms, and 1.04 carried;
-# 8192 x 512 890 us and 780), wide ones less (2048 x 8192 4.2 ms and 4.8).
-_CARRIED = 2 << 10
 
 
 def _make_apply_row(
@@ -105,10 +97,8 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 
     @inlined
     def wide_rows(x, scaling, cut, weights, y, saved, start, stop):
-        head = head_of(y, cut[0])
-        streamed = is_streamed(y, cut[0], head)
-        in_lines = streamed and (head == 0 or x.shape[1] * y.itemsize > _CARRIED)
-        carried = cut[1] == 1 and is_carried(y) and not in_lines
+        streamed = is_streamed(y, cut[0], head_of(y, cut[0]))
+        carried = cut[1] == 1 and is_carried(y) and not streamed
         room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, cut)
         held = begin(flat_y, start * x.shape[1])
         for i in range(start, stop):
