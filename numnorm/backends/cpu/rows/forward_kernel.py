@@ -49,26 +49,6 @@ def _make_apply_row(
     return apply_row
 
 
-def _make_apply_wide_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return that function for a row that the one after it follows."""
-    # The processors that have AVX-512 may have a slow third-level cache (4096 x 1024 float32:
-    # 1.4 ms, 1.56 if the next row is not asked for); one with AVX2 alone gained nothing.
-    return _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
-
-
-def _make_one_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that normalizes a row of any width."""
-    spread, apply_row = make_spread(formula, storage), _make_apply_wide_row(formula, storage)
-
-    @inlined
-    def one_row(x, i, scaling, cut, channel, weights, y, saved):
-        found = spread(x[i], scaling)
-        apply_row(x, i, found, cut, channel, weights, y, False)
-        save(saved, i, found)
-
-    return one_row
-
-
 def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[..., Any]:
     """Return a compiled function that stores the result of a row of one run, in carried lines."""
     real = storage.working
@@ -91,8 +71,13 @@ def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[
 
 def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that normalizes some rows of any width, one after the other."""
-    spread, apply_row = make_spread(formula, storage), _make_apply_wide_row(formula, storage)
-    rooms, (carry, finish) = make_room(storage, STRETCH), make_carry(storage)
+    # Processors with AVX-512 may have a slow third-level cache: they need the next row prefetched.
+    apply_row = _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
+    spread, rooms, (carry, finish) = (
+        make_spread(formula, storage),
+        make_room(storage, STRETCH),
+        make_carry(storage),
+    )
     carry_row, head_of = _make_carry_row(formula, storage, carry), make_head(storage)
 
     @inlined
@@ -125,9 +110,11 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     none) and rstd are ``(N,)``, or ``(0,)`` to save nothing, and `parts` is how many parts the
     rows are cut into.
     """
-    one_row, wide_rows = _make_one_row(formula, storage), _make_wide_rows(formula, storage)
-    are_paired, pair = make_are_paired(formula), make_pair(formula, storage, one_row)
-    apply_row = _make_apply_row(formula, storage, storage.lanes)
+    wide_rows, pair = _make_wide_rows(formula, storage), make_pair(formula, storage)
+    are_paired, apply_row = (
+        make_are_paired(formula),
+        _make_apply_row(formula, storage, storage.lanes),
+    )
     narrow_rows = make_narrow_rows(formula, storage, make_spread(formula, storage), apply_row)
     narrow = widest(storage)
 
@@ -143,11 +130,14 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
         if x.shape[1] <= narrow:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
-            single = start
-            if are_paired(y, cut):
-                single = stop - (stop - start) % 2
-                for i in range(start, single, 2):
-                    pair(x, i, scaling, cut, weights, y, saved)
-            wide_rows(x, scaling, cut, weights, y, saved, single, stop)
+            i, paired = start, are_paired(y, cut)
+            while i < stop:
+                if paired and i + 1 < stop and pair(x, i, scaling, weights, y, saved):
+                    i += 2
+                else:
+                    # One call for both cases: each would be another copy of its loops.
+                    end = min(i + 2, stop) if paired else stop
+                    wide_rows(x, scaling, cut, weights, y, saved, i, end)
+                    i = end
 
     return twins(f"row_forward.{formula.name}.{storage.name}", kernel)

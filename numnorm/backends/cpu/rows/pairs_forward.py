@@ -128,12 +128,11 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     return statistics
 
 
-def make_pair(
-    formula: Formula, storage: Storage, one_row: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return a compiled function that normalizes a row and the one after it.
+def make_pair(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``pair(x, i, scaling, weights, y, saved)`` of the i-th row and the next.
 
-    `one_row` is what normalizes a row whose mean was guessed badly, or whose squares overflow.
+    It returns whether it has normalized them: not if a mean was guessed badly, or squares
+    overflow or vanish.
     """
     count, real = 2 * storage.lanes, storage.working
     sums = _make_sums(storage, count, centred=formula.centred)
@@ -146,18 +145,16 @@ def make_pair(
         return scale, high, low, real(rstd)
 
     @inlined
-    def pair(x, i, scaling, cut, weights, y, saved):
+    def pair(x, i, scaling, weights, y, saved):
         a, b = sums(x[i], x[i + 1])
         a_fine, of_a = statistics(a, x.shape[1], scaling)
         b_fine, of_b = statistics(b, x.shape[1], scaling)
-        if a_fine and b_fine:
-            here = part(weights[0], 0), part(weights[1], 0)
-            found = narrowed(of_a), narrowed(of_b)
-            apply_pair((x[i], x[i + 1]), found, here, (y[i], y[i + 1]))
-            save(saved, i, of_a)
-            save(saved, i + 1, of_b)
-        else:
-            for k in range(i, i + 2):
-                one_row(x, k, scaling, cut, 0, weights, y, saved)
+        if not (a_fine and b_fine):
+            return False
+        here, found = (part(weights[0], 0), part(weights[1], 0)), (narrowed(of_a), narrowed(of_b))
+        apply_pair((x[i], x[i + 1]), found, here, (y[i], y[i + 1]))
+        save(saved, i, of_a)
+        save(saved, i + 1, of_b)
+        return True
 
     return pair
