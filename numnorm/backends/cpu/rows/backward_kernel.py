@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head, in_line, outlive
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
@@ -31,24 +32,12 @@ from numnorm.backends.cpu.statistics.accumulators import (
     with_parts,
     working_sums,
 )
-from numnorm.backends.cpu.statistics.row_moments import STRETCH
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
-
-# Rows of so many bytes have the next row asked for while they are read: with what is added up
-# beside them they fill the first-level cache, and the processor's own guesses fall behind.
-_FOLLOWED = 6 << 10
-# Rows of fewer bytes of the working type are taken in tiles.
-_NARROW = 256
 
 
 def _narrow_width(storage: Storage) -> int:
-    """Return from how many elements on rows are not taken in tiles.
-
-    In cache, a tile of wider rows is no faster (80 float32: 25 ns a row, 35 row by row); beyond,
-    memory waits while it is worked on (66 and 45). The loops of halves are longer, so that memory
-    keeps up with wider tiles (96 float16: 27 ns a row, 40 row by row).
-    """
-    width = _NARROW // storage.working_dtype.itemsize
+    """Return from how many elements on rows are not taken in tiles, of halves twice as many."""
+    width = tuning.BACKWARD_TILE_BELOW_ROW_BYTES // storage.working_dtype.itemsize
     return width if storage.container.itemsize > 2 else 2 * width
 
 
@@ -61,7 +50,7 @@ def _rows_between_flushes(cut: tuple[int, int, int]) -> int:
 
 def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     gradient_sums = make_gradient_sums(formula, storage)
-    longest = _FOLLOWED // storage.container.itemsize
+    longest = tuning.PREFETCH_LEAST_ROW_BYTES // storage.container.itemsize
 
     @inlined
     def row_sums(dy, x, head, statistics, first_channel, cut, weights, inner, totals):
@@ -115,8 +104,7 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for one row that is one run of at most a stretch.
 
-    To cut a row of 768 into its only run, and that into its only stretch, took a fifth of the
-    time that it takes in cache.
+    To cut it into its only run, and that into its only stretch, would take too long.
     """
     gradient_lanes = make_gradient_lanes(formula, storage, near=True)
     input_gradients, means_of = make_input_gradients(formula, storage), make_means(storage)
@@ -137,7 +125,7 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for one row of any width, cut into runs."""
     real, statistics_of = storage.working, make_saved_statistics(storage)
     loops, whole_row = _make_loops(formula, storage), _make_whole_row(formula, storage)
-    longest = _FOLLOWED // storage.container.itemsize
+    longest = tuning.PREFETCH_LEAST_ROW_BYTES // storage.container.itemsize
 
     @inlined
     def backward_row(row, heads, streamed, saved, c, cut, weights, flows, inner, totals):
@@ -145,7 +133,7 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
         scale, high, low, factor = statistics_of(mean, rstd)
         size = row[1].size
         # A row with a parameter for each element, or with none, is one run.
-        if not is_by_channel(totals[0]) and scale == real(1) and size <= STRETCH:
+        if not is_by_channel(totals[0]) and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
             found, ahead = (None, high, low, factor), size if streamed or size >= longest else 0
             here = part(weights[0], c), part(weights[1], c)
             targets = part(inner[0], c), part(inner[1], c)

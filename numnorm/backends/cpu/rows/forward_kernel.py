@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.memory.alignment import make_head
 from numnorm.backends.cpu.memory.borrowed import borrowed
@@ -15,7 +16,6 @@ from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part, stretch
 from numnorm.backends.cpu.simd.processor import has_avx512
-from numnorm.backends.cpu.statistics.row_moments import STRETCH
 from numnorm.backends.cpu.statistics.row_normalizer import make_spread
 from numnorm.backends.cpu.statistics.saved import save
 
@@ -58,8 +58,8 @@ def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[
     def carry_row(x, statistics, weights, room, held, flat_y):
         scale, high, low, rstd = statistics
         found = scale, high, low, real(rstd)
-        for left in range(0, x.size, STRETCH):
-            right = min(left + STRETCH, x.size)
+        for left in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
+            right = min(left + tuning.SUM_BLOCK_ELEMENTS, x.size)
             here = stretch(weights[0], left, right), stretch(weights[1], left, right)
             target = room[held[1] : held[1] + right - left]
             apply_run(x[left:right], x.size, found, here, target, False)
@@ -75,7 +75,7 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     apply_row = _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
     spread, rooms, (carry, finish) = (
         make_spread(formula, storage),
-        make_room(storage, STRETCH),
+        make_room(storage, tuning.SUM_BLOCK_ELEMENTS),
         make_carry(storage),
     )
     carry_row, head_of = _make_carry_row(formula, storage, carry), make_head(storage)

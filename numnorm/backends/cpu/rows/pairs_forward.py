@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.rows.segment_loops import make_apply_pair
@@ -21,31 +22,26 @@ from numnorm.backends.cpu.simd.masked import make_load_some, some_of
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
-from numnorm.backends.cpu.statistics.row_moments import STRETCH, make_guess
+from numnorm.backends.cpu.statistics.row_moments import make_guess
 from numnorm.backends.cpu.statistics.saved import save
 from numnorm.backends.formulas.norms import inverse_deviation
 
 _inverse_deviation = inlined(inverse_deviation)
-
-# Results of fewer bytes are in cache with what they are made from: float32 2000 x 200 took 0.65 of
-# the time of single rows, 1024 x 768 0.85, 1024 x 1024 0.8, 1300 x 1024 as long, 2048 x 768 1.1.
-_IN_CACHE = 5 << 20
 
 
 def make_are_paired(formula: Formula) -> Callable[..., Any]:
     """Return a compiled ``are_paired(y, cut)``: whether rows go in pairs.
 
     Those of a result in cache do, each a sum of one stretch. The four sums of two centred rows
-    take all sixteen registers of AVX2, which leaves none for the elements (1024 x 768 float32 on
-    a Zen 3: 396 us, and 260 row by row).
+    take all sixteen registers of AVX2, which leaves none for the elements.
     """
     fit = has_avx512() or not formula.centred
 
     @inlined
     def are_paired(y, cut):
         _, runs, channels = cut
-        of_one_run = runs == 1 and channels <= 1 and y.shape[1] <= STRETCH
-        return fit and of_one_run and y.size * y.itemsize < _IN_CACHE
+        of_one_run = runs == 1 and channels <= 1 and y.shape[1] <= tuning.SUM_BLOCK_ELEMENTS
+        return fit and of_one_run and y.size * y.itemsize < tuning.PAIR_BELOW_BYTES
 
     return are_paired
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.memory.placement import LINE
@@ -40,7 +41,6 @@ from numnorm.backends.cpu.simd.vector import (
     total,
 )
 from numnorm.backends.cpu.statistics.normalize import make_normalized
-from numnorm.backends.cpu.statistics.row_moments import STRETCH
 from numnorm.backends.formulas.norms import input_gradient
 
 _input_gradient = inlined(input_gradient)
@@ -265,8 +265,8 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
     def gradient_sums(dy, x, head, ahead, statistics, weights, targets):
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
-        for start in range(0, x.size, STRETCH):
-            stop = min(start + STRETCH, x.size)
+        for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
+            stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
             g, g_xhat, dy_xhat, slope = gradient_lanes(
                 dy, x, start, stop, head, ahead, statistics, weights, targets
             )
