@@ -7,10 +7,17 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Twins, inlined
 from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head, in_line, outlive
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
+from numnorm.backends.cpu.rows.arguments import (
+    GradientCoefficients,
+    Parameters,
+    Segments,
+    Statistics,
+)
 from numnorm.backends.cpu.rows.parameter_gradient_kernel import add_parts
 from numnorm.backends.cpu.rows.register_rows_backward import make_short_backward
 from numnorm.backends.cpu.rows.segment_loops import (
@@ -194,14 +201,16 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     backward_row = _make_row(formula, storage)
 
     @inlined
-    def wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+    def wide_rows(arrays, heads, saved, cut, weights, flows, inner, totals, start, stop):
+        dy, x, dx = arrays
+        mean, rstd = saved
         channel, between = channel_of(start, cut), _rows_between_flushes(cut)
         streamed = is_gradient_streamed(dx, cut[0], heads[1])
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
-                row, saved = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
+                row, of_row = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
                 backward_row(
-                    row, heads, streamed, saved, channel, cut, weights, flows, inner, totals
+                    row, heads, streamed, of_row, channel, cut, weights, flows, inner, totals
                 )
                 channel = next_channel(channel, cut)
             flush(inner[0], totals[0])
@@ -218,9 +227,8 @@ def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     scratch = make_scratch(storage.working, room_for_sums(storage) + 2 * lanes)
 
     @inlined
-    def narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+    def narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop):
         room, channel, between = scratch(), channel_of(start, cut), _rows_between_flushes(cut)
-        arrays, saved = (dy, x, dx), (mean, rstd)
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
             channel = backward_tile(
@@ -236,61 +244,63 @@ def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     """Return the kernel of a norm's gradients.
 
-    It takes ``dy, x (N, D), mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-    eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts``. The shares are 1 over the
-    number of elements, or 0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the
-    sums of the p-th part of the rows: the parts follow from the shapes, so that no thread count
-    changes a sum. Where all parts are done in one call, `of_gamma` and `of_beta` of shape
-    ``(size,)`` receive the parts' sums, unless they are empty; dgamma and dbeta may then have no
-    parts.
+    It takes dy, ``x (N, D)``, their statistics, parameters and segments, the coefficients, dx, the
+    sums for dgamma and dbeta, and their results. The sums have a row for each of the `parts` of x:
+    the parts follow from the shapes, so that no thread count changes a sum. Where all parts are
+    done in one call, the results of shape ``(size,)`` receive the parts' sums, unless they are
+    empty; the sums may then have no parts.
     """
     wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
     short_rows, real = make_short_backward(formula, storage), storage.working
     narrow, at_lines = _narrow_width(storage), begins_at_lines(storage)
 
     @inlined
-    def backward_rows(
-        dy, x, heads, mean, rstd, cut, weights, flows, dx, results, totals, start, stop
-    ):
+    def backward_rows(arrays, heads, saved, cut, weights, flows, results, totals, start, stop):
         run, _, channels = cut
+        width = arrays[1].shape[1]
         dgamma = working_sums(totals[0], real(0), heads[0], results[0], (channels, run))
         dbeta = working_sums(totals[1], real(0), heads[0], results[1], (channels, run))
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
-            dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop
+            arrays, saved, cut, weights, flows, inner, totals, start, stop
         ):
             return
-        if by_element and cut[1] == 1 and x.shape[1] < narrow:
-            narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
+        if by_element and cut[1] == 1 and width < narrow:
+            narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop)
         else:
-            wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
+            wide_rows(arrays, heads, saved, cut, weights, flows, inner, totals, start, stop)
         outlive((dgamma, dbeta))
 
     def kernel(
-        dy, x, mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-        eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts, first, last,
-    ):  # fmt: skip
-        stand_alone()
+        dy: Any,
+        x: Any,
+        saved: Statistics,
+        weights: Parameters,
+        segments: Segments,
+        flows: GradientCoefficients,
+        dx: Any,
+        sums: Parameters,
+        results: Parameters,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        arrays, run = (dy, x, dx), segments.run
         at_line = at_lines and x.shape[1] >= narrow
         heads = (common_head(x, run), common_head(dx, run)) if at_line else (0, 0)
-        gamma, beta = in_line(gamma, heads[0]), in_line(beta, heads[0])
-        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))
+        gamma, beta = in_line(weights.gamma, heads[0]), in_line(weights.beta, heads[0])
+        cut, here = (run, x.shape[1] // run, segments.channels), (borrowed(gamma), borrowed(beta))
         once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(cut)
-        dgamma = with_parts(dgamma, parts, of_gamma, once)
-        dbeta = with_parts(dbeta, parts, of_beta, once)
-        results = borrowed(of_gamma), borrowed(of_beta)
-        flows = (mean_share, scale_share, eps_on_deviation)
+        dgamma = with_parts(sums.gamma, parts, results.gamma, once)
+        dbeta = with_parts(sums.beta, parts, results.beta, once)
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(
-                dy, x, heads, mean, rstd, cut, weights, flows, dx, results, totals, start, stop
-            )
+            backward_rows(arrays, heads, saved, cut, here, flows, results, totals, start, stop)
         if last - first == parts:
-            add_parts(borrowed(dgamma), results[0])
-            add_parts(borrowed(dbeta), results[1])
+            add_parts(borrowed(dgamma), results.gamma)
+            add_parts(borrowed(dbeta), results.beta)
         outlive((gamma, beta, dgamma, dbeta))
 
-    return twins(f"row_backward.{formula.name}.{storage.name}", kernel)
+    return grouped_twins(f"row_backward.{formula.name}.{storage.name}", kernel)

@@ -5,11 +5,13 @@ from typing import Any
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Twins, inlined
 from numnorm.backends.cpu.memory.alignment import make_head
 from numnorm.backends.cpu.memory.borrowed import borrowed
+from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.memory.nontemporal import after_stores, is_streamed
 from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
+from numnorm.backends.cpu.rows.arguments import Parameters, Scaling, Segments, Statistics
 from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
@@ -105,10 +107,9 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     """Return the forward kernel of a formula.
 
-    It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, mean, rstd,
-    parts``: `count` is the divisor of the squares, mean (the root mean square, where there is
-    none) and rstd are ``(N,)``, or ``(0,)`` to save nothing, and `parts` is how many parts the
-    rows are cut into.
+    It takes ``x (N, D)``, its parameters, segments and scaling, y, the statistics to be stored, of
+    shape ``(N,)`` or ``(0,)`` to save nothing (the mean is the root mean square, where there is
+    none), and into how many parts the rows are cut.
     """
     wide_rows, pair = _make_wide_rows(formula, storage), make_pair(formula, storage)
     are_paired, apply_row = (
@@ -119,13 +120,17 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     narrow = widest(storage)
 
     def kernel(
-        x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, mean, rstd,
-        parts, first, last,
-    ):  # fmt: skip
-        stand_alone()
-        x, y, saved = borrowed(x), borrowed(y), (borrowed(mean), borrowed(rstd))
-        weights = borrowed(gamma), borrowed(beta)
-        scaling, cut = (eps, eps_on_deviation, count), (run, x.shape[1] // run, channels)
+        x: Any,
+        weights: Parameters,
+        segments: Segments,
+        scaling: Scaling,
+        y: Any,
+        saved: Statistics,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        cut = segments.run, x.shape[1] // segments.run, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         if x.shape[1] <= narrow:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
@@ -140,4 +145,4 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
                     wide_rows(x, scaling, cut, weights, y, saved, i, end)
                     i = end
 
-    return twins(f"row_forward.{formula.name}.{storage.name}", kernel)
+    return grouped_twins(f"row_forward.{formula.name}.{storage.name}", kernel)

@@ -24,9 +24,10 @@ from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
 from numnorm.backends.cpu.statistics.row_moments import make_guess
 from numnorm.backends.cpu.statistics.saved import save
-from numnorm.backends.formulas.norms import inverse_deviation
+from numnorm.backends.formulas.norms import inverse_deviation, squared_deviations
 
 _inverse_deviation = inlined(inverse_deviation)
+_squared_deviations = inlined(squared_deviations)
 
 
 def make_are_paired(formula: Formula) -> Callable[..., Any]:
@@ -100,7 +101,7 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     def of_centred(sums, share):
         high, first, second = sums[0], np.float64(total(sums[1])), np.float64(total(sums[2]))
         low = first * share
-        m2 = second - first * low
+        m2 = _squared_deviations(second, first, low)
         # Squares that vanish may leave a little less than nothing; max() would turn a NaN into 0.
         if m2 < 0.0:
             m2 = 0.0

@@ -31,6 +31,9 @@ from numnorm.backends.cpu.simd.optional_vector import make_elements, make_some_e
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import make_load, peek, prefetch_near, store
 from numnorm.backends.cpu.statistics.saved import save
+from numnorm.backends.formulas.norms import squared_deviations
+
+_squared_deviations = inlined(squared_deviations)
 
 
 def widest(storage: Storage) -> int:
@@ -56,7 +59,7 @@ def _make_statistics(storage: Storage) -> Callable[..., Any]:
         first, second = double(load(sums[0], 0)), double(load(sums[1], 0))
         low = first * (1.0 / width)
         lost = first * low
-        m2 = second - lost
+        m2 = _squared_deviations(second, first, low)
         variance = m2 * (1.0 / count)
         total = variance + eps + eps_on_deviation * eps_on_deviation
         rstd = reciprocal(root(variance + eps) + eps_on_deviation)

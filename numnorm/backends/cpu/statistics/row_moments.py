@@ -18,6 +18,9 @@ from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_hea
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_load_some, some_of
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
+from numnorm.backends.formulas.norms import squared_deviations
+
+_squared_deviations = inlined(squared_deviations)
 
 
 @functools.cache
@@ -117,12 +120,12 @@ def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., 
         share = 1.0 / row.size
         first, second = row_sums(row, scale, high)
         low = first * share
-        m2 = second - first * low
+        m2 = _squared_deviations(second, first, low)
         if first * low > m2:
             high = real(high + low)
             first, second = row_sums(row, scale, high)
             low = first * share
-            m2 = second - first * low
+            m2 = _squared_deviations(second, first, low)
         # max() would turn a NaN into 0.
         if m2 < 0.0:
             m2 = 0.0
