@@ -148,7 +148,9 @@ def digest(case: Case) -> str:
 def stay_with(twin: str) -> None:
     """Run every kernel's serial or its parallel twin from now on, whatever the size."""
     parallel = importlib.import_module("numnorm.backends.cpu.compiler.parallel")
-    vars(parallel).update(_worth_it=lambda *_: twin == "parallel", _SMALL=0, _SMALL_WORKQUEUE=0)
+    vars(parallel).update(_worth_it=lambda *_: twin == "parallel")
+    tuning = importlib.import_module("numnorm.backends.cpu.tuning")
+    vars(tuning).update(PARALLEL_LEAST_ELEMENTS=0, PARALLEL_WORKQUEUE_LEAST_ELEMENTS=0)
 
 
 class Launches:

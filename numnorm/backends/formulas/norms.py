@@ -19,6 +19,27 @@ def centre(x: Any, high: Any, low: Any) -> Any:
     return (x - high) - low
 
 
+def normalized(x: Any, scale: Any, mean_hi: Any, mean_lo: Any, rstd: Any, multiply_add: Any) -> Any:
+    """Return ``(x * scale - mean) * rstd`` for a mean that is split into ``mean_hi + mean_lo``.
+
+    `mean_lo` is what rounding the mean to `mean_hi` lost. ``multiply_add(a, b, c)`` rounds
+    ``a * b + c`` once: the deviation from `mean_hi` is exact where x is near the mean. The product
+    of `mean_lo` and rstd is one number of a row: this takes one rounding and one instruction less
+    than to subtract `mean_lo` first.
+    """
+    deviation = multiply_add(x, scale, -mean_hi)
+    return multiply_add(deviation, rstd, -(mean_lo * rstd))
+
+
+def squared_deviations(second: Any, first: Any, mean_lo: Any) -> Any:
+    """Return the squared deviations from the mean, from sums around a pivot near it.
+
+    `first` and `second` are the sums of the deviations from the pivot and of their squares, and
+    `mean_lo` is the mean of the deviations (Chan, Golub and LeVeque 1983).
+    """
+    return second - first * mean_lo
+
+
 def inverse_deviation(variance: Any, eps: Any, eps_on_deviation: Any) -> Any:
     """Return ``1 / (sqrt(variance + eps) + eps_on_deviation)``, and 0 where that divides by 0.
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.columns.groups import GROUP, make_is_wide
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.loops import (
     make_constant_gradient,
     make_gradient_group,
     make_gradient_row,
     make_gradient_sums,
+    make_is_wide,
 )
 from numnorm.backends.cpu.columns.tile_sums import (
     make_fill,
@@ -267,8 +268,8 @@ def make_dx_across(storage: Storage) -> Twins:
             of_tail, tail = (dy[stop][turn:], x[stop][turn:]), dx[stop][turn:]
             gradient_row(of_tail, of_rows, tail, False)
             dy, x, dx = turned_rows(dy, turn), turned_rows(x, turn), turned_rows(dx, turn)
-        grouped = stop - (stop - start) % GROUP if in_groups else start
-        for i in range(start, grouped, GROUP):
+        grouped = stop - (stop - start) % tuning.GROUP_ROWS if in_groups else start
+        for i in range(start, grouped, tuning.GROUP_ROWS):
             gradient_group((dy, x), i, of_rows, dx, streamed)
         for i in range(grouped, stop):
             gradient_row((dy[i], x[i]), of_rows, dx[i], streamed)

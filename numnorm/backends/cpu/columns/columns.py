@@ -8,6 +8,7 @@ import numpy as np
 
 from numnorm.arguments import Shape, as_plain_array, check_float
 from numnorm.backends.contract.norms import Detached
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.backward_kernels import (
     make_constant_across,
     make_constant_along,
@@ -24,7 +25,6 @@ from numnorm.backends.cpu.columns.coefficient_kernels import (
     make_parameter_gradients,
 )
 from numnorm.backends.cpu.columns.forward_kernels import make_forward_across, make_forward_along
-from numnorm.backends.cpu.columns.groups import GROUP
 from numnorm.backends.cpu.columns.moments_kernels import (
     make_fold,
     make_moments_across,
@@ -47,9 +47,6 @@ from numnorm.backends.cpu.simd.element_type import Storage, storage_of
 from numnorm.backends.cpu.simd.processor import has_avx
 from numnorm.backends.formulas.norms import merge_moments
 from numnorm.layouts import ColumnLayout
-
-# Groups of rows in a part: few of its rows are then left for the slower loop.
-_GROUPS = 8
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -140,7 +137,7 @@ class _Plan(NamedTuple):
 
         What else a kernel reads it has read before it stores anything there. A new array begins
         as far into a line as x where that is asked for and loops across channels begin at lines,
-        which are those of both then (4096 x 1024 float32 backward: 2300 us, 1820 so).
+        which are those of both then.
         """
         if out is None:
             if self.small:
@@ -170,12 +167,13 @@ def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
     across = layout.inner == 1
     elements, storage = layout.per_channel * layout.channels, storage_of(dtype)
     pieces = 1 if across else layout.channels
+    least = tuning.PART_LEAST_GROUPS * tuning.GROUP_ROWS if across else 1
     row_bytes, small = layout.channels * storage.container.itemsize, is_small(elements)
     return _Plan(
         storage,
         _ACROSS if across else _ALONG,
         elements,
-        row_parts(layout.outer * pieces, elements, _GROUPS * GROUP if across else 1),
+        row_parts(layout.outer * pieces, elements, least),
         layout.blocks * pieces,
         small,
         across and not small and has_avx() and row_bytes % LINE == 0,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from numnorm.backends.cpu.columns.groups import GROUP, make_is_wide
-from numnorm.backends.cpu.columns.loops import make_output_group, make_output_row
+from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.columns.loops import make_is_wide, make_output_group, make_output_row
 from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.memory.alignment import make_head
 from numnorm.backends.cpu.memory.borrowed import borrowed
@@ -42,8 +42,8 @@ def make_forward_across(storage: Storage) -> Twins:
             of_rows = _unpacked(terms, scaled, turn)
             output_row((x[stop][turn:],), of_rows, y[stop][turn:], False)
             x, y = turned_rows(x, turn), turned_rows(y, turn)
-        grouped = stop - (stop - start) % GROUP if in_groups else start
-        for i in range(start, grouped, GROUP):
+        grouped = stop - (stop - start) % tuning.GROUP_ROWS if in_groups else start
+        for i in range(start, grouped, tuning.GROUP_ROWS):
             output_group((x,), i, of_rows, y, streamed)
         for i in range(grouped, stop):
             output_row((x[i],), of_rows, y[i], streamed)

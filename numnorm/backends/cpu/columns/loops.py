@@ -10,17 +10,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.backends.cpu.columns.groups import GROUP
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.simd.access import Access, first_lanes, last_lanes, whole_lanes
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_load_some, some_of
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
-from numnorm.backends.cpu.statistics.row_moments import STRETCH
 from numnorm.backends.formulas.norms import channel_gradient, channel_output
 
 _channel_output, _channel_gradient = inlined(channel_output), inlined(channel_gradient)
+
+
+@functools.cache
+def make_is_wide(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``is_wide(x)``: whether its rows are worth taking in groups."""
+    itemsize = storage.container.itemsize
+    return inlined(lambda x: x.shape[1] * itemsize >= tuning.GROUP_LEAST_ROW_BYTES)
 
 
 class _Elementwise(NamedTuple):
@@ -125,13 +131,14 @@ def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..
     first_terms_of, put_first = kind(storage, first_lanes(count))
 
     def make_whole_lanes(streamed):
-        terms_of, put = kind(storage, whole_lanes(count, ahead=GROUP, streamed=streamed))
+        access = whole_lanes(count, ahead=tuning.GROUP_ROWS, streamed=streamed)
+        terms_of, put = kind(storage, access)
 
         @inlined
         def all_lanes(arrays, i, whole, terms, out):
             for j in range(0, whole, count):
                 here = terms_of(terms, j, count)
-                for r in range(GROUP):
+                for r in range(tuning.GROUP_ROWS):
                     put(rows_of(arrays, i + r), j, count, here, out[i + r])
 
         return all_lanes
@@ -149,7 +156,7 @@ def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..
             store_whole(arrays, i, whole, terms, out)
         if rest > 0:
             here = first_terms_of(terms, whole, rest)
-            for r in range(GROUP):
+            for r in range(tuning.GROUP_ROWS):
                 put_first(rows_of(arrays, i + r), whole, rest, here, out[i + r])
 
     return store_group
@@ -237,8 +244,8 @@ def _make_run_sums(
     @inlined
     def run_sums(dy, x, head, of_x, of_dy, dx):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
-        for start in range(0, x.size, STRETCH):
-            stop = min(start + STRETCH, x.size)
+        for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
+            stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
             one, two = stretch_sums(dy, x, start, stop, head, of_x, of_dy, dx)
             sum_of_products += one
             sum_dy += two

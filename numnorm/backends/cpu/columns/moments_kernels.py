@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.columns.tile_sums import TILE, make_fill, make_tile_sums, make_tiles
+from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.columns.tile_sums import make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.simd.element_type import Storage
@@ -20,9 +21,6 @@ from numnorm.backends.formulas.norms import merge_moments
 
 _merge_moments = inlined(merge_moments)
 
-# The guess is off by more than a deviation, and all is read again, for one channel in 16,000 of
-# random rows. With half as many rows it is one in 200, and so nearly every tile of channels.
-_ROWS_OF_GUESS = 16
 _SMALLEST = 1e-300
 
 
@@ -116,18 +114,18 @@ def _make_deviations(storage: Storage) -> Callable[..., Any]:
 
 def make_moments_across(storage: Storage) -> Twins:
     """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
-    real, fill = storage.working, make_fill(storage)
+    real, fill, tile = storage.working, make_fill(storage), tuning.COLUMN_TILE_ELEMENTS
     poor_guesses, improve = _make_better_origin(storage)
     store_moments, retake = _make_finish(storage)
 
     cut, tile_of = make_tiles(storage)
     some_rows, all_rows = make_tile_sums(storage, _make_deviations(storage))
-    scratch, scratch_of_totals = make_scratch(real, 3 * TILE), make_scratch(np.float64, 2 * TILE)
+    scratch, scratch_of_totals = make_scratch(real, 3 * tile), make_scratch(np.float64, 2 * tile)
 
     @inlined
     def guess(x, channel, width, origin, sums):
         # Around the first row, so that a constant channel gives exactly that constant.
-        n = min(x.shape[0], _ROWS_OF_GUESS)
+        n = min(x.shape[0], tuning.PIVOT_ROWS)
         fill(origin, x[0], channel, width)
         some_rows((x,), 0, n, channel, width, (origin,), sums)
         for t in range(width):
@@ -156,8 +154,8 @@ def make_moments_across(storage: Storage) -> Twins:
         x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
         head, tiles = cut(x)
         room, room_of_totals = scratch(), scratch_of_totals()
-        origin, sums = room[:TILE], (room[TILE : 2 * TILE], room[2 * TILE :])
-        totals = room_of_totals[:TILE], room_of_totals[TILE:]
+        origin, sums = room[:tile], (room[tile : 2 * tile], room[2 * tile :])
+        totals = room_of_totals[:tile], room_of_totals[tile:]
         for p in range(first, last):
             rows = x[p * block : (p + 1) * block]
             for k in range(tiles):

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numnorm.backends.cpu.columns.groups import GROUP
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head
 from numnorm.backends.cpu.simd.access import first_lanes, whole_lanes
@@ -19,29 +19,22 @@ from numnorm.backends.cpu.simd.processor import has_roomy_first_cache
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, store
 from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
 
-# The most channels of a tile: a multiple of every number of lanes.
-TILE = 512
-# In bytes, of the sums of a gradient, where the first-level cache has room for two of them, three
-# terms of as many, and two rows; and the narrowest rows that are taken one by one there.
-_TILE_OF_GRADIENTS, _ALONE = 1 << 12, 1 << 11
-# The narrowest rows, in bytes, whose tiles begin at cache lines: of narrower ones the few channels
-# before the first line take longer than is gained.
-_NARROWEST = 1 << 11
-
 
 def tile_of_gradients(storage: Storage) -> int:
     """Return up to how many channels are one tile where the sums of a gradient are taken.
 
-    Whole rows of 4096 x 1024 float32 are read a quarter faster than halves of them. Elements of
-    two bytes, for which memory keeps nobody waiting, gain nothing.
+    Whole rows are read faster than parts of them. Elements of two bytes, for which memory keeps
+    nobody waiting, gain nothing.
     """
-    roomy = has_roomy_first_cache() and storage.container.itemsize > 2
-    return max(TILE, _TILE_OF_GRADIENTS // storage.working_dtype.itemsize) if roomy else TILE
+    tile = tuning.COLUMN_TILE_ELEMENTS
+    if not has_roomy_first_cache() or storage.container.itemsize <= 2:
+        return tile
+    return max(tile, tuning.GRADIENT_TILE_MOST_BYTES // storage.working_dtype.itemsize)
 
 
 @functools.cache
 def make_tiles(
-    storage: Storage, whole: int = TILE
+    storage: Storage, whole: int = tuning.COLUMN_TILE_ELEMENTS
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``(cut, tile_of)``, which cut rows of channels into tiles.
 
@@ -55,12 +48,12 @@ def make_tiles(
 
     @inlined
     def most(channels):
-        return whole if channels <= whole else TILE
+        return whole if channels <= whole else tuning.COLUMN_TILE_ELEMENTS
 
     @inlined
     def cut(x):
         size = most(x.shape[1])
-        wide = x.shape[1] * x.itemsize >= _NARROWEST
+        wide = x.shape[1] * x.itemsize >= tuning.COLUMN_TILE_PEEL_LEAST_ROW_BYTES
         head = common_head(x, x.shape[1]) if at_lines and wide else 0
         return head, (x.shape[1] - head + size - 1) // size + (1 if head > 0 else 0)
 
@@ -138,7 +131,7 @@ def _make_add_rows(
 def _make_some_rows(
     storage: Storage,
     make_add: Callable[..., Any],
-    rows: int = GROUP,
+    rows: int = tuning.GROUP_ROWS,
     *,
     one_by_one: bool = False,
     streamed: bool = False,
@@ -191,12 +184,11 @@ def make_gradient_rows(
     instruction of both.
 
     A row that is one tile is read faster than several if the first-level cache has room for it, its
-    terms and its sums (16384 x 1024 float32: 31 GB/s, 24 in groups).
-    It is added to the sums by itself; where there is no room, several are read at a time, in the
-    same order. The sums of narrower rows take longer to load and store than these do.
+    terms and its sums. It is added to the sums by itself; where there is no room, several are read
+    at a time, in the same order. The sums of narrower rows take longer to load and store.
     """
     is_alone = _make_is_alone(storage)
-    at_once = 1 if has_roomy_first_cache() else GROUP
+    at_once = 1 if has_roomy_first_cache() else tuning.GROUP_ROWS
     in_groups = _make_some_rows(storage, make_add, streamed=streamed)
     one_by_one = _make_some_rows(storage, make_add, at_once, one_by_one=True, streamed=streamed)
 
@@ -215,8 +207,5 @@ def _make_is_alone(storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``is_alone(x)``: whether each row of x is added to sums by itself."""
     itemsize = storage.container.itemsize
 
-    @inlined
-    def is_alone(x):
-        return itemsize > 2 and _ALONE <= x.shape[1] * itemsize <= _TILE_OF_GRADIENTS
-
-    return is_alone
+    least, most = tuning.GRADIENT_ROW_ALONE_LEAST_BYTES, tuning.GRADIENT_TILE_MOST_BYTES
+    return inlined(lambda x: itemsize > 2 and least <= x.shape[1] * itemsize <= most)

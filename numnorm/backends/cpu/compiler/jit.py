@@ -51,14 +51,14 @@ class Twins(NamedTuple):
     def machine_code(self, arguments: tuple[Any, ...], alone: bool) -> "MachineCode | None":
         """Return the code of one of the twins for arguments of these types; None if not compiled.
 
-        The serial one works `alone` and is entered as ``(*arguments, first, last)``, the other as
-        ``(parts, arguments)``.
+        The serial one works `alone`, takes its arguments as one tuple and is entered as
+        ``((*arguments, first, last),)``, the other as ``(parts, arguments)``.
         """
         kernel: Any = self.serial if alone else self.parallel
         if not hasattr(kernel, "compile"):  # a plain function when NUMBA_DISABLE_JIT is set
             return None
-        taken = kernel.typeof_pyval(arguments)
-        kinds = (*taken, types.intp, types.intp) if alone else (types.intp, taken)
+        one = kernel.typeof_pyval((*arguments, 0, 0) if alone else arguments)
+        kinds = (one,) if alone else (types.intp, one)
         kernel.compile(kinds)
         compiled = kernel.overloads[kinds]
         # Numba's result of a compilation is a named tuple.

@@ -12,15 +12,9 @@ from typing import Any
 
 import numba
 
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Twins
 from numnorm.backends.forking import threads_are_gone
-
-# Elements below which a serial kernel is done before a parallel one has started.
-_SMALL = 1 << 15
-_SMALL_WORKQUEUE = 1 << 18
-# Elements of a part: few enough for every thread to have some, enough to be worth the call.
-_LEAST_PART = 1 << 13
-_SUMMED_PART = 1 << 16
 
 _workqueue_lock = threading.Lock()
 
@@ -68,12 +62,13 @@ def is_serial(elements: int, parts: int) -> bool:
     """Return whether all parts are better run in one call of the serial kernel."""
     if not _worth_it(elements, parts):
         return True
-    return numba.threading_layer() == "workqueue" and elements < _SMALL_WORKQUEUE
+    least = tuning.PARALLEL_WORKQUEUE_LEAST_ELEMENTS
+    return numba.threading_layer() == "workqueue" and elements < least
 
 
 def is_small(elements: int) -> bool:
     """Return whether work is done before threads would have started."""
-    return elements < _SMALL
+    return elements < tuning.PARALLEL_LEAST_ELEMENTS
 
 
 def _worth_it(elements: int, parts: int) -> bool:
@@ -97,7 +92,7 @@ def _has_threads() -> bool:
 
 def row_parts(rows: int, elements: int, least: int = 1) -> int:
     """Return into how many parts, of some rows at least, rows with results of their own are cut."""
-    return max(1, min(256, rows // least, elements // _LEAST_PART))
+    return max(1, min(tuning.PARTS_MOST, rows // least, elements // tuning.PART_LEAST_ELEMENTS))
 
 
 def summed_parts(rows: int, row_elements: int, summed: int) -> int:
@@ -105,8 +100,8 @@ def summed_parts(rows: int, row_elements: int, summed: int) -> int:
 
     It follows from the shapes alone, so that the sums do not depend on the threads; each part
     has work worth a thread, and all the parts' sums together, in new memory that is read and
-    written several times, stay small beside the input (64 parts of 4096 x 1024 took 8 % of it).
+    written several times, stay small beside the input.
     """
-    by_work = rows * row_elements // _SUMMED_PART
-    by_memory = rows * row_elements // (64 * max(summed, 1))
-    return max(1, min(32, rows, by_work, by_memory))
+    by_work = rows * row_elements // tuning.SUMMED_PART_LEAST_ELEMENTS
+    by_memory = rows * row_elements // (tuning.SUMMED_PART_INPUTS_PER_SUM * max(summed, 1))
+    return max(1, min(tuning.SUMMED_PARTS_MOST, rows, by_work, by_memory))

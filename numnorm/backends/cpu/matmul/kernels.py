@@ -2,6 +2,7 @@
 
 import math
 
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.matmul.micro_kernel import make_product, tiling
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
@@ -9,9 +10,6 @@ from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_load_some
 from numnorm.backends.cpu.simd.transpose import make_transpose
 from numnorm.backends.cpu.simd.vector import make_load, prefetch, store
-
-# So many rows are read again for every panel, from a cache.
-_ROWS = 480
 
 
 def make_pack(storage: Storage) -> Twins:
@@ -62,7 +60,7 @@ def make_pack_transposed(storage: Storage) -> Twins:
 
 def make_rows_product(storage: Storage) -> Twins:
     """Return a kernel of ``a (rows, depth), b, c (rows, width), parts``: c = a b, with b packed."""
-    lanes, most = storage.lanes, tiling().rows[0]
+    lanes, most, block = storage.lanes, tiling().rows[0], tuning.MATMUL_BLOCK_ROWS
     product = make_product(lanes, onto=False)
 
     def kernel(a, b, c, parts, first, last):
@@ -71,9 +69,9 @@ def make_rows_product(storage: Storage) -> Twins:
         start = first * blocks // parts * most
         stop = min(last * blocks // parts * most, a.shape[0])
         a, b, c = borrowed(a.reshape(-1)), borrowed(b), borrowed(c.reshape(-1))
-        for i in range(start, stop, _ROWS):
+        for i in range(start, stop, block):
             product(
-                a, i * depth, depth, 1, min(_ROWS, stop - i), b, 0, depth * lanes, depth,
+                a, i * depth, depth, 1, min(block, stop - i), b, 0, depth * lanes, depth,
                 c, i * width, width, width,
             )  # fmt: skip
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Twins
 from numnorm.backends.cpu.compiler.parallel import run, threads
 from numnorm.backends.cpu.matmul.kernels import (
@@ -17,9 +18,6 @@ from numnorm.backends.cpu.simd.element_type import Storage
 
 Array = np.ndarray[Any, Any]
 
-# A part of a product has rows for a few of the largest tiles.
-_LEAST_ROWS = 48
-
 
 @functools.cache
 def _kernel(make: Any, storage: Storage) -> Twins:
@@ -29,7 +27,8 @@ def _kernel(make: Any, storage: Storage) -> Twins:
 
 def _parts(size: int) -> int:
     """Return into how many parts so many rows or columns are cut, as many for every thread."""
-    parts, each = max(1, min(64, size // _LEAST_ROWS)), threads()
+    most, each = size // tuning.MATMUL_PART_LEAST_ROWS, threads()
+    parts = max(1, min(tuning.MATMUL_PARTS_MOST, most))
     return parts if parts < each else parts // each * each
 
 

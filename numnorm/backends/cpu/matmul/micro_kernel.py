@@ -30,9 +30,7 @@ from numnorm.backends.cpu.simd.vector import (
 class Tiling(NamedTuple):
     """How many rows and panels a tile has: the sums of the largest must fit the registers.
 
-    A tile of fewer rows reads the panels as often, from wherever they are: with one of 8, eight
-    rows by 400 x 1600 are at 220 GFLOP/s, with two of 4 at 180; with one of 5, five are at 205,
-    with one of 4 and one of 1 at 130.
+    A tile of fewer rows reads the panels as often, from wherever they are.
 
     Attributes
     ----------
@@ -49,9 +47,9 @@ class Tiling(NamedTuple):
         Up to so many rows that are left share two tiles with those of the last largest one: alone
         they would have too few sums for the processor to work on while it waits for each.
     depth : int
-        How much of a deep product with few columns is summed before it is stored: with AVX-512,
-        where to store sums takes longer beside them, 512 (LSTM of 400 units backward: 107 ms for
-        114); with AVX2 its panels would leave the first-level cache.
+        How much of a deep product with few columns is summed before it is stored: more with
+        AVX-512, where to store sums takes longer beside them; with AVX2 the panels would leave the
+        first-level cache.
     """
 
     rows: tuple[int, ...]

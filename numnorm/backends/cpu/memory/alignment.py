@@ -14,6 +14,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.allocated import make_zeros_in_line
 from numnorm.backends.cpu.memory.placement import LINE, address_of
@@ -21,15 +22,12 @@ from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.processor import has_avx, has_avx512
 from numnorm.backends.cpu.simd.vector import compiled_as
 
-# Rows of fewer bytes are over too soon for a vector more.
-_WIDE = 1 << 10
-
 
 def begins_at_lines(storage: Storage) -> bool:
     """Return whether loops over such elements begin at lines.
 
     Halves gain nothing: with what widens them a loop waits for loads less, and their few
-    elements beside whole lines take longer (float16 1024 x 768 backward: 178 us, 186 with them).
+    elements beside whole lines take longer.
     Where there are no masks, the few elements would be rounded in another way than in whole
     lanes (see `some_lanes`), and bytes would depend on the address.
     """
@@ -57,10 +55,8 @@ def _before_line(array):
 def each_begins_at_lines(storage: Storage) -> bool:
     """Return whether loops that read or write one array begin at its lines, whatever others do.
 
-    Those of AVX-512 do, whose every vector lies in two lines if one does. It is the stores that
-    suffer (float32 1024 x 768 into an array that begins 16 bytes into a line, on a Granite
-    Rapids: 330 us, and 250 if the stores begin at its lines, 240 if the sums do at those of x).
-    AVX2, where every other vector lies in two lines, gained nothing.
+    Those of AVX-512 do, whose every vector lies in two lines if one does. AVX2, where every other
+    vector lies in two lines, gains nothing.
     """
     return begins_at_lines(storage) and has_avx512()
 
@@ -75,7 +71,7 @@ def make_head(storage: Storage) -> Callable[..., Any]:
 
     @inlined
     def head(array, width):
-        if not at_lines or width * array.itemsize < _WIDE:
+        if not at_lines or width * array.itemsize < tuning.PEEL_LEAST_ROW_BYTES:
             return 0
         return _before_line(array)
 

@@ -2,30 +2,23 @@
 
 A store reads the line that it goes to into the cache, and drives another out: of a large result,
 which is gone from the caches before anyone reads it, the former is wasted, and the latter is often
-a part of the input that is still to be read. Stores that stream do neither. Where others share the
-memory's bandwidth and the third-level cache, results of 12 MB and more took 0.6 to 0.9 times as
-long, and together with a call that reads them next 0.85 to 0.95; where nobody does, as long.
-Smaller results lost.
-
-Beside a gradient there are two inputs to be kept, not one, so that smaller ones gain: of 6 MB in
-0.6 to 0.9 times the time, the call that reads them next included (4 MB on a Zen 5; 3 MB lost).
+a part of the input that is still to be read. Stores that stream do neither. Beside a gradient two
+inputs are to be kept, not one, so that smaller ones gain.
 """
 
 from typing import Any
 
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import address
 from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.simd.vector import fence
 
-# In bytes: smaller results stay in cache for whoever reads them next, and smaller gradients.
-_LARGE, _LARGE_GRADIENT = 12 << 20, 6 << 20
-
 
 @inlined
 def is_large(y: Any) -> bool:
     """Return whether a result is large enough to be streamed."""
-    return y.size * y.itemsize >= _LARGE
+    return y.size * y.itemsize >= tuning.NONTEMPORAL_LEAST_BYTES
 
 
 @inlined
@@ -40,7 +33,8 @@ def is_streamed(y: Any, run: int, head: int = 0) -> bool:
 @inlined
 def is_gradient_streamed(dx: Any, run: int, head: int = 0) -> bool:
     """Return the same of a gradient."""
-    return dx.size * dx.itemsize >= _LARGE_GRADIENT and _is_in_lines(dx, run, head)
+    large = dx.size * dx.itemsize >= tuning.NONTEMPORAL_GRADIENT_LEAST_BYTES
+    return large and _is_in_lines(dx, run, head)
 
 
 @inlined

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.backends.cpu import tuning
 from numnorm.memory_pool import POOL, MemoryPool
 
 LINE = 64
 _PAGE = 4096
 # How far, modulo a page, tables begin from each other: an odd number of lines.
 _STAGGER = 13 * LINE
-# Below this many bytes everything is in cache anyway and the bookkeeping would cost more.
-_SMALL = 1 << 19
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +47,7 @@ def empty_like(source: Array, other: Array | None = None, *, in_line: bool = Fal
     line or, if it is to be `in_line`, as far into one as `source`.
     """
     nbytes = source.nbytes
-    if nbytes < _SMALL:
+    if nbytes < tuning.PLACE_LEAST_BYTES:
         return np.empty_like(source)
     memory = POOL.take(nbytes + _PAGE + LINE)
     address = address_of(source)

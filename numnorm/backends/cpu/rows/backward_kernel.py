@@ -6,16 +6,23 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.compiler.jit import Twins, inlined
 from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head, in_line, outlive
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
+from numnorm.backends.cpu.rows.arguments import (
+    GradientCoefficients,
+    Parameters,
+    Segments,
+    Statistics,
+)
 from numnorm.backends.cpu.rows.parameter_gradient_kernel import add_parts
 from numnorm.backends.cpu.rows.register_rows_backward import make_short_backward
 from numnorm.backends.cpu.rows.segment_loops import (
     channel_of,
     make_gradient_lanes,
-    make_gradient_lanes_of_four,
     make_gradient_sums,
     make_input_gradients,
     next_channel,
@@ -32,24 +39,12 @@ from numnorm.backends.cpu.statistics.accumulators import (
     with_parts,
     working_sums,
 )
-from numnorm.backends.cpu.statistics.row_moments import STRETCH
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
-
-# Rows of so many bytes have the next row asked for while they are read: with what is added up
-# beside them they fill the first-level cache, and the processor's own guesses fall behind.
-_FOLLOWED = 6 << 10
-# Rows of fewer bytes of the working type are taken in tiles.
-_NARROW = 256
 
 
 def _narrow_width(storage: Storage) -> int:
-    """Return from how many elements on rows are not taken in tiles.
-
-    In cache, a tile of wider rows is no faster (80 float32: 25 ns a row, 35 row by row); beyond,
-    memory waits while it is worked on (66 and 45). The loops of halves are longer, so that memory
-    keeps up with wider tiles (96 float16: 27 ns a row, 40 row by row).
-    """
-    width = _NARROW // storage.working_dtype.itemsize
+    """Return from how many elements on rows are not taken in tiles, of halves twice as many."""
+    width = tuning.BACKWARD_TILE_BELOW_ROW_BYTES // storage.working_dtype.itemsize
     return width if storage.container.itemsize > 2 else 2 * width
 
 
@@ -62,7 +57,7 @@ def _rows_between_flushes(cut: tuple[int, int, int]) -> int:
 
 def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     gradient_sums = make_gradient_sums(formula, storage)
-    longest = _FOLLOWED // storage.container.itemsize
+    longest = tuning.PREFETCH_LEAST_ROW_BYTES // storage.container.itemsize
 
     @inlined
     def row_sums(dy, x, head, statistics, first_channel, cut, weights, inner, totals):
@@ -116,8 +111,7 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for one row that is one run of at most a stretch.
 
-    To cut a row of 768 into its only run, and that into its only stretch, took a fifth of the
-    time that it takes in cache.
+    To cut it into its only run, and that into its only stretch, would take too long.
     """
     gradient_lanes = make_gradient_lanes(formula, storage, near=True)
     input_gradients, means_of = make_input_gradients(formula, storage), make_means(storage)
@@ -138,7 +132,7 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for one row of any width, cut into runs."""
     real, statistics_of = storage.working, make_saved_statistics(storage)
     loops, whole_row = _make_loops(formula, storage), _make_whole_row(formula, storage)
-    longest = _FOLLOWED // storage.container.itemsize
+    longest = tuning.PREFETCH_LEAST_ROW_BYTES // storage.container.itemsize
 
     @inlined
     def backward_row(row, heads, streamed, saved, c, cut, weights, flows, inner, totals):
@@ -146,7 +140,7 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
         scale, high, low, factor = statistics_of(mean, rstd)
         size = row[1].size
         # A row with a parameter for each element, or with none, is one run.
-        if not is_by_channel(totals[0]) and scale == real(1) and size <= STRETCH:
+        if not is_by_channel(totals[0]) and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
             found, ahead = (None, high, low, factor), size if streamed or size >= longest else 0
             here = part(weights[0], c), part(weights[1], c)
             targets = part(inner[0], c), part(inner[1], c)
@@ -161,43 +155,11 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return backward_row
 
 
-def _make_four_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that leaves the sums of four narrow rows in lanes."""
-    lanes = storage.lanes
-    of_four = make_gradient_lanes_of_four(formula, storage)
-    statistics_of = make_saved_statistics(storage)
-
-    @inlined
-    def keep(scratch, t, sums):
-        store(scratch, t * lanes, sums[0])
-        store(scratch, (lanes + t) * lanes, sums[1])
-
-    @inlined
-    def four_rows(dy, x, saved, i, weights, inner, scratch, t):
-        mean, rstd = saved
-        statistics = (
-            statistics_of(part(mean, i), rstd[i]),
-            statistics_of(part(mean, i + 1), rstd[i + 1]),
-            statistics_of(part(mean, i + 2), rstd[i + 2]),
-            statistics_of(part(mean, i + 3), rstd[i + 3]),
-        )
-        of_row = part(weights[0], 0), part(weights[1], 0)
-        targets = part(inner[0], 0), part(inner[1], 0)
-        a, b, c, d = of_four(dy, x, i, statistics, of_row, targets)
-        keep(scratch, t, a)
-        keep(scratch, t + 1, b)
-        keep(scratch, t + 2, c)
-        keep(scratch, t + 3, d)
-
-    return four_rows
-
-
 def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for up to as many narrow rows as there are lanes."""
     lanes, room = storage.lanes, room_for_sums(storage)
     gradient_lanes = make_gradient_lanes(formula, storage)
     totals = make_totals(lanes)
-    four_rows = _make_four_rows(formula, storage)
     input_gradients = make_input_gradients(formula, storage)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
 
@@ -207,11 +169,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
         mean, rstd = saved
         channel = first
         sums_of_g, sums_of_g_xhat = scratch[room:], scratch[room + lanes :]
-        whole = cut[2] <= 1 and x.shape[1] % lanes == 0
-        fours = number - number % 4 if whole else 0
-        for t in range(0, fours, 4):
-            four_rows(dy, x, saved, start + t, weights, inner, scratch, t)
-        for t in range(fours, number):
+        for t in range(number):
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
             weight = part(weights[0], channel), part(weights[1], channel)
@@ -243,14 +201,16 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     backward_row = _make_row(formula, storage)
 
     @inlined
-    def wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+    def wide_rows(arrays, heads, saved, cut, weights, flows, inner, totals, start, stop):
+        dy, x, dx = arrays
+        mean, rstd = saved
         channel, between = channel_of(start, cut), _rows_between_flushes(cut)
         streamed = is_gradient_streamed(dx, cut[0], heads[1])
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
-                row, saved = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
+                row, of_row = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
                 backward_row(
-                    row, heads, streamed, saved, channel, cut, weights, flows, inner, totals
+                    row, heads, streamed, of_row, channel, cut, weights, flows, inner, totals
                 )
                 channel = next_channel(channel, cut)
             flush(inner[0], totals[0])
@@ -267,9 +227,8 @@ def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     scratch = make_scratch(storage.working, room_for_sums(storage) + 2 * lanes)
 
     @inlined
-    def narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
+    def narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop):
         room, channel, between = scratch(), channel_of(start, cut), _rows_between_flushes(cut)
-        arrays, saved = (dy, x, dx), (mean, rstd)
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
             channel = backward_tile(
@@ -285,61 +244,63 @@ def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     """Return the kernel of a norm's gradients.
 
-    It takes ``dy, x (N, D), mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-    eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts``. The shares are 1 over the
-    number of elements, or 0 for a detached statistic. ``dgamma[p]`` and ``dbeta[p]`` receive the
-    sums of the p-th part of the rows: the parts follow from the shapes, so that no thread count
-    changes a sum. Where all parts are done in one call, `of_gamma` and `of_beta` of shape
-    ``(size,)`` receive the parts' sums, unless they are empty; dgamma and dbeta may then have no
-    parts.
+    It takes dy, ``x (N, D)``, their statistics, parameters and segments, the coefficients, dx, the
+    sums for dgamma and dbeta, and their results. The sums have a row for each of the `parts` of x:
+    the parts follow from the shapes, so that no thread count changes a sum. Where all parts are
+    done in one call, the results of shape ``(size,)`` receive the parts' sums, unless they are
+    empty; the sums may then have no parts.
     """
     wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
     short_rows, real = make_short_backward(formula, storage), storage.working
     narrow, at_lines = _narrow_width(storage), begins_at_lines(storage)
 
     @inlined
-    def backward_rows(
-        dy, x, heads, mean, rstd, cut, weights, flows, dx, results, totals, start, stop
-    ):
+    def backward_rows(arrays, heads, saved, cut, weights, flows, results, totals, start, stop):
         run, _, channels = cut
+        width = arrays[1].shape[1]
         dgamma = working_sums(totals[0], real(0), heads[0], results[0], (channels, run))
         dbeta = working_sums(totals[1], real(0), heads[0], results[1], (channels, run))
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
-            dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop
+            arrays, saved, cut, weights, flows, inner, totals, start, stop
         ):
             return
-        if by_element and cut[1] == 1 and x.shape[1] < narrow:
-            narrow_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
+        if by_element and cut[1] == 1 and width < narrow:
+            narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop)
         else:
-            wide_rows(dy, x, heads, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop)
+            wide_rows(arrays, heads, saved, cut, weights, flows, inner, totals, start, stop)
         outlive((dgamma, dbeta))
 
     def kernel(
-        dy, x, mean, rstd, gamma, beta, run, channels, mean_share, scale_share,
-        eps_on_deviation, dx, dgamma, dbeta, of_gamma, of_beta, parts, first, last,
-    ):  # fmt: skip
-        stand_alone()
+        dy: Any,
+        x: Any,
+        saved: Statistics,
+        weights: Parameters,
+        segments: Segments,
+        flows: GradientCoefficients,
+        dx: Any,
+        sums: Parameters,
+        results: Parameters,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        arrays, run = (dy, x, dx), segments.run
         at_line = at_lines and x.shape[1] >= narrow
         heads = (common_head(x, run), common_head(dx, run)) if at_line else (0, 0)
-        gamma, beta = in_line(gamma, heads[0]), in_line(beta, heads[0])
-        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        cut, weights = (run, x.shape[1] // run, channels), (borrowed(gamma), borrowed(beta))
+        gamma, beta = in_line(weights.gamma, heads[0]), in_line(weights.beta, heads[0])
+        cut, here = (run, x.shape[1] // run, segments.channels), (borrowed(gamma), borrowed(beta))
         once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(cut)
-        dgamma = with_parts(dgamma, parts, of_gamma, once)
-        dbeta = with_parts(dbeta, parts, of_beta, once)
-        results = borrowed(of_gamma), borrowed(of_beta)
-        flows = (mean_share, scale_share, eps_on_deviation)
+        dgamma = with_parts(sums.gamma, parts, results.gamma, once)
+        dbeta = with_parts(sums.beta, parts, results.beta, once)
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(
-                dy, x, heads, mean, rstd, cut, weights, flows, dx, results, totals, start, stop
-            )
+            backward_rows(arrays, heads, saved, cut, here, flows, results, totals, start, stop)
         if last - first == parts:
-            add_parts(borrowed(dgamma), results[0])
-            add_parts(borrowed(dbeta), results[1])
+            add_parts(borrowed(dgamma), results.gamma)
+            add_parts(borrowed(dbeta), results.beta)
         outlive((gamma, beta, dgamma, dbeta))
 
-    return twins(f"row_backward.{formula.name}.{storage.name}", kernel)
+    return grouped_twins(f"row_backward.{formula.name}.{storage.name}", kernel)

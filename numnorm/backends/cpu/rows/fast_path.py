@@ -98,7 +98,7 @@ def _make_enter(kinds: tuple[Any, ...], alone: bool) -> Callable[..., Any]:
 
     @inlined
     def serially(address, arguments, parts):
-        call(address, (*arguments, 0, parts))
+        call(address, ((*arguments, 0, parts),))
 
     @inlined
     def in_parallel(address, arguments, parts):

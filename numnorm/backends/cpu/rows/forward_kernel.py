@@ -4,28 +4,22 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.compiler.jit import Twins, inlined
 from numnorm.backends.cpu.memory.alignment import make_head
 from numnorm.backends.cpu.memory.borrowed import borrowed
+from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.memory.nontemporal import after_stores, is_streamed
 from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
+from numnorm.backends.cpu.rows.arguments import Parameters, Scaling, Segments, Statistics
 from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part, stretch
 from numnorm.backends.cpu.simd.processor import has_avx512
-from numnorm.backends.cpu.statistics.row_moments import (
-    STRETCH,
-)
 from numnorm.backends.cpu.statistics.row_normalizer import make_spread
 from numnorm.backends.cpu.statistics.saved import save
-
-# Rows of up to so many bytes that do not begin at lines are streamed in lines put together of all
-# of them. The few elements beside the whole lines of a row of its own cost narrow ones more
-# (16384 x 256 float32 into an array that begins 16 bytes into a line: 1.3 ms, and 1.04 carried;
-# 8192 x 512 890 us and 780), wide ones less (2048 x 8192 4.2 ms and 4.8).
-_CARRIED = 2 << 10
 
 
 def _make_apply_row(
@@ -57,26 +51,6 @@ def _make_apply_row(
     return apply_row
 
 
-def _make_apply_wide_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return that function for a row that the one after it follows."""
-    # The processors that have AVX-512 may have a slow third-level cache (4096 x 1024 float32:
-    # 1.4 ms, 1.56 if the next row is not asked for); one with AVX2 alone gained nothing.
-    return _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
-
-
-def _make_one_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function that normalizes a row of any width."""
-    spread, apply_row = make_spread(formula, storage), _make_apply_wide_row(formula, storage)
-
-    @inlined
-    def one_row(x, i, scaling, cut, channel, weights, y, saved):
-        found = spread(x[i], scaling)
-        apply_row(x, i, found, cut, channel, weights, y, False)
-        save(saved, i, found)
-
-    return one_row
-
-
 def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[..., Any]:
     """Return a compiled function that stores the result of a row of one run, in carried lines."""
     real = storage.working
@@ -86,8 +60,8 @@ def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[
     def carry_row(x, statistics, weights, room, held, flat_y):
         scale, high, low, rstd = statistics
         found = scale, high, low, real(rstd)
-        for left in range(0, x.size, STRETCH):
-            right = min(left + STRETCH, x.size)
+        for left in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
+            right = min(left + tuning.SUM_BLOCK_ELEMENTS, x.size)
             here = stretch(weights[0], left, right), stretch(weights[1], left, right)
             target = room[held[1] : held[1] + right - left]
             apply_run(x[left:right], x.size, found, here, target, False)
@@ -99,16 +73,19 @@ def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[
 
 def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that normalizes some rows of any width, one after the other."""
-    spread, apply_row = make_spread(formula, storage), _make_apply_wide_row(formula, storage)
-    rooms, (carry, finish) = make_room(storage, STRETCH), make_carry(storage)
+    # Processors with AVX-512 may have a slow third-level cache: they need the next row prefetched.
+    apply_row = _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
+    spread, rooms, (carry, finish) = (
+        make_spread(formula, storage),
+        make_room(storage, tuning.SUM_BLOCK_ELEMENTS),
+        make_carry(storage),
+    )
     carry_row, head_of = _make_carry_row(formula, storage, carry), make_head(storage)
 
     @inlined
     def wide_rows(x, scaling, cut, weights, y, saved, start, stop):
-        head = head_of(y, cut[0])
-        streamed = is_streamed(y, cut[0], head)
-        in_lines = streamed and (head == 0 or x.shape[1] * y.itemsize > _CARRIED)
-        carried = cut[1] == 1 and is_carried(y) and not in_lines
+        streamed = is_streamed(y, cut[0], head_of(y, cut[0]))
+        carried = cut[1] == 1 and is_carried(y) and not streamed
         room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, cut)
         held = begin(flat_y, start * x.shape[1])
         for i in range(start, stop):
@@ -130,34 +107,42 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
 def make_row_forward(formula: Formula, storage: Storage) -> Twins:
     """Return the forward kernel of a formula.
 
-    It takes ``x (N, D), gamma, beta, run, channels, eps, eps_on_deviation, count, y, mean, rstd,
-    parts``: `count` is the divisor of the squares, mean (the root mean square, where there is
-    none) and rstd are ``(N,)``, or ``(0,)`` to save nothing, and `parts` is how many parts the
-    rows are cut into.
+    It takes ``x (N, D)``, its parameters, segments and scaling, y, the statistics to be stored, of
+    shape ``(N,)`` or ``(0,)`` to save nothing (the mean is the root mean square, where there is
+    none), and into how many parts the rows are cut.
     """
-    one_row, wide_rows = _make_one_row(formula, storage), _make_wide_rows(formula, storage)
-    are_paired, pair = make_are_paired(formula), make_pair(formula, storage, one_row)
-    apply_row = _make_apply_row(formula, storage, storage.lanes)
+    wide_rows, pair = _make_wide_rows(formula, storage), make_pair(formula, storage)
+    are_paired, apply_row = (
+        make_are_paired(formula),
+        _make_apply_row(formula, storage, storage.lanes),
+    )
     narrow_rows = make_narrow_rows(formula, storage, make_spread(formula, storage), apply_row)
     narrow = widest(storage)
 
     def kernel(
-        x, gamma, beta, run, channels, eps, eps_on_deviation, count, y, mean, rstd,
-        parts, first, last,
-    ):  # fmt: skip
-        stand_alone()
-        x, y, saved = borrowed(x), borrowed(y), (borrowed(mean), borrowed(rstd))
-        weights = borrowed(gamma), borrowed(beta)
-        scaling, cut = (eps, eps_on_deviation, count), (run, x.shape[1] // run, channels)
+        x: Any,
+        weights: Parameters,
+        segments: Segments,
+        scaling: Scaling,
+        y: Any,
+        saved: Statistics,
+        parts: int,
+        first: int,
+        last: int,
+    ) -> None:
+        cut = segments.run, x.shape[1] // segments.run, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         if x.shape[1] <= narrow:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
-            single = start
-            if are_paired(y, cut):
-                single = stop - (stop - start) % 2
-                for i in range(start, single, 2):
-                    pair(x, i, scaling, cut, weights, y, saved)
-            wide_rows(x, scaling, cut, weights, y, saved, single, stop)
+            i, paired = start, are_paired(y, cut)
+            while i < stop:
+                if paired and i + 1 < stop and pair(x, i, scaling, weights, y, saved):
+                    i += 2
+                else:
+                    # One call for both cases: each would be another copy of its loops.
+                    end = min(i + 2, stop) if paired else stop
+                    wide_rows(x, scaling, cut, weights, y, saved, i, end)
+                    i = end
 
-    return twins(f"row_forward.{formula.name}.{storage.name}", kernel)
+    return grouped_twins(f"row_forward.{formula.name}.{storage.name}", kernel)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.rows.segment_loops import make_apply_pair
@@ -21,31 +22,27 @@ from numnorm.backends.cpu.simd.masked import make_load_some, some_of
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
-from numnorm.backends.cpu.statistics.row_moments import STRETCH, make_guess
+from numnorm.backends.cpu.statistics.row_moments import make_guess
 from numnorm.backends.cpu.statistics.saved import save
-from numnorm.backends.formulas.norms import inverse_deviation
+from numnorm.backends.formulas.norms import inverse_deviation, squared_deviations
 
 _inverse_deviation = inlined(inverse_deviation)
-
-# Results of fewer bytes are in cache with what they are made from: float32 2000 x 200 took 0.65 of
-# the time of single rows, 1024 x 768 0.85, 1024 x 1024 0.8, 1300 x 1024 as long, 2048 x 768 1.1.
-_IN_CACHE = 5 << 20
+_squared_deviations = inlined(squared_deviations)
 
 
 def make_are_paired(formula: Formula) -> Callable[..., Any]:
     """Return a compiled ``are_paired(y, cut)``: whether rows go in pairs.
 
     Those of a result in cache do, each a sum of one stretch. The four sums of two centred rows
-    take all sixteen registers of AVX2, which leaves none for the elements (1024 x 768 float32 on
-    a Zen 3: 396 us, and 260 row by row).
+    take all sixteen registers of AVX2, which leaves none for the elements.
     """
     fit = has_avx512() or not formula.centred
 
     @inlined
     def are_paired(y, cut):
         _, runs, channels = cut
-        of_one_run = runs == 1 and channels <= 1 and y.shape[1] <= STRETCH
-        return fit and of_one_run and y.size * y.itemsize < _IN_CACHE
+        of_one_run = runs == 1 and channels <= 1 and y.shape[1] <= tuning.SUM_BLOCK_ELEMENTS
+        return fit and of_one_run and y.size * y.itemsize < tuning.PAIR_BELOW_BYTES
 
     return are_paired
 
@@ -104,7 +101,7 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     def of_centred(sums, share):
         high, first, second = sums[0], np.float64(total(sums[1])), np.float64(total(sums[2]))
         low = first * share
-        m2 = second - first * low
+        m2 = _squared_deviations(second, first, low)
         # Squares that vanish may leave a little less than nothing; max() would turn a NaN into 0.
         if m2 < 0.0:
             m2 = 0.0
@@ -128,12 +125,11 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     return statistics
 
 
-def make_pair(
-    formula: Formula, storage: Storage, one_row: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return a compiled function that normalizes a row and the one after it.
+def make_pair(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``pair(x, i, scaling, weights, y, saved)`` of the i-th row and the next.
 
-    `one_row` is what normalizes a row whose mean was guessed badly, or whose squares overflow.
+    It returns whether it has normalized them: not if a mean was guessed badly, or squares
+    overflow or vanish.
     """
     count, real = 2 * storage.lanes, storage.working
     sums = _make_sums(storage, count, centred=formula.centred)
@@ -146,18 +142,16 @@ def make_pair(
         return scale, high, low, real(rstd)
 
     @inlined
-    def pair(x, i, scaling, cut, weights, y, saved):
+    def pair(x, i, scaling, weights, y, saved):
         a, b = sums(x[i], x[i + 1])
         a_fine, of_a = statistics(a, x.shape[1], scaling)
         b_fine, of_b = statistics(b, x.shape[1], scaling)
-        if a_fine and b_fine:
-            here = part(weights[0], 0), part(weights[1], 0)
-            found = narrowed(of_a), narrowed(of_b)
-            apply_pair((x[i], x[i + 1]), found, here, (y[i], y[i + 1]))
-            save(saved, i, of_a)
-            save(saved, i + 1, of_b)
-        else:
-            for k in range(i, i + 2):
-                one_row(x, k, scaling, cut, 0, weights, y, saved)
+        if not (a_fine and b_fine):
+            return False
+        here, found = (part(weights[0], 0), part(weights[1], 0)), (narrowed(of_a), narrowed(of_b))
+        apply_pair((x[i], x[i + 1]), found, here, (y[i], y[i + 1]))
+        save(saved, i, of_a)
+        save(saved, i + 1, of_b)
+        return True
 
     return pair

@@ -67,12 +67,12 @@ def _make_backward(formula: Formula, storage: Storage, count: int) -> Callable[.
     stream_rows = _make_backward_rows(formula, storage, count, stream)
 
     @inlined
-    def rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
-        streamed = is_gradient_streamed(dx, count)
+    def rows(arrays, saved, weights, flows, inner, totals, start, stop):
+        streamed = is_gradient_streamed(arrays[2], count)
         if streamed:
-            stream_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+            stream_rows(arrays, saved, weights, flows, inner, totals, start, stop)
         else:
-            store_rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+            store_rows(arrays, saved, weights, flows, inner, totals, start, stop)
         after_stores(streamed)
 
     return rows
@@ -85,14 +85,15 @@ def _make_backward_rows(
     elements, zeros = make_elements(count), make_zeros(real, count)
 
     @inlined
-    def rows(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop):
+    def rows(arrays, saved, weights, flows, inner, totals, start, stop):
+        (dy, x, dx), (mean, rstd) = arrays, saved
         gamma = elements(part(weights[0], 0), 0, real(1))
         beta = elements(part(weights[1], 0), 0, real(0))
         for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
             dgamma, dbeta = zeros(), zeros()
             for i in range(begin, min(begin + ROWS_BETWEEN_FLUSHES, stop)):
-                saved = part(mean, i), rstd[i]
-                dy_xhat, slope = backward_row(dy[i], x[i], dx[i], saved, (gamma, beta), flows)
+                of_row = part(mean, i), rstd[i]
+                dy_xhat, slope = backward_row(dy[i], x[i], dx[i], of_row, (gamma, beta), flows)
                 dgamma, dbeta = dgamma + dy_xhat, dbeta + slope
             add(part(inner[0], 0), 0, dgamma)
             add(part(inner[1], 0), 0, dbeta)
@@ -111,16 +112,16 @@ def make_short_backward(formula: Formula, storage: Storage) -> Callable[..., Any
     four = _make_backward(formula, storage, 4 * lanes)
 
     @inlined
-    def short_rows(dy, x, mean, rstd, cut, weights, flows, dx, inner, totals, start, stop):
-        width = x.shape[1]
+    def short_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop):
+        width = arrays[1].shape[1]
         if cut[1] != 1 or cut[2] > 1:
             return False
         if width == lanes:
-            one(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+            one(arrays, saved, weights, flows, inner, totals, start, stop)
         elif width == 2 * lanes:
-            two(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+            two(arrays, saved, weights, flows, inner, totals, start, stop)
         elif width == 4 * lanes:
-            four(dy, x, mean, rstd, weights, flows, dx, inner, totals, start, stop)
+            four(arrays, saved, weights, flows, inner, totals, start, stop)
         else:
             return False
         return True

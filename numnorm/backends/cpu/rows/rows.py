@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Twins
 from numnorm.backends.cpu.compiler.parallel import (
     in_parallel,
@@ -38,10 +39,6 @@ from numnorm.layouts import RowLayout
 
 _NOTHING = np.empty(0)
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-# Elements beyond which the two microseconds that a direct call saves are not worth its compilation.
-_MOST_DIRECT = 1 << 20
-# The widest rows, in bytes, that gain nothing from a dx that lies like x.
-_NARROW = 1 << 11
 
 
 class _Plan(NamedTuple):
@@ -119,7 +116,7 @@ def _backward_plan(
 def _is_usual(dtype: Any, storage: Storage, layout: RowLayout) -> bool:
     # Arrays that were pickled have a dtype object of their own, and share plans with the others.
     as_it_is = dtype == storage.container and layout.order is None
-    return as_it_is and layout.rows * layout.width <= _MOST_DIRECT
+    return as_it_is and layout.rows * layout.width <= tuning.FAST_PATH_MOST_ELEMENTS
 
 
 def _weight(name: str, value: Any, layout: RowLayout, working: np.dtype[Any]) -> Any:
@@ -284,12 +281,11 @@ def _new_dx(plan: _Plan, x: Array, dy: Array) -> Array:
     """Return an uninitialized array like x for its gradient.
 
     It begins as far into a line as x does where loops over wide rows begin at lines, of both. That
-    takes narrow ones longer than it saves, whose dx begins where a line does (32768 x 128 float32:
-    2.9 ms, 1.7 so).
+    takes narrow ones longer than it saves, whose dx begins where a line does.
     """
     if plan.small:
         return np.empty_like(x)
-    wide = plan.size[1] * x.itemsize > _NARROW
+    wide = plan.size[1] * x.itemsize > tuning.DX_AT_LINE_MOST_ROW_BYTES
     return empty_like(x, dy, in_line=wide and begins_at_lines(plan.storage))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.memory.placement import LINE
@@ -40,7 +41,6 @@ from numnorm.backends.cpu.simd.vector import (
     total,
 )
 from numnorm.backends.cpu.statistics.normalize import make_normalized
-from numnorm.backends.cpu.statistics.row_moments import STRETCH
 from numnorm.backends.formulas.norms import input_gradient
 
 _input_gradient = inlined(input_gradient)
@@ -256,45 +256,6 @@ def make_gradient_lanes(
     return gradient_lanes
 
 
-def make_gradient_lanes_of_four(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return that loop for four whole rows at once, from the i-th on, of a width in whole lanes.
-
-    It reads and writes what is added up for gamma and beta once for the four.
-    """
-    real, widen, entering = storage.working, storage.widen, _make_entering(formula, storage)
-    count = storage.lanes
-    load, elements, zeros = make_load(count), make_elements(count), make_zeros(real, count)
-
-    @inlined
-    def gradient_lanes_of_four(dy, x, i, found, weights, targets):
-        gamma, beta = weights
-        a_g, b_g, c_g, d_g = zeros(), zeros(), zeros(), zeros()
-        a_x, b_x, c_x, d_x = zeros(), zeros(), zeros(), zeros()
-        for j in range(0, x.shape[1], count):
-            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
-            a, b = widen(load(dy[i], j)), widen(load(dy[i + 1], j))
-            c, d = widen(load(dy[i + 2], j)), widen(load(dy[i + 3], j))
-            g, a_xhat = entering(a, load(x[i], j), found[0], weight, bias)
-            a_g, a_x = a_g + g, multiply_add(g, a_xhat, a_x)
-            g, b_xhat = entering(b, load(x[i + 1], j), found[1], weight, bias)
-            b_g, b_x = b_g + g, multiply_add(g, b_xhat, b_x)
-            g, c_xhat = entering(c, load(x[i + 2], j), found[2], weight, bias)
-            c_g, c_x = c_g + g, multiply_add(g, c_xhat, c_x)
-            g, d_xhat = entering(d, load(x[i + 3], j), found[3], weight, bias)
-            d_g, d_x = d_g + g, multiply_add(g, d_xhat, d_x)
-            add_product(targets[0], j, a, a_xhat)
-            add_product(targets[0], j, b, b_xhat)
-            add_product(targets[0], j, c, c_xhat)
-            add_product(targets[0], j, d, d_xhat)
-            add(targets[1], j, a)
-            add(targets[1], j, b)
-            add(targets[1], j, c)
-            add(targets[1], j, d)
-        return (a_g, a_x), (b_g, b_x), (c_g, c_x), (d_g, d_x)
-
-    return gradient_lanes_of_four
-
-
 @functools.cache
 def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return the same loop over a run of any length, with sums in float64."""
@@ -304,8 +265,8 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
     def gradient_sums(dy, x, head, ahead, statistics, weights, targets):
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
-        for start in range(0, x.size, STRETCH):
-            stop = min(start + STRETCH, x.size)
+        for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
+            stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
             g, g_xhat, dy_xhat, slope = gradient_lanes(
                 dy, x, start, stop, head, ahead, statistics, weights, targets
             )

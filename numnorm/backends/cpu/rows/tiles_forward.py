@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.memory.nontemporal import after_stores
@@ -30,16 +31,17 @@ from numnorm.backends.cpu.simd.optional_vector import make_elements, make_some_e
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import make_load, peek, prefetch_near, store
 from numnorm.backends.cpu.statistics.saved import save
+from numnorm.backends.formulas.norms import squared_deviations
+
+_squared_deviations = inlined(squared_deviations)
 
 
 def widest(storage: Storage) -> int:
-    """Return up to how many elements rows are better in tiles: 1 KB, of halves 2 KB.
-
-    In cache, tiles gain up to there (float32 of 256: 33 us for 37, with AVX2 43 for 64; of 512:
-    36 for 32). The loops of halves are longer, and longest beyond them.
-    """
+    """Return up to how many elements rows are taken in tiles."""
     size = storage.container.itemsize
-    return (1 << 10) // size if size > 2 else 1 << 10
+    if size > 2:
+        return tuning.FORWARD_TILE_MOST_ROW_BYTES // size
+    return tuning.FORWARD_TILE_HALF_MOST_ROW_BYTES // size
 
 
 def _make_statistics(storage: Storage) -> Callable[..., Any]:
@@ -57,7 +59,7 @@ def _make_statistics(storage: Storage) -> Callable[..., Any]:
         first, second = double(load(sums[0], 0)), double(load(sums[1], 0))
         low = first * (1.0 / width)
         lost = first * low
-        m2 = second - lost
+        m2 = _squared_deviations(second, first, low)
         variance = m2 * (1.0 / count)
         total = variance + eps + eps_on_deviation * eps_on_deviation
         rstd = reciprocal(root(variance + eps) + eps_on_deviation)
@@ -134,7 +136,7 @@ def _make_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return the compiled function of `make_tile_sums` that is best for each width."""
     tile_sums = make_tile_sums(storage, centred=formula.centred)
     # Halves would have to be widened before they are transposed, and AVX2 has half the registers
-    # of a square (8192 x 16 float32: 45 us with and without, 28 for 42 with AVX-512).
+    # of a square.
     squares = storage.container == storage.working_dtype and has_avx512()
     of_one = make_square_sums(storage, centred=formula.centred) if squares else tile_sums
     return _with_fixed_widths(storage, tile_sums, of_one)

@@ -1,4 +1,4 @@
-"""Sigmoid, tanh and the rectifier, in lanes: Numba has the first two for numbers, at 12 ns each.
+"""Sigmoid, tanh and the rectifier, in lanes: Numba has the first two for numbers alone.
 
 Those are made of the exponential, whose argument is reduced to k ln 2 + r. Largest
 errors found: `tests/test_activations.py`.

@@ -6,9 +6,9 @@ from pathlib import Path
 from llvmlite import binding
 from numba.core import config
 
+from numnorm.backends.cpu import tuning
+
 _CACHES, _TOLD = Path("/sys/devices/system/cpu/cpu0/cache"), ("level", "type", "size")
-# In KB.
-_ROOMY = 48
 
 
 @functools.cache
@@ -33,14 +33,13 @@ def has_avx() -> bool:
 def has_roomy_first_cache() -> bool:
     """Return whether the first-level cache has room for what is asked for besides what is in use.
 
-    That of 48 KB has, which a Zen 5 and Intel's since Ice Lake have; that of 32 KB has not. It is
-    not known where Linux does not tell.
+    It is not known where Linux does not tell.
     """
     for cache in _CACHES.glob("index*"):
         try:
             level, kind, size = ((cache / of).read_text().strip() for of in _TOLD)
             if (level, kind) == ("1", "Data"):
-                return int(size.removesuffix("K")) >= _ROOMY
+                return int(size.removesuffix("K")) >= tuning.LARGE_L1D_LEAST_KIB
         except (OSError, ValueError):  # not told, or in other words
             continue
     return False

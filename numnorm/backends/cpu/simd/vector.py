@@ -296,9 +296,8 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
 
 
 # Compiled ``prefetch(array, index)``, which asks for what lies there, inside the array or beyond,
-# in the second-level cache, and the same for the first if there is room. In the 32 KB of a Zen 4
-# what is asked for drives out what is in use: the sums of 8192 x 256 took 760 us, and take 420 if
-# it is asked for in the second; on a Zen 5, which has 48 KB, that took longer, 470 for 340.
+# in the second-level cache, and the same for the first if there is room: in a small one what is
+# asked for drives out what is in use.
 prefetch = _make_prefetch(lambda: 2)
 prefetch_near = _make_prefetch(lambda: 3 if has_roomy_first_cache() else 2)
 

@@ -10,24 +10,24 @@ from numba.extending import overload
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.optional import _is_missing, scaled
 from numnorm.backends.cpu.simd.vector import multiply_add
+from numnorm.backends.formulas import norms as formulas
+
+_normalized = inlined(formulas.normalized)
 
 
-def deviation(value, scale, high):
-    """Return ``value * scale - high`` of lanes, with one sign of 0 wherever it is compiled."""
-    return scaled(value, scale) - high
+def _or_one(scale):
+    return 1 if scale is None else scale
 
 
-@overload(deviation, inline="always")
-def _deviation(value, scale, high):
+@overload(_or_one, inline="always")
+def _number_or_one(scale):
     if _is_missing(scale):
-        return lambda value, scale, high: multiply_add(value, 1, -high)
-    return lambda value, scale, high: multiply_add(value, scale, -high)
+        return lambda scale: 1
+    return lambda scale: scale
 
 
 def _centred_and_divided(value, scale, high, low, rstd):
-    # `low * rstd` is one number of all lanes: this takes an instruction less than to subtract
-    # `low` from what is left of them, and rounds once less.
-    return multiply_add(deviation(value, scale, high), rstd, -(low * rstd))
+    return _normalized(value, _or_one(scale), high, low, rstd, multiply_add)
 
 
 def _divided_alone(value, scale, high, low, rstd):
@@ -37,8 +37,7 @@ def _divided_alone(value, scale, high, low, rstd):
 def make_normalized(centred: bool) -> Callable[..., Any]:
     """Return a compiled ``normalized(value, scale, high, low, rstd)`` of lanes.
 
-    It is ``(value * scale - mean) * rstd`` of a mean that is ``high + low``, or of none. `low` is
-    what rounding the mean to `high` lost.
+    It is the formula of that name, or ``value * scale * rstd`` where there is no mean.
     """
     return inlined(_centred_and_divided if centred else _divided_alone)
 

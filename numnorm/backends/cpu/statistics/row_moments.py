@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_load_some, some_of
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
+from numnorm.backends.formulas.norms import squared_deviations
 
-# Sums of this many elements are taken in the working type, and added up in float64: long enough
-# to cost nothing, short enough that the rounding of a float32 sum stays near one ulp.
-STRETCH = 2048
+_squared_deviations = inlined(squared_deviations)
 
 
 @functools.cache
@@ -107,8 +107,8 @@ def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., 
     def row_sums(row, scale, high):
         first, second = np.float64(0), np.float64(0)
         head = head_of(row, row.size)
-        for start in range(0, row.size, STRETCH):
-            stop = min(start + STRETCH, row.size)
+        for start in range(0, row.size, tuning.SUM_BLOCK_ELEMENTS):
+            stop = min(start + tuning.SUM_BLOCK_ELEMENTS, row.size)
             one, two = deviation_sums(row, start, stop, head, scale, high)
             first += total(one)
             second += total(two)
@@ -120,12 +120,12 @@ def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., 
         share = 1.0 / row.size
         first, second = row_sums(row, scale, high)
         low = first * share
-        m2 = second - first * low
+        m2 = _squared_deviations(second, first, low)
         if first * low > m2:
             high = real(high + low)
             first, second = row_sums(row, scale, high)
             low = first * share
-            m2 = second - first * low
+            m2 = _squared_deviations(second, first, low)
         # max() would turn a NaN into 0.
         if m2 < 0.0:
             m2 = 0.0
