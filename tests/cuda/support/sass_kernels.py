@@ -289,30 +289,20 @@ def layer_kernels():
 
 
 def batch_norm_cell_kernels():
-    """The kernels of one step of an LSTM with batch norm, and of the statistics it is given."""
-    from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.batch_norm_lstm.backward_kernel import (
-        make_batch_lstm_backward,
-    )
-    from numnorm.backends.cuda.recurrent.batch_norm_lstm.forward_kernel import (
-        make_batch_lstm_forward,
-    )
-    from numnorm.backends.cuda.recurrent.batch_norm_lstm.running_statistics_kernel import (
-        make_given_statistics,
-    )
-    from numnorm.norms.affine import AFFINE
-    from numnorm.rnn.forms import lstm_form
+    """The kernels between the norms of one step of an LSTM with batch norm."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.recurrent.lstm import batch_norm_kernels as between
 
-    cases = [(FLOAT32, v) for v in ("paper", "normalized_cell", "per_gate", "cell_only")]
-    for element, variant in (*cases, (FLOAT64, "paper")):
-        form, what = lstm_form("batch", variant).cell, f"batch {variant} {element.name}"
-        for training in (True, False):
-            kernel = make_batch_lstm_forward(form, element, training=training)
-            yield f"LSTM forward {what}, {'training' if training else 'inference'}", kernel
-        yield f"LSTM backward {what}", make_batch_lstm_backward(form, element)
-    for of in (FLOAT32, ELEMENTS["float16"]):
-        kernel = make_given_statistics(AFFINE, FLOAT32, of, of)
-        yield f"statistics of a step, {of.name} by float64", kernel
+    for element in (FLOAT32, FLOAT64):
+        what = f"of an LSTM with batch norm {element.name}"
+        yield f"gates and cell {what}", between.make_gates_and_cell(element)
+        yield f"state {what}", between.make_state(element)
+        for carries in (False, True):
+            carried = ", carried" if carries else ""
+            kernel = between.make_state_gradient(element, carries=carries)
+            yield f"state gradient {what}{carried}", kernel
+            kernel = between.make_cell_gradient(element, carries=carries)
+            yield f"cell gradient {what}{carried}", kernel
 
 
 def persistent_kernels():
