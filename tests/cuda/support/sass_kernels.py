@@ -337,59 +337,22 @@ def persistent_kernels():
 def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=False):
     """Those of one form of a kind, chosen as its functions choose it, forward and backward."""
     from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
-    from numnorm.backends.cuda.recurrent.gru import gates as gru_gates
-    from numnorm.backends.cuda.recurrent.gru import (
-        persistent_backward_kernel as gru_persistent_backward_kernel,
-    )
-    from numnorm.backends.cuda.recurrent.gru import (
-        persistent_forward_kernel as gru_persistent_kernel,
-    )
-    from numnorm.backends.cuda.recurrent.lstm import gates as lstm_gates
-    from numnorm.backends.cuda.recurrent.lstm import (
-        persistent_backward_kernel as lstm_persistent_backward_kernel,
-    )
-    from numnorm.backends.cuda.recurrent.lstm import (
-        persistent_forward_kernel as lstm_persistent_kernel,
-    )
+    from numnorm.backends.cuda.recurrent.persistent.passes import _KINDS
     from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
-    from numnorm.backends.cuda.recurrent.rnn import (
-        persistent_backward_kernel as rnn_persistent_backward_kernel,
-    )
-    from numnorm.backends.cuda.recurrent.rnn import (
-        persistent_forward_kernel as rnn_persistent_kernel,
-    )
     from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
 
-    form_of, gates, make, make_backward = {
-        "LSTM": (
-            lstm_form,
-            lstm_gates.GATES,
-            lstm_persistent_kernel.make_lstm_persistent,
-            lstm_persistent_backward_kernel.make_lstm_persistent_backward,
-        ),
-        "GRU": (
-            gru_form,
-            gru_gates.GATES,
-            gru_persistent_kernel.make_gru_persistent,
-            gru_persistent_backward_kernel.make_gru_persistent_backward,
-        ),
-        "RNN": (
-            rnn_form,
-            rnn_persistent_kernel.GATES,
-            rnn_persistent_kernel.make_rnn_persistent,
-            rnn_persistent_backward_kernel.make_rnn_persistent_backward,
-        ),
-    }[kind]
+    form_of = {"LSTM": lstm_form, "GRU": gru_form, "RNN": rnn_form}[kind]
     limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
     form = form_of(*choices).cell._replace(zoneout=zoneout)
-    forward = forward_plan(batch, units, gates, element, limits, whole=whole)
-    backward = backward_plan(batch, units, gates, element, limits)
+    cell = _KINDS[type(form)]
+    forward = forward_plan(batch, units, cell.gates, element, limits, whole=whole)
+    backward = backward_plan(batch, units, cell.gates, element, limits)
     place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
     chosen = " ".join(str(choice) for choice in choices)
     what = f"{chosen} {element.name}{kept}, {batch} × {units} units, {place}"
-    yield f"{kind}{ALL_STEPS} forward {what}", make(form, element, forward.shape)
+    yield f"{kind}{ALL_STEPS} forward {what}", cell.forward(form, element, forward.shape)
     if backward is not None:
-        yield f"{kind}{ALL_STEPS} backward {what}", make_backward(form, element, backward.shape)
+        yield f"{kind}{ALL_STEPS} backward {what}", cell.backward(form, element, backward.shape)
 
 
 def statistic_kernels():
@@ -431,11 +394,14 @@ FAMILIES = (
 
 
 def first_of_each_source(kernels):
-    """Of all named kernels the first that each function in a source makes."""
+    """Of all named kernels the first that each function in a source makes.
+
+    Of a kernel of all steps, which all kinds of cells share, it is the first of each kind.
+    """
     firsts = {}
     for name, kernel in kernels:
-        function = kernel.function
-        firsts.setdefault((function.__module__, function.__qualname__), (name, kernel))
+        function, kind = kernel.function, name.partition(ALL_STEPS)[0] if ALL_STEPS in name else ""
+        firsts.setdefault((function.__module__, function.__qualname__, kind), (name, kernel))
     return list(firsts.values())
 
 
