@@ -171,14 +171,14 @@ def batch_cell_forward(
             norms, entering = _entering(form, sites, t, x, z, of_x)
             gates, cell, h = (new(x, (count, wide * units)) for wide in (GATES, 1, 1))
             sizes = count * units, units
-            _queue(_gates_and_cell(x.element), x, (*entering, offset, c, gates, cell), sizes)
+            _launch(_gates_and_cell(x.element), x, (*entering, offset, c, gates, cell), sizes)
             norms["c"] = sites["c"].forward(t, _like(x, cell))
             normal = norms["c"].y
-            _queue(_state(x.element), x, (gates, normal, h), sizes)
+            _launch(_state(x.element), x, (gates, normal, h), sizes)
             each.append(_Step(norms, gates, normal, c))
             c = normal if form.carries_normalized else cell
-            for states_so_far, found in zip(history, (h, c), strict=True):
-                states_so_far.append(found)
+            for states_so_far, new_one in zip(history, (h, c), strict=True):
+                states_so_far.append(new_one)
         state, carried = map(owner.concatenated, history)
     return (state, carried), _Saved(form, x, steps, weights, sites, each, state)
 
@@ -207,8 +207,8 @@ def _like(x: DeviceArray, array: Any) -> DeviceArray:
     return dataclasses.replace(x, array=array, shape=x.owner.shape(array))
 
 
-def _queue(kernel: Kernel, x: DeviceArray, arrays: Sequence[Any], sizes: tuple[int, ...]) -> None:
-    """Queue a kernel that has a thread for each unit; their number is the last size but one."""
+def _launch(kernel: Kernel, x: DeviceArray, arrays: Sequence[Any], sizes: tuple[int, ...]) -> None:
+    """Launch a kernel that has a thread for each unit; their number is the last size but one."""
     queue(kernel, -(-sizes[-2] // kernel.threads), x, arrays, sizes)
 
 
@@ -244,8 +244,8 @@ def batch_cell_backward(
         for t in reversed(range(len(ranges))):
             start, count = ranges[t]
             of_y = Behind(dy.array, start * units * x.element.itemsize)
-            slopes = StateGradients(of_y, dh, last)
-            of_steps[t] = _step_back(saved, saved.each[t], slopes, dc, (later, count, units))
+            gradients = StateGradients(of_y, dh, last)
+            of_steps[t] = _step_back(saved, saved.each[t], gradients, dc, (later, count, units))
             later, dh = count, owner.product(of_steps[t]["z"], weights.h)
         of_each = {name: [found[name] for found in of_steps] for name in of_steps[0]}
         dz, dxp = (owner.concatenated(of_each.pop(name)) for name in ("z", "xp"))
@@ -258,7 +258,7 @@ def batch_cell_backward(
 
 
 def _step_back(
-    saved: _Saved, step: _Step, slopes: StateGradients, dc: Any, sizes: tuple[int, int, int]
+    saved: _Saved, step: _Step, gradients: StateGradients, dc: Any, sizes: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Return the gradients of a step: of its products, z and xp, and of the parameters of norms.
 
@@ -269,13 +269,13 @@ def _step_back(
     later, count, units = sizes
     dgates, dnormal = (new(x, (count, wide * units)) for wide in (GATES, 1))
     of_step = count * units, units
-    _queue(
+    _launch(
         _state_gradient(x.element, carries=carries), x,
-        (step.gates, step.normal, slopes, dc, dgates, dnormal), (later * units, *of_step),
+        (step.gates, step.normal, gradients, dc, dgates, dnormal), (later * units, *of_step),
     )  # fmt: skip
     dcell, gamma_c, beta_c = sites["c"].backward(step.norms["c"], dnormal)
     arrays = step.gates, step.carried, dcell, dc, dgates
-    _queue(_cell_gradient(x.element, carries=carries), x, arrays, of_step)
+    _launch(_cell_gradient(x.element, carries=carries), x, arrays, of_step)
     found = {"z": dgates, "gamma_c": gamma_c, "beta_c": beta_c}
     if "h" in step.norms:
         found["z"], found["gamma_h"], found["bias"] = sites["h"].backward(step.norms["h"], dgates)

@@ -98,20 +98,20 @@ def make_state_gradient(element: Element, *, carries: bool) -> Kernel:
     cell is the one that is handed on (`carries`), its gradient is added here.
     """
     load, store, tanh = make_load_one(element), make_store_one(element), tangent(element)
-    gradient, one = device(lstm_state_gradient), constant(element, 1.0)
+    gradient_of, one = device(lstm_state_gradient), constant(element, 1.0)
 
-    def kernel(gates, normal, slopes, dc, dgates, dnormal, later, count, width):
+    def kernel(gates, normal, gradients, dc, dgates, dnormal, later, count, width):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
             unit = i % width
             at = (i - unit) * GATES + unit + 2 * width
-            dh = load(slopes.dy, i) + load(slopes.later if i < later else slopes.last, i)
-            of_normal, of_gate = gradient(dh, load(gates, at), tanh(load(normal, i)), one)
+            dh = load(gradients.dy, i) + load(gradients.later if i < later else gradients.last, i)
+            of_normal, of_gate = gradient_of(dh, load(gates, at), tanh(load(normal, i)), one)
             store(dnormal, i, of_normal + load(dc, i) if carries else of_normal)
             store(dgates, at, of_gate)
 
-    slopes = StateGradients, ("address",) * 3
-    parameters = "address", "address", slopes, *("address",) * 3, "index", *_SIZES
+    gradients = StateGradients, ("address",) * 3
+    parameters = "address", "address", gradients, *("address",) * 3, "index", *_SIZES
     return Kernel(kernel, parameters, _THREADS)
 
 

@@ -38,7 +38,7 @@ class BackwardInputs(NamedTuple):
     counts: Any
 
 
-class FlowNumbers(NamedTuple):
+class GradientCoefficients(NamedTuple):
     """The scaling of a norm, as the backward kernel of one step takes it."""
 
     inv_count: Any
@@ -76,14 +76,15 @@ def make_backward(
     """Return the kernel of all steps back, to be launched by its plan.
 
     It takes `BackwardInputs`, and of its kind of cell the addresses of arrays and of parameters,
-    whose classes are the groups; the numbers ``gain, bias``; two times `FlowNumbers`; and `Sizes`.
+    whose classes are the groups; the numbers ``gain, bias``; two times `GradientCoefficients`; and
+    `Sizes`.
 
-    ``step_back(addresses, numbers, flows, place, rows)`` is a device function of one step.
+    ``step_back(addresses, numbers, coefficients, place, rows)`` is a device function of one step.
     """
     place_of, take_columns = make_place_of(shape), make_take_columns(element, shape)
     pass_on = make_pass_on(gates, element, shape)
 
-    def kernel(inputs, arrays, parameters, gain, bias, flow, other_flow, sizes):
+    def kernel(inputs, arrays, parameters, gain, bias, coefficients, other_coefficients, sizes):
         memory, batch, width, product = shared_memory(), sizes.batch, sizes.width, inputs.product
         sliced, column, first, mine = place_of(sizes.slices, sizes.group, batch, width)
         take_columns(memory, inputs.weights, column - sliced[2], gates * width, width)
@@ -100,13 +101,13 @@ def make_backward(
                 row, limit = (mine, width) if 0 <= mine < count else (0, 0)
                 earlier = batch + start - before if step > 1 else 0
                 step_back(
-                    (inputs, arrays, parameters), (gain, bias), (flow, other_flow),
+                    (inputs, arrays, parameters), (gain, bias), (coefficients, other_coefficients),
                     Place(sliced, column, limit, width),
                     BackwardRows(row, start, earlier, later, sizes.slices),
                 )  # fmt: skip
                 later = count
 
-    flow = group_of(FlowNumbers, element.working_name)
-    numbers = element.working_name, element.working_name, flow, flow
+    coefficients = group_of(GradientCoefficients, element.working_name)
+    numbers = element.working_name, element.working_name, coefficients, coefficients
     kinds = group_of(BackwardInputs), *map(group_of, groups), *numbers, group_of(Sizes, "index")
     return Kernel(kernel, kinds, shape.threads)

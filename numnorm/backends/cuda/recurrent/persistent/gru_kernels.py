@@ -22,8 +22,7 @@ from numnorm.backends.cuda.recurrent.persistent.grid_sums import slice_sums_of
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 
-# Of how many parts of a row blocks leave statistics for each other: of the product with the state
-# alone, as those of x are there before.
+# How many parts of a row have statistics of slices: those of the product with the state.
 SLICE_PLACES = 2
 
 
@@ -47,7 +46,7 @@ class GRUArrays(NamedTuple):
     products : (rows, 3H)
         Those with the state; 0 if they are not to be saved.
     statistics : (rows, places, NUMBERS)
-        Those of x are there before.
+        Another kernel writes those of the products with x before.
     """
 
     keep: Any
@@ -66,8 +65,8 @@ class GRUBackwardArrays(NamedTuple):
     dy: Any
     dh: Any
     dxp: Any
-    slopes_z: Any
-    slopes_x: Any
+    grad_z: Any
+    grad_x: Any
 
 
 def _make_normalized(form: GRUForm, element: Element, shape: SliceShape) -> Any:
@@ -98,15 +97,15 @@ def _make_normalized(form: GRUForm, element: Element, shape: SliceShape) -> Any:
         found = cuda.local.array(numbers, working)
         found_rest = cuda.local.array(numbers, working)
         slices, statistics = tables
-        there, sliced, row, batch = place.limit > 0, place.sliced, rows.row, rows.batch
+        active, sliced, row, batch = place.limit > 0, place.sliced, rows.row, rows.batch
         kept(statistics, rows.xrow, all_places, 2, found[NUMBERS:])
         kept(statistics, rows.xrow, all_places, 3, found_rest[NUMBERS:])
-        leave_both(both, sliced, 0, there, slices, row, batch, scalings[0], found)
-        leave_rest(rest, sliced, 1, there, slices, row, batch, scalings[1], found_rest)
+        leave_both(both, sliced, 0, active, slices, row, batch, scalings[0], found)
+        leave_rest(rest, sliced, 1, active, slices, row, batch, scalings[1], found_rest)
         grid_barrier()
-        gather_both(sliced, 0, there, slices, row, batch, scalings[0], found)
-        gather_rest(sliced, 1, there, slices, row, batch, scalings[1], found_rest)
-        if there and place.column == 0:
+        gather_both(sliced, 0, active, slices, row, batch, scalings[0], found)
+        gather_rest(sliced, 1, active, slices, row, batch, scalings[1], found_rest)
+        if active and place.column == 0:
             keep(statistics, rows.xrow, all_places, 0, found)
             keep(statistics, rows.xrow, all_places, 1, found_rest)
         normalize_both(both, found, place.column, place.limit)
@@ -156,7 +155,7 @@ def make_gru_backward(form: GRUForm, element: Element, shape: SliceShape) -> Ker
     of_table, size = places(form) * NUMBERS * element.itemsize, element.itemsize
 
     @device
-    def take_step_back(addresses, numbers, flows, place, rows):
+    def take_step_back(addresses, numbers, coefficients, place, rows):
         inputs, a, others = addresses
         of_row, row, slices = place.width * size, rows.row, rows.slices
         now, earlier = rows.start * of_row, rows.earlier * of_row
@@ -164,8 +163,8 @@ def make_gru_backward(form: GRUForm, element: Element, shape: SliceShape) -> Ker
         step_back(
             (a.z + wide, a.xp + wide, a.state + earlier, a.table + rows.start * of_table), others,
             (a.dy + now, inputs.product, a.dh, a.keep + now),
-            (inputs.dz + wide, a.dxp + wide, a.slopes_z + wide, a.slopes_x + wide),
-            row, rows.later, place.width, place.column, place.limit, numbers, flows,
+            (inputs.dz + wide, a.dxp + wide, a.grad_z + wide, a.grad_x + wide),
+            row, rows.later, place.width, place.column, place.limit, numbers, coefficients,
             (inputs.sums, row * SUMS * slices, slices, place.sliced[1], place.limit > 0),
         )  # fmt: skip
 

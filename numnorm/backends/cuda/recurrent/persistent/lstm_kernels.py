@@ -52,11 +52,11 @@ class LSTMArrays(NamedTuple):
     carried : (batch + rows, H)
         The cells, those given first; or ``(batch, H)``, which become the last ones.
     products : (rows, 4H)
-        What `Saved.z` is; it may be xp where no norm is taken of each product.
+        As the backward pass reads them: with the state, or the sums of both products.
     cell : (rows, H)
         Before its norm.
     statistics : (rows, places, NUMBERS)
-        Those of x are there before.
+        Another kernel writes those of the products with x before.
     """
 
     keep_h: Any
@@ -81,22 +81,22 @@ class LSTMBackwardArrays(NamedTuple):
     dh: Any
     dc: Any
     dxp: Any
-    slopes: Any
+    grad: Any
     dn: Any
 
 
 def slice_parts(form: LSTMForm) -> Parts:
-    """Return what of a slice is normalized in each step: the statistics of x are there before."""
+    """Return what of a slice is normalized in each step: not the products with x."""
     return Parts(1, GATES) if form.by_product else gate_parts(form)
 
 
 def slice_places(form: LSTMForm) -> int:
-    """Return of how many parts of a row blocks leave statistics for each other, the cell last."""
+    """Return how many parts of a row have statistics of slices, the cell last."""
     return slice_parts(form).count + (form.cell is not None)
 
 
 def slice_sums(form: LSTMForm) -> tuple[int, int]:
-    """Return of how many sums of a row blocks leave their shares: of its cell, and its gates."""
+    """Return how many sums of a row have shares of slices: those of its cell, of its gates."""
     return 2 * (form.cell is not None), 2 * gate_parts(form).count
 
 
@@ -139,12 +139,12 @@ def _make_enter(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     def enter(products, values, place, rows, tables, scaling):
         found = cuda.local.array(count, working)
         slices, statistics = tables
-        there = place.limit > 0
+        active = place.limit > 0
         save(products, values, place, rows)
         if by_product:
             kept(statistics, rows.xrow, all_places, others, found[others * NUMBERS :])
-        exchange(values, place.sliced, 0, there, slices, rows.row, rows.batch, scaling, found)
-        if there and place.column == 0:
+        exchange(values, place.sliced, 0, active, slices, rows.row, rows.batch, scaling, found)
+        if active and place.column == 0:
             keep(statistics, rows.xrow, all_places, 0, found)
         normalize(values, found, place.column, place.limit)
 
@@ -178,9 +178,9 @@ def _make_cell_of(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
         weight = cuda.local.array(1, working)
         shift = cuda.local.array(1, working)
         slices, statistics = tables
-        there, column, width = place.limit > 0, place.column, place.width
-        exchange(cells, place.sliced, last, there, slices, rows.row, rows.batch, scaling, found)
-        if there and column == 0:
+        active, column, width = place.limit > 0, place.column, place.width
+        exchange(cells, place.sliced, last, active, slices, rows.row, rows.batch, scaling, found)
+        if active and column == 0:
             keep(statistics, rows.xrow, all_places, all_places - 1, found)
         gain(weights[0], numbers[0], 0, column, width, weight)
         bias(weights[1], numbers[1], 0, column, width, shift)
@@ -233,22 +233,22 @@ def make_lstm_backward(form: LSTMForm, element: Element, shape: SliceShape) -> K
     (of_cell, of_gates), size = slice_sums(form), element.itemsize
 
     @device
-    def take_step_back(addresses, numbers, flows, place, rows):
+    def take_step_back(addresses, numbers, coefficients, place, rows):
         inputs, a, others = addresses
         of_row, row, slices, part = place.width * size, rows.row, rows.slices, place.sliced[1]
         now, earlier = rows.start * of_row, rows.earlier * of_row
-        wide, there = GATES * now, place.limit > 0
+        wide, active = GATES * now, place.limit > 0
         shares = row * (of_cell + of_gates) * slices
         rooms = (
-            (inputs.sums, shares, slices, part, there),
-            (inputs.sums, shares + of_cell * slices, slices, part, there),
+            (inputs.sums, shares, slices, part, active),
+            (inputs.sums, shares + of_cell * slices, slices, part, active),
         )
         step_back(
             (a.z + wide, a.xp + wide),
             (a.cell + now, a.carried + earlier, a.table + rows.start * of_statistics),
             others, (a.keep_h + now, a.keep_c + now), (a.dy + now, inputs.product, a.dh, a.dc),
-            (inputs.dz + wide, a.dxp + wide, a.slopes + wide, a.dn + now),
-            row, rows.later, place.width, place.column, place.limit, numbers, flows, rooms,
+            (inputs.dz + wide, a.dxp + wide, a.grad + wide, a.dn + now),
+            row, rows.later, place.width, place.column, place.limit, numbers, coefficients, rooms,
         )  # fmt: skip
 
     groups = LSTMBackwardArrays, LSTMParameters

@@ -27,7 +27,10 @@ from numnorm.backends.cuda.recurrent.gru import gates as gru_gates
 from numnorm.backends.cuda.recurrent.gru.backward_kernel import SUMS as GRU_SUMS
 from numnorm.backends.cuda.recurrent.lstm import gates as lstm_gates
 from numnorm.backends.cuda.recurrent.persistent import gru_kernels, lstm_kernels, rnn_kernels
-from numnorm.backends.cuda.recurrent.persistent.backward_kernel import BackwardInputs, FlowNumbers
+from numnorm.backends.cuda.recurrent.persistent.backward_kernel import (
+    BackwardInputs,
+    GradientCoefficients,
+)
 from numnorm.backends.cuda.recurrent.persistent.forward_kernel import (
     Inputs,
     ScalingNumbers,
@@ -140,8 +143,10 @@ def _launch_backward(
     product = new(x, (batch, units))
     shares = new(x, (batch * max(1, sums) * plan.slices,))
     inputs = BackwardInputs(weights.h, dz, product, shares, _counts_of(x, steps, batch))
-    flows = (FlowNumbers(*flow_numbers(norm, scaling, width)) for norm, width in norms)
-    _launch(plan, kernel, x, steps, batch, (inputs, *groups), (*weights.numbers, *flows))
+    coefficients = (
+        GradientCoefficients(*flow_numbers(norm, scaling, width)) for norm, width in norms
+    )
+    _launch(plan, kernel, x, steps, batch, (inputs, *groups), (*weights.numbers, *coefficients))
     return product
 
 
@@ -189,17 +194,17 @@ def _lstm_forward(
 
 def _lstm_backward(
     plan: Plan, kernel: Kernel, form: LSTMForm, scaling: Scaling, x: DeviceArray, steps: Steps,
-    weights: Weights, arrays: tuple[Any, ...], slopes: tuple[Any, Any],
+    weights: Weights, arrays: tuple[Any, ...], grad: tuple[Any, Any],
 ) -> Any:  # fmt: skip
     """Take all steps back, and return what the first states get through the products."""
-    (*saved, dz, dxp, of_gates, dn), units = arrays, x.owner.shape(slopes[0])[1]
+    (*saved, dz, dxp, of_gates, dn), units = arrays, x.owner.shape(grad[0])[1]
     groups = (
-        lstm_kernels.LSTMBackwardArrays._make((*saved, *slopes, dxp, of_gates, dn)),
+        lstm_kernels.LSTMBackwardArrays._make((*saved, *grad, dxp, of_gates, dn)),
         lstm_kernels.LSTMParameters._make(weights.others),
     )
     norms = (form.gates, lstm_gates.normalized_units(form, units)), (form.cell, units)
     return _launch_backward(
-        plan, kernel, x, steps, weights, scaling, dz, slopes[0],
+        plan, kernel, x, steps, weights, scaling, dz, grad[0],
         sum(lstm_kernels.slice_sums(form)), groups, norms,
     )  # fmt: skip
 
@@ -262,9 +267,9 @@ def _rnn_backward(
     weights: Weights, arrays: tuple[Any, ...], dh: Any,
 ) -> Any:  # fmt: skip
     """Take all steps back, and return what the first states get through the products."""
-    (*saved, dz, slopes), units = arrays, x.owner.shape(dh)[1]
+    (*saved, dz, grad), units = arrays, x.owner.shape(dh)[1]
     groups = (
-        rnn_kernels.RNNBackwardArrays._make((*saved, dh, slopes)),
+        rnn_kernels.RNNBackwardArrays._make((*saved, dh, grad)),
         rnn_kernels.RNNParameters._make(weights.others),
     )
     norms = (form.norm, units), (form.norm, units)

@@ -21,7 +21,7 @@ from numnorm.backends.cuda.recurrent.rnn.forward_kernel import make_new_state, m
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 
 GATES = 1
-# Of how many sums of a row blocks leave their shares, where there is a norm.
+# How many sums of a row have shares of slices, where the sums of products are normalized.
 SUMS = 2
 
 
@@ -58,7 +58,7 @@ class RNNBackwardArrays(NamedTuple):
     keep: Any
     dy: Any
     dh: Any
-    slopes: Any
+    grad: Any
 
 
 def _make_normalized(form: RNNForm, element: Element, shape: SliceShape) -> Any:
@@ -81,9 +81,9 @@ def _make_normalized(form: RNNForm, element: Element, shape: SliceShape) -> Any:
     @device
     def normalized(values, table, slices, place, rows, scaling):
         found = cuda.local.array(NUMBERS, working)
-        there = place.limit > 0
-        exchange(values, place.sliced, 0, there, slices, rows.row, rows.batch, scaling, found)
-        if there and table != 0 and place.column == 0:
+        active = place.limit > 0
+        exchange(values, place.sliced, 0, active, slices, rows.row, rows.batch, scaling, found)
+        if active and table != 0 and place.column == 0:
             keep(table, rows.xrow, 1, 0, found)
         normalize(values, found, place.column, place.limit)
 
@@ -126,14 +126,14 @@ def make_rnn_backward(form: RNNForm, element: Element, shape: SliceShape) -> Ker
     of_table = NUMBERS * size if form.norm else 0
 
     @device
-    def take_step_back(addresses, numbers, flows, place, rows):
+    def take_step_back(addresses, numbers, coefficients, place, rows):
         inputs, a, others = addresses
         now, row, slices = rows.start * place.width * size, rows.row, rows.slices
         step_back(
             (a.z + now, a.table + rows.start * of_table), others,
             (a.dy + now, inputs.product, a.dh, a.keep + now),
-            (inputs.dz + now, a.slopes + now),
-            row, rows.later, place.width, place.column, place.limit, numbers, flows[0],
+            (inputs.dz + now, a.grad + now),
+            row, rows.later, place.width, place.column, place.limit, numbers, coefficients[0],
             (inputs.sums, row * SUMS * slices, slices, place.sliced[1], place.limit > 0),
         )  # fmt: skip
 
