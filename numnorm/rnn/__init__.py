@@ -52,6 +52,7 @@ from numnorm.rnn.lstm import (
 )
 from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
 from numnorm.rnn.passes import Packed
+from numnorm.rnn.persistent import persistent_kernels
 from numnorm.rnn.results import (
     GRUCellForward,
     GRUForward,
@@ -121,6 +122,7 @@ __all__ = [
     "lstm_statistics_init",
     "lstm_to_onnx",
     "lstm_to_torch",
+    "persistent_kernels",
     "rnn",
     "rnn_backward",
     "rnn_cell",

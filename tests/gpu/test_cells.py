@@ -14,30 +14,26 @@ TOLERANCE = 5e-5
 @pytest.fixture(params=[True, False], ids=["at once", "step by step"])
 def way(request, monkeypatch):
     """All steps in one kernel, or one by one."""
-    from numnorm.backends.cuda.recurrent.gru import persistent as gru_persistent
-    from numnorm.backends.cuda.recurrent.lstm import persistent as lstm_persistent
-    from numnorm.backends.cuda.recurrent.rnn import persistent as rnn_persistent
+    if not request.param:
+        yield
+        return
+    from numnorm.backends.cuda.recurrent.persistent import passes
 
-    for module in (lstm_persistent, gru_persistent, rnn_persistent):
-        for name in ("plan_for", "plan_back_for"):
-            plan = getattr(module, name)
-            monkeypatch.setattr(module, name, certain(plan) if request.param else no_plan)
+    monkeypatch.setattr(passes, "_planned", certain(passes._planned))
+    with rnn.persistent_kernels():
+        yield
 
 
-def certain(plan_for):
+def certain(planned):
     """The same, but that there is a plan."""
 
-    def planned(*arguments):
-        plan = plan_for(*arguments)
-        if plan is None:
+    def found(*arguments):
+        run = planned(*arguments)
+        if run is None:
             pytest.skip("the device has no room for all steps at once")
-        return plan
+        return run
 
-    return planned
-
-
-def no_plan(*arguments):
-    return None
+    return found
 
 
 # Parts of a warp with 16 bytes of each gate, and several warps with single elements.

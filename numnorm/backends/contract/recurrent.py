@@ -1,9 +1,13 @@
 """What a recurrent cell hands to a backend: its form, and the layout of its sequences."""
 
 import dataclasses
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Norm
+
+# Whether the caller asks a device to take all steps of a cell in one kernel.
+wants_persistent_kernels: ContextVar[bool] = ContextVar("wants_persistent_kernels", default=False)
 
 
 class LSTMForm(NamedTuple):

@@ -7,7 +7,6 @@ import reference
 import simulated_target
 from simulated_target import register
 
-from numnorm.layouts import ColumnLayout
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,

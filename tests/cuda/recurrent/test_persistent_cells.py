@@ -1,5 +1,6 @@
 """All steps of a cell in one kernel whose blocks wait for each other, beside the CPU's passes."""
 
+import contextvars
 import dataclasses
 import functools
 import itertools
@@ -14,12 +15,12 @@ from fake_libraries import cupy
 from pass_checks import FORMS, KINDS, PAPER, SOME_FORMS, check, named, run, taken_by
 from step_checks import assert_close
 
+from numnorm.backends.contract.recurrent import wants_persistent_kernels
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-from numnorm.backends.cuda.recurrent.gru import persistent as gru_persistent
-from numnorm.backends.cuda.recurrent.lstm import persistent as lstm_persistent
+from numnorm.backends.cuda.recurrent.persistent import passes as persistent_passes
 from numnorm.backends.cuda.recurrent.persistent import plans as persistent_plans
 from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
-from numnorm.backends.cuda.recurrent.rnn import persistent as rnn_persistent
+from numnorm.rnn import persistent_kernels
 from numnorm.rnn.forms import lstm_form
 from numnorm.rnn.parameters import GRU, LSTM, RNN
 
@@ -32,19 +33,17 @@ RAGGED = (5, 5, 3, 1)
 @pytest.fixture
 def small(monkeypatch):
     """A device with room for few blocks, of two warps; the plans of what it is launched with."""
-    launched = []
+    launched, launch = [], persistent_passes._launch
 
-    def counted(run, plan, *arguments, **options):
+    def counted(plan, *arguments):
         launched.append(plan)
-        return run(plan, *arguments, **options)
+        return launch(plan, *arguments)
 
+    monkeypatch.setattr(persistent_passes, "_launch", counted)
     monkeypatch.setattr(persistent_plans, "_WARPS", 2)
     monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(6))
-    for module in (lstm_persistent, gru_persistent, rnn_persistent):
-        for name in ("run_forward", "run_backward"):
-            run = getattr(module, name)
-            monkeypatch.setattr(module, name, functools.partial(counted, run))
-    return launched
+    with persistent_kernels():
+        yield launched
 
 
 @pytest.fixture
@@ -269,6 +268,23 @@ def test_steps_are_taken_one_by_one_where_there_is_no_room(form, of, small, take
     problem = cells.problem(form, 10, RAGGED)
     check(problem, *run(problem, taken, "float64"), "float64")
     assert small == []
+
+
+@KINDS
+def test_steps_are_taken_one_by_one_unless_the_caller_asks(form, small, taken):
+    problem = cells.problem(form, 10, RAGGED)
+    contextvars.Context().run(lambda: check(problem, *run(problem, taken, "float64"), "float64"))
+    assert small == []
+
+
+def test_a_setting_ends_with_its_block():
+    before = wants_persistent_kernels.get()
+    with persistent_kernels():
+        assert wants_persistent_kernels.get()
+        with persistent_kernels():
+            pass
+        assert wants_persistent_kernels.get()
+    assert not before and not wants_persistent_kernels.get()
 
 
 # The device in Python

@@ -157,7 +157,6 @@ def wide_row_gradient_kernels():
 
 def column_kernels():
     """The kernels of channels: across rows of them, and along what lies beside each other."""
-    from numnorm.layouts import ColumnLayout
     from numnorm.backends.cuda.columns import element_kernels as elements
     from numnorm.backends.cuda.columns import gradient_sums_kernels as sums
     from numnorm.backends.cuda.columns import moments_kernels as moments
@@ -291,30 +290,20 @@ def layer_kernels():
 
 
 def batch_norm_cell_kernels():
-    """The kernels of one step of an LSTM with batch norm, and of the statistics it is given."""
-    from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.batch_norm_lstm.backward_kernel import (
-        make_batch_lstm_backward,
-    )
-    from numnorm.backends.cuda.recurrent.batch_norm_lstm.forward_kernel import (
-        make_batch_lstm_forward,
-    )
-    from numnorm.backends.cuda.recurrent.batch_norm_lstm.running_statistics_kernel import (
-        make_given_statistics,
-    )
-    from numnorm.norms.affine import AFFINE
-    from numnorm.rnn.forms import lstm_form
+    """The kernels between the norms of one step of an LSTM with batch norm."""
+    from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+    from numnorm.backends.cuda.recurrent.lstm import batch_norm_kernels as between
 
-    cases = [(FLOAT32, v) for v in ("paper", "normalized_cell", "per_gate", "cell_only")]
-    for element, variant in (*cases, (FLOAT64, "paper")):
-        form, what = lstm_form("batch", variant).cell, f"batch {variant} {element.name}"
-        for training in (True, False):
-            kernel = make_batch_lstm_forward(form, element, training=training)
-            yield f"LSTM forward {what}, {'training' if training else 'inference'}", kernel
-        yield f"LSTM backward {what}", make_batch_lstm_backward(form, element)
-    for of in (FLOAT32, ELEMENTS["float16"]):
-        kernel = make_given_statistics(AFFINE, FLOAT32, of, of)
-        yield f"statistics of a step, {of.name} by float64", kernel
+    for element in (FLOAT32, FLOAT64):
+        what = f"of an LSTM with batch norm {element.name}"
+        yield f"gates and cell {what}", between.make_gates_and_cell(element)
+        yield f"state {what}", between.make_state(element)
+        for carries in (False, True):
+            carried = ", carried" if carries else ""
+            kernel = between.make_state_gradient(element, carries=carries)
+            yield f"state gradient {what}{carried}", kernel
+            kernel = between.make_cell_gradient(element, carries=carries)
+            yield f"cell gradient {what}{carried}", kernel
 
 
 def persistent_kernels():
@@ -349,59 +338,22 @@ def persistent_kernels():
 def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=False):
     """Those of one form of a kind, chosen as its functions choose it, forward and backward."""
     from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
-    from numnorm.backends.cuda.recurrent.gru import gates as gru_gates
-    from numnorm.backends.cuda.recurrent.gru import (
-        persistent_backward_kernel as gru_persistent_backward_kernel,
-    )
-    from numnorm.backends.cuda.recurrent.gru import (
-        persistent_forward_kernel as gru_persistent_kernel,
-    )
-    from numnorm.backends.cuda.recurrent.lstm import gates as lstm_gates
-    from numnorm.backends.cuda.recurrent.lstm import (
-        persistent_backward_kernel as lstm_persistent_backward_kernel,
-    )
-    from numnorm.backends.cuda.recurrent.lstm import (
-        persistent_forward_kernel as lstm_persistent_kernel,
-    )
+    from numnorm.backends.cuda.recurrent.persistent.passes import _KINDS
     from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
-    from numnorm.backends.cuda.recurrent.rnn import (
-        persistent_backward_kernel as rnn_persistent_backward_kernel,
-    )
-    from numnorm.backends.cuda.recurrent.rnn import (
-        persistent_forward_kernel as rnn_persistent_kernel,
-    )
     from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
 
-    form_of, gates, make, make_backward = {
-        "LSTM": (
-            lstm_form,
-            lstm_gates.GATES,
-            lstm_persistent_kernel.make_lstm_persistent,
-            lstm_persistent_backward_kernel.make_lstm_persistent_backward,
-        ),
-        "GRU": (
-            gru_form,
-            gru_gates.GATES,
-            gru_persistent_kernel.make_gru_persistent,
-            gru_persistent_backward_kernel.make_gru_persistent_backward,
-        ),
-        "RNN": (
-            rnn_form,
-            rnn_persistent_kernel.GATES,
-            rnn_persistent_kernel.make_rnn_persistent,
-            rnn_persistent_backward_kernel.make_rnn_persistent_backward,
-        ),
-    }[kind]
+    form_of = {"LSTM": lstm_form, "GRU": gru_form, "RNN": rnn_form}[kind]
     limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
     form = form_of(*choices).cell._replace(zoneout=zoneout)
-    forward = forward_plan(batch, units, gates, element, limits, whole=whole)
-    backward = backward_plan(batch, units, gates, element, limits)
+    cell = _KINDS[type(form)]
+    forward = forward_plan(batch, units, cell.gates, element, limits, whole=whole)
+    backward = backward_plan(batch, units, cell.gates, element, limits)
     place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
     chosen = " ".join(str(choice) for choice in choices)
     what = f"{chosen} {element.name}{kept}, {batch} × {units} units, {place}"
-    yield f"{kind}{ALL_STEPS} forward {what}", make(form, element, forward.shape)
+    yield f"{kind}{ALL_STEPS} forward {what}", cell.forward(form, element, forward.shape)
     if backward is not None:
-        yield f"{kind}{ALL_STEPS} backward {what}", make_backward(form, element, backward.shape)
+        yield f"{kind}{ALL_STEPS} backward {what}", cell.backward(form, element, backward.shape)
 
 
 def statistic_kernels():
@@ -443,11 +395,14 @@ FAMILIES = (
 
 
 def first_of_each_source(kernels):
-    """The first kernel of each source and direction."""
+    """The first kernel that each function in a source makes, in each direction.
+
+    Of a kernel of all steps, which all kinds of cells share, it is the first of each kind.
+    """
     firsts = {}
     for name, kernel in kernels:
-        function = kernel.function
-        source = function.__module__, function.__qualname__, "backward" in name
+        function, kind = kernel.function, name.partition(ALL_STEPS)[0] if ALL_STEPS in name else ""
+        source = function.__module__, function.__qualname__, "backward" in name, kind
         firsts.setdefault(source, (name, kernel))
     return list(firsts.values())
 

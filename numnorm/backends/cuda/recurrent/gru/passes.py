@@ -29,10 +29,13 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     step_places,
     weight_gradients,
 )
-from numnorm.backends.cuda.recurrent.gru import persistent as gru_persistent
 from numnorm.backends.cuda.recurrent.gru.backward_kernel import make_gru_backward
 from numnorm.backends.cuda.recurrent.gru.forward_kernel import make_gru_forward
 from numnorm.backends.cuda.recurrent.gru.gates import GATES, places
+from numnorm.backends.cuda.recurrent.persistent_kernels import (
+    persistent_backward,
+    persistent_forward,
+)
 from numnorm.backends.cuda.threads.row_launch import blocks_of
 
 _forward_kernel = functools.cache(make_gru_forward)
@@ -98,9 +101,9 @@ def forward(
         return (state,), Saved(None, None, state, Table(None, 0))
     xp = owner.product(x.array, weights.turned_x)
     arrays = xp, array_or_none(keeps[0]), state
-    plan = gru_persistent.plan_for(form, x, state, given.shape[0])
-    table = new_table(x, rows, places(form)) if save or plan else Table(None, 0)
-    run = functools.partial(gru_persistent.run_forward, plan) if plan else _run_forward
+    persistent = persistent_forward(form, x, state, given.shape[0])
+    table = new_table(x, rows, places(form)) if save or persistent else Table(None, 0)
+    run = persistent or _run_forward
     products = run(form, scaling, x, steps, weights, arrays, table, save=save)
     return (state,), Saved(products, xp, state, table) if save else None
 
@@ -162,8 +165,7 @@ def backward(
         saved.z, saved.xp, saved.state, saved.table.array, array_or_none(keeps[0]), dy.array,
         dz, dxp, *slopes,
     )  # fmt: skip
-    plan = gru_persistent.plan_back_for(form, x, *dstates[0].shape)
-    run = functools.partial(gru_persistent.run_backward, plan) if plan else _run_backward
+    run = persistent_backward(form, x, *dstates[0].shape) or _run_backward
     product = run(form, scaling, x, steps, weights, arrays, dh)
     dh = added_up(x, dstates[0].shape, product, dh)
     found = _parameter_sums(form, x, saved, slopes)

@@ -33,10 +33,13 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     step_places,
     weight_gradients,
 )
-from numnorm.backends.cuda.recurrent.lstm import persistent as lstm_persistent
 from numnorm.backends.cuda.recurrent.lstm.backward_kernel import make_lstm_backward
 from numnorm.backends.cuda.recurrent.lstm.forward_kernel import make_lstm_forward
 from numnorm.backends.cuda.recurrent.lstm.gates import GATES, gate_parts, normalized_units, places
+from numnorm.backends.cuda.recurrent.persistent_kernels import (
+    persistent_backward,
+    persistent_forward,
+)
 from numnorm.backends.cuda.threads.row_launch import blocks_of
 
 _forward_kernel = functools.cache(make_lstm_forward)
@@ -112,9 +115,9 @@ def forward(
     xp = owner.product(x.array, weights.turned_x)
     cell = new(x, (rows, units)) if save and _is_apart(form) else None
     arrays, history = (xp, *map(array_or_none, keeps), cell), (state, carried)
-    plan = lstm_persistent.plan_for(form, x, state, batch)
-    table = new_table(x, rows, places(form)) if save or plan else Table(None, 0)
-    run = functools.partial(lstm_persistent.run_forward, plan) if plan else _run_forward
+    persistent = persistent_forward(form, x, state, batch)
+    table = new_table(x, rows, places(form)) if save or persistent else Table(None, 0)
+    run = persistent or _run_forward
     of_each = run(form, scaling, x, steps, weights, arrays, history, table, save=save)
     if not save:
         return history, None
@@ -191,8 +194,7 @@ def backward(
         saved.z, saved.xp, saved.cell, saved.carried, saved.table.array, keep_h, keep_c, dy.array,
         dz, dxp, slopes, dn,
     )  # fmt: skip
-    plan = lstm_persistent.plan_back_for(form, x, *dstates[0].shape)
-    run = functools.partial(lstm_persistent.run_backward, plan) if plan else _run_backward
+    run = persistent_backward(form, x, *dstates[0].shape) or _run_backward
     product = run(form, scaling, x, steps, weights, arrays, (dh, dc))
     dh = added_up(x, dstates[0].shape, product, dh) if form.zoneout else product
     of_x = dxp if form.by_product else dz

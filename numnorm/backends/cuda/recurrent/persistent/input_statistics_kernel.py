@@ -11,6 +11,7 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_keep_statistics,
     room_for_parts,
 )
+from numnorm.backends.cuda.recurrent.persistent.forward_kernel import ScalingNumbers, group_of
 from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_columns
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
@@ -21,7 +22,7 @@ def make_product_statistics(norm: Norm, count: int, element: Element, shape: Row
     It takes the addresses of ``xp (rows, gates * H)`` and of ``table (rows, places, NUMBERS)``;
     then ``rows, width`` (H), ``gates, first, places, place``: how many gates a product has, and
     which of them is the first of these; how many statistics a row has, and which of them become
-    these; and the scaling as numbers.
+    these; and `ScalingNumbers`.
     """
     columns, working = row_columns(element, shape), element.working
     read, load_one = make_read_columns(element, columns), make_load_one(element)
@@ -30,10 +31,7 @@ def make_product_statistics(norm: Norm, count: int, element: Element, shape: Row
     lanes, slots = columns.lanes, columns.slots
     size, of_all = count * columns.slots, ROOMS * room_for_parts(1, shape)
 
-    def kernel(
-        xp, table, rows, width, gates, first, places, place,
-        share, scale_share, eps, eps_on_deviation, root_eps,
-    ):  # fmt: skip
+    def kernel(xp, table, rows, width, gates, first, places, place, scaling):
         room = cuda.shared.array(of_all, working)
         values = cuda.local.array(size, working)
         origins = cuda.local.array(1, working)
@@ -48,10 +46,9 @@ def make_product_statistics(norm: Norm, count: int, element: Element, shape: Row
         origins[0] = load_one(xp, start)
         for gate in range(count):
             read(xp, start + gate * width, at, width, values[gate * slots :])
-        scaling = share, scale_share, eps, eps_on_deviation, root_eps
         statistics(values, origins, found, at, width, scaling, room)
         if there and cuda.threadIdx.x % team == 0:
             keep(table, row, places, place, found)
 
-    parameters = ("address",) * 2 + ("index",) * 6 + (element.working_name,) * 5
-    return Kernel(kernel, parameters, shape.threads)
+    scaling = group_of(ScalingNumbers, element.working_name)
+    return Kernel(kernel, (*("address",) * 2, *("index",) * 6, scaling), shape.threads)

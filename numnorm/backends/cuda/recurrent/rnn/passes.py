@@ -33,7 +33,10 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     step_places,
     weight_gradients,
 )
-from numnorm.backends.cuda.recurrent.rnn import persistent as rnn_persistent
+from numnorm.backends.cuda.recurrent.persistent_kernels import (
+    persistent_backward,
+    persistent_forward,
+)
 from numnorm.backends.cuda.recurrent.rnn.backward_kernel import make_rnn_backward
 from numnorm.backends.cuda.recurrent.rnn.forward_kernel import make_rnn_forward
 from numnorm.backends.cuda.threads.row_launch import blocks_of
@@ -92,8 +95,7 @@ def forward(
     z = owner.product(x.array, weights.turned_x)
     table = new_table(x, rows, 1) if save and form.norm else Table(None, 0)
     arrays = z, array_or_none(keep), table.array
-    plan = rnn_persistent.plan_for(form, x, state, given.shape[0])
-    run = functools.partial(rnn_persistent.run_forward, plan) if plan else _run_forward
+    run = persistent_forward(form, x, state, given.shape[0]) or _run_forward
     run(form, scaling, x, steps, weights, arrays, state, save)
     return (state,), Saved(z, state, table) if save else None
 
@@ -142,8 +144,7 @@ def backward(
     slopes = new(x, (rows, units))
     dz = new(x, (rows, units)) if form.norm else slopes
     arrays = saved.z, saved.table.array, array_or_none(keep), dy.array, dz, slopes
-    plan = rnn_persistent.plan_back_for(form, x, *last.shape)
-    run = functools.partial(rnn_persistent.run_backward, plan) if plan else _run_backward
+    run = persistent_backward(form, x, *last.shape) or _run_backward
     product = run(form, scaling, x, steps, weights, arrays, dh)
     dh = added_up(x, last.shape, product, dh) if form.zoneout else product
     found = _parameter_sums(form, x, saved, slopes)

@@ -1,1 +1,0 @@
-"""The LSTM with recurrent batch norm on a device."""

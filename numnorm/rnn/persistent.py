@@ -1,0 +1,50 @@
+"""The setting that lets a device take all steps of a recurrent cell in one kernel."""
+
+import contextlib
+from collections.abc import Iterator
+
+from numnorm.backends.contract.recurrent import wants_persistent_kernels
+
+
+@contextlib.contextmanager
+def persistent_kernels() -> Iterator[None]:
+    """Take all steps of a recurrent cell in one kernel, where a CUDA device has room for it.
+
+    Without this setting a device takes the steps one by one, with a matrix product of the
+    arrays' own library and a kernel of numnorm for each. A persistent kernel [1]_ keeps the
+    weights of the states in the shared memory of the multiprocessors from the first step to the
+    last. Cells that are too large for that are computed step by step all the same, and so are
+    batch norm and arrays on the host. Results differ by rounding alone.
+
+    It holds for forward and backward passes that are called inside the ``with`` statement, by the
+    same thread or task.
+
+    See Also
+    --------
+    numnorm.rnn.lstm, numnorm.rnn.gru, numnorm.rnn.rnn
+
+    Notes
+    -----
+    All blocks of such a kernel run at the same time and wait for each other. They have been
+    tested in a simulation, not on a device.
+
+    References
+    ----------
+    .. [1] G. Diamos et al., "Persistent RNNs: Stashing Recurrent Weights On-Chip", ICML 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numnorm import rnn
+    >>> parameters = rnn.lstm_init(3, 4, rng=np.random.default_rng(0))
+    >>> x = np.ones((5, 2, 3))  # or an array of a device: time, batch, features
+    >>> with rnn.persistent_kernels():
+    ...     y, h, c = rnn.lstm(x, parameters)
+    >>> y.shape
+    (5, 2, 4)
+    """
+    token = wants_persistent_kernels.set(True)
+    try:
+        yield
+    finally:
+        wants_persistent_kernels.reset(token)
