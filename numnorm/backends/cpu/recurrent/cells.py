@@ -1,4 +1,4 @@
-"""Recurrent cells on NumPy arrays: whose functions serve which form."""
+"""Recurrent cells on NumPy arrays: the kind of each form, and its passes."""
 
 from typing import Any
 
@@ -14,12 +14,14 @@ from numnorm.backends.contract.recurrent import (
     Steps,
 )
 from numnorm.backends.cpu.memory.host_arrays import Array
-from numnorm.backends.cpu.recurrent.gru import passes as gru_cells
-from numnorm.backends.cpu.recurrent.lstm import passes as lstm_cells
-from numnorm.backends.cpu.recurrent.rnn import passes as rnn_cells
+from numnorm.backends.cpu.recurrent.common import passes
+from numnorm.backends.cpu.recurrent.gru.kind import GRU
+from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.lstm.kind import LSTM
+from numnorm.backends.cpu.recurrent.rnn.kind import RNN
 from numnorm.backends.cpu.simd.element_type import storage_of
 
-_HOMES: dict[type, Any] = {LSTMForm: lstm_cells, GRUForm: gru_cells, RNNForm: rnn_cells}
+_KINDS: dict[type, CellKind] = {LSTMForm: LSTM, GRUForm: GRU, RNNForm: RNN}
 
 
 def working(x: Array) -> Array:
@@ -29,7 +31,7 @@ def working(x: Array) -> Array:
 
 def cell_weights(form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell as its forward pass takes them."""
-    return _HOMES[type(form)].weights(form, given, (ada_scale, ada_k), keep)
+    return passes.make_weights(_KINDS[type(form)], form, given, (ada_scale, ada_k), keep)
 
 
 def cell_forward(
@@ -43,8 +45,8 @@ def cell_forward(
     save: bool,
 ) -> tuple[tuple[Array, ...], Any]:
     """Return the history of each state, those given first, and what the backward pass needs."""
-    home = _HOMES[type(form)]
-    history, saved = home.forward(form, scaling, x, steps, weights, states, keeps, save)
+    kind = _KINDS[type(form)]
+    history, saved = passes.forward(kind, form, scaling, x, steps, weights, states, keeps, save)
     if not save:
         # The others are in memory that is used again.
         history = history[0], *(h.copy() for h in history[1:])
@@ -63,8 +65,5 @@ def cell_backward(
     dstates: tuple[Array, ...],
 ) -> CellGradients:
     """Return all gradients, from those of every state h and of the last states."""
-    home = _HOMES[type(form)]
-    found: CellGradients = home.backward(
-        form, scaling, x, steps, weights, saved, keeps, dy, dstates
-    )
-    return found
+    kind = _KINDS[type(form)]
+    return passes.backward(kind, form, scaling, x, steps, weights, saved, keeps, dy, dstates)

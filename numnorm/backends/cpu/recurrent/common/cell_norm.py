@@ -9,17 +9,12 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula, Norm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.rows.segment_loops import make_gradient_sums, make_input_gradients
+from numnorm.backends.cpu.simd.access import Access
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.statistics.normalize import location, make_normalized
-from numnorm.backends.cpu.statistics.row_normalizer import (
-    make_near,
-    make_spread,
-    make_spread_around,
-)
+from numnorm.backends.cpu.statistics.normalize import location
+from numnorm.backends.cpu.statistics.normalize import make_normalized as make_centred_scaled
+from numnorm.backends.cpu.statistics.row_normalizer import make_spread
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
-
-# How many numbers of the working type the statistics of a row are.
-NUMBERS = 4
 
 
 class CellNorm(NamedTuple):
@@ -29,17 +24,10 @@ class CellNorm(NamedTuple):
     ----------
     statistics : callable
         ``statistics(row, scaling)``
-    guess : callable
-        ``guess(row, place, at)`` begins with those of a row, where they are put.
-    guessed : callable
-        ``guessed(row, scaling, place, at)``: the statistics of a row begun with.
     save : callable
         ``save(statistics, mean, rstd, i)`` stores them as the backward pass reads them.
     saved : callable
         ``saved(mean, rstd, i)``: the statistics again.
-    put, got : callable
-        ``put(statistics, place, at)`` and ``got(place, at)``: the statistics as `NUMBERS` of the
-        working type, for a while.
     apply : callable
         ``apply(x, statistics, gamma, beta)`` of elements.
     gradient : callable
@@ -48,14 +36,23 @@ class CellNorm(NamedTuple):
     """
 
     statistics: Callable[..., Any]
-    guess: Callable[..., Any]
-    guessed: Callable[..., Any]
     save: Callable[..., Any]
     saved: Callable[..., Any]
-    put: Callable[..., Any]
-    got: Callable[..., Any]
     apply: Callable[..., Any]
     gradient: Callable[..., Any]
+
+
+def make_normalized(norm: Norm | None, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled ``normalized(row, statistics, gamma, beta, j, tail)`` of some elements."""
+    read, term, _ = access
+    apply, real = make_cell_norm(norm, storage).apply, storage.working
+
+    @inlined
+    def normalized(row, statistics, gamma, beta, j, tail):
+        gain, shift = term(gamma, j, tail, real(1)), term(beta, j, tail, real(0))
+        return apply(read(row, j, tail), statistics, gain, shift)
+
+    return normalized
 
 
 @functools.cache
@@ -66,52 +63,9 @@ def make_cell_norm(norm: Norm | None, storage: Storage) -> CellNorm:
     return _norm(norm.formula, storage, summed=norm.parameters > 0)
 
 
-class _Places(NamedTuple):
-    """Compiled functions of the statistics of a row and of where they are put for a while."""
-
-    guess: Callable[..., Any]
-    guessed: Callable[..., Any]
-    put: Callable[..., Any]
-    got: Callable[..., Any]
-
-
-def _places(formula: Formula, storage: Storage) -> _Places:
-    near, around = make_near(formula, storage), make_spread_around(formula, storage)
-
-    def guess_centred(row, place, at):
-        place[at + 1] = near(row)
-
-    def guess_uncentred(row, place, at):
-        pass
-
-    def put_centred(found, place, at):
-        scale, high, low, rstd = found
-        place[at], place[at + 1], place[at + 2], place[at + 3] = scale, high, low, rstd
-
-    def put_uncentred(found, place, at):
-        place[at], place[at + 3] = found[0], found[3]
-
-    def got_centred(place, at):
-        return place[at], place[at + 1], place[at + 2], place[at + 3]
-
-    def got_uncentred(place, at):
-        return place[at], None, None, place[at + 3]
-
-    centred = guess_centred, put_centred, got_centred
-    uncentred = guess_uncentred, put_uncentred, got_uncentred
-    guess, put, got = map(inlined, centred if formula.centred else uncentred)
-
-    @inlined
-    def guessed(row, scaling, place, at):
-        scale, high, low, rstd = around(row, scaling, got(place, at)[1])
-        return scale, high, low, np.float64(rstd)
-
-    return _Places(guess, guessed, put, got)
-
-
 def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
-    real, spread, places = storage.working, make_spread(formula, storage), _places(formula, storage)
-    forward, normalized = inlined(formula.forward), make_normalized(formula.centred)
+    real, spread = storage.working, make_spread(formula, storage)
+    forward, normalized = inlined(formula.forward), make_centred_scaled(formula.centred)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
     gradient_sums = make_gradient_sums(formula, storage)
     input_gradients = make_input_gradients(formula, storage)
@@ -152,23 +106,12 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
         sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, found, weights, targets_of(sums))
         input_gradients(dy, x, 0, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
 
-    return CellNorm(
-        statistics, places.guess, places.guessed, save, saved, places.put, places.got, apply,
-        gradient,
-    )  # fmt: skip
+    return CellNorm(statistics, save, saved, apply, gradient)
 
 
 def _identity() -> CellNorm:
     @inlined
     def statistics(row, scaling):
-        return None
-
-    @inlined
-    def guess(row, place, at):
-        pass
-
-    @inlined
-    def guessed(row, scaling, place, at):
         return None
 
     @inlined
@@ -180,14 +123,6 @@ def _identity() -> CellNorm:
         return None
 
     @inlined
-    def put(found, place, at):
-        pass
-
-    @inlined
-    def got(place, at):
-        return None
-
-    @inlined
     def apply(x, found, gamma, beta):
         return x
 
@@ -196,4 +131,4 @@ def _identity() -> CellNorm:
         for j in range(dy.size):
             dx[j] = dy[j]
 
-    return CellNorm(statistics, guess, guessed, save, saved, put, got, apply, gradient)
+    return CellNorm(statistics, save, saved, apply, gradient)

@@ -1,26 +1,34 @@
-"""What the passes of all recurrent cells share: their products, their steps and their sums."""
+"""The whole passes of all recurrent cells on NumPy arrays."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numnorm.backends.contract.norms import Norm, Scaling
+from numnorm.backends.contract.recurrent import CellForm, CellGradients, Steps
 from numnorm.backends.cpu.compiler.jit import Twins
 from numnorm.backends.cpu.compiler.parallel import run, threads
-from numnorm.backends.cpu.matmul.matmul import packed, packed_shape
+from numnorm.backends.cpu.matmul.matmul import packed, packed_shape, product
 from numnorm.backends.cpu.matmul.packed_matrices import matrix_panels
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
 from numnorm.backends.cpu.recurrent.common.weight_gradients import ProductGradients
-from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.memory_pool import WORKING_MEMORY
+from numnorm.backends.cpu.recurrent.kernels import arguments as groups
+from numnorm.backends.cpu.recurrent.kernels.backward import make_backward
+from numnorm.backends.cpu.recurrent.kernels.forward import make_forward
+from numnorm.backends.cpu.recurrent.kernels.grouped_kernel import flattened
+from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.simd.element_type import Storage, storage_of
+from numnorm.memory_pool import POOL, WORKING_MEMORY
 
 # A thread takes so many rows of a batch at least: its products are faster with more.
-LEAST_ROWS = 4
+_LEAST_ROWS = 4
 # The sums for the parameters are taken for so many groups of rows at most.
 _MOST_GROUPS = 64
-# Three groups of LEAST_ROWS would be two for one of two threads; six of these are three for both.
+# Three groups of _LEAST_ROWS would be two for one of two threads; six of these are three for both.
 _ROWS_OF_SIX = 2
+# From so many rows on, x is multiplied in the steps: its products are still in cache then.
+_LEAST_FUSED = 8
 
 
 class Weights(NamedTuple):
@@ -31,119 +39,180 @@ class Weights(NamedTuple):
     x, h : array
     panels_x, panels_h : array or None
         The transposed weights packed, if that is worth keeping.
-    others : tuple
-        What the kernels take besides; gammas and betas may be None or numbers.
+    others : Parameters
     """
 
     x: Array
     h: Array
     panels_x: Array | None
     panels_h: Array | None
-    others: tuple[Any, ...]
+    others: groups.Parameters
 
 
-def make_weights(given: Any, others: tuple[Any, ...], keep: bool) -> Weights:
+def make_weights(
+    kind: CellKind, form: CellForm, given: Any, ada: tuple[float, float], keep: bool
+) -> Weights:
     """Return the weights of a cell, packed if they are to be kept."""
-    x, h = given.weight_x, given.weight_h
+    x, h, others = given.weight_x, given.weight_h, kind.parameters(form, given, ada)
     if not keep:
         return Weights(x, h, None, None, others)
     return Weights(x, h, matrix_panels(x.T), matrix_panels(h.T), others)
 
 
-def added_up(size: int, dtype: Any, *values: Array | None) -> Array:
-    """Return the sum of the values that there are: what is only added is added once."""
-    total = np.zeros(size)
-    for value in values:
-        if value is not None:
-            total += value
-    return total.astype(dtype)
+def forward(
+    kind: CellKind,
+    form: CellForm,
+    scaling: Scaling,
+    x: Array,
+    steps: Steps,
+    weights: Weights,
+    states: tuple[Array, ...],
+    masks: tuple[Array | None, ...],
+    save: bool,
+) -> tuple[tuple[Array, ...], groups.Saved | None]:
+    """Return all states, and cells; if nothing is saved, the cells are the last ones alone."""
+    storage = storage_of(x.dtype)
+    rows, (batch, width) = x.shape[0], states[0].shape
+    fused, kept = batch >= _LEAST_FUSED, rows if save else batch
+    each, apart, has_cell = kind.norms_each_product(form), kind.keeps_cell_apart(form), states[1:]
+    xp, products, carried, other_cell = tables(
+        WORKING_MEMORY,
+        storage.working_dtype,
+        (rows if save or not fused else batch, kind.gates * width),
+        (kept if each else 0, kind.gates * width),
+        (batch + kept if save else batch, width if has_cell else 0),
+        (kept if apart else 0, width),
+    )
+    # Not with the others, which may be kept for long.
+    panels_x, panels_h, scratch = _panels(weights, storage, (batch, width))
+    (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
+    state[:batch], cell = states[0], other_cell
+    if has_cell:
+        carried[:batch] = states[1]
+        if not apart:
+            cell = carried[batch:] if save else carried
+    if not fused:
+        product(x, panels_x, xp, storage)
+    saved = groups.Saved(
+        products if each else xp,
+        xp if each else None,
+        state,
+        carried if has_cell else None,
+        cell if has_cell else None,
+        _statistics(kind, form, rows if save else 0),
+    )
+    run_kernel(
+        make_forward(kind, form, storage),
+        (
+            steps, groups.Factors(x if fused else x[:0], panels_x, panels_h), weights.others,
+            saved, _scalings(kind, form, scaling, width), _masks(masks), scratch,
+        ),
+        rows,
+        width,
+        batch // _LEAST_ROWS,
+    )  # fmt: skip
+    return (state, carried)[: len(states)], saved if save else None
 
 
-def norm_pair(
-    norm: Norm | None, gamma: Any, beta: Any, size: int, dtype: Any, ada: tuple[float, float]
-) -> tuple[Any, Any]:
-    """Return gamma and beta as the kernels take those of this norm."""
-    if norm is None:
-        return None, None
-    if norm.parameters == 0:
-        return dtype.type(ada[0]), dtype.type(ada[1])
-    return np.ones(size, dtype) if gamma is None else gamma, beta
+def backward(
+    kind: CellKind,
+    form: CellForm,
+    scaling: Scaling,
+    x: Array,
+    steps: Steps,
+    weights: Weights,
+    saved: groups.Saved,
+    masks: tuple[Array | None, ...],
+    dy: Array,
+    dstates: tuple[Array, ...],
+) -> CellGradients:
+    """Return all gradients; those of the last states become those of the first."""
+    storage = storage_of(x.dtype)
+    dh, dc = (*dstates, None)[:2]
+    batch, width = dh.shape
+    wide, each = kind.gates * width, kind.norms_each_product(form)
+    gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, storage)
+    dz, dxp, gates, normalized, cell, weight_h = tables(
+        WORKING_MEMORY,
+        storage.working_dtype,
+        (gradients.most_rows, wide),
+        (gradients.most_rows if each else 0, wide),
+        (batch, wide),
+        (batch, width),
+        (batch, width),
+        packed_shape(wide, width, storage),
+    )
+    sums = _sums_of(batch, kind.sums * width, storage)
+    kernel, arguments = (
+        make_backward(kind, form, storage),
+        (
+            packed(weights.h, weight_h, storage), weights.others, saved,
+            _coefficients(kind, form, scaling, width), _masks(masks),
+            groups.Gradients(dy, dh, dc, dz, dxp if each else None),
+            groups.Scratch(gates, normalized, cell), sums,
+        ),
+    )  # fmt: skip
+    number = sums.sums.shape[0]
+    most = min(number, number * sums.size // _LEAST_ROWS)
+    for stretch in gradients.stretches:
+        here = groups.StepRange(*steps, stretch.begin, stretch.end), *arguments
+        run_kernel(kernel, here, stretch.rows, width, most)
+        gradients.add(stretch, (dxp if each else dz, dz))
+    found = kind.gradients(sums.totals.sum(axis=0), width)
+    return CellGradients(gradients.x, dstates, gradients.of_weights() | found)
 
 
-def panels(weights: Weights, storage: Storage, *shapes: tuple[int, ...]) -> list[Array]:
-    """Return the transposed weights packed, and uninitialized arrays of some shapes beside them."""
+def run_kernel(kernel: Twins, arguments: tuple[Any, ...], rows: int, width: int, most: int) -> None:
+    """Run a kernel of steps: no result depends on how many parts a batch is cut into."""
+    parts = min(threads(), most) if most > 1 else 1
+    if rows:  # the kernels ask for the rows of the first step
+        run(kernel, (*flattened(arguments), parts), rows * width * width // 64, parts)
+
+
+def _panels(weights: Weights, storage: Storage, shape: tuple[int, ...]) -> list[Array]:
+    """Return the transposed weights packed, and an uninitialized array beside them."""
     dtype = storage.working_dtype
     if weights.panels_x is not None and weights.panels_h is not None:
-        rooms = tables(WORKING_MEMORY, dtype, *shapes) if shapes else []
-        return [weights.panels_x, weights.panels_h, *rooms]
+        return [weights.panels_x, weights.panels_h, *tables(WORKING_MEMORY, dtype, shape)]
     (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
     sizes = packed_shape(inputs, width, storage), packed_shape(hidden, width, storage)
-    room_x, room_h, *rooms = tables(WORKING_MEMORY, dtype, *sizes, *shapes)
-    return [packed(weights.x.T, room_x, storage), packed(weights.h.T, room_h, storage), *rooms]
+    panels_x, panels_h, other = tables(WORKING_MEMORY, dtype, *sizes, shape)
+    packed(weights.x.T, panels_x, storage)
+    packed(weights.h.T, panels_h, storage)
+    return [panels_x, panels_h, other]
 
 
-def statistics(*sizes: int) -> tuple[Array, ...]:
-    """Return room for mean and rstd of rows, so many for each norm."""
-    return tuple(np.empty(size) for size in sizes for _ in range(2))
+def _masks(masks: tuple[Array | None, ...]) -> groups.ZoneoutMasks:
+    return groups.ZoneoutMasks(*(*masks, None)[:2])
 
 
-def scaling_numbers(scaling: Scaling, width: int) -> tuple[float, float, float]:
-    """Return how the forward kernels take the scaling of rows of some width."""
-    return scaling.eps, scaling.eps_on_deviation, float(width - scaling.ddof)
+def _statistics(kind: CellKind, form: CellForm, rows: int) -> groups.Statistics:
+    """Return room for mean and rstd of all normalized rows."""
+    sizes = (rows * count for count in kind.statistics(form))
+    return groups.Statistics(*(np.empty(size) for size in sizes for _ in range(2)))
 
 
-def flow_numbers(norm: Norm | None, scaling: Scaling, width: int) -> tuple[float, float, float]:
-    """Return how the backward kernels take it."""
-    centred = norm is not None and norm.formula.centred
-    return 1.0 / width if centred else 0.0, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation
+def _scalings(kind: CellKind, form: CellForm, scaling: Scaling, width: int) -> groups.Scalings:
+    eps, eps_on_deviation = scaling.eps, scaling.eps_on_deviation
+    divisors = (float(size - scaling.ddof) for _, size in kind.norms(form, width))
+    return groups.Scalings(*(groups.Scaling(eps, eps_on_deviation, d) for d in divisors))
 
 
-class Groups(NamedTuple):
-    """The sums for the parameters, a few rows of the batch at a time: they follow from the shape.
+def _coefficients(
+    kind: CellKind, form: CellForm, scaling: Scaling, width: int
+) -> groups.GradientCoefficients:
+    def of_norm(norm: Norm | None, size: int) -> groups.Coefficients:
+        inv_count = 1.0 / size if norm is not None and norm.formula.centred else 0.0
+        inv_divisor = 1.0 / (size - scaling.ddof)
+        return groups.Coefficients(inv_count, inv_divisor, scaling.eps_on_deviation)
 
-    Attributes
-    ----------
-    sums, totals : array (groups, numbers)
-        In the working dtype and in float64.
-    size : int
-        How many rows a group has.
-    """
-
-    sums: Array
-    totals: Array
-    size: int
+    return groups.GradientCoefficients(*(of_norm(*pair) for pair in kind.norms(form, width)))
 
 
-def groups_of(batch: int, numbers: int, storage: Storage) -> Groups:
+def _sums_of(batch: int, numbers: int, storage: Storage) -> groups.Sums:
     """Return the sums of a batch, all 0."""
-    size = max(LEAST_ROWS, -(-batch // _MOST_GROUPS))
+    size = max(_LEAST_ROWS, -(-batch // _MOST_GROUPS))
     if -(-batch // size) == 3:
         size = _ROWS_OF_SIX
     totals = np.zeros((-(-batch // size), numbers))
-    return Groups(totals.astype(storage.working_dtype), totals, size)
-
-
-def run_steps(kernel: Twins, arguments: tuple[Any, ...], rows: int, width: int, most: int) -> None:
-    """Run a kernel of all steps: no result depends on how many parts a batch is cut into."""
-    parts = min(threads(), most) if most > 1 else 1
-    if rows:  # the kernels ask for the rows of the first step
-        run(kernel, (*arguments, parts), rows * width * width // 64, parts)
-
-
-def run_back(
-    kernel: Twins,
-    arguments: tuple[Any, ...],
-    slopes: tuple[Array, Array],
-    groups: Groups,
-    gradients: ProductGradients,
-) -> None:
-    """Run a backward kernel of all steps, stretch by stretch.
-
-    It leaves the gradients of a stretch's products with x and with the state in the `slopes`.
-    """
-    number, _ = groups.sums.shape
-    most = min(number, number * groups.size // LEAST_ROWS)
-    for stretch in gradients.stretches:
-        here = *gradients.steps, stretch.begin, stretch.end, *arguments
-        run_steps(kernel, here, stretch.rows, gradients.weight_h.shape[1], most)
-        gradients.add(stretch, slopes)
+    return groups.Sums(totals.astype(storage.working_dtype), totals, size)

@@ -5,47 +5,39 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.formulas.cells import zoneout_blend, zoneout_gradient
 
 
 class Zoneout(NamedTuple):
-    """Compiled functions of some elements; `keep` holds their shares, or is None without zoneout.
+    """Compiled functions of some elements; `mask` holds their shares, or is None without zoneout.
 
     Attributes
     ----------
-    mixed : callable
-        ``mixed(new, before, keep, j, rest)``: the new elements and those before it.
-    passed : callable
-        ``passed(slope, keep, j, rest)``: what of a gradient reaches the new elements.
-    kept : callable
-        ``kept(slope, keep, j, rest)``: what of it goes past them, not asked for without zoneout.
+    blend : callable
+        ``blend(new, before, mask, j, tail)``: the new elements and those before it.
+    gradient : callable
+        ``gradient(dy, mask, j, tail)``: the gradients of both, the second None without zoneout.
     """
 
-    mixed: Callable[..., Any]
-    passed: Callable[..., Any]
-    kept: Callable[..., Any]
+    blend: Callable[..., Any]
+    gradient: Callable[..., Any]
 
 
 def make_zoneout(zoneout: bool, access: Access) -> Zoneout:
     """Return these functions; without zoneout, nothing is kept."""
     if not zoneout:
         return Zoneout(
-            inlined(lambda new, before, keep, j, rest: new),
-            inlined(lambda slope, keep, j, rest: slope),
-            inlined(lambda slope, keep, j, rest: slope),
+            inlined(lambda new, before, mask, j, tail: new),
+            inlined(lambda dy, mask, j, tail: (dy, None)),
         )
-    read = access.read
+    read, of_elements, gradient_of = access.read, inlined(zoneout_blend), inlined(zoneout_gradient)
 
     @inlined
-    def mixed(new, before, keep, j, rest):
-        share = read(keep, j, rest)
-        return (new - share * new) + share * read(before, j, rest)  # exact where all is kept
+    def blend(new, before, mask, j, tail):
+        return of_elements(new, read(before, j, tail), read(mask, j, tail))
 
     @inlined
-    def passed(slope, keep, j, rest):
-        return slope - read(keep, j, rest) * slope
+    def gradient(dy, mask, j, tail):
+        return gradient_of(dy, read(mask, j, tail))
 
-    @inlined
-    def kept(slope, keep, j, rest):
-        return read(keep, j, rest) * slope
-
-    return Zoneout(mixed, passed, kept)
+    return Zoneout(blend, gradient)

@@ -1,6 +1,6 @@
 """The gates of a gated recurrent unit, and what enters them: the products, normalized.
 
-A row has z, r and the rest, one after the other: z and r are normalized together.
+A row has z, r and the candidate, one after the other: z and r are normalized together.
 """
 
 import functools
@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.recurrent import GRUForm
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
+from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm, make_normalized
 from numnorm.backends.cpu.simd.access import Access
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import stretch
+from numnorm.backends.formulas.cells import gru_candidate_input
 
 
 class ProductNorm(NamedTuple):
@@ -21,6 +22,8 @@ class ProductNorm(NamedTuple):
 
     Attributes
     ----------
+    arrays : callable
+        ``arrays(statistics)``: mean and rstd of the product with the state, and of that with x.
     find : callable
         ``find(row, scalings, saved, i)``: the statistics of both gates and of the rest, which are
         also saved if there is room for them.
@@ -31,6 +34,7 @@ class ProductNorm(NamedTuple):
         gradients of what the norms make of it; the sums are those of gamma.
     """
 
+    arrays: Callable[..., Any]
     find: Callable[..., Any]
     again: Callable[..., Any]
     gradient: Callable[..., Any]
@@ -40,6 +44,11 @@ class ProductNorm(NamedTuple):
 def make_product_norm(form: GRUForm, storage: Storage) -> ProductNorm:
     """Return how a product is normalized."""
     norm = make_cell_norm(form.norm, storage)
+
+    @inlined
+    def arrays(statistics):
+        of_x = statistics.mean_x, statistics.rstd_x
+        return (statistics.mean_h, statistics.rstd_h), of_x
 
     @inlined
     def find(row, scalings, saved, i):
@@ -70,40 +79,36 @@ def make_product_norm(form: GRUForm, storage: Storage) -> ProductNorm:
             stretch(beta, two, three), flows[1], (sums[two:], None), result[two:],
         )  # fmt: skip
 
-    return ProductNorm(find, again, gradient)
+    return ProductNorm(arrays, find, again, gradient)
 
 
 def make_gates(form: GRUForm, storage: Storage, access: Access) -> Callable[..., Any]:
-    """Return a compiled ``gates(hp, xp, weights, found, width, j, rest)`` of some units.
+    """Return a compiled ``gates(hp, xp, parameters, statistics, width, j, tail)`` of some units.
 
-    It returns 1 - z, r, the new state that they suggest, and what r lets pass of the old one: a
-    state may be large, a new one not, so 1 - z has to have all its digits. The weights are
-    ``offset, offset_h``, gamma and beta of the product with the state, and of that with x;
-    `found` has the statistics of both.
+    It returns 1 - z, r, the candidate, and the product with the state's part of it. The statistics
+    are those of both products.
     """
-    read, term, _ = access
-    apply, real = make_cell_norm(form.norm, storage).apply, storage.working
-    sigmoid, tanh = make_sigmoid(real), make_tanh(real)
+    read, normalized = access.read, make_normalized(form.norm, storage, access)
+    sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
+    candidate_input = inlined(gru_candidate_input)
 
     @inlined
-    def value(row, found, gamma, beta, j, rest):
-        gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
-        return apply(read(row, j, rest), found, gain, shift)
+    def gate_input(hp, xp, parameters, statistics, j, tail):
+        of_h, of_x = statistics
+        both = normalized(hp, of_h[0], parameters.gamma_h, parameters.beta_h, j, tail)
+        both = both + normalized(xp, of_x[0], parameters.gamma_x, parameters.beta_x, j, tail)
+        return both + read(parameters.offset, j, tail)
 
     @inlined
-    def gates(hp, xp, weights, found, width, j, rest):
-        offset, offset_h, gamma_h, beta_h, gamma_x, beta_x = weights
-        of_h, of_x = found
-        both = value(hp, of_h[0], gamma_h, beta_h, j, rest)
-        both = both + value(xp, of_x[0], gamma_x, beta_x, j, rest)
-        keep = sigmoid((both + read(offset, j, rest)) * -1.0)
-        at = j + width
-        both = value(hp, of_h[0], gamma_h, beta_h, at, rest)
-        both = both + value(xp, of_x[0], gamma_x, beta_x, at, rest)
-        r = sigmoid(both + read(offset, at, rest))
-        at = at + width
-        old = value(hp, of_h[1], gamma_h, beta_h, at, rest) + read(offset_h, j, rest)
-        new = value(xp, of_x[1], gamma_x, beta_x, at, rest) + read(offset, at, rest)
-        return keep, r, tanh(new + r * old), old
+    def gates(hp, xp, parameters, statistics, width, j, tail):
+        of_h, of_x = statistics
+        keep = sigmoid(gate_input(hp, xp, parameters, statistics, j, tail) * -1.0)
+        r = sigmoid(gate_input(hp, xp, parameters, statistics, j + width, tail))
+        k = j + 2 * width
+        from_h = normalized(hp, of_h[1], parameters.gamma_h, parameters.beta_h, k, tail)
+        from_h = from_h + read(parameters.offset_h, j, tail)
+        from_x = normalized(xp, of_x[1], parameters.gamma_x, parameters.beta_x, k, tail)
+        from_x = from_x + read(parameters.offset, k, tail)
+        return keep, r, tanh(candidate_input(from_x, r, from_h)), from_h
 
     return gates

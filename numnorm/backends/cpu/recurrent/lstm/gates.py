@@ -9,41 +9,36 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.recurrent import LSTMForm
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.recurrent.common.cell_norm import NUMBERS, CellNorm, make_cell_norm
+from numnorm.backends.cpu.recurrent.common.cell_norm import (
+    CellNorm,
+    make_cell_norm,
+    make_normalized,
+)
 from numnorm.backends.cpu.simd.access import Access
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import stretch
-
-# How many norms the gates have at most.
-NORMS = 4
 
 
 class GateNorm(NamedTuple):
     """Compiled functions of one row.
 
     Its products are `z`, with the state, and `xp`, with x; where the norm is taken of their sum,
-    that is `z`, and `xp` is None.
+    that is `z`, and `xp` is None. What it has of each gate are pairs: of z and of xp.
 
     Attributes
     ----------
-    guess : callable
-        ``guess(z, xp, place)`` begins with the statistics, in a place.
     find : callable
-        ``find(z, xp, scaling, saved, i, place)`` puts the statistics into that place.
-        They are also saved if there is room for them: mean and rstd of z, mean and rstd of xp.
-    found : callable
-        ``found(place)``: those for each gate.
+        ``find(z, xp, scaling, saved, i)``: the statistics for each gate, f, i, o, g. They are
+        also saved if there is room for them.
     again : callable
         ``again(saved, i)``: the same, as they were saved.
     gradient : callable
-        ``gradient(dz, z, xp, saved, i, weights, flows, sums, results)``, from the gradients of
-        what enters the gates to those of z and xp; the sums are those of both gammas.
+        ``gradient(dz, z, xp, saved, i, parameters, coefficients, sums, results)``, from the
+        gradients of what enters the gates to those of z and xp; the sums are those of both gammas.
     """
 
-    guess: Callable[..., Any]
     find: Callable[..., Any]
-    found: Callable[..., Any]
     again: Callable[..., Any]
     gradient: Callable[..., Any]
 
@@ -59,69 +54,52 @@ def make_gate_norm(form: LSTMForm, storage: Storage) -> GateNorm:
 
 def _by_product(norm: CellNorm) -> GateNorm:
     @inlined
-    def guess(z, xp, place):
-        norm.guess(z, place, 0)
-        norm.guess(xp, place, NUMBERS)
-
-    @inlined
-    def find(z, xp, scaling, saved, i, place):
-        of_z = norm.guessed(z, scaling, place, 0)
-        of_x = norm.guessed(xp, scaling, place, NUMBERS)
-        if saved[0].size > 0:
-            norm.save(of_z, saved[0], saved[1], i)
-            norm.save(of_x, saved[2], saved[3], i)
-        norm.put(of_z, place, 0)
-        norm.put(of_x, place, NUMBERS)
-
-    @inlined
-    def found(place):
-        both = norm.got(place, 0), norm.got(place, NUMBERS)
+    def find(z, xp, scaling, saved, i):
+        both = norm.statistics(z, scaling), norm.statistics(xp, scaling)
+        if saved.mean_h.size > 0:
+            norm.save(both[0], saved.mean_h, saved.rstd_h, i)
+            norm.save(both[1], saved.mean_x, saved.rstd_x, i)
         return both, both, both, both
 
     @inlined
     def again(saved, i):
-        both = norm.saved(saved[0], saved[1], i), norm.saved(saved[2], saved[3], i)
+        of_z = norm.saved(saved.mean_h, saved.rstd_h, i)
+        both = of_z, norm.saved(saved.mean_x, saved.rstd_x, i)
         return both, both, both, both
 
     @inlined
-    def gradient(dz, z, xp, saved, i, weights, flows, sums, results):
-        _, gamma_h, beta_h, gamma_x, beta_x = weights
-        of_z, of_x = (sums[0], None), (sums[1], None)
-        norm.gradient(dz, z, saved[0], saved[1], i, gamma_h, beta_h, flows, of_z, results[0])
-        norm.gradient(dz, xp, saved[2], saved[3], i, gamma_x, beta_x, flows, of_x, results[1])
+    def gradient(dz, z, xp, saved, i, parameters, coefficients, sums, results):
+        norm.gradient(
+            dz, z, saved.mean_h, saved.rstd_h, i, parameters.gamma_h, parameters.beta_h,
+            coefficients, (sums[0], None), results[0],
+        )  # fmt: skip
+        norm.gradient(
+            dz, xp, saved.mean_x, saved.rstd_x, i, parameters.gamma_x, parameters.beta_x,
+            coefficients, (sums[1], None), results[1],
+        )  # fmt: skip
 
-    return GateNorm(guess, find, found, again, gradient)
+    return GateNorm(find, again, gradient)
 
 
 def _separate(norm: CellNorm) -> GateNorm:
     @inlined
-    def guess(z, xp, place):
+    def find_one(z, scaling, saved, i, k):
         width = z.size // 4
-        for k in range(4):
-            norm.guess(z[k * width : (k + 1) * width], place, k * NUMBERS)
+        found = norm.statistics(z[k * width : (k + 1) * width], scaling)
+        if saved.mean_h.size > 0:
+            norm.save(found, saved.mean_h, saved.rstd_h, 4 * i + k)
+        return found
 
     @inlined
-    def find(z, xp, scaling, saved, i, place):
-        width = z.size // 4
-        for k in range(4):
-            here = z[k * width : (k + 1) * width]
-            of_gate = norm.guessed(here, scaling, place, k * NUMBERS)
-            if saved[0].size > 0:
-                norm.save(of_gate, saved[0], saved[1], 4 * i + k)
-            norm.put(of_gate, place, k * NUMBERS)
-
-    @inlined
-    def found_one(place, k):
-        return norm.got(place, k * NUMBERS), None
-
-    @inlined
-    def found(place):
-        f, i = found_one(place, 0), found_one(place, 1)
-        return f, i, found_one(place, 2), found_one(place, 3)
+    def find(z, xp, scaling, saved, i):
+        f = i_ = o = g = find_one(z, scaling, saved, i, 0)
+        for k in range(1, 4):  # a loop, so that it is compiled once for all of them
+            f, i_, o, g = i_, o, g, find_one(z, scaling, saved, i, k)
+        return (f, None), (i_, None), (o, None), (g, None)
 
     @inlined
     def again_one(saved, i, k):
-        return norm.saved(saved[0], saved[1], 4 * i + k), None
+        return norm.saved(saved.mean_h, saved.rstd_h, 4 * i + k), None
 
     @inlined
     def again(saved, i):
@@ -129,83 +107,67 @@ def _separate(norm: CellNorm) -> GateNorm:
         return f, i_, again_one(saved, i, 2), again_one(saved, i, 3)
 
     @inlined
-    def gradient(dz, z, xp, saved, i, weights, flows, sums, results):
-        _, gamma, beta, _, _ = weights
+    def gradient(dz, z, xp, saved, i, parameters, coefficients, sums, results):
         width = dz.size // 4
         for k in range(4):
             left, right = k * width, (k + 1) * width
-            here = sums[0][left:right], None
             norm.gradient(
-                dz[left:right], z[left:right], saved[0], saved[1], 4 * i + k,
-                stretch(gamma, left, right), stretch(beta, left, right), flows, here,
-                results[0][left:right],
+                dz[left:right], z[left:right], saved.mean_h, saved.rstd_h, 4 * i + k,
+                stretch(parameters.gamma_h, left, right), stretch(parameters.beta_h, left, right),
+                coefficients, (sums[0][left:right], None), results[0][left:right],
             )  # fmt: skip
 
-    return GateNorm(guess, find, found, again, gradient)
+    return GateNorm(find, again, gradient)
 
 
 def _none() -> GateNorm:
-    @inlined
-    def guess(z, xp, place):
-        pass
-
-    @inlined
-    def find(z, xp, scaling, saved, i, place):
-        pass
-
-    @inlined
-    def found(place):
-        none = None, None
-        return none, none, none, none
-
     @inlined
     def again(saved, i):
         none = None, None
         return none, none, none, none
 
     @inlined
-    def gradient(dz, z, xp, saved, i, weights, flows, sums, results):
+    def find(z, xp, scaling, saved, i):
+        return again(saved, i)
+
+    @inlined
+    def gradient(dz, z, xp, saved, i, parameters, coefficients, sums, results):
         pass
 
-    return GateNorm(guess, find, found, again, gradient)
+    return GateNorm(find, again, gradient)
 
 
 def make_gates(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
-    """Return a compiled ``gates(z, xp, weights, found, width, j, rest)`` of some units: f, i, o, g.
+    """Return a compiled ``gates(z, xp, parameters, statistics, width, j, tail)`` of some units.
 
-    The weights are ``offset, gamma_h, beta_h, gamma_x, beta_x``, and the statistics those of
-    each gate.
+    It returns f, i, o and g; the statistics are those for each gate.
     """
-    value = _make_value(form, storage, access)
+    entering = _make_entering(form, storage, access)
     sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
 
     @inlined
-    def gates(z, xp, weights, found, width, j, rest):
-        f = sigmoid(value(z, xp, weights, found[0], j, rest))
-        i = sigmoid(value(z, xp, weights, found[1], j + width, rest))
-        o = sigmoid(value(z, xp, weights, found[2], j + 2 * width, rest))
-        g = tanh(value(z, xp, weights, found[3], j + 3 * width, rest))
+    def gates(z, xp, parameters, statistics, width, j, tail):
+        f = sigmoid(entering(z, xp, parameters, statistics[0], j, tail))
+        i = sigmoid(entering(z, xp, parameters, statistics[1], j + width, tail))
+        o = sigmoid(entering(z, xp, parameters, statistics[2], j + 2 * width, tail))
+        g = tanh(entering(z, xp, parameters, statistics[3], j + 3 * width, tail))
         return f, i, o, g
 
     return gates
 
 
-def _make_value(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
-    """Return a compiled ``value(z, xp, weights, found, j, rest)``: what enters one gate."""
-    read, term, _ = access
-    apply, real = make_cell_norm(form.gates, storage).apply, storage.working
+def _make_entering(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled ``entering(z, xp, parameters, statistics, j, tail)`` of a gate."""
+    read, normalized = access.read, make_normalized(form.gates, storage, access)
 
     @inlined
-    def of_sum(z, xp, weights, found, j, rest):
-        offset, gamma, beta, _, _ = weights
-        gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
-        return apply(read(z, j, rest), found[0], gain, shift) + read(offset, j, rest)
+    def of_sum(z, xp, parameters, statistics, j, tail):
+        value = normalized(z, statistics[0], parameters.gamma_h, parameters.beta_h, j, tail)
+        return value + read(parameters.offset, j, tail)
 
     @inlined
-    def of_both(z, xp, weights, found, j, rest):
-        _, _, _, gamma, beta = weights
-        gain, shift = term(gamma, j, rest, real(1)), term(beta, j, rest, real(0))
-        of_x = apply(read(xp, j, rest), found[1], gain, shift)
-        return of_sum(z, xp, weights, found, j, rest) + of_x
+    def of_both(z, xp, parameters, statistics, j, tail):
+        of_x = normalized(xp, statistics[1], parameters.gamma_x, parameters.beta_x, j, tail)
+        return of_sum(z, xp, parameters, statistics, j, tail) + of_x
 
     return of_both if form.by_product else of_sum

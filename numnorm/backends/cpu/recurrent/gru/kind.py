@@ -1,0 +1,59 @@
+"""What is particular to gated recurrent units."""
+
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.contract.norms import Norm
+from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.recurrent.common.parameters import added_up, norm_pair
+from numnorm.backends.cpu.recurrent.gru.row import make_row
+from numnorm.backends.cpu.recurrent.gru.row_gradient import make_row_gradient
+from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
+from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+
+
+def _norms(form: GRUForm, width: int) -> tuple[tuple[Norm | None, int], ...]:
+    return (form.norm, 2 * width), (form.norm, width)
+
+
+def _statistics(form: GRUForm) -> tuple[int, int, int]:
+    return (0, 0, 0) if form.norm is None else (2, 2, 0)
+
+
+def _parameters(form: GRUForm, given: Any, ada: tuple[float, float]) -> Parameters:
+    """Return the parameters; the betas join the biases."""
+    dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
+    gates_h, candidate_h = None, None
+    if given.beta_h is not None:
+        gates_h = np.concatenate([given.beta_h[: 2 * width], np.zeros(width)])
+        candidate_h = given.beta_h[2 * width :]
+    return Parameters(
+        added_up(3 * width, dtype, given.bias, given.beta_x, gates_h),
+        added_up(width, dtype, given.bias_h, candidate_h),
+        *norm_pair(form.norm, given.gamma_h, None, 3 * width, dtype, ada),
+        *norm_pair(form.norm, given.gamma_x, None, 3 * width, dtype, ada),
+    )
+
+
+def _gradients(totals: Array, width: int) -> dict[str, Array]:
+    offset, offset_h, gamma_h, gamma_x = np.split(totals, np.cumsum([3, 1, 3]) * width)
+    found = {"bias": offset, "bias_h": offset_h, "gamma_h": gamma_h, "gamma_x": gamma_x}
+    return found | {"beta_x": offset, "beta_h": np.concatenate([offset[: 2 * width], offset_h])}
+
+
+GRU = CellKind(
+    name="gru",
+    gates=3,
+    sums=10,
+    norms_each_product=lambda form: True,
+    accumulates=lambda form: True,
+    keeps_cell_apart=lambda form: False,
+    norms=_norms,
+    statistics=_statistics,
+    parameters=_parameters,
+    gradients=_gradients,
+    make_row=make_row,
+    make_row_gradient=make_row_gradient,
+)

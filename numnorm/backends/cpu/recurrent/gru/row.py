@@ -1,0 +1,43 @@
+"""One row of one step of a gated recurrent unit."""
+
+from collections.abc import Callable
+
+from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
+from numnorm.backends.cpu.recurrent.gru.gates import make_gates, make_product_norm
+from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop
+from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.optional import part
+from numnorm.backends.formulas.cells import gru_state
+
+
+def _make_new_state(form: GRUForm, storage: Storage, access: Access) -> Callable[..., None]:
+    """Return a compiled function of some units: the new state."""
+    read, _, write = access
+    gates, blend = make_gates(form, storage, access), make_zoneout(form.zoneout, access).blend
+    state, real = inlined(gru_state), storage.working
+
+    @inlined
+    def new_state(hp, xp, parameters, statistics, h_prev, h, mask, j, tail):
+        keep, _, candidate, _ = gates(hp, xp, parameters, statistics, h.size, j, tail)
+        new = state(keep, candidate, read(h_prev, j, tail), real(1))
+        write(h, j, blend(new, h_prev, mask, j, tail), tail)
+
+    return new_state
+
+
+def make_row(form: GRUForm, storage: Storage) -> Callable[..., None]:
+    """Return a compiled function of one row of one step."""
+    norm = make_product_norm(form, storage)
+    new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
+
+    @inlined
+    def row(hp, xp, saved, parameters, scalings, masks, scratch, place):
+        i, of_h, of_x = place.i, *norm.arrays(saved.statistics)
+        h_prev, h = saved.state[place.before], saved.state[place.batch + i]
+        statistics = norm.find(hp, scalings, of_h, i), norm.find(xp, scalings, of_x, i)
+        new_state(h.size, (hp, xp, parameters, statistics, h_prev, h, part(masks.h, i)))
+
+    return row

@@ -1,0 +1,83 @@
+"""The backward kernel of a normalized recurrent cell: all steps of some rows, in reverse.
+
+The gates are computed again from what enters them: that takes less time than to store and load
+them. What the parameters get is summed up for a few rows of the batch at a time, in the working
+type, and flushed to float64 every few steps: those rows follow from the shape alone.
+"""
+
+import functools
+from typing import Any
+
+from numnorm.backends.contract.recurrent import CellForm
+from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.cpu.matmul.micro_kernel import make_product
+from numnorm.backends.cpu.recurrent.common.steps import (
+    before_step,
+    flush_groups,
+    rows_of_groups,
+    rows_of_step,
+    to_next,
+)
+from numnorm.backends.cpu.recurrent.kernels.arguments import (
+    BackwardPlace,
+    GradientCoefficients,
+    Gradients,
+    Parameters,
+    Saved,
+    Scratch,
+    StepRange,
+    Sums,
+    ZoneoutMasks,
+)
+from numnorm.backends.cpu.recurrent.kernels.grouped_kernel import grouped_twins
+from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES
+
+
+@functools.cache
+def make_backward(kind: CellKind, form: CellForm, storage: Storage) -> Twins:
+    """Return the backward kernel of a cell; `panels` is W_h packed, `parts` are of the groups."""
+    lanes, gates = storage.lanes, kind.gates
+    product = make_product(lanes, onto=kind.accumulates(form))
+    row = kind.make_row_gradient(form, storage)
+
+    def kernel(
+        steps: StepRange,
+        panels: Any,
+        parameters: Parameters,
+        saved: Saved,
+        coefficients: GradientCoefficients,
+        masks: ZoneoutMasks,
+        gradients: Gradients,
+        scratch: Scratch,
+        sums: Sums,
+        parts: Any,
+        first: Any,
+        last: Any,
+    ) -> None:
+        starts, begin, dh = steps.starts, steps.begin, gradients.dh
+        (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
+        left, right = rows_of_groups(first, last, groups, parts, size, batch)
+        wide, products, states = gates * width, gradients.dz.reshape(-1), dh.reshape(-1)
+        between = max(1, ROWS_BETWEEN_FLUSHES // size)
+        for s in range(steps.end - 1, begin - 1, -1):
+            rows = rows_of_step(steps.counts, s, left, right)
+            start, before = starts[s] + left, before_step(starts, s, batch) + left
+            to = start - starts[begin]
+            for r in range(rows):
+                distance = to_next(starts, begin, s, r, rows)
+                place = BackwardPlace(start + r, left + r, before + r, to + r, left, distance)
+                row(
+                    saved, parameters, coefficients, masks, gradients, scratch,
+                    sums.sums[(left + r) // size], place,
+                )  # fmt: skip
+            if rows > 0:
+                product(
+                    products, to * wide, wide, 1, rows, panels, 0, wide * lanes, wide,
+                    states, left * width, width, width,
+                )  # fmt: skip
+            if s % between == 0:
+                flush_groups(sums.sums, sums.totals, left, right, size)
+
+    return grouped_twins(f"{kind.name}_backward.{form.name}.{storage.name}", kernel)

@@ -1,0 +1,40 @@
+"""Loops over the units of a row: whole vectors, and a tail."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.simd.access import Access, first_lanes, whole_lanes
+from numnorm.backends.cpu.simd.element_type import Storage
+
+
+def make_unit_loop(make: Callable[[Access], Any], storage: Storage) -> Callable[..., None]:
+    """Return a compiled ``loop(width, arguments)`` of all units of a row.
+
+    It calls ``function(*arguments, j, tail)`` for a vector of units from the j-th on, whole or
+    with a tail; `make` returns that function for either access.
+    """
+    count = storage.lanes
+    full, last = make(whole_lanes(count)), make(first_lanes(count))
+
+    @inlined
+    def loop(width, arguments):
+        whole = width - width % count
+        for j in range(0, whole, count):
+            full(*arguments, j, count)
+        if whole < width:
+            last(*arguments, whole, width - whole)
+
+    return loop
+
+
+def make_write_summed(access: Access) -> Callable[..., None]:
+    """Return a compiled ``write(array, sums, j, value, tail)``, which also adds to the sums."""
+    read, _, write = access
+
+    @inlined
+    def write_summed(array, sums, j, value, tail):
+        write(array, j, value, tail)
+        write(sums, j, read(sums, j, tail) + value, tail)
+
+    return write_summed

@@ -1,0 +1,78 @@
+"""One row of one step of an LSTM."""
+
+from collections.abc import Callable
+
+from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
+from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
+from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop
+from numnorm.backends.cpu.recurrent.lstm.gates import make_gate_norm, make_gates
+from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.activations import make_tanh
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.optional import part
+from numnorm.backends.formulas.cells import lstm_cell, lstm_state
+
+
+def _make_new_cell(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., None]:
+    """Return a compiled function of some units: the cell before its norm, and the gate o."""
+    read, _, write = access
+    gates, new = make_gates(form, storage, access), inlined(lstm_cell)
+
+    @inlined
+    def new_cell(z, xp, parameters, statistics, c_prev, cell, o_gate, j, tail):
+        f, i, o, g = gates(z, xp, parameters, statistics, cell.size, j, tail)
+        write(cell, j, new(f, i, g, read(c_prev, j, tail)), tail)
+        write(o_gate, j, o, tail)
+
+    return new_cell
+
+
+def _make_new_state(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., None]:
+    """Return a compiled function of some units: the state, and the cell that is carried on."""
+    read, term, write = access
+    apply, real = make_cell_norm(form.cell, storage).apply, storage.working
+    tanh, state, carries = make_tanh(real), inlined(lstm_state), form.carries_normalized
+    apart, blend = carries or form.zoneout, make_zoneout(form.zoneout, access).blend
+
+    @inlined
+    def new_state(o_gate, cell, parameters, statistics, cells, states, masks, j, tail):
+        (c_prev, c), (h_prev, h) = cells, states
+        gamma = term(parameters.gamma_c, j, tail, real(1))
+        beta = term(parameters.beta_c, j, tail, real(0))
+        value = read(cell, j, tail)
+        normalized = apply(value, statistics, gamma, beta)
+        if apart:
+            new = normalized if carries else value
+            write(c, j, blend(new, c_prev, masks[1], j, tail), tail)
+        new = state(read(o_gate, j, tail), tanh(normalized))
+        write(h, j, blend(new, h_prev, masks[0], j, tail), tail)
+
+    return new_state
+
+
+def make_row(form: LSTMForm, storage: Storage) -> Callable[..., None]:
+    """Return a compiled function of one row of one step."""
+    gate_norm, cell_norm = make_gate_norm(form, storage), make_cell_norm(form.cell, storage)
+    new_cell = make_unit_loop(lambda access: _make_new_cell(form, storage, access), storage)
+    new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
+
+    @inlined
+    def row(z, xp, saved, parameters, scalings, masks, scratch, place):
+        i, b, before, batch = place
+        arrays, carried, width = saved.statistics, saved.carried, scratch.size
+        cell = saved.cell[i if saved.cell.shape[0] > batch else b]
+        # Where nothing is saved, a step's cells are carried on in the place of the last.
+        kept = carried.shape[0] > batch
+        cells = carried[before if kept else b], carried[batch + i if kept else b]
+        states = saved.state[before], saved.state[batch + i]
+        found = gate_norm.find(z, xp, scalings.first, arrays, i)
+        new_cell(width, (z, xp, parameters, found, cells[0], cell, scratch))
+        of_cell = cell_norm.statistics(cell, scalings.second)
+        if arrays.mean_c.size > 0:
+            cell_norm.save(of_cell, arrays.mean_c, arrays.rstd_c, i)
+        shares = part(masks.h, i), part(masks.c, i)
+        new_state(width, (scratch, cell, parameters, of_cell, cells, states, shares))
+
+    return row

@@ -1,0 +1,48 @@
+"""What is particular to plain recurrent networks."""
+
+from typing import Any
+
+import numpy as np
+
+from numnorm.backends.contract.norms import Norm
+from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.recurrent.common.parameters import added_up, norm_pair
+from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
+from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.rnn.row import make_row
+from numnorm.backends.cpu.recurrent.rnn.row_gradient import make_row_gradient
+
+
+def _norms(form: RNNForm, width: int) -> tuple[tuple[Norm | None, int], ...]:
+    return (form.norm, width), (None, width)
+
+
+def _parameters(form: RNNForm, given: Any, ada: tuple[float, float]) -> Parameters:
+    """Return the parameters; beta joins the bias."""
+    dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
+    gamma_h, beta_h = norm_pair(form.norm, given.gamma, None, width, dtype, ada)
+    offset = added_up(width, dtype, given.bias, given.beta)
+    return Parameters(offset, gamma_h=gamma_h, beta_h=beta_h)
+
+
+def _gradients(totals: Array, width: int) -> dict[str, Array]:
+    offset, gamma = np.split(totals, 2)
+    return {"bias": offset, "beta": offset, "gamma": gamma}
+
+
+RNN = CellKind(
+    name="rnn",
+    gates=1,
+    sums=2,
+    norms_each_product=lambda form: False,
+    # With zoneout, the state's gradient has a share of the step after it already.
+    accumulates=lambda form: form.zoneout,
+    keeps_cell_apart=lambda form: False,
+    norms=_norms,
+    statistics=lambda form: (int(form.norm is not None), 0, 0),
+    parameters=_parameters,
+    gradients=_gradients,
+    make_row=make_row,
+    make_row_gradient=make_row_gradient,
+)

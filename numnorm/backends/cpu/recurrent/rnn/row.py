@@ -1,0 +1,44 @@
+"""One row of one step of a plain recurrent network."""
+
+from collections.abc import Callable
+
+from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
+from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
+from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop
+from numnorm.backends.cpu.recurrent.rnn.state import make_state
+from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.optional import part
+
+
+def _make_new_state(form: RNNForm, storage: Storage, access: Access) -> Callable[..., None]:
+    """Return a compiled function of some units: the new state."""
+    write, state = access.write, make_state(form, storage, access)
+    blend = make_zoneout(form.zoneout, access).blend
+
+    @inlined
+    def new_state(z, parameters, statistics, h_prev, h, mask, j, tail):
+        new = state(z, parameters, statistics, j, tail)
+        write(h, j, blend(new, h_prev, mask, j, tail), tail)
+
+    return new_state
+
+
+def make_row(form: RNNForm, storage: Storage) -> Callable[..., None]:
+    """Return a compiled function of one row of one step."""
+    norm = make_cell_norm(form.norm, storage)
+    new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
+
+    @inlined
+    def row(z, xp, saved, parameters, scalings, masks, scratch, place):
+        mean, rstd = saved.statistics.mean_h, saved.statistics.rstd_h
+        h_prev, h = saved.state[place.before], saved.state[place.batch + place.i]
+        statistics = norm.statistics(z, scalings.first)
+        if mean.size > 0:
+            norm.save(statistics, mean, rstd, place.i)
+        mask = part(masks.h, place.i)
+        new_state(h.size, (z, parameters, statistics, h_prev, h, mask))
+
+    return row

@@ -1,0 +1,72 @@
+"""The gradient of one row of one step of a plain recurrent network."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
+from numnorm.backends.cpu.recurrent.common.steps import ask_for_row
+from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
+from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, make_write_summed
+from numnorm.backends.cpu.recurrent.rnn.state import make_state
+from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.functions import unless_zero
+from numnorm.backends.cpu.simd.optional import part
+from numnorm.backends.formulas.cells import tanh_gradient
+
+
+def _make_activation_gradient(form: RNNForm, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``gradient(dy, y)`` of the activation's argument."""
+    if form.rectified:
+        return unless_zero
+    gradient, real = inlined(tanh_gradient), storage.working
+    return inlined(lambda dy, y: gradient(dy, y, real(1)))
+
+
+def _make_gradient(form: RNNForm, storage: Storage, access: Access) -> Callable[..., None]:
+    """Return a compiled function of some units: the gradient of what the norm returns."""
+    read, _, write = access
+    state, activation_gradient = (
+        make_state(form, storage, access),
+        _make_activation_gradient(form, storage),
+    )
+    zoneout, zoned = make_zoneout(form.zoneout, access), form.zoneout
+    write_summed = make_write_summed(access)
+
+    @inlined
+    def gradient(z, parameters, statistics, dy, dh, mask, result, sums, distance, j, tail):
+        ask_for_row(z, distance, 1, j)
+        ask_for_row(dy, distance, 1, j)
+        of_new, of_old = zoneout.gradient(read(dy, j, tail) + read(dh, j, tail), mask, j, tail)
+        if zoned:
+            write(dh, j, of_old, tail)
+        value = activation_gradient(of_new, state(z, parameters, statistics, j, tail))
+        write_summed(result, sums, j, value, tail)
+
+    return gradient
+
+
+def make_row_gradient(form: RNNForm, storage: Storage) -> Callable[..., None]:
+    """Return a compiled function of the gradient of one row of one step."""
+    norm = make_cell_norm(form.norm, storage)
+    gradient = make_unit_loop(lambda access: _make_gradient(form, storage, access), storage)
+
+    @inlined
+    def row(saved, parameters, coefficients, masks, gradients, scratch, sums, place):
+        i, mean, rstd = place.i, saved.statistics.mean_h, saved.statistics.rstd_h
+        z, dy, dh = saved.z[i], gradients.dy[i], gradients.dh[place.b]
+        entering, width, mask = scratch.gates[place.scratch], dh.size, part(masks.h, i)
+        statistics = norm.saved(mean, rstd, i)
+        of_offset, of_gamma = sums[:width], sums[width:]
+        gradient(
+            width,
+            (z, parameters, statistics, dy, dh, mask, entering, of_offset, place.distance),
+        )
+        norm.gradient(
+            entering, z, mean, rstd, i, parameters.gamma_h, parameters.beta_h,
+            coefficients.first, (of_gamma, None), gradients.dz[place.k],
+        )  # fmt: skip
+
+    return row

@@ -1,0 +1,24 @@
+"""The new state of a plain recurrent network, some units at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.recurrent.common.cell_norm import make_normalized
+from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.activations import make_activation
+from numnorm.backends.cpu.simd.element_type import Storage
+
+
+def make_state(form: RNNForm, storage: Storage, access: Access) -> Callable[..., Any]:
+    """Return a compiled ``state(z, parameters, statistics, j, tail)``, before zoneout."""
+    read, normalized = access.read, make_normalized(form.norm, storage, access)
+    activation = make_activation(form.rectified, storage.working).value
+
+    @inlined
+    def state(z, parameters, statistics, j, tail):
+        value = normalized(z, statistics, parameters.gamma_h, parameters.beta_h, j, tail)
+        return activation(value + read(parameters.offset, j, tail))
+
+    return state
