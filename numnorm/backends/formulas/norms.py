@@ -102,8 +102,3 @@ def merge_moments(
     merged_mean = mean + delta * weight
     merged_m2 = m2 + other_m2 + delta * delta * (count * weight)
     return merged_mean, merged_m2
-
-
-def squared_deviations(second: Any, first: Any, mean_lo: Any) -> Any:
-    """Return the sum of squared deviations from the mean, from sums around a point near it."""
-    return second - first * mean_lo

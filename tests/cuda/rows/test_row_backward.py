@@ -18,7 +18,7 @@ from row_kernels import (
     saved_of,
     statistics,
 )
-from simulated_target import Kernel, cuda
+from simulated_target import Kernel, cuda, register
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
 from numnorm.backends.cuda.rows.arguments import (
