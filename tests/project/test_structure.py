@@ -11,6 +11,7 @@ import re
 import sys
 from pathlib import Path
 
+import kernels
 import numpy as np
 import pytest
 from every_call import in_new_process
@@ -195,6 +196,12 @@ TABLES = [
 def test_every_norm_is_in_every_table(table):
     content = (Path(__file__).parents[2] / table).read_text("utf-8")
     assert [norm for norm in NORMS if norm not in content] == []
+
+
+def test_every_norm_and_every_dtype_is_compiled_by_default():
+    assert set(kernels.DEFAULT) == set(NORMS)
+    compiled = {dtype for cases in kernels.DEFAULT.values() for dtype, _ in cases}
+    assert compiled == {"float16", "bfloat16", "float32", "float64"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
