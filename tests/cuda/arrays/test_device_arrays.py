@@ -1,4 +1,4 @@
-"""What a device array is, whose it is, and what is said of those that do not fit."""
+"""Device arrays: their libraries, and the messages for arrays that do not fit."""
 
 import pkgutil
 import sys

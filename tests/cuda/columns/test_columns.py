@@ -145,7 +145,7 @@ def address(array):
 
 
 def placed(array, behind):
-    """The same values so many bytes behind a multiple of 16."""
+    """The same values, at an address some bytes behind a multiple of 16."""
     memory = np.zeros(array.nbytes + 32, np.uint8)
     start = -memory.__array_interface__["data"][0] % 16 + behind
     found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

@@ -1,7 +1,7 @@
 """The accuracy that a CPU is held to, of the kernels for devices: the same cases and bounds.
 
 A simulated device rounds after each multiplication, where a real one may fuse it with an addition
-and round once: its errors are those of the simulation or less.
+and round once: its errors are at most the errors of the simulation.
 """
 
 import numpy as np

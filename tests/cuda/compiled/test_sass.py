@@ -9,8 +9,8 @@ from sass_kernels import ALL_STEPS, CAPABILITIES, DOUBLE, matching, wide
 pytestmark = pytest.mark.sass
 
 # Of the 255 that a thread may have; 128 let two blocks of 256 threads share a multiprocessor.
-# A block that is alone on its multiprocessor may have them all; and where those of float64 do not
-# do, some words more in each step.
+# A block that is alone on its multiprocessor may have all 255, and kernels of float64 also some
+# words of stack.
 MOST_REGISTERS, MOST_ALONE, MOST_STACK_ALONE = 128, 255, 80
 # A few words that do not fit beside the sums of the widest rows' gradients, or that are saved
 # around the call of a rare division's slow path. An array there would take 64 bytes or more.

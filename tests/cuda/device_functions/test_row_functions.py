@@ -1,4 +1,4 @@
-"""The device functions for somebody's own kernels: the definitions, in every order of threads."""
+"""The device functions for kernels of users: the definitions, in every order of threads."""
 
 import sys
 
@@ -279,7 +279,7 @@ def test_parameters_of_another_type(dtype, order):
 
 @pytest.mark.parametrize("of", ["layer_norm", "rms_norm", "ada_norm"])
 def test_calls_follow_one_another_without_a_barrier(of, order):
-    """A block takes rows one by one, forward and back, and those of another norm between them."""
+    """A block has one row after the other, forward and backward, of two norms in turn."""
     width = TEAMS[WIDE][3]
     x, dy = awkward_rows(width) / np.float32(7), draw(np.float32, width, 1)
     x = np.where(np.abs(x) < 1e10, x, x / np.float32(1e30))

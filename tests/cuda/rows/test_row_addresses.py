@@ -41,7 +41,7 @@ def draw(dtype, *shape, seed=0):
 
 
 def behind(array, offset):
-    """The same values, so many elements behind a multiple of 16 bytes."""
+    """The same values, at an address some elements behind a multiple of 16 bytes."""
     size = array.dtype.itemsize
     memory = np.empty(array.nbytes + 16 + offset * size, np.uint8)
     start = -memory.__array_interface__["data"][0] % 16 + offset * size

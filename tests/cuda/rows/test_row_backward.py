@@ -87,6 +87,24 @@ def gradients(case, dy, x, mean, rstd, dtype=None):
     return dx, *parameter_gradients(ELEMENTS[x.dtype.name], sums, dtype or x.dtype)
 
 
+<<<<<<< HEAD
+=======
+def epsilon_of(dtype):
+    return float(np.finfo(np.float64 if dtype == np.float64 else np.float32).eps)
+
+
+def check(found, expected, dtype, terms=1, roundings=16):
+    """A few roundings of the working type, relative to the largest, and one of what is stored.
+
+    A sum may have one more rounding for each of its terms.
+    """
+    storage = float(reference.exact(np.spacing(np.ones(1, found.dtype)))[0])
+    largest = np.abs(expected).max() if expected.size else 0
+    bound = (roundings + terms) * epsilon_of(dtype) * largest + storage / 2 * np.abs(expected)
+    assert np.all(np.abs(reference.exact(found) - expected) <= bound)
+
+
+>>>>>>> cudarows
 def shape_for(name, dtype):
     shape, width = SHAPES[name]
     if dtype == np.float64:  # which takes twice the pieces
@@ -106,7 +124,7 @@ def test_layer_norm(name, dtype, order):
     mean, rstd = statistics(x)
     dx, dgamma, dbeta = gradients(Case(shape, weights=(gamma, gamma)), dy, x, mean, rstd)
     expected = reference.layer_norm_backward(dy, x, gamma)
-    # A saved float32 mean and rstd are those of float16 alone, and as good as the working type.
+    # Only the statistics of float16 are saved as float32, which is the working type.
     check(dx, expected[0], dtype)
     check(dgamma, expected[1], dtype, ROWS)
     check(dbeta, expected[2], dtype, ROWS)
@@ -328,7 +346,7 @@ def test_sums_of_many_rows(shape, order):
 
 @pytest.mark.parametrize("shape", [RowShape(32, 1, 1, False), RowShape(32, 1, 1, True)])
 def test_flushes_lose_nothing(shape, order):
-    """As many as there are of 20,000 rows: the sum is the exact one, rounded, or beside it."""
+    """With the number of flushes of 20,000 rows, the sum is the exact sum, rounded."""
     flush, width, count = make_flush(FLOAT32, shape), 4, 625
     values = np.abs(draw(np.float32, count, width)) + 1
     sums, lost = np.full((2, width), np.nan, np.float32)

@@ -64,7 +64,7 @@ def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5, make=make_row_forward, 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_layer_norm(name, dtype, order):
     shape, width = SHAPES[name]
-    # As many pieces as there are of this type, no more.
+    # The number of pieces that this type needs.
     pieces = -(-width // (shape.team * ELEMENTS[dtype].vector))
     shape = dataclasses.replace(shape, pieces=pieces)
     dtype = simulated_target._element_type(ELEMENTS[dtype])

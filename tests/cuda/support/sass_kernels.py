@@ -17,7 +17,7 @@ from pathlib import Path
 
 # The oldest that there is a compiler for, and two that most people have.
 CAPABILITIES = ("7.5", "8.0", "9.0")
-# What is compiled for one of them is cut into so many pieces of work.
+# The kernels for one of them are compiled in this many processes.
 PIECES = 4
 
 # What kernels are called whose blocks wait for each other: each is alone on its multiprocessor.
@@ -45,7 +45,7 @@ def place_of(shape):
 
 
 def row_places():
-    """Every element in every place; those that differ in their size alone, only once unaligned."""
+    """Every element in every place; only float32 and bfloat16 are also unaligned."""
     from numnorm.backends.cuda.compiler.element_type import ELEMENTS
 
     for element, (place, found) in itertools.product(ELEMENTS.values(), PLACES.items()):
@@ -336,7 +336,7 @@ def persistent_kernels():
 
 
 def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=False):
-    """Those of one form of a kind, chosen as its functions choose it, forward and backward."""
+    """The kernels of one form of a cell, forward and backward, with the shapes of its plans."""
     from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
     from numnorm.backends.cuda.recurrent.persistent.passes import _KINDS
     from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
@@ -372,7 +372,7 @@ def statistic_kernels():
 
 
 def user_kernels():
-    """Those that somebody else may write with the device functions for rows."""
+    """Kernels of users, with the device functions for rows."""
     import user_kernels
 
     yield from user_kernels.kernels()
@@ -408,7 +408,7 @@ def first_of_each_source(kernels):
 
 
 def of_capability(capability, piece, sampled):
-    """What is told of the kernels of one piece of all of them, by their names."""
+    """The reports on one piece of all kernels, by their names."""
     import sass
 
     # Neighbours share functions, which are compiled once: a piece has no gaps.
@@ -423,10 +423,10 @@ def of_capability(capability, piece, sampled):
 
 
 def of_all(capabilities, *, sampled=False):
-    """What is told of every kernel for each capability, found in as many processes as there are
-    processors, which begin anew for each piece: compiled functions remember their capability.
+    """The reports on every kernel for each capability.
 
-    `sampled`, it is told of one kernel of each source.
+    A new process compiles each piece of the kernels, because compiled functions remember their
+    capability. With `sampled`, only one kernel of each source and direction is compiled.
     """
     told = {capability: {} for capability in capabilities}
     asked = [(c, piece, sampled) for c in capabilities for piece in range(PIECES)]

@@ -1,4 +1,4 @@
-"""`numba.cuda` as somebody's own kernels use it, on the device in Python."""
+"""`numba.cuda` for kernels of users, on the simulated device."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""Kernels that somebody else may write with `numba.cuda`, for each norm's device functions."""
+"""Kernels as users write them with `numba.cuda` and the device functions of each norm."""
 
 import importlib.util
 from pathlib import Path
@@ -75,7 +75,7 @@ def make_backward(norm, threads, slots, dtype, numbers):
 
 
 def kernels():
-    """Each with its name: those of every norm, and those of the gallery."""
+    """The kernels of every norm and of the gallery, with their names."""
     norms = {"layer_norm": 2, "rms_norm": 1, "ada_norm": 0}
     for threads, slots, dtype in (
         (8, 4, np.float32),
