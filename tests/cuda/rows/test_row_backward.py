@@ -87,24 +87,6 @@ def gradients(case, dy, x, mean, rstd, dtype=None):
     return dx, *parameter_gradients(ELEMENTS[x.dtype.name], sums, dtype or x.dtype)
 
 
-<<<<<<< HEAD
-=======
-def epsilon_of(dtype):
-    return float(np.finfo(np.float64 if dtype == np.float64 else np.float32).eps)
-
-
-def check(found, expected, dtype, terms=1, roundings=16):
-    """A few roundings of the working type, relative to the largest, and one of what is stored.
-
-    A sum may have one more rounding for each of its terms.
-    """
-    storage = float(reference.exact(np.spacing(np.ones(1, found.dtype)))[0])
-    largest = np.abs(expected).max() if expected.size else 0
-    bound = (roundings + terms) * epsilon_of(dtype) * largest + storage / 2 * np.abs(expected)
-    assert np.all(np.abs(reference.exact(found) - expected) <= bound)
-
-
->>>>>>> cudarows
 def shape_for(name, dtype):
     shape, width = SHAPES[name]
     if dtype == np.float64:  # which takes twice the pieces
