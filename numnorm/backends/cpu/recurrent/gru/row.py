@@ -35,7 +35,7 @@ def make_row(form: GRUForm, storage: Storage) -> Callable[..., None]:
 
     @inlined
     def row(hp, xp, saved, parameters, scalings, masks, scratch, place):
-        i, of_h, of_x = place.i, *norm.arrays(saved.statistics)
+        i, (of_h, of_x) = place.i, norm.arrays(saved.statistics)
         h_prev, h = saved.state[place.before], saved.state[place.batch + i]
         statistics = norm.find(hp, scalings, of_h, i), norm.find(xp, scalings, of_x, i)
         new_state(h.size, (hp, xp, parameters, statistics, h_prev, h, part(masks.h, i)))

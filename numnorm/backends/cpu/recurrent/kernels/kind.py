@@ -7,6 +7,9 @@ from numnorm.backends.contract.norms import Norm
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
 
+# A cell's first norm and its second, each with the length of the rows that it is taken of.
+Norms = tuple[tuple[Norm | None, int], tuple[Norm | None, int]]
+
 
 class CellKind(NamedTuple):
     """A kind of recurrent cell.
@@ -26,8 +29,7 @@ class CellKind(NamedTuple):
     keeps_cell_apart : callable
         ``keeps_cell_apart(form)``: whether the cell before its norm is not what is carried on.
     norms : callable
-        ``norms(form, width)``: the two norms of the rows of a cell, each with the length of
-        these rows.
+        ``norms(form, width) -> Norms``
     statistics : callable
         ``statistics(form)``: how many rows are normalized for each row of z, xp and the cell.
     parameters : callable
@@ -48,7 +50,7 @@ class CellKind(NamedTuple):
     norms_each_product: Callable[[Any], bool]
     accumulates: Callable[[Any], bool]
     keeps_cell_apart: Callable[[Any], bool]
-    norms: Callable[[Any, int], tuple[tuple[Norm | None, int], tuple[Norm | None, int]]]
+    norms: Callable[[Any, int], Norms]
     statistics: Callable[[Any], tuple[int, int, int]]
     parameters: Callable[[Any, Any, tuple[float, float]], Parameters]
     gradients: Callable[[Array, int], dict[str, Array]]
