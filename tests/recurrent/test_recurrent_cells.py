@@ -116,6 +116,26 @@ def test_definition_at_any_size(case, batch, hidden):
     assert largest_difference(found, expected) < tolerance
 
 
+# Few rows are multiplied by x's weights at once, more step by step.
+@pytest.mark.parametrize("batch", [3, 12])
+@pytest.mark.parametrize("case", [*SOME, LSTMS[0], LSTMS[2]], ids=ids)
+def test_no_features(case, batch):
+    parameters, x, states = problem(case, batch=batch, inputs=1, hidden=19)
+    empty = x[..., :0], parameters._replace(weight_x=parameters.weight_x[:, :0])
+    zeros = np.zeros_like(x), parameters
+    left, right = (
+        case.call("_forward")(*arguments, *states, **case.options) for arguments in (empty, zeros)
+    )
+    alone = case.call()(*empty, *states, **case.options)
+    for found in (left[:-1], alone):
+        assert all(np.array_equal(a, b) for a, b in zip(found, right[:-1], strict=True))
+    dy = np.ones_like(left.y)
+    gradients = [case.call("_backward")(dy, result.saved) for result in (left, right)]
+    for found, expected in zip(*gradients, strict=True):
+        if isinstance(found, np.ndarray) and found.shape == expected.shape:
+            assert np.array_equal(found, expected)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 4e-6), (np.float16, 2e-3)])
 @pytest.mark.parametrize("case", SOME, ids=ids)
 def test_narrower_dtypes(case, dtype, tolerance):

@@ -128,7 +128,7 @@ def backward(
 ) -> CellGradients:
     """Return all gradients; those of the last states become those of the first."""
     storage = storage_of(x.dtype)
-    dh, dc = (*dstates, None)[:2]
+    dh, dc = dstates[0], dstates[1] if dstates[1:] else None
     batch, width = dh.shape
     wide, each = kind.gates * width, kind.norms_each_product(form)
     gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, storage)

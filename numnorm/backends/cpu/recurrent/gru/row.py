@@ -6,7 +6,7 @@ from numnorm.backends.contract.recurrent import GRUForm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.gru.gates import make_gates, make_product_norm
-from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop
+from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, no_second_half
 from numnorm.backends.cpu.simd.access import Access
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
@@ -28,16 +28,16 @@ def _make_new_state(form: GRUForm, storage: Storage, access: Access) -> Callable
     return new_state
 
 
-def make_row(form: GRUForm, storage: Storage) -> Callable[..., None]:
-    """Return a compiled function of one row of one step."""
+def make_row(form: GRUForm, storage: Storage) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return the compiled functions of one row of one step; the first does all."""
     norm = make_product_norm(form, storage)
     new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
 
     @inlined
     def row(hp, xp, saved, parameters, scalings, masks, scratch, place):
-        i, of_h, of_x = place.i, *norm.arrays(saved.statistics)
+        i, (of_h, of_x) = place.i, norm.arrays(saved.statistics)
         h_prev, h = saved.state[place.before], saved.state[place.batch + i]
         statistics = norm.find(hp, scalings, of_h, i), norm.find(xp, scalings, of_x, i)
         new_state(h.size, (hp, xp, parameters, statistics, h_prev, h, part(masks.h, i)))
 
-    return row
+    return row, no_second_half

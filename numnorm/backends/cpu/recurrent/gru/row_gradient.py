@@ -59,7 +59,7 @@ def make_row_gradient(form: GRUForm, storage: Storage) -> Callable[..., None]:
 
     @inlined
     def row(saved, parameters, coefficients, masks, gradients, scratch, sums, place):
-        i, k, of_h, of_x = place.i, place.k, *norm.arrays(saved.statistics)
+        i, k, (of_h, of_x) = place.i, place.k, norm.arrays(saved.statistics)
         hp, xp, dy, dh = saved.z[i], saved.xp[i], gradients.dy[i], gradients.dh[place.b]
         entering, candidate_h = scratch.gates[place.scratch], scratch.normalized[place.scratch]
         width = dy.size

@@ -54,9 +54,10 @@ def _make_multiply(accumulate: bool, storage: Storage) -> Callable[..., None]:
 
 @functools.cache
 def make_forward(kind: CellKind, form: CellForm, storage: Storage) -> Twins:
-    """Return the forward kernel of a cell; `scratch (batch, H)` holds a gate o of each part."""
+    """Return the forward kernel of a cell; `scratch (batch, H)` holds a gate of each row."""
     each, gates = kind.norms_each_product(form), kind.gates
-    multiply, row = _make_multiply(not each, storage), kind.make_row(form, storage)
+    multiply = _make_multiply(not each, storage)
+    first_half, second_half = kind.make_row(form, storage)
     # Where the products with x go.
     of_x = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
 
@@ -93,9 +94,15 @@ def make_forward(kind: CellKind, form: CellForm, storage: Storage) -> Twins:
             )  # fmt: skip
             for r in range(rows):
                 place = Place(start + r, left + r, before + r, batch)
-                row(
+                first_half(
                     z[at + r], part(xp, x_at + r), saved, parameters, scalings, masks,
-                    scratch[left], place,
+                    scratch[left + r], place,
+                )  # fmt: skip
+            for r in range(rows):
+                place = Place(start + r, left + r, before + r, batch)
+                second_half(
+                    z[at + r], part(xp, x_at + r), saved, parameters, scalings, masks,
+                    scratch[left + r], place,
                 )  # fmt: skip
 
     return grouped_twins(f"{kind.name}_forward.{form.name}.{storage.name}", kernel)

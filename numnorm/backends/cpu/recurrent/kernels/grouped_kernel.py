@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba.core import cgutils, types
+from numba.core import cgutils
+from numba.core.types import Array
+from numba.core.types.containers import BaseTuple, Tuple
 
 from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.simd.vector import compiled_as
@@ -44,9 +46,9 @@ def _make_grouped(kinds: list[Any]) -> Callable[..., Any]:
     @compiled_as(plain)
     def grouped(typing_context, members):
         values = iter(members)
-        result = types.Tuple(
+        result = Tuple(
             [
-                _filled(kind, values, lambda group, found: types.BaseTuple.from_types(found, group))
+                _filled(kind, values, lambda group, found: BaseTuple.from_types(found, group))
                 for kind in kinds
             ]
         )
@@ -57,7 +59,7 @@ def _make_grouped(kinds: list[Any]) -> Callable[..., Any]:
             values = iter([_borrowed(context, builder, kind, value) for kind, value in pairs])
 
             def made(kind):
-                if not isinstance(kind, types.BaseTuple):
+                if not isinstance(kind, BaseTuple):
                     return next(values)
                 return context.make_tuple(builder, kind, [made(member) for member in kind])
 
@@ -77,7 +79,7 @@ def _filled(kind: Any, values: Iterator[Any], make: Callable[..., Any]) -> Any:
 
 def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """Return an array without what counts its references; anything else as it is."""
-    if not isinstance(kind, types.Array):
+    if not isinstance(kind, Array):
         return value
     view = context.make_array(kind)(context, builder, value)
     view.meminfo = cgutils.get_null_value(view.meminfo.type)

@@ -7,6 +7,9 @@ from numnorm.backends.contract.norms import Norm
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
 
+# A cell's first norm and its second, each with the length of the rows that it is taken of.
+Norms = tuple[tuple[Norm | None, int], tuple[Norm | None, int]]
+
 
 class CellKind(NamedTuple):
     """A kind of recurrent cell.
@@ -26,8 +29,7 @@ class CellKind(NamedTuple):
     keeps_cell_apart : callable
         ``keeps_cell_apart(form)``: whether the cell before its norm is not what is carried on.
     norms : callable
-        ``norms(form, width)``: the two norms of the rows of a cell, each with the length of
-        these rows.
+        ``norms(form, width) -> Norms``
     statistics : callable
         ``statistics(form)``: how many rows are normalized for each row of z, xp and the cell.
     parameters : callable
@@ -35,8 +37,10 @@ class CellKind(NamedTuple):
     gradients : callable
         ``gradients(totals, width)``: the sums by the names of the parameters.
     make_row : callable
-        ``make_row(form, storage)`` returns a compiled function of one row of one step:
+        ``make_row(form, storage)`` returns two compiled functions of one row of one step:
         ``row(z, xp, saved, parameters, scalings, masks, scratch, place)``
+        All rows of a step are handed to the first, then all to the second, so that the processor
+        begins with a row while it waits for the sums of the last.
     make_row_gradient : callable
         ``make_row_gradient(form, storage)`` returns that of its gradient:
         ``row(saved, parameters, coefficients, masks, gradients, scratch, sums, place)``
@@ -48,9 +52,9 @@ class CellKind(NamedTuple):
     norms_each_product: Callable[[Any], bool]
     accumulates: Callable[[Any], bool]
     keeps_cell_apart: Callable[[Any], bool]
-    norms: Callable[[Any, int], tuple[tuple[Norm | None, int], tuple[Norm | None, int]]]
+    norms: Callable[[Any, int], Norms]
     statistics: Callable[[Any], tuple[int, int, int]]
     parameters: Callable[[Any, Any, tuple[float, float]], Parameters]
     gradients: Callable[[Array, int], dict[str, Array]]
-    make_row: Callable[[Any, Any], Callable[..., None]]
+    make_row: Callable[[Any, Any], tuple[Callable[..., None], Callable[..., None]]]
     make_row_gradient: Callable[[Any, Any], Callable[..., None]]

@@ -52,27 +52,42 @@ def _make_new_state(form: LSTMForm, storage: Storage, access: Access) -> Callabl
     return new_state
 
 
-def make_row(form: LSTMForm, storage: Storage) -> Callable[..., None]:
-    """Return a compiled function of one row of one step."""
+@inlined
+def _cells(carried, place):
+    """Return the cell that a row was handed, and that which it hands on, maybe in its place."""
+    kept = carried.shape[0] > place.batch
+    before = carried[place.before if kept else place.b]
+    return before, carried[place.batch + place.i if kept else place.b]
+
+
+@inlined
+def _cell_row(cell, place):
+    """Return a row of the cells before their norm."""
+    return cell[place.i if cell.shape[0] > place.batch else place.b]
+
+
+def make_row(form: LSTMForm, storage: Storage) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return the compiled functions of one row of one step: up to the cell, and from there on."""
     gate_norm, cell_norm = make_gate_norm(form, storage), make_cell_norm(form.cell, storage)
     new_cell = make_unit_loop(lambda access: _make_new_cell(form, storage, access), storage)
     new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
 
     @inlined
-    def row(z, xp, saved, parameters, scalings, masks, scratch, place):
-        i, b, before, batch = place
-        arrays, carried, width = saved.statistics, saved.carried, scratch.size
-        cell = saved.cell[i if saved.cell.shape[0] > batch else b]
-        # Where nothing is saved, a step's cells are carried on in the place of the last.
-        kept = carried.shape[0] > batch
-        cells = carried[before if kept else b], carried[batch + i if kept else b]
-        states = saved.state[before], saved.state[batch + i]
-        found = gate_norm.find(z, xp, scalings.first, arrays, i)
-        new_cell(width, (z, xp, parameters, found, cells[0], cell, scratch))
-        of_cell = cell_norm.statistics(cell, scalings.second)
-        if arrays.mean_c.size > 0:
-            cell_norm.save(of_cell, arrays.mean_c, arrays.rstd_c, i)
-        shares = part(masks.h, i), part(masks.c, i)
-        new_state(width, (scratch, cell, parameters, of_cell, cells, states, shares))
+    def to_cell(z, xp, saved, parameters, scalings, masks, o, place):
+        c_prev, _ = _cells(saved.carried, place)
+        cell = _cell_row(saved.cell, place)
+        statistics = gate_norm.find(z, xp, scalings.first, saved.statistics, place.i)
+        new_cell(o.size, (z, xp, parameters, statistics, c_prev, cell, o))
 
-    return row
+    @inlined
+    def to_state(z, xp, saved, parameters, scalings, masks, o, place):
+        i, arrays = place.i, saved.statistics
+        cells, cell = _cells(saved.carried, place), _cell_row(saved.cell, place)
+        states = saved.state[place.before], saved.state[place.batch + i]
+        statistics = cell_norm.statistics(cell, scalings.second)
+        if arrays.mean_c.size > 0:
+            cell_norm.save(statistics, arrays.mean_c, arrays.rstd_c, i)
+        shares = part(masks.h, i), part(masks.c, i)
+        new_state(o.size, (o, cell, parameters, statistics, cells, states, shares))
+
+    return to_cell, to_state

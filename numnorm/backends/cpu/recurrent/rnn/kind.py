@@ -4,17 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.recurrent import RNNForm
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.common.parameters import added_up, norm_pair
 from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
-from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.kernels.kind import CellKind, Norms
 from numnorm.backends.cpu.recurrent.rnn.row import make_row
 from numnorm.backends.cpu.recurrent.rnn.row_gradient import make_row_gradient
 
 
-def _norms(form: RNNForm, width: int) -> tuple[tuple[Norm | None, int], ...]:
+def _norms(form: RNNForm, width: int) -> Norms:
     return (form.norm, width), (None, width)
 
 

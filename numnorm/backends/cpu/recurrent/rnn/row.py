@@ -6,7 +6,7 @@ from numnorm.backends.contract.recurrent import RNNForm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
-from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop
+from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, no_second_half
 from numnorm.backends.cpu.recurrent.rnn.state import make_state
 from numnorm.backends.cpu.simd.access import Access
 from numnorm.backends.cpu.simd.element_type import Storage
@@ -26,8 +26,8 @@ def _make_new_state(form: RNNForm, storage: Storage, access: Access) -> Callable
     return new_state
 
 
-def make_row(form: RNNForm, storage: Storage) -> Callable[..., None]:
-    """Return a compiled function of one row of one step."""
+def make_row(form: RNNForm, storage: Storage) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return the compiled functions of one row of one step; the first does all."""
     norm = make_cell_norm(form.norm, storage)
     new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
 
@@ -41,4 +41,4 @@ def make_row(form: RNNForm, storage: Storage) -> Callable[..., None]:
         mask = part(masks.h, place.i)
         new_state(h.size, (z, parameters, statistics, h_prev, h, mask))
 
-    return row
+    return row, no_second_half
