@@ -8,7 +8,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from numnorm.arguments import column_layout
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMForm, RunningSteps, Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
@@ -37,6 +36,7 @@ from numnorm.backends.cuda.recurrent.lstm.batch_norm_kernels import (
 from numnorm.backends.cuda.recurrent.lstm.gates import GATES
 from numnorm.backends.cuda.recurrent.lstm.passes import SIZES
 from numnorm.backends.cuda.statistics.stored import given_statistic, saved, update_running
+from numnorm.layouts import column_layout
 
 _gates_and_cell = functools.cache(make_gates_and_cell)
 _state = functools.cache(make_state)
