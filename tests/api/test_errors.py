@@ -602,7 +602,10 @@ def test_there_are_many_cases():
 
 
 @pytest.mark.parametrize("good, bad", [(1, 1.0), ((0, 1), (0.0, 1)), (0, 0.0), (-1, -1.0)])
-@pytest.mark.parametrize("function", ["layer_norm", "rms_norm", "ada_norm", "weight_norm"])
+@pytest.mark.parametrize(
+    "function",
+    kernels.names(["layer_norm", "rms_norm", "ada_norm", "weight_norm"], np.float64),
+)
 def test_a_float_is_no_axis_even_after_the_int_that_it_equals(function, good, bad):
     arguments = GOOD[function]
     # What is remembered of this call must not serve the next one, though 1 == 1.0.

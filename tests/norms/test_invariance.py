@@ -66,7 +66,13 @@ CHANGES = [
 TABLE = {"batch": "YNYYYN", "weight": "YNYNNN", "layer": "YYNYNY"}
 
 ENTRIES = [
-    pytest.param(norm, change, answer == "Y", id=f"{norm}-{change.__name__}-{answer}")
+    pytest.param(
+        norm,
+        change,
+        answer == "Y",
+        marks=kernels.marks(f"{norm}_norm", np.float64, "both"),
+        id=f"{norm}-{change.__name__}-{answer}",
+    )
     for norm, answers in TABLE.items()
     for change, answer in zip(CHANGES, answers, strict=True)
 ]

@@ -57,6 +57,12 @@ class Norm(NamedTuple):
         return {"ada_norm": 0, "rms_norm": 1, "weight_norm": 1}.get(self.name, 2)
 
     @property
+    def compiled_as(self):
+        """The norm whose kernels it has: groups of flat arrays are rows with whole parameters."""
+        flat = self.name == "group_norm" and len(self.shape) == 2
+        return "layer_norm" if flat else self.name
+
+    @property
     def centred(self):
         return self.name not in ("rms_norm", "weight_norm")
 
