@@ -2,18 +2,10 @@
 
 from typing import Any
 
-from numnorm.arguments import (
-    Axis,
-    RowLayout,
-    check_choice,
-    check_eps,
-    check_flag,
-    check_integer,
-    check_number,
-    row_layout,
-)
+from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_integer, check_number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
+from numnorm.layouts import RowLayout, row_layout
 from numnorm.norms.results import Normalized
 
 

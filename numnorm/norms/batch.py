@@ -6,19 +6,18 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import (
-    ColumnLayout,
     brief,
     check_choice,
     check_eps,
     check_flag,
     check_integer,
     check_number,
-    column_layout,
     result_dtype,
 )
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
+from numnorm.layouts import ColumnLayout, column_layout
 from numnorm.norms.results import Gradients, Normalized
 
 # In PyTorch momentum is the share of the new batch and the running variance is unbiased; in

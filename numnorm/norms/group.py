@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from numnorm.arguments import check_eps, group_layout
+from numnorm.arguments import check_eps
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
+from numnorm.layouts import group_layout
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
 

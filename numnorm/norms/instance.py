@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from numnorm.arguments import check_eps, instance_layout
+from numnorm.arguments import check_eps
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, scaling_by
+from numnorm.layouts import instance_layout
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
 

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import check_integer, check_shape, column_layout
+from numnorm.arguments import check_integer, check_shape
 from numnorm.backends import backend_for
+from numnorm.layouts import column_layout
 
 
 class Moments(NamedTuple):

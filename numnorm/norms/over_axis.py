@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import RowLayout, check_eps, result_dtype, row_layout
+from numnorm.arguments import check_eps, result_dtype
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import RowBackend
 from numnorm.backends.contract.norms import Scaling, scaling_by
+from numnorm.layouts import RowLayout, row_layout
 
 
 def over_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayout, Scaling]:

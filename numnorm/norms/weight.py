@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from numnorm.arguments import Axis, RowLayout, vector_layout
+from numnorm.arguments import Axis
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
+from numnorm.layouts import RowLayout, vector_layout
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
 

@@ -5,25 +5,24 @@ from numnorm.rnn.batch_statistics import (
     RecurrentBatchNorm,
     lstm_statistics_init,
 )
-from numnorm.rnn.conversions import (
+from numnorm.rnn.conversions.onnx import (
     gru_from_onnx,
-    gru_from_torch,
     gru_to_onnx,
-    gru_to_torch,
     lstm_from_onnx,
-    lstm_from_torch,
     lstm_to_onnx,
-    lstm_to_torch,
     rnn_from_onnx,
-    rnn_from_torch,
     rnn_to_onnx,
+)
+from numnorm.rnn.conversions.torch import (
+    gru_from_torch,
+    gru_to_torch,
+    lstm_from_torch,
+    lstm_to_torch,
+    rnn_from_torch,
     rnn_to_torch,
 )
+from numnorm.rnn.conversions.torch_layers import layers_from_torch
 from numnorm.rnn.elman import (
-    RNNCellForward,
-    RNNForward,
-    RNNGradients,
-    RNNStates,
     rnn,
     rnn_backward,
     rnn_cell,
@@ -33,10 +32,6 @@ from numnorm.rnn.elman import (
     rnn_pack,
 )
 from numnorm.rnn.gru import (
-    GRUCellForward,
-    GRUForward,
-    GRUGradients,
-    GRUStates,
     gru,
     gru_backward,
     gru_cell,
@@ -47,11 +42,6 @@ from numnorm.rnn.gru import (
 )
 from numnorm.rnn.initial import gru_init, lstm_init, rnn_init
 from numnorm.rnn.lstm import (
-    LSTMCellForward,
-    LSTMForward,
-    LSTMGradients,
-    LSTMState,
-    LSTMStates,
     lstm,
     lstm_backward,
     lstm_cell,
@@ -62,15 +52,25 @@ from numnorm.rnn.lstm import (
 )
 from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
 from numnorm.rnn.passes import Packed
-from numnorm.rnn.stacked import (
+from numnorm.rnn.results import (
+    GRUCellForward,
+    GRUForward,
+    GRUGradients,
+    GRUStates,
+    LSTMCellForward,
+    LSTMForward,
+    LSTMGradients,
+    LSTMState,
+    LSTMStates,
+    RNNCellForward,
+    RNNForward,
+    RNNGradients,
+    RNNStates,
     Stacked,
     StackedForward,
     StackedGradients,
-    stacked,
-    stacked_backward,
-    stacked_forward,
 )
-from numnorm.rnn.torch_layers import layers_from_torch
+from numnorm.rnn.stacked import stacked, stacked_backward, stacked_forward
 
 __all__ = [
     "GRUCellForward",

@@ -1,80 +1,13 @@
 """Plain recurrent networks, as Elman's, with normalization: whole sequences, and single steps."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from numnorm.rnn.forms import rnn_form
 from numnorm.rnn.parameters import RNN, RNNParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
-
-
-class RNNStates(NamedTuple):
-    """What a plain recurrent network returns.
-
-    Attributes
-    ----------
-    y : array (T, B, H)
-        The state after each step; 0 beyond a sequence's length. (B, T, H) if `batch_first`.
-    h : array (B, H)
-        The state after each sequence's last step.
-    """
-
-    y: Any
-    h: Any
-
-
-class RNNForward(NamedTuple):
-    """What the forward pass returns: the states, and what the backward pass needs.
-
-    Attributes
-    ----------
-    y, h : array
-        As in `RNNStates`; y is read-only, as it belongs to `saved`. An array of a device can be
-        written none the less: it must not be before the backward pass.
-    saved : object
-        For `rnn_backward`. For each step of each sequence it holds 2 H numbers of the
-        working precision, H more with zoneout, and the statistics of the norm. It refers to x
-        and the parameters, which must not be changed before the backward pass.
-    """
-
-    y: Any
-    h: Any
-    saved: Any
-
-
-class RNNGradients(NamedTuple):
-    """The gradients of a plain recurrent network.
-
-    Attributes
-    ----------
-    dx : array
-        Of the shape of x.
-    dh : array (B, H)
-        Of the first state.
-    parameters : RNNParameters
-        Of the parameters that there are.
-    """
-
-    dx: Any
-    dh: Any
-    parameters: RNNParameters
-
-
-class RNNCellForward(NamedTuple):
-    """What the forward pass of one step returns.
-
-    Attributes
-    ----------
-    h : array (B, H)
-        The new state.
-    saved : object
-        For `rnn_cell_backward`. It refers to x and the parameters, which must not be changed
-        before the backward pass.
-    """
-
-    h: Any
-    saved: Any
+from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
 
 
 def rnn(

@@ -1,80 +1,13 @@
 """Gated recurrent units with normalization, for whole sequences and one step at a time."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from numnorm.rnn.forms import gru_form
 from numnorm.rnn.parameters import GRU, GRUParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
-
-
-class GRUStates(NamedTuple):
-    """What a gated recurrent unit returns.
-
-    Attributes
-    ----------
-    y : array (T, B, H)
-        The state after each step; 0 beyond a sequence's length. (B, T, H) if `batch_first`.
-    h : array (B, H)
-        The state after each sequence's last step.
-    """
-
-    y: Any
-    h: Any
-
-
-class GRUForward(NamedTuple):
-    """What the forward pass returns: the states, and what the backward pass needs.
-
-    Attributes
-    ----------
-    y, h : array
-        As in `GRUStates`; y is read-only, as it belongs to `saved`. An array of a device can be
-        written none the less: it must not be before the backward pass.
-    saved : object
-        For `gru_backward`. For each step of each sequence it holds 7 H numbers of the
-        working precision, H more with zoneout, and the statistics of each norm. It refers to x
-        and the parameters, which must not be changed before the backward pass.
-    """
-
-    y: Any
-    h: Any
-    saved: Any
-
-
-class GRUGradients(NamedTuple):
-    """The gradients of a gated recurrent unit.
-
-    Attributes
-    ----------
-    dx : array
-        Of the shape of x.
-    dh : array (B, H)
-        Of the first state.
-    parameters : GRUParameters
-        Of the parameters that there are.
-    """
-
-    dx: Any
-    dh: Any
-    parameters: GRUParameters
-
-
-class GRUCellForward(NamedTuple):
-    """What the forward pass of one step returns.
-
-    Attributes
-    ----------
-    h : array (B, H)
-        The new state.
-    saved : object
-        For `gru_cell_backward`. It refers to x and the parameters, which must not be changed
-        before the backward pass.
-    """
-
-    h: Any
-    saved: Any
+from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
 
 
 def gru(

@@ -1,6 +1,6 @@
 """Long short-term memory with normalization, for whole sequences and one step at a time."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -8,92 +8,7 @@ from numnorm.rnn.batch_statistics import RecurrentBatchNorm
 from numnorm.rnn.forms import Form, lstm_form
 from numnorm.rnn.parameters import LSTM, LSTMParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
-
-
-class LSTMStates(NamedTuple):
-    """What an LSTM returns.
-
-    Attributes
-    ----------
-    y : array (T, B, H)
-        The state after each step; 0 beyond a sequence's length. (B, T, H) if `batch_first`.
-    h, c : array (B, H)
-        The state and the cell after each sequence's last step.
-    """
-
-    y: Any
-    h: Any
-    c: Any
-
-
-class LSTMForward(NamedTuple):
-    """What the forward pass returns: an LSTM's states, and what the backward pass needs.
-
-    Attributes
-    ----------
-    y, h, c : array
-        As in `LSTMStates`; y is read-only, as it belongs to `saved`. An array of a device can be
-        written none the less: it must not be before the backward pass.
-    saved : object
-        For `lstm_backward`. For each step of each sequence it holds 10 H numbers of the working
-        precision (6 H where no norm is taken of each product; H more if the normalized cell is
-        carried or with zoneout, and then 2 H more of what is kept), and the statistics of each
-        norm. It refers to x and the parameters, which must not be changed before the backward
-        pass.
-    """
-
-    y: Any
-    h: Any
-    c: Any
-    saved: Any
-
-
-class LSTMGradients(NamedTuple):
-    """The gradients of an LSTM.
-
-    Attributes
-    ----------
-    dx : array
-        Of the shape of x.
-    dh, dc : array (B, H)
-        Of the first state and cell.
-    parameters : LSTMParameters
-        Of the parameters that there are.
-    """
-
-    dx: Any
-    dh: Any
-    dc: Any
-    parameters: LSTMParameters
-
-
-class LSTMState(NamedTuple):
-    """The state and the cell of an LSTM after one step.
-
-    Attributes
-    ----------
-    h, c : array (B, H)
-    """
-
-    h: Any
-    c: Any
-
-
-class LSTMCellForward(NamedTuple):
-    """What the forward pass of one step returns.
-
-    Attributes
-    ----------
-    h, c : array (B, H)
-        As in `LSTMState`.
-    saved : object
-        For `lstm_cell_backward`. It refers to x and the parameters, which must not be changed
-        before the backward pass.
-    """
-
-    h: Any
-    c: Any
-    saved: Any
+from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
 
 
 def _form(norm: Any, variant: Any) -> Form:

@@ -12,108 +12,17 @@ import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
 from numnorm.backends import backend_for
-from numnorm.rnn.elman import rnn, rnn_backward, rnn_forward
-from numnorm.rnn.gru import gru, gru_backward, gru_forward
-from numnorm.rnn.lstm import lstm, lstm_backward, lstm_forward
-from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
-from numnorm.rnn.passes import Packed
+from numnorm.rnn.results import Stacked, StackedForward, StackedGradients
 from numnorm.rnn.sequences import check_lengths
+from numnorm.rnn.stacked_plan import Direction, Plan, by_direction, naming, planned
 
 Array = np.ndarray[Any, Any]
-
-
-class Stacked(NamedTuple):
-    """What a stack of layers returns.
-
-    Attributes
-    ----------
-    y : array (T, B, H)
-        The last layer's states after each step, with H the sum over its directions; 0 beyond a
-        sequence's length. (B, T, H) if `batch_first`.
-    states : tuple
-        For each layer its last states as a tuple, ``(h, c)`` of an LSTM; for both directions a
-        pair of these.
-    """
-
-    y: Any
-    states: tuple[Any, ...]
-
-
-class StackedForward(NamedTuple):
-    """What the forward pass returns: the states, and what the backward pass needs.
-
-    Attributes
-    ----------
-    y : array
-    states : tuple
-        As in `Stacked`.
-    saved : object
-        For `stacked_backward`. It holds what each layer saves, and a byte for each element that
-        dropout might have zeroed. It refers to x and the layers' parameters, which must not be
-        changed before the backward pass.
-    """
-
-    y: Any
-    states: tuple[Any, ...]
-    saved: Any
-
-
-class StackedGradients(NamedTuple):
-    """The gradients of a stack of layers.
-
-    Attributes
-    ----------
-    dx : array
-        Of the shape of x.
-    states : tuple
-        Of the first states, in the structure of `Stacked`.
-    layers : tuple
-        Of the parameters, in the structure of the layers.
-    """
-
-    dx: Any
-    states: tuple[Any, ...]
-    layers: tuple[Any, ...]
-
-
-class _Kind(NamedTuple):
-    """A kind of cell: its three functions, and the names of its states."""
-
-    call: Any
-    forward: Any
-    backward: Any
-    states: tuple[str, ...]
-
-
-_KINDS: dict[type, _Kind] = {
-    LSTMParameters: _Kind(lstm, lstm_forward, lstm_backward, ("h", "c")),
-    GRUParameters: _Kind(gru, gru_forward, gru_backward, ("h",)),
-    RNNParameters: _Kind(rnn, rnn_forward, rnn_backward, ("h",)),
-}
-
-
-def _kind_of(parameters: Any) -> _Kind | None:
-    if isinstance(parameters, Packed):
-        return _KINDS[parameters.kind.parameters]
-    return _KINDS.get(type(parameters))
-
-
-class _Direction(NamedTuple):
-    """One direction of a layer; the name is that of its place among the layers."""
-
-    name: str
-    kind: _Kind
-    parameters: Any
-    reverse: bool
-
-
-_Plan = tuple[tuple[_Direction, ...], ...]
 
 
 class _Saved(NamedTuple):
     backend: Any
     x: Any
-    plan: _Plan
+    plan: Plan
     kept: tuple[tuple[Any, ...], ...]
     widths: tuple[tuple[int, ...], ...]
     masks: tuple[Any, ...]
@@ -325,7 +234,7 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
     slope = backend.companion("dy", dy, saved.x)
     check_shape("dy", slope.shape, saved.shape, "that of y")
     slope = backend.time_first(slope, saved.batch_first)
-    given = _by_direction("dstates", dstates, saved.plan)
+    given = by_direction("dstates", dstates, saved.plan)
     states, layers = [], []
     for number in reversed(range(len(saved.plan))):
         if number < len(saved.masks):
@@ -335,7 +244,7 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
         for direction, part, kept, last in zip(
             saved.plan[number], parts, saved.kept[number], given[number], strict=True
         ):
-            with _naming(direction.name):
+            with naming(direction.name):
                 found.append(direction.kind.backward(part, kept, *last))
         slope = found[0][0] if len(found) == 1 else backend.added(found[0][0], found[1][0])
         states.append(_as_given([tuple(gradients[1:-1]) for gradients in found]))
@@ -374,8 +283,8 @@ def _run(
     y = backend.time_first(x, batch_first)
     lengths = None if lengths is None else check_lengths(lengths, *y.shape[:2])
     options = options | {"lengths": lengths}
-    plan = _planned(layers)
-    given = _by_direction("states", states, plan)
+    plan = planned(layers)
+    given = by_direction("states", states, plan)
     dropout = _check_dropout(dropout, rng)
     zoned = _any_zoneout(options["zoneout"]) and rng is not None
     last, kept, widths, masks = [], [], [], []
@@ -405,11 +314,11 @@ def _run(
 
 
 def _run_direction(
-    direction: _Direction, x: Any, states: tuple[Any, ...], options: dict[str, Any], save: bool
+    direction: Direction, x: Any, states: tuple[Any, ...], options: dict[str, Any], save: bool
 ) -> tuple[Any, tuple[Any, ...], Any]:
     """Return the outputs, the last states, and what is saved, if it is."""
     function = direction.kind.forward if save else direction.kind.call
-    with _naming(direction.name):
+    with naming(direction.name):
         y, *rest = function(x, direction.parameters, *states, reverse=direction.reverse, **options)
     return y, tuple(rest[:-1] if save else rest), rest[-1] if save else None
 
@@ -427,87 +336,6 @@ def _given_back(rng: np.random.Generator | None) -> Iterator[None]:
     except Exception:
         rng.bit_generator.state = before
         raise
-
-
-@contextlib.contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Have a cell's errors say whose they are."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{place}: {error}") from error
-
-
-def _planned(layers: Any) -> _Plan:
-    """Return the directions of each layer."""
-    if not isinstance(layers, list | tuple) or _kind_of(layers):
-        raise TypeError(
-            f"layers must be a list or tuple with the parameters of each layer, got an object of "
-            f"type {type(layers).__name__}"
-        )
-    if not layers:
-        raise ValueError("layers must have at least 1 element, got none")
-    return tuple(_directions(f"layers[{n}]", layer) for n, layer in enumerate(layers))
-
-
-def _directions(name: str, layer: Any) -> tuple[_Direction, ...]:
-    kind = _kind_of(layer)
-    if kind:
-        return (_Direction(name, kind, layer, False),)
-    expected = f"{', '.join(kind.__name__ for kind in _KINDS)} or Packed"
-    if not isinstance(layer, list | tuple):
-        raise TypeError(
-            f"{name} must be one of {expected}, or a pair of them, got an object of type "
-            f"{type(layer).__name__}"
-        )
-    if len(layer) != 2:
-        raise ValueError(
-            f"{name} must be one of {expected}, or a pair of them, got {len(layer)} elements"
-        )
-    directions = []
-    for n, parameters in enumerate(layer):
-        kind = _kind_of(parameters)
-        if not kind:
-            raise TypeError(
-                f"{name}[{n}] must be one of {expected}, got an object of type "
-                f"{type(parameters).__name__}"
-            )
-        directions.append(_Direction(f"{name}[{n}]", kind, parameters, n == 1))
-    return tuple(directions)
-
-
-def _by_direction(name: str, states: Any, plan: _Plan) -> tuple[tuple[Any, ...], ...]:
-    """Return the states of each direction of each layer, as arguments of its call."""
-    result = []
-    of_layers = _elements(name, states, len(plan), "one for each layer")
-    for n, (directions, value) in enumerate(zip(plan, of_layers, strict=True)):
-        place = f"{name}[{n}]"
-        if len(directions) == 1:
-            found = [(place, value)]
-        else:
-            both = _elements(place, value, 2, "one for each direction")
-            found = [(f"{place}[{k}]", of_direction) for k, of_direction in enumerate(both)]
-        named = zip((d.kind.states for d in directions), found, strict=True)
-        result.append(
-            tuple(
-                _elements(where, given, len(names), " and ".join(names))
-                for names, (where, given) in named
-            )
-        )
-    return tuple(result)
-
-
-def _elements(name: str, value: Any, count: int, meaning: str) -> tuple[Any, ...]:
-    """Return the elements of a tuple or list; None stands for as many of None."""
-    if value is None:
-        return (None,) * count
-    expected = f"{name} must be None or a tuple with {count} elements, {meaning}"
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"{expected}, got an object of type {type(value).__name__}")
-    if len(value) != count:
-        raise ValueError(f"{expected}, got {len(value)}")
-    return tuple(value)
 
 
 def _as_given(found: list[Any]) -> Any:

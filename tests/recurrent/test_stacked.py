@@ -239,14 +239,14 @@ class Identity:
 @pytest.fixture
 def identities(monkeypatch):
     """Layers that show what dropout does to the values between them."""
-    module = importlib.import_module("numnorm.rnn.stacked")
-    kind = module._Kind(
+    module = importlib.import_module("numnorm.rnn.stacked_plan")
+    kind = module.CellFunctions(
         lambda x, _, **options: (x,),
         lambda x, _, **options: (x, None),
         lambda dy, saved: (dy, None),
         (),
     )
-    monkeypatch.setitem(module._KINDS, Identity, kind)
+    monkeypatch.setitem(module.FUNCTIONS, Identity, kind)
     return [Identity(), Identity()]
 
 

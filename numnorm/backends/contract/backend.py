@@ -6,7 +6,7 @@ A backend is a package with these functions; arrays are of that backend's own ty
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from numnorm.arguments import ColumnLayout, RowLayout, Shape
+from numnorm.arguments import Shape
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.contract.recurrent import (
     CellForm,
@@ -16,6 +16,7 @@ from numnorm.backends.contract.recurrent import (
     SequenceLayout,
     Steps,
 )
+from numnorm.layouts import ColumnLayout, RowLayout
 
 
 class ArrayBackend(Protocol):

@@ -7,7 +7,6 @@ import reference
 import simulated_target
 from simulated_target import register
 
-from numnorm.arguments import ColumnLayout
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
@@ -38,6 +37,7 @@ from numnorm.backends.cuda.statistics.stored_kernels import (
     make_update_running,
 )
 from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.layouts import ColumnLayout
 
 DTYPES = {
     "float16": np.float16,

@@ -157,12 +157,12 @@ def wide_row_gradient_kernels():
 
 def column_kernels():
     """The kernels of channels: across rows of them, and along what lies beside each other."""
-    from numnorm.arguments import ColumnLayout
     from numnorm.backends.cuda.columns import element_kernels as elements
     from numnorm.backends.cuda.columns import gradient_sums_kernels as sums
     from numnorm.backends.cuda.columns import moments_kernels as moments
     from numnorm.backends.cuda.columns.column_shape import column_shape
     from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+    from numnorm.layouts import ColumnLayout
 
     across = {
         "moments": (moments.make_moments_across, 1),

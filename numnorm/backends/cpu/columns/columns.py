@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import ColumnLayout, Shape, as_plain_array, check_float
+from numnorm.arguments import Shape, as_plain_array, check_float
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cpu.columns.backward_kernels import (
     make_constant_across,
@@ -46,6 +46,7 @@ from numnorm.backends.cpu.memory.placement import LINE, before_line, empty_like,
 from numnorm.backends.cpu.simd.element_type import Storage, storage_of
 from numnorm.backends.cpu.simd.processor import has_avx
 from numnorm.backends.formulas.norms import merge_moments
+from numnorm.layouts import ColumnLayout
 
 # Groups of rows in a part: few of its rows are then left for the slower loop.
 _GROUPS = 8

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from numnorm.arguments import RowLayout
 from numnorm.backends.cpu.compiler.jit import MachineCode, entry, inlined, make_call
 from numnorm.backends.cpu.memory.alignment import outlive
 from numnorm.backends.cpu.memory.allocated import make_zeros_in_line
@@ -25,6 +24,7 @@ from numnorm.backends.cpu.memory.ndarray_struct import (
 )
 from numnorm.backends.cpu.rows.parameter_gradient_kernel import add_parts
 from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.layouts import RowLayout
 
 # What may stand for a parameter or a mean, and as what it is handed over.
 _KINDS = {np.ndarray: HEADER, type(None): types.none, float: types.float64}

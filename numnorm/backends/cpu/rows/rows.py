@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import RowLayout
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu.compiler.jit import Twins
 from numnorm.backends.cpu.compiler.parallel import (
@@ -35,6 +34,7 @@ from numnorm.backends.cpu.rows.fast_path import Direct, make_direct_backward, ma
 from numnorm.backends.cpu.rows.forward_kernel import make_row_forward
 from numnorm.backends.cpu.rows.parameter_gradient_kernel import make_row_totals
 from numnorm.backends.cpu.simd.element_type import Storage, storage_of
+from numnorm.layouts import RowLayout
 
 _NOTHING = np.empty(0)
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)

@@ -5,17 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import (
-    ColumnLayout,
-    RowLayout,
-    as_plain_array,
-    check_float,
-    check_on_host,
-    check_shape,
-)
+from numnorm.arguments import as_plain_array, check_float, check_on_host, check_shape
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.simd.element_type import storage_of
 from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages
+from numnorm.layouts import ColumnLayout, RowLayout
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _SHARED = "running_var must not share memory with running_mean, got such an array"

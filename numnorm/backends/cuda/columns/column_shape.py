@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from numnorm.arguments import ColumnLayout
 from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.layouts import ColumnLayout
 
 # The most values in one sum of a thread: the rounding error grows with their number.
 _MOST_STEPS = 64

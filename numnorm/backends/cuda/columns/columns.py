@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numnorm.arguments import ColumnLayout, check_shape
+from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
@@ -38,6 +38,7 @@ from numnorm.backends.cuda.statistics.stored import (
     reciprocal_deviation,
 )
 from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.layouts import ColumnLayout
 
 _MEANING = "the channels of x"
 

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-from numnorm.arguments import ColumnLayout
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
@@ -21,6 +20,7 @@ from numnorm.backends.cuda.statistics.stored import (
     zero_statistic,
 )
 from numnorm.backends.cuda.statistics.stored_kernels import make_two_moments
+from numnorm.layouts import ColumnLayout
 
 _across = functools.cache(make_moments_across)
 _along = functools.cache(make_moments_along)

@@ -3,7 +3,6 @@
 import functools
 from typing import Any, NamedTuple
 
-from numnorm.arguments import ColumnLayout
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.columns.column_shape import (
     ColumnShape,
@@ -14,6 +13,7 @@ from numnorm.backends.cuda.columns.column_shape import (
 )
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.vector_access import BYTES
+from numnorm.layouts import ColumnLayout
 
 # A block that merges parts in a tree: its lanes load neighbouring channels, and its teams share the
 # parts.

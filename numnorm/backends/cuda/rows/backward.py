@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from numnorm.arguments import RowLayout
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
@@ -20,6 +19,7 @@ from numnorm.backends.cuda.rows.forward import all_aligned, weight_of
 from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS
 from numnorm.backends.cuda.statistics.stored import Statistic
 from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.layouts import RowLayout
 
 
 def row_backward(

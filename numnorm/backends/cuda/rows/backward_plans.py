@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-from numnorm.arguments import RowLayout
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel
@@ -24,6 +23,7 @@ from numnorm.backends.cuda.threads.row_launch import (
     strips_of,
 )
 from numnorm.backends.cuda.threads.row_parameters import Weights
+from numnorm.layouts import RowLayout
 
 
 class GradientPlan(NamedTuple):

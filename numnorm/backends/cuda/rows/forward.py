@@ -4,7 +4,6 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-from numnorm.arguments import RowLayout
 from numnorm.backends.contract.norms import Formula, Norm, Scaling
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
@@ -29,6 +28,7 @@ from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
 from numnorm.backends.cuda.threads.row_launch import blocks_of, row_shape
 from numnorm.backends.cuda.threads.row_parameters import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.layouts import RowLayout
 
 
 class _Plan(NamedTuple):

@@ -9,7 +9,7 @@ import functools
 import math
 from typing import Any
 
-from numnorm.arguments import ColumnLayout, RowLayout, check_shape
+from numnorm.arguments import check_shape
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
     as_companion,
@@ -26,6 +26,7 @@ from numnorm.backends.cuda.statistics.stored_kernels import (
     make_reciprocal_deviation,
     make_update_running,
 )
+from numnorm.layouts import ColumnLayout, RowLayout
 
 _MEANING = "the channels of x"
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import column_layout
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMForm, RunningSteps, Steps
 from numnorm.backends.cpu.columns.columns import column_backward, column_forward, column_moments
@@ -20,6 +19,7 @@ from numnorm.backends.cpu.matmul.packed_matrices import (
 )
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.statistics.stored import update_running
+from numnorm.layouts import column_layout
 
 
 def _update(running: RunningSteps, t: int, count: int, mean: Array, m2: Array) -> None:

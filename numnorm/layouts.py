@@ -1,0 +1,240 @@
+"""Any shape and axis of an array as rows or as columns, for the kernels."""
+
+import dataclasses
+import functools
+import math
+import operator
+from typing import Any
+
+from numnorm.arguments import Shape, brief, check_integer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowLayout:
+    """An array seen as rows that each have statistics of their own.
+
+    Two layouts are equal only if they are one object, which makes them fast keys.
+
+    Attributes
+    ----------
+    order : tuple of int or None
+        The permutation of the axes that makes each row contiguous; None if they lie so already.
+    rows, width : int
+        The array is ``(rows, width)`` after that.
+    run, channels : int
+        A row consists of runs of `run` elements; the runs of all rows belong to channels
+        0, 1, ..., channels - 1, 0, 1, ... in turn.
+    shared : bool
+        Whether a run shares one parameter; else each of its elements has its own.
+    statistic_shape : tuple of int
+        The shape of the saved mean and rstd.
+    parameter_shape : tuple of int
+        The shape of gamma and beta.
+    parameter_meaning : str
+        What that shape is, for messages.
+    """
+
+    order: tuple[int, ...] | None
+    rows: int
+    width: int
+    run: int
+    channels: int
+    shared: bool
+    statistic_shape: Shape
+    parameter_shape: Shape
+    parameter_meaning: str
+
+    @functools.cached_property
+    def kernel_shape(self) -> Shape:
+        """The shape of the parameters in a kernel."""
+        return (self.channels,) if self.shared else (self.channels, self.run)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ColumnLayout:
+    """An array ``(outer, channels, inner)`` whose channels each have statistics of their own.
+
+    Two layouts are equal only if they are one object, which makes them fast keys.
+    """
+
+    outer: int
+    channels: int
+    inner: int
+
+    @functools.cached_property
+    def kernel_shape(self) -> Shape:
+        """The shape of the array in a kernel: the last axis is left out if it has one element."""
+        shape = (self.outer, self.channels, self.inner)
+        return shape[:2] if self.inner == 1 else shape
+
+    @functools.cached_property
+    def per_channel(self) -> int:
+        """The number of values in a channel."""
+        return self.outer * self.inner
+
+    @functools.cached_property
+    def block(self) -> int:
+        """The number of outer entries whose sums are taken together.
+
+        It does not depend on how many there are, so that a stream of chunks can be cut into the
+        same blocks as the whole.
+        """
+        if self.inner == 1:
+            return max(32, min(1024, 131072 // max(self.channels, 1)))
+        return max(1, min(256, 16384 // max(self.channels * self.inner, 1)))
+
+    @functools.cached_property
+    def blocks(self) -> int:
+        """The number of blocks, the last of which may be shorter."""
+        return -(-self.outer // self.block)
+
+
+def _normalized_axis(axis: Any, ndim: int, name: str) -> int:
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {brief(axis)}") from None
+    if not -ndim <= index < ndim:
+        raise ValueError(
+            f"{name} must be between {-ndim} and {ndim - 1} for an array of "
+            f"{_axes(ndim)}, got {index}"
+        )
+    return index % ndim
+
+
+def _axes(count: int) -> str:
+    return "1 axis" if count == 1 else f"{count} axes"
+
+
+def _normalized_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    given = axis if isinstance(axis, tuple) else (axis,)
+    if not given:
+        raise ValueError("axis must name at least 1 axis, got ()")
+    axes = tuple(sorted(_normalized_axis(a, ndim, "axis") for a in given))
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"axis must not name an axis twice, got {given}")
+    return axes
+
+
+def _order(kept: tuple[int, ...], joined: tuple[int, ...]) -> tuple[int, ...] | None:
+    order = kept + joined
+    return None if order == tuple(range(len(order))) else order
+
+
+def _take(shape: Shape, axes: tuple[int, ...]) -> Shape:
+    return tuple(shape[a] for a in axes)
+
+
+def _rest(axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    return tuple(a for a in range(ndim) if a not in axes)
+
+
+def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
+    """Return the rows over `axis`, with parameters for each of a row's elements."""
+    try:
+        # What is remembered is plain: (0.0,) is no (0,), and another object may change its index.
+        if type(axis) is tuple:
+            axis = tuple(map(operator.index, axis))
+        elif type(axis) is not int:
+            axis = operator.index(axis)
+        return _row_layout(shape, axis, name)
+    except TypeError:  # an unhashable axis, or one of a wrong type: say which
+        raise TypeError(f"axis must be an int or a tuple of ints, got {brief(axis)}") from None
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
+    _check_ndim(name, shape, 1)
+    axes = _normalized_axes(axis, len(shape))
+    kept = _rest(axes, len(shape))
+    width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, kept))
+    return RowLayout(
+        order=_order(kept, axes),
+        rows=rows,
+        width=width,
+        run=width,
+        channels=1,
+        shared=False,
+        statistic_shape=_take(shape, kept),
+        parameter_shape=_take(shape, axes),
+        parameter_meaning="the normalized axes of x",
+    )
+
+
+def vector_layout(shape: Shape, axis: Any) -> RowLayout:
+    """Return the weight vectors over `axis`, with one parameter for each vector."""
+    return _vectors(row_layout(shape, axis, "v"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _vectors(layout: RowLayout) -> RowLayout:
+    return dataclasses.replace(
+        layout,
+        channels=layout.rows,
+        shared=True,
+        parameter_shape=layout.statistic_shape,
+        parameter_meaning="the axes of v that are not normalized",
+    )
+
+
+def group_layout(shape: Shape, channel_axis: Any, groups: Any) -> RowLayout:
+    """Return a row for each sample and group of channels, with parameters for each channel."""
+    channel = _channel_beside_samples(shape, channel_axis)
+    count = check_integer("groups", groups, 1)
+    if shape[channel] % count:
+        raise ValueError(f"groups must divide the {shape[channel]} channels of x, got {count}")
+    return _group_layout(shape, channel, count)
+
+
+def instance_layout(shape: Shape, channel_axis: Any) -> RowLayout:
+    """Return a row for each sample and channel: groups of one channel."""
+    channel = _channel_beside_samples(shape, channel_axis)
+    return _group_layout(shape, channel, shape[channel])
+
+
+def _channel_beside_samples(shape: Shape, channel_axis: Any) -> int:
+    channel = _channel_of(shape, channel_axis, at_least=2)
+    if channel == 0:
+        raise ValueError("channel_axis must not be 0, the axis of the samples")
+    return channel
+
+
+@functools.lru_cache(maxsize=1024)
+def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
+    spatial = _rest((0, channel), len(shape))
+    inner = math.prod(_take(shape, spatial))
+    channels = shape[channel]
+    width = channels // max(groups, 1) * inner
+    shared = inner != 1
+    return RowLayout(
+        order=_order((0, channel), spatial),
+        rows=shape[0] * groups,
+        width=width,
+        run=inner if shared else width,
+        channels=channels if shared else groups,
+        shared=shared,
+        statistic_shape=(shape[0], groups),
+        parameter_shape=(channels,),
+        parameter_meaning="the channels of x",
+    )
+
+
+def column_layout(shape: Shape, channel_axis: Any) -> ColumnLayout:
+    """Return the channels over all other axes."""
+    return _column_layout(shape, _channel_of(shape, channel_axis, at_least=1))
+
+
+@functools.lru_cache(maxsize=1024)
+def _column_layout(shape: Shape, channel: int) -> ColumnLayout:
+    return ColumnLayout(math.prod(shape[:channel]), shape[channel], math.prod(shape[channel + 1 :]))
+
+
+def _channel_of(shape: Shape, channel_axis: Any, at_least: int) -> int:
+    _check_ndim("x", shape, at_least)
+    return _normalized_axis(channel_axis, len(shape), "channel_axis")
+
+
+def _check_ndim(name: str, shape: Shape, least: int) -> None:
+    if len(shape) < least:
+        got = "a scalar" if least == 1 else len(shape)
+        raise ValueError(f"{name} must have at least {_axes(least)}, got {got}")
