@@ -5,8 +5,7 @@ subtraction and one or two multiplications. A channel whose statistics leave the
 working type is worked on times a power of two, its scale, which is 1 for nearly every channel.
 
 The terms are the rows of a table, a column a channel. The kernels return whether any scale is
-not 1. Where all channels are such that none can be, which is looked at first, the terms are made
-by short loops of a few arrays each, which the compiler turns into vectors.
+not 1.
 """
 
 import functools
@@ -36,25 +35,6 @@ _exponent_of = inlined(_exponent)
 def _usual_exponent(storage: Storage) -> int:
     """Return up to which exponent, either way, nothing is done about rstd and gamma."""
     return storage.largest_exponent // 4
-
-
-@functools.cache
-def _make_all_usual(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``all_usual(rstd, gamma)``: whether `powers` are 1 for every channel."""
-    usual = _usual_exponent(storage)
-    small, large = 2.0**-usual, 2.0**usual
-
-    @inlined
-    def all_usual(rstd, gamma):
-        unusual = 0
-        for c in range(rstd.size):
-            weight = abs(np.float64(element(gamma, c, 1.0)))
-            fine = (small < rstd[c]) & (rstd[c] < large)
-            fine &= ((small < weight) & (weight < large)) | (weight == 0.0)
-            unusual += 0 if fine else 1
-        return unusual == 0
-
-    return all_usual
 
 
 @functools.cache
@@ -96,25 +76,6 @@ def _make_product(storage: Storage) -> Callable[..., Any]:
     return product
 
 
-def _make_plain_output_terms(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled function for the terms where every power of two is 1."""
-    real = storage.working
-
-    @inlined
-    def plain_output_terms(mean, rstd, gamma, beta, high, factor, offset):
-        for c in range(rstd.size):
-            high[c] = real(mean[c])
-        for c in range(rstd.size):
-            factor[c] = rstd[c] * np.float64(element(gamma, c, 1.0))
-        for c in range(rstd.size):
-            multiplier = rstd[c] * np.float64(element(gamma, c, 1.0))
-            lost = (mean[c] - np.float64(real(mean[c]))) * multiplier
-            bias = np.float64(element(beta, c, 0.0))
-            offset[c] = bias - lost if abs(lost) < np.inf else bias
-
-    return plain_output_terms
-
-
 def _make_scaled_output_terms(storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for the terms; it returns whether any scale is not 1."""
     real, powers, product = storage.working, _make_range(storage), _make_product(storage)
@@ -149,8 +110,6 @@ def make_output_terms(storage: Storage) -> Twins:
     variance, stores rstd, and makes the rows of the terms scale, high, factor and offset. The
     scale is left out where it is 1 for every channel.
     """
-    all_usual = _make_all_usual(storage)
-    plain_terms = _make_plain_output_terms(storage)
     scaled_terms = _make_scaled_output_terms(storage)
 
     def kernel(mean, m2, divisor, eps, gamma, beta, rstd, terms, first, last):
@@ -158,24 +117,9 @@ def make_output_terms(storage: Storage) -> Twins:
         mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
         gamma, beta = borrowed(gamma), borrowed(beta)
         fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
-        if all_usual(rstd, gamma):
-            plain_terms(mean, rstd, gamma, beta, terms[1], terms[2], terms[3])
-            return False
         return scaled_terms(mean, rstd, gamma, beta, terms)
 
     return twins(f"column_terms.output.{storage.name}", kernel)
-
-
-@inlined
-def _plain_centre_terms(mean: Any, rstd: Any, terms: Any) -> None:
-    """Make the terms where every power of two is 1."""
-    scale, high, reciprocal, low = terms[0], terms[1], terms[2], terms[3]
-    for c in range(mean.size):
-        high[c] = mean[c]
-        low[c] = mean[c] - np.float64(high[c])
-    for c in range(mean.size):
-        scale[c] = 1.0
-        reciprocal[c] = rstd[c]
 
 
 def _make_scaled_centre_terms(storage: Storage) -> Callable[..., Any]:
@@ -205,14 +149,11 @@ def make_centre_terms(storage: Storage) -> Twins:
     It takes ``mean, rstd, terms``, the first of whose rows become scale, high, rstd and low: the
     mean of ``x * scale`` is ``high + low``, and that rstd is of ``x * scale`` too.
     """
-    all_usual, scaled_terms = _make_all_usual(storage), _make_scaled_centre_terms(storage)
+    scaled_terms = _make_scaled_centre_terms(storage)
 
     def kernel(mean, rstd, terms, first, last):
         stand_alone()
         mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
-        if all_usual(rstd, None):
-            _plain_centre_terms(mean, rstd, terms)
-            return False
         return scaled_terms(mean, rstd, terms)
 
     return twins(f"column_terms.centre.{storage.name}", kernel)
@@ -253,24 +194,6 @@ def _passed_on(sums: Any, sums_dy: Any, shares: Any, reciprocal: Any, low: Any, 
     return through_mean, through_scale, lost
 
 
-@inlined
-def _plain_gradient_terms(gamma: Any, sums: Any, sums_dy: Any, shares: Any, terms: Any) -> None:
-    """Make the terms where every power of two is 1; what dx is multiplied by is left out."""
-    reciprocal, low = terms[2], terms[3]
-    factor, slope, offset = terms[4], terms[5], terms[6]
-    for c in range(sums.size):
-        factor[c] = np.float64(reciprocal[c]) * np.float64(element(gamma, c, 1.0))
-    for c in range(sums.size):
-        _, through_scale, _ = _passed_on(sums, sums_dy, shares, reciprocal, low, c)
-        weight = np.float64(element(gamma, c, 1.0))
-        slope[c] = np.float64(reciprocal[c]) * (through_scale * weight)
-    for c in range(sums.size):
-        through_mean, through_scale, lost = _passed_on(sums, sums_dy, shares, reciprocal, low, c)
-        weight = np.float64(element(gamma, c, 1.0))
-        through_both = through_mean * weight - lost * (through_scale * weight)
-        offset[c] = np.float64(reciprocal[c]) * through_both
-
-
 def _make_scaled_gradient_terms(storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for the terms; it returns whether dx is multiplied by any."""
     powers, product = _make_range(storage), _make_product(storage)
@@ -308,7 +231,7 @@ def make_gradient_terms(storage: Storage) -> Twins:
     become factor, slope, offset, and what dx is to be multiplied by, left out where that is 1 for
     every channel. The sums become those of all blocks together.
     """
-    all_usual, scaled_terms = _make_all_usual(storage), _make_scaled_gradient_terms(storage)
+    scaled_terms = _make_scaled_gradient_terms(storage)
 
     def kernel(gamma, sums, mean_share, scale_share, scaled, gradients, terms, first, last):
         stand_alone()
@@ -316,9 +239,6 @@ def make_gradient_terms(storage: Storage) -> Twins:
         shares, reciprocal = (mean_share, scale_share), terms[2][: gradients.shape[1]]
         of_products, of_dy = _folded(borrowed(sums))
         _store_gradients(of_products, of_dy, reciprocal, terms[3], gradients)
-        if not scaled and all_usual(reciprocal, gamma):
-            _plain_gradient_terms(gamma, of_products, of_dy, shares, terms)
-            return False
         return scaled_terms(gamma, of_products, of_dy, shares, terms)
 
     return twins(f"column_terms.gradient.{storage.name}", kernel)
@@ -331,7 +251,7 @@ def make_constant_terms(storage: Storage) -> Twins:
     factor of dy, and what dx is to be multiplied by then, left out where that is 1 for every
     channel.
     """
-    all_usual, scaled_centre = _make_all_usual(storage), _make_scaled_centre_terms(storage)
+    scaled_centre = _make_scaled_centre_terms(storage)
     powers, product = _make_range(storage), _make_product(storage)
 
     @inlined
@@ -351,13 +271,7 @@ def make_constant_terms(storage: Storage) -> Twins:
         stand_alone()
         mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
         gamma = borrowed(gamma)
-        if not all_usual(rstd, gamma):
-            return scaled_terms(mean, rstd, gamma, terms)
-        _plain_centre_terms(mean, rstd, terms)
-        reciprocal, factor = terms[2], terms[4]
-        for c in range(rstd.size):
-            factor[c] = np.float64(reciprocal[c]) * np.float64(element(gamma, c, 1.0))
-        return False
+        return scaled_terms(mean, rstd, gamma, terms)
 
     return twins(f"column_terms.constant.{storage.name}", kernel)
 
