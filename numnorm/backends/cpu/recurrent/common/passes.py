@@ -188,14 +188,20 @@ def _masks(masks: tuple[Array | None, ...]) -> groups.ZoneoutMasks:
 
 def _statistics(kind: CellKind, form: CellForm, rows: int) -> groups.Statistics:
     """Return room for mean and rstd of all normalized rows."""
-    sizes = (rows * count for count in kind.statistics(form))
-    return groups.Statistics(*(np.empty(size) for size in sizes for _ in range(2)))
+    h, x, c = kind.statistics(form)
+    return groups.Statistics(
+        np.empty(rows * h), np.empty(rows * h), np.empty(rows * x), np.empty(rows * x),
+        np.empty(rows * c), np.empty(rows * c),
+    )  # fmt: skip
 
 
 def _scalings(kind: CellKind, form: CellForm, scaling: Scaling, width: int) -> groups.Scalings:
-    eps, eps_on_deviation = scaling.eps, scaling.eps_on_deviation
-    divisors = (float(size - scaling.ddof) for _, size in kind.norms(form, width))
-    return groups.Scalings(*(groups.Scaling(eps, eps_on_deviation, d) for d in divisors))
+    eps, on_deviation, ddof = scaling.eps, scaling.eps_on_deviation, scaling.ddof
+    (_, first), (_, second) = kind.norms(form, width)
+    return groups.Scalings(
+        groups.Scaling(eps, on_deviation, float(first - ddof)),
+        groups.Scaling(eps, on_deviation, float(second - ddof)),
+    )
 
 
 def _coefficients(

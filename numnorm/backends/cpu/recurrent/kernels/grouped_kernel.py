@@ -11,13 +11,15 @@ from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
-def flattened(values: Any) -> Iterator[Any]:
-    """Yield the members of tuples, and of the tuples in them."""
+def flattened(values: Any) -> list[Any]:
+    """Return the members of tuples, and of the tuples in them."""
+    found: list[Any] = []
     for value in values:
         if isinstance(value, tuple):
-            yield from flattened(value)
+            found += flattened(value)
         else:
-            yield value
+            found.append(value)
+    return found
 
 
 def grouped_twins(name: str, kernel: Callable[..., None]) -> Twins:
