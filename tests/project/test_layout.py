@@ -1,4 +1,4 @@
-"""Where each source stands: the folders of a backend, their order, and how much one may hold."""
+"""Where each source stands: the folders of a backend, their order, and how much each may hold."""
 
 import ast
 from pathlib import Path
@@ -7,9 +7,12 @@ import pytest
 
 import numnorm
 
-BACKENDS = Path(numnorm.__file__).parent / "backends"
+PACKAGE = Path(numnorm.__file__).parent
+BACKENDS = PACKAGE / "backends"
 MOST_ENTRIES = 12
 MOST_FILES = 16
+MOST_LINES = 400
+MOST_PARAMETERS = 12
 
 # A folder imports from the lines below its own and from itself, never from a line above.
 ORDER = {
@@ -93,3 +96,18 @@ def test_a_backend_has_few_entries_at_its_top():
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.relative_to(BACKENDS).as_posix())
 def test_a_folder_holds_few_files(folder):
     assert len(list(folder.glob("*.py"))) <= MOST_FILES
+
+
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix()
+)
+def test_a_file_is_short(path):
+    assert len(path.read_text("utf-8").splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("backend, path", FILES)
+def test_a_kernel_takes_few_parameters(backend, path):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name == "kernel":
+            taken = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            assert len(taken) <= MOST_PARAMETERS, f"{len(taken)} in line {node.lineno}"
