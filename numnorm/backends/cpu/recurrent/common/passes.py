@@ -10,13 +10,13 @@ from numnorm.backends.cpu.compiler.jit import Twins
 from numnorm.backends.cpu.compiler.parallel import run, threads
 from numnorm.backends.cpu.matmul.matmul import packed, packed_shape, product
 from numnorm.backends.cpu.matmul.packed_matrices import matrix_panels
+from numnorm.backends.cpu.memory.grouped_kernel import flattened
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
 from numnorm.backends.cpu.recurrent.common.weight_gradients import ProductGradients
 from numnorm.backends.cpu.recurrent.kernels import arguments as groups
 from numnorm.backends.cpu.recurrent.kernels.backward import make_backward
 from numnorm.backends.cpu.recurrent.kernels.forward import make_forward
-from numnorm.backends.cpu.recurrent.kernels.grouped_kernel import flattened
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.simd.element_type import Storage, storage_of
 from numnorm.memory_pool import POOL, WORKING_MEMORY

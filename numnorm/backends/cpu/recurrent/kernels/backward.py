@@ -11,6 +11,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import CellForm
 from numnorm.backends.cpu.compiler.jit import Twins
 from numnorm.backends.cpu.matmul.micro_kernel import make_product
+from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.recurrent.common.steps import (
     before_step,
     flush_groups,
@@ -29,7 +30,6 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Sums,
     ZoneoutMasks,
 )
-from numnorm.backends.cpu.recurrent.kernels.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES

@@ -12,6 +12,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import CellForm, Steps
 from numnorm.backends.cpu.compiler.jit import Twins, inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_product
+from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.recurrent.common.steps import before_step, rows_of_step
 from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Factors,
@@ -21,7 +22,6 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Scalings,
     ZoneoutMasks,
 )
-from numnorm.backends.cpu.recurrent.kernels.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
