@@ -9,9 +9,9 @@ import cell_cases as cells
 import numpy as np
 import pytest
 import simulated_target
+from cell_steps import assert_close
 from fake_libraries import cupy
 from test_cell_passes import FORMS, KINDS, PAPER, SOME_FORMS, check, named, run, taken_by
-from test_lstm_kernels import assert_close
 
 from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64

@@ -8,6 +8,7 @@ from numnorm.backends.contract.recurrent import GRUForm, Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import queue_together
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.common.cell_passes import BackwardArrays, ForwardArrays
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
 from numnorm.backends.cuda.recurrent.common.passes import (
     Table,
@@ -16,7 +17,6 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     new,
     scaling_numbers,
 )
-from numnorm.backends.cuda.recurrent.gru.backward_kernel import SUMS
 from numnorm.backends.cuda.recurrent.gru.gates import GATES
 from numnorm.backends.cuda.recurrent.gru.persistent_backward_kernel import (
     make_gru_persistent_backward,
@@ -25,6 +25,7 @@ from numnorm.backends.cuda.recurrent.gru.persistent_forward_kernel import (
     SLICE_PLACES,
     make_gru_persistent,
 )
+from numnorm.backends.cuda.recurrent.gru.step import SUMS
 from numnorm.backends.cuda.recurrent.persistent.passes import (
     counts_of,
     find_statistics,
@@ -54,16 +55,14 @@ def run_forward(
     x: DeviceArray,
     steps: Steps,
     weights: Weights,
-    arrays: tuple[Any, ...],
+    arrays: ForwardArrays,
+    history: tuple[Any, ...],
     table: Table,
     *,
     save: bool,
 ) -> Any:
-    """Take all steps, and return the products with the state if they are to be kept.
-
-    The arrays are the products with x, what zoneout keeps, and the states.
-    """
-    (xp, keep, state), rows = arrays, x.shape[0]
+    """Take all steps, and return the products with the state if they are to be kept."""
+    (xp, (keep,), _), (state,), rows = arrays, history, x.shape[0]
     total, units = x.owner.shape(state)
     batch = total - rows
     if form.norm is not None:
@@ -92,21 +91,20 @@ def run_backward(
     x: DeviceArray,
     steps: Steps,
     weights: Weights,
-    arrays: tuple[Any, ...],
-    dh: Any,
+    arrays: BackwardArrays,
+    slopes: tuple[Any, ...],
 ) -> Any:
     """Take all steps back, and return what the first states get through the products.
 
-    The arrays are those that the kernel of one step takes, in that order; dh is that of the last
-    states, which becomes what goes past the products.
+    The slopes are those of the last states, which become what goes past the products.
     """
-    (z, xp, state, table, keep, dy, *results), (batch, units) = arrays, x.owner.shape(dh)
+    (saved, keeps, dy, results), (batch, units) = arrays, x.owner.shape(slopes[0])
     product, sums = new(x, (batch, units)), new(x, (batch * SUMS * plan.slices,))
     queue_together(
         _backward_kernel(form, x.element, plan.shape), plan.blocks, plan.memory, x,
         (
-            weights.h, z, xp, state, table, *weights.others, keep, dy, product, dh, *results,
-            sums, counts_of(x, steps, batch),
+            weights.h, saved.z, saved.xp, saved.before, saved.table, *weights.others, *keeps, dy,
+            product, *slopes, *results, sums, counts_of(x, steps, batch),
         ),
         (
             len(steps.counts), x.shape[0], batch, plan.rows, plan.slices, units,

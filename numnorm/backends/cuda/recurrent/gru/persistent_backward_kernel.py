@@ -8,8 +8,15 @@ from numnorm.backends.contract.recurrent import GRUForm
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel, grid_barrier, shared_memory
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
-from numnorm.backends.cuda.recurrent.gru.backward_kernel import SUMS, make_step_back
+from numnorm.backends.cuda.recurrent.common.step_parameters import (
+    Incoming,
+    OfNorms,
+    ReadBack,
+    Results,
+    RowSpan,
+)
 from numnorm.backends.cuda.recurrent.gru.gates import GATES, places
+from numnorm.backends.cuda.recurrent.gru.step import SUMS, GRUWeights, make_step_back
 from numnorm.backends.cuda.recurrent.persistent.grid_sums import slice_sums_of
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.recurrent.persistent.slice_matmul import make_pass_on, make_take_columns
@@ -50,8 +57,8 @@ def make_gru_persistent_backward(form: GRUForm, element: Element, shape: SliceSh
         memory = shared_memory()
         sliced, column, first, mine = place_of(slices, group, batch, width)
         take_columns(memory, weights, column - sliced[2], GATES * width, width)
-        others = offset, offset_x, offset_h, gamma_h, gamma_x
-        flows = (
+        others = GRUWeights(offset, offset_x, offset_h, gamma_h, gamma_x)
+        flows = OfNorms(
             (mean_share, scale_share, eps_on_deviation),
             (rest_mean_share, rest_scale_share, rest_eps_on_deviation),
         )
@@ -70,11 +77,11 @@ def make_gru_persistent_backward(form: GRUForm, element: Element, shape: SliceSh
                 now, earlier = start * of_row, (batch + start - before if step > 1 else 0) * of_row
                 wide = GATES * now
                 step_back(
-                    (z + wide, xp + wide, state + earlier, table + start * of_table), others,
-                    (dy + now, product, dh, keep + now),
-                    (dz + wide, dxp + wide, slopes_z + wide, slopes_x + wide), row, later, width,
-                    column, limit, (gain, bias), flows,
-                    (sums, row * SUMS * slices, slices, sliced[1], there),
+                    ReadBack(z + wide, xp + wide, 0, state + earlier, table + start * of_table),
+                    others, Incoming(dy + now, product, dh, 0, keep + now, 0),
+                    Results(dz + wide, dxp + wide, slopes_z + wide, slopes_x + wide),
+                    RowSpan(row, width, column, limit), later, (gain, bias), flows,
+                    ((sums, row * SUMS * slices, slices, sliced[1], there),),
                 )  # fmt: skip
                 later = count
 

@@ -16,8 +16,8 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_kept_statistics,
     make_normalize,
 )
-from numnorm.backends.cuda.recurrent.gru.forward_kernel import make_new_state
 from numnorm.backends.cuda.recurrent.gru.gates import GATES, OF_GATES, OF_REST, make_gates, places
+from numnorm.backends.cuda.recurrent.gru.step import make_new_state
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_gather, make_leave
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.recurrent.persistent.slice_matmul import (

@@ -8,6 +8,7 @@ from numnorm.backends.contract.recurrent import LSTMForm, Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import queue_together
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.common.cell_passes import BackwardArrays, ForwardArrays
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
 from numnorm.backends.cuda.recurrent.common.passes import (
     Table,
@@ -54,17 +55,14 @@ def run_forward(
     x: DeviceArray,
     steps: Steps,
     weights: Weights,
-    arrays: tuple[Any, ...],
-    states: tuple[Any, Any],
+    arrays: ForwardArrays,
+    states: tuple[Any, ...],
     table: Table,
     *,
     save: bool,
 ) -> Any:
-    """Take all steps, and return the products with the state if they are to be kept.
-
-    The arrays are the products with x, what zoneout keeps, and room for the cells before the norm.
-    """
-    (xp, *keeps, cell), owner, (state, _) = arrays, x.owner, states
+    """Take all steps, and return the products with the state if they are to be kept."""
+    (xp, keeps, cell), owner, (state, _) = arrays, x.owner, states
     units, rows = owner.shape(state)[1], x.shape[0]
     batch = owner.shape(state)[0] - rows
     numbers = scaling_numbers(scaling, normalized_units(form, units))
@@ -95,23 +93,22 @@ def run_backward(
     x: DeviceArray,
     steps: Steps,
     weights: Weights,
-    arrays: tuple[Any, ...],
-    slopes: tuple[Any, Any],
+    arrays: BackwardArrays,
+    slopes: tuple[Any, ...],
 ) -> Any:
     """Take all steps back, and return what the first states get through the products.
 
-    The arrays are those that the kernel of one step takes, in that order; the slopes are those of
-    the last states, which become what goes past the products.
+    The slopes are those of the last states, which become what goes past the products.
     """
-    (z, xp, cell, carried, table, keep_h, keep_c, dy, *results), owner = arrays, x.owner
+    (saved, keeps, dy, results), owner = arrays, x.owner
     rows, (batch, units) = x.shape[0], owner.shape(slopes[0])
     product = new(x, (batch, units))
     sums = new(x, (batch * max(1, sum(slice_sums(form))) * plan.slices,))
     queue_together(
         _backward_kernel(form, x.element, plan.shape), plan.blocks, plan.memory, x,
         (
-            weights.h, z, xp, cell, carried, table, *weights.others, keep_h, keep_c, dy, product,
-            *slopes, *results, sums, counts_of(x, steps, batch),
+            weights.h, *saved, *weights.others, *keeps, dy, product, *slopes, *results, sums,
+            counts_of(x, steps, batch),
         ),
         (
             len(steps.counts), rows, batch, plan.rows, plan.slices, units, *weights.numbers,

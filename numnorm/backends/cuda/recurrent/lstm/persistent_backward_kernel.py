@@ -8,8 +8,15 @@ from numnorm.backends.contract.recurrent import LSTMForm
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel, grid_barrier, shared_memory
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
-from numnorm.backends.cuda.recurrent.lstm.backward_kernel import make_step_back
+from numnorm.backends.cuda.recurrent.common.step_parameters import (
+    Incoming,
+    OfNorms,
+    ReadBack,
+    Results,
+    RowSpan,
+)
 from numnorm.backends.cuda.recurrent.lstm.gates import GATES, gate_parts, places
+from numnorm.backends.cuda.recurrent.lstm.step import LSTMWeights, make_step_back
 from numnorm.backends.cuda.recurrent.persistent.grid_sums import slice_sums_of
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.recurrent.persistent.slice_matmul import make_pass_on, make_take_columns
@@ -55,8 +62,8 @@ def make_lstm_persistent_backward(form: LSTMForm, element: Element, shape: Slice
         sliced, column, first, mine = place_of(slices, group, batch, width)
         part = sliced[1]
         take_columns(memory, weights, column - sliced[2], GATES * width, width)
-        others = offset, gamma_h, gamma_x, gamma_c, beta_c
-        flows = (
+        others = LSTMWeights(offset, gamma_h, gamma_x, gamma_c, beta_c)
+        flows = OfNorms(
             (mean_share, scale_share, eps_on_deviation),
             (cell_mean_share, cell_scale_share, cell_eps_on_deviation),
         )
@@ -73,17 +80,20 @@ def make_lstm_persistent_backward(form: LSTMForm, element: Element, shape: Slice
                 there = 0 <= mine < count
                 row, limit = (mine, width) if there else (0, 0)
                 now, earlier = start * of_row, (batch + start - before if step > 1 else 0) * of_row
-                saved = cell + now, carried + earlier, table + start * of_statistics
                 shares = row * (of_cell + of_gates) * slices
                 rooms = (
-                    (sums, shares, slices, part, there),
                     (sums, shares + of_cell * slices, slices, part, there),
+                    (sums, shares, slices, part, there),
                 )
+                wide = GATES * now
                 step_back(
-                    (z + GATES * now, xp + GATES * now), saved, others,
-                    (keep_h + now, keep_c + now), (dy + now, product, dh, dc),
-                    (dz + GATES * now, dxp + GATES * now, slopes + GATES * now, dn + now),
-                    row, later, width, column, limit, (gain, bias), flows, rooms,
+                    ReadBack(
+                        z + wide, xp + wide, cell + now, carried + earlier,
+                        table + start * of_statistics,
+                    ),
+                    others, Incoming(dy + now, product, dh, dc, keep_h + now, keep_c + now),
+                    Results(dz + wide, dxp + wide, slopes + wide, dn + now),
+                    RowSpan(row, width, column, limit), later, (gain, bias), flows, rooms,
                 )  # fmt: skip
                 later = count
 

@@ -28,13 +28,13 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_normalize,
     normalized,
 )
-from numnorm.backends.cuda.recurrent.lstm.forward_kernel import make_write_states
 from numnorm.backends.cuda.recurrent.lstm.gates import (
     GATES,
     gate_parts,
     make_gates,
     places,
 )
+from numnorm.backends.cuda.recurrent.lstm.step import make_write_states
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_exchange
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.recurrent.persistent.slice_matmul import (

@@ -8,7 +8,9 @@ from numnorm.backends.contract.recurrent import RNNForm, Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import queue_together
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.common.cell_passes import BackwardArrays, ForwardArrays
 from numnorm.backends.cuda.recurrent.common.passes import (
+    Table,
     Weights,
     flow_numbers,
     new,
@@ -47,19 +49,22 @@ def run_forward(
     x: DeviceArray,
     steps: Steps,
     weights: Weights,
-    arrays: tuple[Any, ...],
-    state: Any,
+    arrays: ForwardArrays,
+    history: tuple[Any, ...],
+    table: Table,
+    *,
     save: bool,
 ) -> None:
     """Take all steps; the products with x become the sums of both, if they are to be kept."""
-    (xp, keep, table), (total, units) = arrays, x.owner.shape(state)
+    (xp, (keep,), _), (state,) = arrays, history
+    total, units = x.owner.shape(state)
     batch = total - x.shape[0]
     slices = new(x, (batch * plan.slices, NUMBERS))
     queue_together(
         _kernel(form, x.element, plan.shape), plan.blocks, plan.memory, x,
         (
-            weights.h, xp, *weights.others, keep, state, xp if save else None, table, slices,
-            counts_of(x, steps, batch),
+            weights.h, xp, *weights.others, keep, state, xp if save else None, table.array,
+            slices, counts_of(x, steps, batch),
         ),
         (
             len(steps.counts), batch, plan.rows, plan.slices, units, *weights.numbers,
@@ -75,21 +80,20 @@ def run_backward(
     x: DeviceArray,
     steps: Steps,
     weights: Weights,
-    arrays: tuple[Any, ...],
-    dh: Any,
+    arrays: BackwardArrays,
+    slopes: tuple[Any, ...],
 ) -> Any:
     """Take all steps back, and return what the first states get through the products.
 
-    The arrays are those that the kernel of one step takes, in that order; dh is that of the last
-    states, which becomes what goes past the products.
+    The slopes are those of the last states, which become what goes past the products.
     """
-    (z, table, keep, dy, *results), (batch, units) = arrays, x.owner.shape(dh)
+    (saved, keeps, dy, results), (batch, units) = arrays, x.owner.shape(slopes[0])
     product, sums = new(x, (batch, units)), new(x, (batch * SUMS * plan.slices,))
     queue_together(
         _backward_kernel(form, x.element, plan.shape), plan.blocks, plan.memory, x,
         (
-            weights.h, z, table, *weights.others, keep, dy, product, dh, *results, sums,
-            counts_of(x, steps, batch),
+            weights.h, saved.z, saved.table, *weights.others, *keeps, dy, product, *slopes,
+            results.dz, results.gates, sums, counts_of(x, steps, batch),
         ),
         (
             len(steps.counts), x.shape[0], batch, plan.rows, plan.slices, units,

@@ -8,12 +8,19 @@ from numnorm.backends.contract.recurrent import RNNForm
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel, grid_barrier, shared_memory
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.common.step_parameters import (
+    Incoming,
+    OfNorms,
+    ReadBack,
+    Results,
+    RowSpan,
+)
 from numnorm.backends.cuda.recurrent.persistent.grid_sums import slice_sums_of
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.recurrent.persistent.slice_matmul import make_pass_on, make_take_columns
 from numnorm.backends.cuda.recurrent.persistent.slice_threads import count_of, make_place_of
-from numnorm.backends.cuda.recurrent.rnn.backward_kernel import make_step_back
 from numnorm.backends.cuda.recurrent.rnn.persistent_forward_kernel import GATES
+from numnorm.backends.cuda.recurrent.rnn.step import RNNWeights, make_step_back
 
 # Of how many sums of a row blocks leave their shares, where there is a norm.
 SUMS = 2
@@ -50,7 +57,7 @@ def make_rnn_persistent_backward(form: RNNForm, element: Element, shape: SliceSh
         memory = shared_memory()
         sliced, column, first, mine = place_of(slices, group, batch, width)
         take_columns(memory, weights, column - sliced[2], GATES * width, width)
-        flows = mean_share, scale_share, eps_on_deviation
+        flow = mean_share, scale_share, eps_on_deviation
         start, later, of_row = all_rows, 0, width * size
         for step in range(steps, -1, -1):
             if step < steps:
@@ -64,10 +71,11 @@ def make_rnn_persistent_backward(form: RNNForm, element: Element, shape: SliceSh
                 row, limit = (mine, width) if there else (0, 0)
                 now = start * of_row
                 step_back(
-                    (z + now, table + start * of_table), (offset, gamma),
-                    (dy + now, product, dh, keep + now), (dz + now, slopes + now), row, later,
-                    width, column, limit, (gain, bias), flows,
-                    (sums, row * SUMS * slices, slices, sliced[1], there),
+                    ReadBack(z + now, 0, 0, 0, table + start * of_table),
+                    RNNWeights(offset, gamma), Incoming(dy + now, product, dh, 0, keep + now, 0),
+                    Results(dz + now, 0, slopes + now, 0), RowSpan(row, width, column, limit),
+                    later, (gain, bias), OfNorms(flow, flow),
+                    ((sums, row * SUMS * slices, slices, sliced[1], there),),
                 )  # fmt: skip
                 later = count
 

@@ -22,7 +22,7 @@ from numnorm.backends.cuda.recurrent.persistent.slice_matmul import (
     make_take_weights,
 )
 from numnorm.backends.cuda.recurrent.persistent.slice_threads import count_of, make_place_of
-from numnorm.backends.cuda.recurrent.rnn.forward_kernel import make_new_state, make_write_state
+from numnorm.backends.cuda.recurrent.rnn.step import make_new_state, make_write_state
 from numnorm.backends.cuda.threads.row_columns import (
     make_read_columns,
     make_write_columns,
