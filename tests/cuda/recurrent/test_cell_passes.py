@@ -6,7 +6,7 @@ import sys
 import cell_cases as cells
 import numpy as np
 import pytest
-from test_lstm_kernels import assert_close
+from cell_steps import assert_close
 
 from numnorm.backends.contract.norms import scaling_by
 from numnorm.backends.cuda.arrays import device_array as arrays

@@ -6,8 +6,8 @@ import fake_libraries
 import ml_dtypes
 import numpy as np
 import pytest
+from cell_steps import assert_close
 from test_device_cells import Case, assert_same
-from test_lstm_kernels import assert_close
 
 from numnorm import rnn
 from numnorm.rnn import LSTMStatistics, RecurrentBatchNorm

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import simulated_target
-from test_lstm_kernels import assert_close
+from cell_steps import assert_close
 from test_persistent_cells import of_multiprocessors
 
 from numnorm import rnn

@@ -4,8 +4,8 @@ import copy
 
 import numpy as np
 import pytest
+from cell_steps import assert_close
 from test_device_cells import KINDS, LENGTHS, Case
-from test_lstm_kernels import assert_close
 
 from numnorm import rnn
 from numnorm.rnn.parameters import RNN

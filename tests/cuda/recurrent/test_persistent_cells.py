@@ -10,9 +10,9 @@ import cell_cases as cells
 import numpy as np
 import pytest
 import simulated_target
+from cell_steps import assert_close
 from fake_libraries import cupy
 from test_cell_passes import FORMS, KINDS, PAPER, SOME_FORMS, check, named, run, taken_by
-from test_lstm_kernels import assert_close
 
 from numnorm.backends.contract.recurrent import wants_persistent_kernels
 from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
@@ -43,9 +43,9 @@ def small(monkeypatch):
     """A device with room for few blocks, of two warps; the plans of what it is launched with."""
     launched, launch = [], persistent_passes._launch
 
-    def counted(plan, *arguments):
+    def counted(plan, *arguments, **options):
         launched.append(plan)
-        return launch(plan, *arguments)
+        return launch(plan, *arguments, **options)
 
     monkeypatch.setattr(persistent_passes, "_launch", counted)
     monkeypatch.setattr(persistent_plans, "_WARPS", 2)
