@@ -71,9 +71,9 @@ def weights_of(problem, dtype):
 def numbers_of(problem, numbers):
     """AdaNorm's two, and what the kernels take of both norms, made by ``numbers(norm, count)``."""
     form, kind, units = problem.form, KINDS[type(problem.form)], problem.states[0].shape[1]
-    norms = kind.norms(form)
+    norms = kind.facts_of(form).norms
     ada = any(norm is not None and norm.parameters == 0 for norm in norms)
-    counts = kind.normalized_units(form, units), units
+    counts = kind.facts_of(form).normalized * units, units
     return AdaNumbers(1.0, 0.1 if ada else 0.0), OfNorms(*map(numbers, norms, counts))
 
 
@@ -85,9 +85,9 @@ def forward(problem, shape, dtype, *, save=True, in_place=False):
     after = before if in_place else [np.full_like(a, np.nan) for a in before]
     z = (problem.states[0] @ given.weight_h.T).astype(dtype)
     xp = (problem.x @ given.weight_x.T).astype(dtype)
-    table = np.full((rows, kind.places(form), NUMBERS), np.nan, dtype)
+    table = np.full((rows, kind.facts_of(form).places, NUMBERS), np.nan, dtype)
     saved = StepSaved(
-        None if kind.by_product(form) else xp, np.full((rows, units), np.nan, dtype), table
+        None if kind.facts_of(form).by_product else xp, np.full((rows, units), np.nan, dtype), table
     )
     groups = (
         Products(z, xp), weights_of(problem, dtype),
@@ -110,14 +110,14 @@ def backward(problem, shape, dtype):
     """The results of one step back, and what the states before get past the product."""
     form, kind = problem.form, KINDS[type(problem.form)]
     after, (z, xp), step = forward(problem, shape, dtype)
-    (rows, units), by_product = after[0].shape, kind.by_product(form)
+    (rows, units), by_product = after[0].shape, kind.facts_of(form).by_product
     dy, *last = in_dtype(dtype, *problem.slopes)
     masks = in_dtype(dtype, *problem.keeps)
     results = Results(
         *np.full((3, rows, kind.gates * units), np.nan, dtype),
-        np.full((rows, kind.other_sections(form) * units), np.nan, dtype),
+        np.full((rows, kind.facts_of(form).other_sections * units), np.nan, dtype),
     )
-    cell = step.cell if kind.is_cell_apart(form) else after[-1]
+    cell = step.cell if kind.facts_of(form).is_cell_apart else after[-1]
     before = in_dtype(dtype, problem.states[-1])[0]
     groups = (
         ReadBack(z if by_product else xp, xp if by_product else None, cell, before, step.table),
@@ -130,7 +130,7 @@ def backward(problem, shape, dtype):
     kernel = make_cell_backward(kind.step, form, ELEMENTS[dtype], shape)
     numbers, blocks = numbers_of(problem, flow), -(-rows // shape.teams)
     kernel.launch(blocks, 0, *map(addresses, groups), rows, 0, units, *numbers)
-    if kind.norms(form)[0] is None:
+    if kind.facts_of(form).norms[0] is None:
         results = results._replace(dz=results.gates, dxp=results.other)
     return results, last
 
@@ -150,9 +150,9 @@ def check_forward(problem, shape, dtype):
     after, products, saved = forward(problem, shape, dtype)
     for found, states in zip(after, history, strict=True):
         assert_close(found, states[batch:], dtype, "states")
-    if kind.is_cell_apart(form):
+    if kind.facts_of(form).is_cell_apart:
         assert_close(saved.cell, expected.cell, dtype, "cell")
-    if not kind.by_product(form):
+    if not kind.facts_of(form).by_product:
         assert_close(products.xp, expected.z, dtype, "sums")
     assert not np.isnan(saved.table).any()
     same, products, saved = forward(problem, shape, dtype, save=False, in_place=True)
@@ -165,7 +165,7 @@ def check_backward(problem, shape, dtype):
     """All gradients are the CPU's."""
     form, kind, given = problem.form, KINDS[type(problem.form)], problem.given
     expected, (results, (dh, *dc)) = problem.backward, backward(problem, shape, dtype)
-    dz, of_x = results.dz, results.dxp if kind.by_product(form) else results.dz
+    dz, of_x = results.dz, results.dxp if kind.facts_of(form).by_product else results.dz
     past = dh if form.zoneout or kind.past_every_step else 0
     of_state, *of_cell = expected.states
     assert_close(dz @ given.weight_h + past, of_state, dtype, "dh")

@@ -5,7 +5,9 @@ state in each. What is between two of them is one kernel. Where there is room, o
 steps at once.
 """
 
+import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Norm, Scaling
@@ -97,16 +99,49 @@ class BackwardArrays(NamedTuple):
     results: Results
 
 
-class CellKind:
-    """What the passes need to know of a kind of cell; `form` is a form of that kind.
+class FormFacts(NamedTuple):
+    """What the passes need to know of a form of any kind of cell.
 
     Attributes
     ----------
+    norms : tuple of Norm or None
+        That of what enters the gates, and the other one.
+    by_product : bool
+        Whether the former is taken of each product, else of their sum.
+    normalized : int
+        How many gates it normalizes together.
+    places : int
+        How many statistics a row has.
+    is_cell_apart : bool
+        Whether the next step is handed another cell than that before the norm.
+    other_sections : int
+        How many numbers of each unit `Results.other` has.
+    """
+
+    norms: tuple[Norm | None, Norm | None]
+    by_product: bool
+    normalized: int
+    places: int
+    is_cell_apart: bool = False
+    other_sections: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class CellKind:
+    """A kind of cell.
+
+    Parameters
+    ----------
     step : StepKind
+        What its steps are.
     gates : int
         How many gates of each unit there are.
     sizes : dict of int
         How many numbers for each unit the parameters besides the weights have.
+    facts_of : callable
+        Returns `FormFacts` of a form.
+    parameter_sums : callable
+        Returns the gradients of biases and norms by name, of ``form, x, saved, results``.
     past_every_step : bool
         Whether something of the state goes past a step's product, also without zoneout.
     """
@@ -114,37 +149,9 @@ class CellKind:
     step: StepKind
     gates: int
     sizes: dict[str, int]
-    past_every_step = False
-
-    def norms(self, form: Any) -> tuple[Norm | None, Norm | None]:
-        """Return the norm of what enters the gates, and the other one."""
-        raise NotImplementedError
-
-    def by_product(self, form: Any) -> bool:
-        """Return whether a norm is taken of each product, else of their sum."""
-        raise NotImplementedError
-
-    def normalized_units(self, form: Any, units: int) -> int:
-        """Return how many elements are normalized together on their way to the gates."""
-        raise NotImplementedError
-
-    def places(self, form: Any) -> int:
-        """Return how many statistics a row has."""
-        raise NotImplementedError
-
-    def is_cell_apart(self, form: Any) -> bool:
-        """Return whether the next step is handed another cell than that before the norm."""
-        return False
-
-    def other_sections(self, form: Any) -> int:
-        """Return how many numbers of each unit `Results.other` has."""
-        return 0
-
-    def parameter_sums(
-        self, form: Any, x: DeviceArray, saved: Saved, results: Results
-    ) -> dict[str, Any]:
-        """Return the gradients of biases and norms, by name."""
-        raise NotImplementedError
+    facts_of: Callable[[Any], FormFacts]
+    parameter_sums: Callable[[Any, DeviceArray, Saved, Results], dict[str, Any]]
+    past_every_step: bool = False
 
 
 def _of_both(arrays: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -166,22 +173,22 @@ def forward(
 ) -> tuple[tuple[Any, ...], Saved | None]:
     """Return the history of each state; if nothing is saved, the cells are the last ones alone."""
     owner, rows, (batch, units) = x.owner, x.shape[0], states[0].shape
-    given, *cells = states
+    (given, *cells), facts = states, kind.facts_of(form)
     history = new_states(x, given), *(new_states(x, c, behind=rows * save) for c in cells)
     if not rows:
         return history, Saved(None, None, None, history, Table(None, 0))
     xp = owner.product(x.array, weights.turned_x)
-    cell = new(x, (rows, units)) if save and kind.is_cell_apart(form) else None
+    cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
     arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
     persistent = persistent_forward(kind, form, x, history[0], batch)
-    table = new_table(x, rows, kind.places(form)) if save or persistent else Table(None, 0)
+    table = new_table(x, rows, facts.places) if save or persistent else Table(None, 0)
     run = persistent or _run_forward
     products = run(kind, form, scaling, x, steps, weights, arrays, history, table, save=save)
     if not save:
         return history, None
-    if cells and not kind.is_cell_apart(form):
+    if cells and not facts.is_cell_apart:
         cell = owner.rows(history[1], batch, batch + rows)
-    z, xp = (products, xp) if kind.by_product(form) else (xp, None)
+    z, xp = (products, xp) if facts.by_product else (xp, None)
     return history, Saved(z, xp, cell, history, table)
 
 
@@ -199,7 +206,7 @@ def _run_forward(
     save: bool,
 ) -> Any:
     """Take all steps, and return the products with the state if they are to be kept."""
-    owner, (state, carried) = x.owner, _of_both(history)
+    owner, (state, carried), facts = x.owner, _of_both(history), kind.facts_of(form)
     total, units = owner.shape(state)
     batch = total - x.shape[0]
     all_arrays = (
@@ -211,11 +218,11 @@ def _run_forward(
     numbers = (
         AdaNumbers(*weights.numbers),
         OfNorms(
-            scaling_numbers(scaling, kind.normalized_units(form, units)),
+            scaling_numbers(scaling, facts.normalized * units),
             scaling_numbers(scaling, units),
         ),
     )
-    products, by_product = [], kind.by_product(form)
+    products, by_product = [], facts.by_product
     for start, count, before in step_places(steps, batch):
         z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
         now = batch + start
@@ -259,7 +266,7 @@ def backward(
     dh = product = run(kind, form, scaling, x, steps, weights, arrays, last)
     if form.zoneout or kind.past_every_step:
         dh = added_up(x, (batch, units), product, last[0])
-    of_x = results.dxp if kind.by_product(form) else results.dz
+    of_x = results.dxp if kind.facts_of(form).by_product else results.dz
     found = kind.parameter_sums(form, x, saved, results)
     found |= weight_gradients(x, steps, saved.history[0], of_x, results.dz)
     return CellGradients(x.owner.product(of_x, weights.x), (dh, *last[1:]), found)
@@ -267,10 +274,10 @@ def backward(
 
 def _new_results(kind: CellKind, form: Any, x: DeviceArray, units: int) -> Results:
     """Return room for what the steps back store."""
-    rows, of_other = x.shape[0], kind.other_sections(form)
-    wide, normed = (rows, kind.gates * units), kind.norms(form)[0] is not None
+    rows, facts = x.shape[0], kind.facts_of(form)
+    wide, of_other, normed = (rows, kind.gates * units), facts.other_sections, facts.norms[0]
     gates, other = new(x, wide), new(x, (rows, of_other * units)) if of_other else None
-    dxp = (new(x, wide) if normed else other) if kind.by_product(form) else None
+    dxp = (new(x, wide) if normed else other) if facts.by_product else None
     return Results(new(x, wide) if normed else gates, dxp, gates, other)
 
 
@@ -292,12 +299,12 @@ def _run_backward(
     kernel = _backward_kernel(kind.step, form, x.element, shape)
     at, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
     dh, dc = _of_both(tuple(addresses(x, last)))
-    gates, other = kind.norms(form)
+    facts = kind.facts_of(form)
     numbers = (
         AdaNumbers(*weights.numbers),
         OfNorms(
-            flow_numbers(gates, scaling, kind.normalized_units(form, units)),
-            flow_numbers(other, scaling, units),
+            flow_numbers(facts.norms[0], scaling, facts.normalized * units),
+            flow_numbers(facts.norms[1], scaling, units),
         ),
     )
     later, product = 0, None

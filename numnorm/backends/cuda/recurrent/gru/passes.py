@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.recurrent import GRUForm
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, Saved
+from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
 from numnorm.backends.cuda.recurrent.common.passes import (
     Weights,
     added_up,
@@ -42,46 +41,24 @@ def weights(form: GRUForm, given: Any, ada: tuple[float, float]) -> Weights:
     return make_weights(given, others, norm_numbers(form.norm, ada))
 
 
-class GRUKind(CellKind):
-    """A gated recurrent unit, whose other norm is that of the rest beside both gates."""
-
-    step, gates, sizes = STEP, GATES, _SIZES
-    past_every_step = True
-
-    def norms(self, form: GRUForm) -> tuple[Norm | None, Norm | None]:
-        """Return the same norm for both gates and for the rest."""
-        return form.norm, form.norm
-
-    def by_product(self, form: GRUForm) -> bool:
-        """Return that it is taken of each product."""
-        return True
-
-    def normalized_units(self, form: GRUForm, units: int) -> int:
-        """Return the units of both gates."""
-        return 2 * units
-
-    def places(self, form: GRUForm) -> int:
-        """Return how many statistics a row has."""
-        return places(form)
-
-    def other_sections(self, form: GRUForm) -> int:
-        """Return those of what enters the gates from x."""
-        return GATES
-
-    def parameter_sums(
-        self, form: GRUForm, x: DeviceArray, saved: Saved, results: Results
-    ) -> dict[str, Any]:
-        """Return the gradients of biases and norms, by name."""
-        of_z, of_x, table = results.gates, results.other, saved.table
-        units, found = x.owner.shape(saved.history[0])[1], {}
-        if form.norm is not None and form.norm.parameters > 0:
-            # The rest, half as wide as both gates, begins where the second of such widths does.
-            found["gamma_h"], beta_h = column_sums(x, of_z, saved.z, table, 0, 2 * units)
-            found["gamma_x"], beta_x = column_sums(x, of_x, saved.xp, table, 2, 2 * units)
-        else:
-            (_, beta_h), (_, beta_x) = column_sums(x, of_z), column_sums(x, of_x)
-        bias_h = x.owner.rows(beta_h, 2 * units, GATES * units)
-        return found | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
+def _facts(form: GRUForm) -> FormFacts:
+    return FormFacts((form.norm, form.norm), True, 2, places(form), other_sections=GATES)
 
 
-KIND = GRUKind()
+def _parameter_sums(
+    form: GRUForm, x: DeviceArray, saved: Saved, results: Results
+) -> dict[str, Any]:
+    """Return the gradients of biases and norms, by name."""
+    of_z, of_x, table = results.gates, results.other, saved.table
+    units, found = x.owner.shape(saved.history[0])[1], {}
+    if form.norm is not None and form.norm.parameters > 0:
+        # The rest, half as wide as both gates, begins where the second of such widths does.
+        found["gamma_h"], beta_h = column_sums(x, of_z, saved.z, table, 0, 2 * units)
+        found["gamma_x"], beta_x = column_sums(x, of_x, saved.xp, table, 2, 2 * units)
+    else:
+        (_, beta_h), (_, beta_x) = column_sums(x, of_z), column_sums(x, of_x)
+    bias_h = x.owner.rows(beta_h, 2 * units, GATES * units)
+    return found | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
+
+
+KIND = CellKind(STEP, GATES, _SIZES, _facts, _parameter_sums, past_every_step=True)

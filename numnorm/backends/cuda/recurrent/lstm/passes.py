@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.recurrent import LSTMForm
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, Saved
+from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
 from numnorm.backends.cuda.recurrent.common.passes import (
     Weights,
     added_up,
@@ -41,54 +40,36 @@ def weights(form: LSTMForm, given: Any, ada: tuple[float, float]) -> Weights:
     return make_weights(given, others, norm_numbers(form.cell or form.gates, ada))
 
 
-class LSTMKind(CellKind):
-    """An LSTM, whose other norm is that of the cell."""
-
-    step, gates, sizes = STEP, GATES, SIZES
-
-    def norms(self, form: LSTMForm) -> tuple[Norm | None, Norm | None]:
-        """Return those of the gates and of the cell."""
-        return form.gates, form.cell
-
-    def by_product(self, form: LSTMForm) -> bool:
-        """Return what the form says."""
-        return form.by_product
-
-    def normalized_units(self, form: LSTMForm, units: int) -> int:
-        """Return the units of one gate, or of all."""
-        return normalized_units(form, units)
-
-    def places(self, form: LSTMForm) -> int:
-        """Return how many statistics a row has, those of the cell last."""
-        return places(form)
-
-    def is_cell_apart(self, form: LSTMForm) -> bool:
-        """Return whether the cell that is handed on is not that before its norm."""
-        return form.carries_normalized or form.zoneout
-
-    def other_sections(self, form: LSTMForm) -> int:
-        """Return that of the normalized cell, if its norm has parameters."""
-        return int(form.cell is not None and form.cell.parameters > 0)
-
-    def parameter_sums(
-        self, form: LSTMForm, x: DeviceArray, saved: Saved, results: Results
-    ) -> dict[str, Any]:
-        """Return the gradients of biases and norms, by name."""
-        found, table, units = {}, saved.table, x.owner.shape(saved.history[0])[1]
-        summed = form.gates is not None and form.gates.parameters > 0
-        if summed:
-            found["gamma_h"], offset = column_sums(
-                x, results.gates, saved.z, table, 0, normalized_units(form, units)
-            )
-        else:
-            _, offset = column_sums(x, results.gates)
-        if summed and form.by_product:
-            found["gamma_x"], _ = column_sums(x, results.gates, saved.xp, table, 1)
-        if results.other is not None:
-            found["gamma_c"], found["beta_c"] = column_sums(
-                x, results.other, saved.cell, table, gate_parts(form).count
-            )
-        return found | {"bias": offset, "beta_x": offset, "beta_h": offset}
+def _facts(form: LSTMForm) -> FormFacts:
+    return FormFacts(
+        norms=(form.gates, form.cell),
+        by_product=form.by_product,
+        normalized=normalized_units(form, 1),
+        places=places(form),
+        is_cell_apart=form.carries_normalized or form.zoneout,
+        other_sections=int(form.cell is not None and form.cell.parameters > 0),
+    )
 
 
-KIND = LSTMKind()
+def _parameter_sums(
+    form: LSTMForm, x: DeviceArray, saved: Saved, results: Results
+) -> dict[str, Any]:
+    """Return the gradients of biases and norms, by name."""
+    found, table, units = {}, saved.table, x.owner.shape(saved.history[0])[1]
+    summed = form.gates is not None and form.gates.parameters > 0
+    if summed:
+        found["gamma_h"], offset = column_sums(
+            x, results.gates, saved.z, table, 0, normalized_units(form, units)
+        )
+    else:
+        _, offset = column_sums(x, results.gates)
+    if summed and form.by_product:
+        found["gamma_x"], _ = column_sums(x, results.gates, saved.xp, table, 1)
+    if results.other is not None:
+        found["gamma_c"], found["beta_c"] = column_sums(
+            x, results.other, saved.cell, table, gate_parts(form).count
+        )
+    return found | {"bias": offset, "beta_x": offset, "beta_h": offset}
+
+
+KIND = CellKind(STEP, GATES, SIZES, _facts, _parameter_sums)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel, grid_barrier, shared_memory
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
-from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind
+from numnorm.backends.cuda.recurrent.common.cell_passes import FormFacts
+from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
 from numnorm.backends.cuda.recurrent.common.step_parameters import (
     AdaNumbers,
     FlowNumbers,
@@ -44,12 +45,14 @@ class BackwardInputs(NamedTuple):
     counts: Any
 
 
-def sums_of_row(kind: CellKind, form: Any) -> int:
+def sums_of_row(step: StepKind, form: Any) -> int:
     """Return how many sums of a row have shares of slices."""
-    return 2 * sum(kind.step.parts(form))
+    return 2 * sum(step.parts(form))
 
 
-def make_backward(kind: CellKind, form: Any, element: Element, shape: SliceShape) -> Kernel:
+def make_backward(
+    step: StepKind, gates: int, facts: FormFacts, form: Any, element: Element, shape: SliceShape
+) -> Kernel:
     """Return the kernel of all steps of a cell back, to be launched by its plan.
 
     It takes `BackwardInputs`; the groups of addresses that the kernel of one step takes, of the
@@ -57,33 +60,29 @@ def make_backward(kind: CellKind, form: Any, element: Element, shape: SliceShape
     becomes what the first states get through the products.
     """
     place_of, take_columns = make_place_of(shape), make_take_columns(element, shape)
-    gates, sections, sums_of = (
-        kind.gates,
-        kind.other_sections(form),
-        slice_sums_of(element, shape.units),
-    )
+    sections, sums_of = facts.other_sections, slice_sums_of(element, shape.units)
     pass_on = make_pass_on(gates, element, shape)
-    step_back = kind.step.make_step_back(form, element, shape.of_units, sums_of)
-    all_sums, of_gates = sums_of_row(kind, form), 2 * kind.step.parts(form)[0]
-    size, of_table = element.itemsize, kind.places(form) * NUMBERS * element.itemsize
+    step_back = step.make_step_back(form, element, shape.of_units, sums_of)
+    all_sums, of_gates = sums_of_row(step, form), 2 * step.parts(form)[0]
+    size, of_table = element.itemsize, facts.places * NUMBERS * element.itemsize
 
     def kernel(inputs, saved, others, incoming, results, ada, flows, sizes):
         memory, batch, width, slices = shared_memory(), sizes.batch, sizes.width, sizes.slices
         sliced, at, first, mine = place_of(slices, sizes.group, batch, width)
         take_columns(memory, inputs.weights, at - sliced[2], gates * width, width)
         start, later, of_row, product = sizes.rows, 0, width * size, incoming.product
-        for step in range(sizes.steps, -1, -1):
-            if step < sizes.steps:
+        for t in range(sizes.steps, -1, -1):
+            if t < sizes.steps:
                 grid_barrier()
                 rows = min(sizes.group, later - first)
                 pass_on(memory, results.dz, start, rows, first, mine, at, width, product)
-            if step > 0:
-                count = count_of(inputs.counts, step - 1, batch)
-                before = count_of(inputs.counts, max(step - 2, 0), batch)
+            if t > 0:
+                count = count_of(inputs.counts, t - 1, batch)
+                before = count_of(inputs.counts, max(t - 2, 0), batch)
                 start -= count
                 active = 0 <= mine < count
                 row, limit = (mine, width) if active else (0, 0)
-                now, earlier = start * of_row, (batch + start - before if step > 1 else 0) * of_row
+                now, earlier = start * of_row, (batch + start - before if t > 1 else 0) * of_row
                 wide, shares = gates * now, row * all_sums * slices
                 step_back(
                     ReadBack(
@@ -108,7 +107,7 @@ def make_backward(kind: CellKind, form: Any, element: Element, shape: SliceShape
                 later = count
 
     flow = group_of(FlowNumbers, element.working_name)
-    groups = BackwardInputs, ReadBack, kind.step.weights, Incoming, Results
+    groups = BackwardInputs, ReadBack, step.weights, Incoming, Results
     parameters = (
         *map(group_of, groups), group_of(AdaNumbers, element.working_name),
         (OfNorms, (flow, flow)), group_of(Sizes, "index"),

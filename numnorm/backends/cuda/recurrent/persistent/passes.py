@@ -28,6 +28,7 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     shape_for,
 )
 from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm
+from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
 from numnorm.backends.cuda.recurrent.common.step_parameters import AdaNumbers, Incoming, OfNorms
 from numnorm.backends.cuda.recurrent.persistent import gru_step, lstm_step, rnn_step
 from numnorm.backends.cuda.recurrent.persistent.backward_kernel import (
@@ -61,14 +62,25 @@ _STEPS: dict[type, PersistentStep] = {
 _statistics_kernel = functools.cache(make_product_statistics)
 
 
+_backward_kernel = functools.cache(make_backward)
+
+
 @functools.cache
+def _forward_kernel(
+    step: StepKind, gates: int, form: Any, element: Element, shape: SliceShape
+) -> Kernel:
+    take_step = _STEPS[type(form)].make_step(form, element, shape)
+    return make_forward(gates, step.weights, element, shape, take_step)
+
+
 def forward_kernel(kind: CellKind, form: Any, element: Element, shape: SliceShape) -> Kernel:
     """Return the kernel of all steps of a cell."""
-    step = _STEPS[type(form)].make_step(form, element, shape)
-    return make_forward(kind.gates, kind.step.weights, element, shape, step)
+    return _forward_kernel(kind.step, kind.gates, form, element, shape)
 
 
-backward_kernel = functools.cache(make_backward)
+def backward_kernel(kind: CellKind, form: Any, element: Element, shape: SliceShape) -> Kernel:
+    """Return the kernel of all steps of a cell back."""
+    return _backward_kernel(kind.step, kind.gates, kind.facts_of(form), form, element, shape)
 
 
 def planned_forward(kind: CellKind, form: Any, x: DeviceArray, state: Any, batch: int) -> Any:
@@ -136,13 +148,13 @@ def _run_forward(
     """Take all steps, and return the products with the state if they are to be kept."""
     (xp, masks, cell), (state, *carried), step = arrays, history, _STEPS[type(form)]
     (total, units), rows = x.owner.shape(state), x.shape[0]
-    batch, by_product = total - rows, kind.by_product(form)
+    batch, facts = total - rows, kind.facts_of(form)
     for of in step.product_norms(form):
         _find_statistics(of, scaling, x, xp, table)
-    products = new(x, (rows, kind.gates * units)) if save and by_product else None
+    products = new(x, (rows, kind.gates * units)) if save and facts.by_product else None
     slices = new(x, (batch * max(1, step.slice_places(form)) * plan.slices, NUMBERS))
     mask_h, mask_c = (*masks, None)[:2]
-    saved = (products if by_product else xp) if save else None
+    saved = (products if facts.by_product else xp) if save else None
     (of_cell,) = carried or (None,)
     before = history[-1]
     groups = (
@@ -151,7 +163,7 @@ def _run_forward(
         kind.step.weights(*weights.others),
     )
     scalings = OfNorms(
-        scaling_numbers(scaling, kind.normalized_units(form, units)),
+        scaling_numbers(scaling, facts.normalized * units),
         scaling_numbers(scaling, units),
     )
     numbers = AdaNumbers(*weights.numbers), scalings
@@ -166,7 +178,7 @@ def _run_backward(
     """Take all steps back, and return what the first states get through the products."""
     (saved, masks, dy, results), (batch, units) = arrays, x.owner.shape(last[0])
     product = new(x, (batch, units))
-    sums = new(x, (batch * max(1, sums_of_row(kind, form)) * plan.slices,))
+    sums = new(x, (batch * max(1, sums_of_row(kind.step, form)) * plan.slices,))
     (dh, dc), (mask_h, mask_c) = ((*pair, None)[:2] for pair in (last, masks))
     groups = (
         BackwardInputs(weights.h, sums, _counts_of(x, steps, batch)),
@@ -175,10 +187,10 @@ def _run_backward(
         Incoming(dy, product, dh, dc, mask_h, mask_c),
         results,
     )
-    gates, other = kind.norms(form)
+    facts = kind.facts_of(form)
     flows = OfNorms(
-        flow_numbers(gates, scaling, kind.normalized_units(form, units)),
-        flow_numbers(other, scaling, units),
+        flow_numbers(facts.norms[0], scaling, facts.normalized * units),
+        flow_numbers(facts.norms[1], scaling, units),
     )
     numbers = AdaNumbers(*weights.numbers), flows
     _launch(plan, kernel, x, steps, batch, units, groups, numbers, kept=True)

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.recurrent import RNNForm
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, Saved
+from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
 from numnorm.backends.cuda.recurrent.common.passes import (
     Weights,
     added_up,
@@ -17,6 +16,8 @@ from numnorm.backends.cuda.recurrent.common.passes import (
 )
 from numnorm.backends.cuda.recurrent.common.step_parameters import Results
 from numnorm.backends.cuda.recurrent.rnn.step import GATES, STEP, RNNWeights
+
+_SIZES = dict.fromkeys(("bias", "beta", "gamma"), 1)
 
 
 def weights(form: RNNForm, given: Any, ada: tuple[float, float]) -> Weights:
@@ -30,37 +31,20 @@ def weights(form: RNNForm, given: Any, ada: tuple[float, float]) -> Weights:
     return make_weights(given, others, norm_numbers(form.norm, ada))
 
 
-class RNNKind(CellKind):
-    """A plain recurrent network, which has no other norm."""
-
-    step, gates, sizes = STEP, GATES, dict.fromkeys(("bias", "beta", "gamma"), 1)
-
-    def norms(self, form: RNNForm) -> tuple[Norm | None, Norm | None]:
-        """Return that of the sum of both products."""
-        return form.norm, None
-
-    def by_product(self, form: RNNForm) -> bool:
-        """Return that it is taken of the sum."""
-        return False
-
-    def normalized_units(self, form: RNNForm, units: int) -> int:
-        """Return all units."""
-        return units
-
-    def places(self, form: RNNForm) -> int:
-        """Return how many statistics a row has."""
-        return int(form.norm is not None)
-
-    def parameter_sums(
-        self, form: RNNForm, x: DeviceArray, saved: Saved, results: Results
-    ) -> dict[str, Any]:
-        """Return the gradients of the bias and the norm's parameters, by name."""
-        found = {}
-        if form.norm is not None and form.norm.parameters > 0:
-            found["gamma"], offset = column_sums(x, results.gates, saved.z, saved.table)
-        else:
-            _, offset = column_sums(x, results.gates)
-        return found | {"bias": offset, "beta": offset}
+def _facts(form: RNNForm) -> FormFacts:
+    return FormFacts((form.norm, None), False, GATES, int(form.norm is not None))
 
 
-KIND = RNNKind()
+def _parameter_sums(
+    form: RNNForm, x: DeviceArray, saved: Saved, results: Results
+) -> dict[str, Any]:
+    """Return the gradients of the bias and the norm's parameters, by name."""
+    found = {}
+    if form.norm is not None and form.norm.parameters > 0:
+        found["gamma"], offset = column_sums(x, results.gates, saved.z, saved.table)
+    else:
+        _, offset = column_sums(x, results.gates)
+    return found | {"bias": offset, "beta": offset}
+
+
+KIND = CellKind(STEP, GATES, _SIZES, _facts, _parameter_sums)
