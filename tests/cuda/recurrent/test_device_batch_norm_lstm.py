@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cell_calls import Case, assert_same
-from step_checks import assert_close
+from cell_steps import assert_close
 
 from numnorm import rnn
 from numnorm.rnn import LSTMStatistics, RecurrentBatchNorm

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import simulated_target
 from cell_calls import KINDS, LENGTHS, Case, assert_same
+from cell_steps import assert_close
 from devices import of_multiprocessors
-from step_checks import assert_close
 
 from numnorm import rnn
 from numnorm.backends.cuda.recurrent.persistent import plans as persistent_plans

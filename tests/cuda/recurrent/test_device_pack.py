@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 from cell_calls import KINDS, LENGTHS, Case
-from step_checks import assert_close
+from cell_steps import assert_close
 
 from numnorm import rnn
 from numnorm.rnn.parameters import RNN

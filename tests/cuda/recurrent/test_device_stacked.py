@@ -4,8 +4,8 @@ import cell_cases as cells
 import ml_dtypes
 import numpy as np
 import pytest
+from cell_steps import assert_close
 from fake_libraries import STREAMS
-from step_checks import assert_close
 
 from numnorm import rnn
 from numnorm.backends import cuda as backend

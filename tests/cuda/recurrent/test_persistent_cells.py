@@ -10,10 +10,10 @@ import cell_cases as cells
 import numpy as np
 import pytest
 import simulated_target
+from cell_steps import assert_close
 from devices import H200, RTX4090, T4, of_multiprocessors
 from fake_libraries import cupy
 from pass_checks import FORMS, KINDS, PAPER, SOME_FORMS, check, named, run, taken_by
-from step_checks import assert_close
 
 from numnorm.backends.contract.recurrent import wants_persistent_kernels
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
@@ -35,9 +35,9 @@ def small(monkeypatch):
     """A device with room for few blocks, of two warps; the plans of what it is launched with."""
     launched, launch = [], persistent_passes._launch
 
-    def counted(plan, *arguments):
+    def counted(plan, *arguments, **options):
         launched.append(plan)
-        return launch(plan, *arguments)
+        return launch(plan, *arguments, **options)
 
     monkeypatch.setattr(persistent_passes, "_launch", counted)
     monkeypatch.setattr(persistent_plans, "_WARPS", 2)

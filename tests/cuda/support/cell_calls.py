@@ -5,7 +5,7 @@ import copy
 import cell_cases as cells
 import numpy as np
 import pytest
-from step_checks import assert_close
+from cell_steps import assert_close
 
 from numnorm import rnn
 from numnorm.rnn.parameters import GRU, LSTM, RNN

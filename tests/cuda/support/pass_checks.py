@@ -3,7 +3,7 @@
 import cell_cases as cells
 import numpy as np
 import pytest
-from step_checks import assert_close
+from cell_steps import assert_close
 
 from numnorm.backends.contract.norms import scaling_by
 from numnorm.backends.cuda.arrays import device_array as arrays

@@ -195,23 +195,29 @@ def column_kernels():
                 yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
 
 
+def of_one_step(name, kind, form, what, element, units, *, whole=True):
+    """Those of one step of a cell, forward and backward."""
+    from numnorm.backends.cuda.recurrent.common import step_kernels
+    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
+
+    shape = cell_shape(units, element, whole=whole)
+    place, kept = "whole" if whole else "any", ", zoneout" if form.zoneout else ""
+    what = f"{what} {element.name}{kept}, {shape.team} × {shape.teams} threads, {place}"
+    yield f"{name} forward {what}", step_kernels.make_cell_forward(kind, form, element, shape)
+    yield f"{name} backward {what}", step_kernels.make_cell_backward(kind, form, element, shape)
+
+
 def cell_kernels():
     """The kernels of one step of a recurrent cell, and of the sums over all steps."""
     from numnorm.backends.cuda.arrays.gather_rows_kernel import make_taken_rows
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.common import parameter_sums_kernel as sums
-    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
-    from numnorm.backends.cuda.recurrent.lstm.backward_kernel import make_lstm_backward
-    from numnorm.backends.cuda.recurrent.lstm.forward_kernel import make_lstm_forward
+    from numnorm.backends.cuda.recurrent.lstm.step import STEP
     from numnorm.rnn.forms import lstm_form
 
     def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
-        form = lstm_form(norm, variant).cell._replace(zoneout=zoneout)
-        shape = cell_shape(units, element, whole=whole)
-        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
-        what = f"{norm} {variant} {element.name}{kept}, {shape.team} × {shape.teams} threads"
-        yield f"LSTM forward {what}, {place}", make_lstm_forward(form, element, shape)
-        yield f"LSTM backward {what}, {place}", make_lstm_backward(form, element, shape)
+        form, what = lstm_form(norm, variant).cell._replace(zoneout=zoneout), f"{norm} {variant}"
+        return of_one_step("LSTM", STEP, form, what, element, units, whole=whole)
 
     for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
         yield from of_form(FLOAT32, 1024, "layer", variant)
@@ -232,18 +238,12 @@ def cell_kernels():
 def gru_kernels():
     """The kernels of one step of a GRU."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
-    from numnorm.backends.cuda.recurrent.gru.backward_kernel import make_gru_backward
-    from numnorm.backends.cuda.recurrent.gru.forward_kernel import make_gru_forward
+    from numnorm.backends.cuda.recurrent.gru.step import STEP
     from numnorm.rnn.forms import gru_form
 
     def of_form(element, units, norm, *, whole=True, zoneout=False):
         form = gru_form(norm).cell._replace(zoneout=zoneout)
-        shape = cell_shape(units, element, whole=whole)
-        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
-        what = f"{norm} {element.name}{kept}, {shape.team} × {shape.teams} threads, {place}"
-        yield f"GRU forward {what}", make_gru_forward(form, element, shape)
-        yield f"GRU backward {what}", make_gru_backward(form, element, shape)
+        return of_one_step("GRU", STEP, form, norm, element, units, whole=whole)
 
     for norm in ("layer", "rms", "ada", None):
         yield from of_form(FLOAT32, 1024, norm)
@@ -256,18 +256,13 @@ def gru_kernels():
 def plain_cell_kernels():
     """The kernels of one step of a plain recurrent network."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
-    from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
-    from numnorm.backends.cuda.recurrent.rnn.backward_kernel import make_rnn_backward
-    from numnorm.backends.cuda.recurrent.rnn.forward_kernel import make_rnn_forward
+    from numnorm.backends.cuda.recurrent.rnn.step import STEP
     from numnorm.rnn.forms import rnn_form
 
     def of_form(element, units, norm, nonlinearity, *, whole=True, zoneout=False):
         form = rnn_form(norm, nonlinearity).cell._replace(zoneout=zoneout)
-        shape = cell_shape(units, element, whole=whole)
-        place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
-        what = f"{norm} {nonlinearity} {element.name}{kept}, {shape.team} × {shape.teams} threads"
-        yield f"RNN forward {what}, {place}", make_rnn_forward(form, element, shape)
-        yield f"RNN backward {what}, {place}", make_rnn_backward(form, element, shape)
+        what = f"{norm} {nonlinearity}"
+        return of_one_step("RNN", STEP, form, what, element, units, whole=whole)
 
     for norm in ("layer", "ada", None):
         yield from of_form(FLOAT32, 1024, norm, "tanh")
@@ -338,22 +333,30 @@ def persistent_kernels():
 def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=False):
     """The kernels of one form of a cell, forward and backward, with the shapes of its plans."""
     from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
-    from numnorm.backends.cuda.recurrent.persistent.passes import _KINDS
+    from numnorm.backends.cuda.recurrent.gru import passes as gru
+    from numnorm.backends.cuda.recurrent.lstm import passes as lstm
+    from numnorm.backends.cuda.recurrent.persistent import passes
     from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
+    from numnorm.backends.cuda.recurrent.rnn import passes as rnn
     from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
 
-    form_of = {"LSTM": lstm_form, "GRU": gru_form, "RNN": rnn_form}[kind]
+    form_of, cell = {
+        "LSTM": (lstm_form, lstm.KIND),
+        "GRU": (gru_form, gru.KIND),
+        "RNN": (rnn_form, rnn.KIND),
+    }[kind]
     limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
     form = form_of(*choices).cell._replace(zoneout=zoneout)
-    cell = _KINDS[type(form)]
     forward = forward_plan(batch, units, cell.gates, element, limits, whole=whole)
     backward = backward_plan(batch, units, cell.gates, element, limits)
     place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
     chosen = " ".join(str(choice) for choice in choices)
     what = f"{chosen} {element.name}{kept}, {batch} × {units} units, {place}"
-    yield f"{kind}{ALL_STEPS} forward {what}", cell.forward(form, element, forward.shape)
+    kernel = passes.forward_kernel(cell, form, element, forward.shape)
+    yield f"{kind}{ALL_STEPS} forward {what}", kernel
     if backward is not None:
-        yield f"{kind}{ALL_STEPS} backward {what}", cell.backward(form, element, backward.shape)
+        kernel = passes.backward_kernel(cell, form, element, backward.shape)
+        yield f"{kind}{ALL_STEPS} backward {what}", kernel
 
 
 def statistic_kernels():
@@ -395,13 +398,13 @@ FAMILIES = (
 
 
 def first_of_each_source(kernels):
-    """The first kernel that each function in a source makes, in each direction.
+    """Of all named kernels the first of each kind that each function in a source makes.
 
-    Of a kernel of all steps, which all kinds of cells share, it is the first of each kind.
+    One source makes the kernels of all kinds of cells; a name begins with the kind.
     """
     firsts = {}
     for name, kernel in kernels:
-        function, kind = kernel.function, name.partition(ALL_STEPS)[0] if ALL_STEPS in name else ""
+        function, kind = kernel.function, name.partition(" ")[0]
         source = function.__module__, function.__qualname__, "backward" in name, kind
         firsts.setdefault(source, (name, kernel))
     return list(firsts.values())

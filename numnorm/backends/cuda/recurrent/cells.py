@@ -13,6 +13,7 @@ from numnorm.backends.contract.recurrent import (
 )
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import on_device_of
+from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, backward, forward
 from numnorm.backends.cuda.recurrent.common.passes import working
 from numnorm.backends.cuda.recurrent.gru import passes as gru_cells
 from numnorm.backends.cuda.recurrent.lstm import passes as lstm_cells
@@ -21,6 +22,11 @@ from numnorm.backends.cuda.recurrent.rnn import passes as rnn_cells
 __all__ = ["cell_backward", "cell_forward", "cell_weights", "working"]
 
 _HOMES: dict[type, Any] = {LSTMForm: lstm_cells, GRUForm: gru_cells, RNNForm: rnn_cells}
+
+
+def _kind(form: CellForm) -> CellKind:
+    kind: CellKind = _HOMES[type(form)].KIND
+    return kind
 
 
 def cell_weights(form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
@@ -41,10 +47,8 @@ def cell_forward(
     save: bool,
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the history of each state, those given first, and what the backward pass needs."""
-    home = _HOMES[type(form)]
     with on_device_of(x):
-        history, saved = home.forward(form, scaling, x, steps, weights, states, keeps, save)
-    return history, saved
+        return forward(_kind(form), form, scaling, x, steps, weights, states, keeps, save)
 
 
 def cell_backward(
@@ -59,9 +63,5 @@ def cell_backward(
     dstates: tuple[DeviceArray, ...],
 ) -> CellGradients:
     """Return all gradients, from those of every state h and of the last states."""
-    home = _HOMES[type(form)]
     with on_device_of(x):
-        found: CellGradients = home.backward(
-            form, scaling, x, steps, weights, saved, keeps, dy, dstates
-        )
-    return found
+        return backward(_kind(form), form, scaling, x, steps, weights, saved, keeps, dy, dstates)

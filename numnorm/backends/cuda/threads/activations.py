@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import constant, device, exponential, reciprocal, tangent
+from numnorm.backends.formulas.cells import tanh_gradient
 
 
 @functools.cache
@@ -44,7 +45,8 @@ def make_activation(element: Element, *, rectified: bool) -> Activation:
     """Return ReLU if `rectified`, otherwise tanh."""
     zero, one = constant(element, 0.0), constant(element, 1.0)
     if not rectified:
-        through = device(lambda slope, value: slope * (one - value * value))
+        gradient = device(tanh_gradient)
+        through = device(lambda slope, value: gradient(slope, value, one))
         return Activation(tangent(element), through)
     return Activation(
         device(lambda x: zero if x < zero else x),  # max() would turn a NaN into 0

@@ -22,6 +22,7 @@ from numnorm.backends.cuda.recurrent.common.parameter_sums_kernel import (
     make_cell_sums,
     parts_of,
 )
+from numnorm.backends.cuda.recurrent.common.step_parameters import FlowNumbers, ScalingNumbers
 from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
@@ -118,16 +119,16 @@ def array_or_none(value: DeviceArray | None) -> Any:
     return None if value is None else value.array
 
 
-def scaling_numbers(scaling: Scaling, width: int) -> tuple[float, ...]:
+def scaling_numbers(scaling: Scaling, width: int) -> ScalingNumbers:
     """Return how the forward kernels take the scaling of so many elements."""
-    count = width - scaling.ddof
-    return 1.0 / width, 1.0 / count, scaling.eps, scaling.eps_on_deviation, math.sqrt(scaling.eps)
+    eps, divisor = scaling.eps, width - scaling.ddof
+    return ScalingNumbers(1.0 / width, 1.0 / divisor, eps, scaling.eps_on_deviation, math.sqrt(eps))
 
 
-def flow_numbers(norm: Norm | None, scaling: Scaling, width: int) -> tuple[float, ...]:
+def flow_numbers(norm: Norm | None, scaling: Scaling, width: int) -> FlowNumbers:
     """Return how the backward kernels take it."""
-    centred = norm is not None and norm.formula.centred
-    return 1.0 / width if centred else 0.0, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation
+    inv_count = 1.0 / width if norm is not None and norm.formula.centred else 0.0
+    return FlowNumbers(inv_count, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation)
 
 
 def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
@@ -197,9 +198,9 @@ def new_table(x: DeviceArray, rows: int, places: int) -> Table:
     return Table(new(x, (rows, places * NUMBERS)) if places else None, places)
 
 
-def new_states(x: DeviceArray, given: DeviceArray) -> Any:
-    """Return room for the states that all rows hand on, behind those given."""
-    (batch, units), rows = given.shape, x.shape[0]
+def new_states(x: DeviceArray, given: DeviceArray, behind: int | None = None) -> Any:
+    """Return room for the states that all rows hand on, or so many of them, behind those given."""
+    (batch, units), rows = given.shape, x.shape[0] if behind is None else behind
     states = new(x, (batch + rows, units))
     write_rows(given, given.element, given.shape, states)
     return states

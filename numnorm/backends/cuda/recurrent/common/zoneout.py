@@ -2,16 +2,49 @@
 
 from typing import Any
 
-from numnorm.backends.cuda.compiler.target import device
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import cuda, device
+from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_columns
+from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.formulas.cells import zoneout_blend, zoneout_gradient
 
 
-@device
-def mixed(new: Any, before: Any, share: Any) -> Any:
-    """Return the new element and the one before it, by the share that is kept."""
-    return (new - share * new) + share * before  # exact where all is kept
+def make_blend(element: Element, shape: RowShape, *, zoneout: bool) -> Any:
+    """Return a device function ``blend(mask, first, at, limit, new, before)``.
+
+    It blends a thread's new elements with those before, by the row of the mask from `first` on;
+    without zoneout it does nothing.
+    """
+    if not zoneout:
+        return device(lambda mask, first, at, limit, new, before: None)
+    columns, working, blended = row_columns(element, shape), element.working, device(zoneout_blend)
+    read, slots = make_read_columns(element, columns), columns.slots
+
+    @device
+    def blend(mask, first, at, limit, new, before):
+        share = cuda.local.array(slots, working)
+        read(mask, first, at, limit, share)
+        for k in range(slots):
+            new[k] = blended(new[k], before[k], share[k])
+
+    return blend
 
 
-@device
-def passed(slope: Any, share: Any) -> Any:
-    """Return what of a gradient reaches the new element."""
-    return slope - share * slope
+def make_blend_gradient(element: Element, shape: RowShape, *, zoneout: bool) -> Any:
+    """Return a device function ``blend_gradient(mask, span, grad, kept)``.
+
+    The gradient becomes that of the new elements, and `kept` that of those before; without
+    zoneout nothing happens.
+    """
+    if not zoneout:
+        return device(lambda mask, span, grad, kept: None)
+    columns, gradient = row_columns(element, shape), device(zoneout_gradient)
+    read, slots = make_read_columns(element, columns), columns.slots
+
+    @device
+    def blend_gradient(mask, span, grad, kept):
+        read(mask, span.row * span.width, span.at, span.width, kept)
+        for k in range(slots):
+            grad[k], kept[k] = gradient(grad[k], kept[k])
+
+    return blend_gradient

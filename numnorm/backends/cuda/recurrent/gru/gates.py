@@ -1,8 +1,7 @@
-"""The gates of a gated recurrent unit, and what enters them: the products, normalized.
+"""The gates of a gated recurrent unit, from the normalized products with x and with the state.
 
-A row of a product has z, r and the rest, one after the other: z and r are normalized together. A
-thread holds the same units of each, in sections: z and r of the product with the state, then of
-that with x; and apart from them the rest of both.
+A row of a product has z, r and the rest, one after the other: z and r are normalized together, and
+a thread holds the rest of both products apart from them.
 """
 
 from typing import Any
@@ -10,14 +9,13 @@ from typing import Any
 from numnorm.backends.contract.recurrent import GRUForm
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, tangent
-from numnorm.backends.cuda.recurrent.common.cell_norm import Parts, gain_of
+from numnorm.backends.cuda.recurrent.common.cell_norm import Parts
+from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
+from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm, make_add_normalized
 from numnorm.backends.cuda.threads.activations import make_sigmoid
-from numnorm.backends.cuda.threads.row_columns import (
-    make_column_weight,
-    make_read_columns,
-    row_columns,
-)
+from numnorm.backends.cuda.threads.row_columns import make_column_weight, row_columns
 from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.formulas.cells import gru_candidate_input
 
 GATES = 3
 OF_GATES, OF_REST = Parts(2, 2), Parts(2, 1)
@@ -28,21 +26,13 @@ def places(form: GRUForm) -> int:
     return 0 if form.norm is None else OF_GATES.count + OF_REST.count
 
 
-def make_read_products(element: Element, shape: RowShape) -> Any:
-    """Return a device function ``read_products(z, xp, row, width, at, both, rest)``."""
-    columns = row_columns(element, shape)
-    read, slots = make_read_columns(element, columns), columns.slots
-
-    @device
-    def read_products(z, xp, row, width, at, both, rest):
-        first = row * GATES * width
-        for gate in range(2):
-            read(z, first + gate * width, at, width, both[gate * slots :])
-            read(xp, first + gate * width, at, width, both[(2 + gate) * slots :])
-        read(z, first + 2 * width, at, width, rest)
-        read(xp, first + 2 * width, at, width, rest[slots:])
-
-    return read_products
+def product_norms(form: GRUForm) -> tuple[ProductNorm, ProductNorm]:
+    """Return the norms of both gates and of the rest."""
+    of_gates, of_rest = Stretch(GATES, 0, 2), Stretch(GATES, 2, 1, shared=False)
+    return (
+        ProductNorm(form.norm, OF_GATES, of_gates, True, places(form), 0, 2),
+        ProductNorm(form.norm, OF_REST, of_rest, True, places(form), 1, 2),
+    )
 
 
 def make_gates(form: GRUForm, element: Element, shape: RowShape) -> Any:
@@ -56,15 +46,8 @@ def make_gates(form: GRUForm, element: Element, shape: RowShape) -> Any:
     columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
     slots, sigmoid, tanh = columns.slots, make_sigmoid(element), tangent(element)
     offset_of = make_column_weight(element, element, columns)
-    gain = make_column_weight(element, gain_of(form.norm, element), columns)
-    apply = device(form.norm.formula.forward if form.norm else lambda xhat, g, b: xhat)
-
-    @device
-    def add(values, gamma, numbers, first, at, width, total):
-        weight = cuda.local.array(slots, working)
-        gain(gamma, numbers[0], first, at, width, weight)
-        for k in range(slots):
-            total[k] += apply(values[k], weight[k], numbers[1])
+    add = make_add_normalized(form.norm, element, shape)
+    candidate_input = device(gru_candidate_input)
 
     @device
     def gates_of(both, rest, weights, numbers, at, width, gates):
@@ -83,6 +66,6 @@ def make_gates(form: GRUForm, element: Element, shape: RowShape) -> Any:
         offset_of(offset_x, zero, 0, at, width, total)
         add(rest[slots:], gamma_x, numbers, first, at, width, total)
         for k in range(slots):
-            gates[2 * slots + k] = tanh(total[k] + gates[slots + k] * old[k])
+            gates[2 * slots + k] = tanh(candidate_input(total[k], gates[slots + k], old[k]))
 
     return gates_of

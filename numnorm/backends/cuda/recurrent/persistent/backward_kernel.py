@@ -8,23 +8,32 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel, grid_barrier, shared_memory
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import Place, Sizes, group_of
+from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.common.cell_passes import FormFacts
+from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
+from numnorm.backends.cuda.recurrent.common.step_parameters import (
+    AdaNumbers,
+    FlowNumbers,
+    Incoming,
+    OfNorms,
+    ReadBack,
+    Results,
+    RowSpan,
+)
+from numnorm.backends.cuda.recurrent.persistent.forward_kernel import Sizes, group_of
+from numnorm.backends.cuda.recurrent.persistent.grid_sums import slice_sums_of
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.recurrent.persistent.slice_matmul import make_pass_on, make_take_columns
 from numnorm.backends.cuda.recurrent.persistent.slice_threads import count_of, make_place_of
 
 
 class BackwardInputs(NamedTuple):
-    """The addresses that every backward kernel takes.
+    """What all steps back read besides the groups of one step.
 
     Attributes
     ----------
     weights : (gates * H, H)
         Of the state.
-    dz : (rows, gates * H)
-        The gradients of the products with the state, which the kernel writes.
-    product : (batch, H)
-        What the states get through them; in the end the first states.
     sums : (batch * sums * slices,)
         Room for the shares of slices of the sums of a row.
     counts : (steps,) of int32
@@ -32,82 +41,75 @@ class BackwardInputs(NamedTuple):
     """
 
     weights: Any
-    dz: Any
-    product: Any
     sums: Any
     counts: Any
 
 
-class GradientCoefficients(NamedTuple):
-    """The scaling of a norm, as the backward kernel of one step takes it."""
-
-    inv_count: Any
-    inv_divisor: Any
-    eps_on_deviation: Any
-
-
-class BackwardRows(NamedTuple):
-    """The rows of a step on the way back.
-
-    Attributes
-    ----------
-    row : int
-        That of the thread, among those of the batch.
-    start : int
-        Where those of the step begin.
-    earlier : int
-        Where the states begin that the step was handed.
-    later : int
-        How many the step behind has.
-    slices : int
-        How many slices a row has.
-    """
-
-    row: Any
-    start: Any
-    earlier: Any
-    later: Any
-    slices: Any
+def sums_of_row(step: StepKind, form: Any) -> int:
+    """Return how many sums of a row have shares of slices."""
+    return 2 * sum(step.parts(form))
 
 
 def make_backward(
-    gates: int, element: Element, shape: SliceShape, groups: tuple[Any, Any], step_back: Any
+    step: StepKind, gates: int, facts: FormFacts, form: Any, element: Element, shape: SliceShape
 ) -> Kernel:
-    """Return the kernel of all steps back, to be launched by its plan.
+    """Return the kernel of all steps of a cell back, to be launched by its plan.
 
-    It takes `BackwardInputs`, and of its kind of cell the addresses of arrays and of parameters,
-    whose classes are the groups; the numbers ``gain, bias``; two times `GradientCoefficients`; and
-    `Sizes`.
-
-    ``step_back(addresses, numbers, coefficients, place, rows)`` is a device function of one step.
+    It takes `BackwardInputs`; the groups of addresses that the kernel of one step takes, of the
+    first row of all; `AdaNumbers`, of both norms `FlowNumbers`, and `Sizes`. `Incoming.product`
+    becomes what the first states get through the products.
     """
     place_of, take_columns = make_place_of(shape), make_take_columns(element, shape)
+    sections, sums_of = facts.other_sections, slice_sums_of(element, shape.units)
     pass_on = make_pass_on(gates, element, shape)
+    step_back = step.make_step_back(form, element, shape.of_units, sums_of)
+    all_sums, of_gates = sums_of_row(step, form), 2 * step.parts(form)[0]
+    size, of_table = element.itemsize, facts.places * NUMBERS * element.itemsize
 
-    def kernel(inputs, arrays, parameters, gain, bias, coefficients, other_coefficients, sizes):
-        memory, batch, width, product = shared_memory(), sizes.batch, sizes.width, inputs.product
-        sliced, column, first, mine = place_of(sizes.slices, sizes.group, batch, width)
-        take_columns(memory, inputs.weights, column - sliced[2], gates * width, width)
-        start, later = sizes.rows, 0
-        for step in range(sizes.steps, -1, -1):
-            if step < sizes.steps:
+    def kernel(inputs, saved, others, incoming, results, ada, flows, sizes):
+        memory, batch, width, slices = shared_memory(), sizes.batch, sizes.width, sizes.slices
+        sliced, at, first, mine = place_of(slices, sizes.group, batch, width)
+        take_columns(memory, inputs.weights, at - sliced[2], gates * width, width)
+        start, later, of_row, product = sizes.rows, 0, width * size, incoming.product
+        for t in range(sizes.steps, -1, -1):
+            if t < sizes.steps:
                 grid_barrier()
                 rows = min(sizes.group, later - first)
-                pass_on(memory, inputs.dz, start, rows, first, mine, column, width, product)
-            if step > 0:
-                count = count_of(inputs.counts, step - 1, batch)
-                before = count_of(inputs.counts, max(step - 2, 0), batch)
+                pass_on(memory, results.dz, start, rows, first, mine, at, width, product)
+            if t > 0:
+                count = count_of(inputs.counts, t - 1, batch)
+                before = count_of(inputs.counts, max(t - 2, 0), batch)
                 start -= count
-                row, limit = (mine, width) if 0 <= mine < count else (0, 0)
-                earlier = batch + start - before if step > 1 else 0
+                active = 0 <= mine < count
+                row, limit = (mine, width) if active else (0, 0)
+                now, earlier = start * of_row, (batch + start - before if t > 1 else 0) * of_row
+                wide, shares = gates * now, row * all_sums * slices
                 step_back(
-                    (inputs, arrays, parameters), (gain, bias), (coefficients, other_coefficients),
-                    Place(sliced, column, limit, width),
-                    BackwardRows(row, start, earlier, later, sizes.slices),
+                    ReadBack(
+                        saved.z + wide, saved.xp + wide, saved.cell + now, saved.before + earlier,
+                        saved.table + start * of_table,
+                    ),
+                    others,
+                    Incoming(
+                        incoming.dy + now, product, incoming.dh, incoming.dc,
+                        incoming.mask_h + now, incoming.mask_c + now,
+                    ),
+                    Results(
+                        results.dz + wide, results.dxp + wide, results.gates + wide,
+                        results.other + sections * now,
+                    ),
+                    RowSpan(row, width, at, limit), later, ada, flows,
+                    (
+                        (inputs.sums, shares, slices, sliced[1], active),
+                        (inputs.sums, shares + of_gates * slices, slices, sliced[1], active),
+                    ),
                 )  # fmt: skip
                 later = count
 
-    coefficients = group_of(GradientCoefficients, element.working_name)
-    numbers = element.working_name, element.working_name, coefficients, coefficients
-    kinds = group_of(BackwardInputs), *map(group_of, groups), *numbers, group_of(Sizes, "index")
-    return Kernel(kernel, kinds, shape.threads)
+    flow = group_of(FlowNumbers, element.working_name)
+    groups = BackwardInputs, ReadBack, step.weights, Incoming, Results
+    parameters = (
+        *map(group_of, groups), group_of(AdaNumbers, element.working_name),
+        (OfNorms, (flow, flow)), group_of(Sizes, "index"),
+    )  # fmt: skip
+    return Kernel(kernel, parameters, shape.threads)

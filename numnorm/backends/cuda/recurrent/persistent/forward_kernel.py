@@ -5,10 +5,18 @@ the other blocks goes through the device's memory: the state of the step before,
 of a row that is normalized no more than four numbers.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.compiler.element_type import Element
 from numnorm.backends.cuda.compiler.target import Kernel, cuda, grid_barrier, shared_memory
+from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm
+from numnorm.backends.cuda.recurrent.common.step_parameters import (
+    AdaNumbers,
+    OfNorms,
+    RowSpan,
+    ScalingNumbers,
+)
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.recurrent.persistent.slice_matmul import (
     make_slice_products,
@@ -19,7 +27,7 @@ from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_col
 
 
 class Inputs(NamedTuple):
-    """The addresses that every forward kernel takes.
+    """What all steps read, and the states.
 
     Attributes
     ----------
@@ -30,7 +38,7 @@ class Inputs(NamedTuple):
     state : (batch + rows, H)
         The states, first those given. The kernel writes the others.
     before : (batch, H)
-        What a cell hands on besides the state, or else the state.
+        An LSTM's cells that are given, or else the states.
     slices : (batch * places * slices, NUMBERS)
         Room for the statistics of slices.
     counts : (steps,) of int32
@@ -45,10 +53,36 @@ class Inputs(NamedTuple):
     counts: Any
 
 
+class Arrays(NamedTuple):
+    """The other arrays of all steps, 0 for what a cell does not have or is not to be saved.
+
+    Attributes
+    ----------
+    mask_h, mask_c : (rows, H)
+        Zoneout's masks.
+    carried : (batch + rows, H)
+        An LSTM's cells, those given first; or ``(batch, H)``, which become the last ones.
+    products : (rows, gates * H)
+        Those with the state; or both added up, where no norm is taken of each. This may be the
+        array of the products with x.
+    cell : (rows, H)
+        An LSTM's cell before its norm, where the next step is handed another one.
+    table : (rows, places, NUMBERS)
+        The statistics. Another kernel writes those of products with x before.
+    """
+
+    mask_h: Any
+    mask_c: Any
+    carried: Any
+    products: Any
+    cell: Any
+    table: Any
+
+
 class Sizes(NamedTuple):
     """How many steps, rows, rows of the batch and of a group, slices and units.
 
-    `kept` is 1 if what a cell hands on besides the state is kept of each step, else 0.
+    `kept` is 1 if an LSTM's cells of all steps are kept, else 0.
     """
 
     steps: Any
@@ -60,48 +94,43 @@ class Sizes(NamedTuple):
     kept: Any = 1
 
 
-class ScalingNumbers(NamedTuple):
-    """The scaling of a norm, as the forward kernel of one step takes it."""
-
-    inv_count: Any
-    inv_divisor: Any
-    eps: Any
-    eps_on_deviation: Any
-    root_eps: Any
-
-
-class Place(NamedTuple):
-    """Which unit a thread has: its slice, as `make_place_of` returns it, and its column.
-
-    The limit is the width (H), or 0 for a thread without a row in this step.
-    """
-
-    sliced: Any
-    column: Any
-    limit: Any
-    width: Any
-
-
 class Rows(NamedTuple):
     """The rows of a step.
 
     Attributes
     ----------
-    row : int
-        That of the thread, among those of the batch.
-    xrow : int
-        The same, among those of x.
+    x : int
+        The thread's row, among those of x.
     earlier, now : int
         Where the states begin that the step is handed, and those that it hands on.
     batch : int
         The number of rows of the batch.
     """
 
-    row: Any
-    xrow: Any
+    x: Any
     earlier: Any
     now: Any
     batch: Any
+
+
+class PersistentStep(NamedTuple):
+    """What a step of one kind of cell makes of its products; each begins with the cell's form.
+
+    Attributes
+    ----------
+    make_step : callable
+        Makes ``step(values, before, addresses, ada, scalings, span, sliced, rows, kept)`` for one
+        unit of a row. The values are its products with the state and behind them those with x; it
+        replaces what it is handed, `before`. The addresses are `Inputs`, `Arrays` and the weights.
+    slice_places : callable
+        Returns how many parts of a row have statistics of slices.
+    product_norms : callable
+        Returns the norms of the products.
+    """
+
+    make_step: Callable[[Any, Element, SliceShape], Any]
+    slice_places: Callable[[Any], int]
+    product_norms: Callable[[Any], tuple[ProductNorm, ...]]
 
 
 def group_of(group: Any, kind: str = "address") -> Any:
@@ -110,49 +139,45 @@ def group_of(group: Any, kind: str = "address") -> Any:
 
 
 def make_forward(
-    gates: int, element: Element, shape: SliceShape, groups: tuple[Any, Any], take_step: Any
+    gates: int, weights: Any, element: Element, shape: SliceShape, take_step: Any
 ) -> Kernel:
     """Return the kernel of all steps of a cell, to be launched by its plan.
 
-    It takes `Inputs`, and of its kind of cell the addresses of arrays and of parameters, whose
-    classes are the groups; the numbers ``gain, bias``; two times `ScalingNumbers`; and `Sizes`.
-
-    ``take_step(values, before, addresses, numbers, scalings, place, rows, kept)`` is a device
-    function of what follows from the products of a step, of one unit of a row: the values are the
-    products with the state and behind them those with x. It also replaces `before`.
+    It takes `Inputs`, `Arrays`, the group of the cell's `weights`, `AdaNumbers`, of both norms
+    `ScalingNumbers`, and `Sizes`.
     """
     place_of, working = make_place_of(shape), element.working
     read = make_read_columns(element, row_columns(element, shape.of_units))
     take_weights = make_take_weights(gates, element, shape)
     products_of, both = make_slice_products(gates, element, shape), 2 * gates
 
-    def kernel(inputs, arrays, parameters, gain, bias, scaling, other_scaling, sizes):
+    def kernel(inputs, arrays, others, ada, scalings, sizes):
         values = cuda.local.array(both, working)
         before = cuda.local.array(1, working)
         memory, batch, width = shared_memory(), sizes.batch, sizes.width
-        sliced, column, first, mine = place_of(sizes.slices, sizes.group, batch, width)
-        take_weights(memory, inputs.weights, column - sliced[2], width)
-        read(inputs.before, max(mine, 0) * width, column, width if mine >= 0 else 0, before)
+        sliced, at, first, mine = place_of(sizes.slices, sizes.group, batch, width)
+        take_weights(memory, inputs.weights, at - sliced[2], width)
+        read(inputs.before, max(mine, 0) * width, at, width if mine >= 0 else 0, before)
         earlier, now = 0, batch
         for step in range(sizes.steps):
             count = count_of(inputs.counts, step, batch)
             row, limit = (mine, width) if 0 <= mine < count else (0, 0)
             xrow = now - batch + row
             for gate in range(gates):
-                at = (xrow * gates + gate) * width
-                read(inputs.xp, at, column, limit, values[gates + gate :])
+                read(inputs.xp, (xrow * gates + gate) * width, at, limit, values[gates + gate :])
             if step > 0:
                 grid_barrier()
             rows = min(sizes.group, count - first)
             products_of(memory, inputs.state, earlier + first, rows, width, values)
             take_step(
-                values, before, (inputs, arrays, parameters), (gain, bias),
-                (scaling, other_scaling), Place(sliced, column, limit, width),
-                Rows(row, xrow, earlier, now, batch), sizes.kept,
+                values, before, (inputs, arrays, others), ada, scalings,
+                RowSpan(row, width, at, limit), sliced, Rows(xrow, earlier, now, batch), sizes.kept,
             )  # fmt: skip
             earlier, now = now, now + count
 
     scaling = group_of(ScalingNumbers, element.working_name)
-    numbers = element.working_name, element.working_name, scaling, scaling
-    kinds = group_of(Inputs), *map(group_of, groups), *numbers, group_of(Sizes, "index")
-    return Kernel(kernel, kinds, shape.threads)
+    parameters = (
+        *map(group_of, (Inputs, Arrays, weights)), group_of(AdaNumbers, element.working_name),
+        (OfNorms, (scaling, scaling)), group_of(Sizes, "index"),
+    )  # fmt: skip
+    return Kernel(kernel, parameters, shape.threads)

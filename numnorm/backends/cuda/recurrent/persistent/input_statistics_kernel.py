@@ -11,7 +11,8 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_keep_statistics,
     room_for_parts,
 )
-from numnorm.backends.cuda.recurrent.persistent.forward_kernel import ScalingNumbers, group_of
+from numnorm.backends.cuda.recurrent.common.step_parameters import ScalingNumbers
+from numnorm.backends.cuda.recurrent.persistent.forward_kernel import group_of
 from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_columns
 from numnorm.backends.cuda.threads.row_shape import RowShape
 

@@ -1,0 +1,228 @@
+"""One step of a normalized gated recurrent unit for a row, forward and backward.
+
+As for the LSTM, the gates are made again on the way back, and what reaches them before their norm
+is stored for the sums over all steps.
+"""
+
+from typing import Any, NamedTuple
+
+from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import constant, cuda, device
+from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import (
+    make_gate_norm_gradient,
+    make_gate_norm_terms,
+)
+from numnorm.backends.cuda.recurrent.common.product_norm import (
+    make_normalize_again,
+    make_normalize_products,
+    make_read_products,
+)
+from numnorm.backends.cuda.recurrent.common.state_gradient import make_state_gradient
+from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
+from numnorm.backends.cuda.recurrent.common.zoneout import make_blend
+from numnorm.backends.cuda.recurrent.gru.gates import (
+    GATES,
+    OF_GATES,
+    OF_REST,
+    make_gates,
+    product_norms,
+)
+from numnorm.backends.cuda.threads.group_reductions import SumsOf
+from numnorm.backends.cuda.threads.row_columns import (
+    make_read_columns,
+    make_write_columns,
+    row_columns,
+)
+from numnorm.backends.cuda.threads.row_shape import RowShape
+from numnorm.backends.formulas.cells import gru_gradient, gru_state
+
+# Two of each part of a row, where there is a norm.
+SUMS = 2 * (OF_GATES.count + OF_REST.count)
+
+
+class GRUWeights(NamedTuple):
+    """The biases of both gates ``(2H,)``, of the rest and of what r lets pass, and the gammas."""
+
+    offset: Any
+    offset_x: Any
+    offset_h: Any
+    gamma_h: Any
+    gamma_x: Any
+
+
+def make_new_state(form: GRUForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function ``new_state(mask, row, width, at, gates, before, new)``.
+
+    The new state is made of the gates and of the one `before`, both of a thread's units.
+    """
+    slots, one = row_columns(element, shape).slots, constant(element, 1.0)
+    blend, state = make_blend(element, shape, zoneout=form.zoneout), device(gru_state)
+
+    @device
+    def new_state(mask, row, width, at, gates, before, new):
+        for k in range(slots):
+            new[k] = state(gates[k], gates[2 * slots + k], before[k], one)
+        blend(mask, row * width, at, width, new, before)
+
+    return new_state
+
+
+def make_step(form: GRUForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function of a row's step, as `StepKind` has it."""
+    columns, working, norms = row_columns(element, shape), element.working, product_norms(form)
+    read, write = make_read_columns(element, columns), make_write_columns(element, columns)
+    read_both, read_rest = (make_read_products(of, element, shape) for of in norms)
+    normalize_both, normalize_rest = (make_normalize_products(of, element, shape) for of in norms)
+    gates_of, new_state = (make(form, element, shape) for make in (make_gates, make_new_state))
+    slots, two, four = columns.slots, 2 * columns.slots, 4 * columns.slots
+
+    @device
+    def step(products, weights, states, saved, span, ada, scalings, rooms):
+        both = cuda.local.array(four, working)
+        rest = cuda.local.array(two, working)
+        gates = cuda.local.array(four, working)
+        before = cuda.local.array(slots, working)
+        row, width, at, limit = span
+        read_both(products, span, both)
+        read_rest(products, span, rest)
+        normalize_both(products, saved, span, both, scalings.gates, rooms[0])
+        normalize_rest(products, saved, span, rest, scalings.other, rooms[1])
+        gates_of(both, rest, weights, ada, at, width, gates)
+        read(states.h_before, row * width, at, width, before)
+        new_state(states.mask_h, row, width, at, gates, before, rest)
+        write(states.h, row * width, at, limit, rest)
+
+    return step
+
+
+def _make_gate_gradients(form: GRUForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function of what reaches the gates, and the state before.
+
+    ``gate_gradients(before, dh, span, gates, grad, kept)``: 1 - z and r become the gradients of z
+    and r, and the other two those of the rest of the product with the state and of that with x; dh
+    that of the state before, with what was `kept` of it.
+    """
+    columns, working, one = row_columns(element, shape), element.working, constant(element, 1.0)
+    read, write = make_read_columns(element, columns), make_write_columns(element, columns)
+    slots, zoned, gradient = columns.slots, form.zoneout, device(gru_gradient)
+
+    @device
+    def gate_gradients(before, dh, span, gates, grad, kept):
+        state = cuda.local.array(slots, working)
+        row, width, at, limit = span
+        read(before, row * width, at, width, state)
+        for k in range(slots):
+            old, r, candidate = gates[k], gates[slots + k], gates[2 * slots + k]
+            dz, dr, of_h, of_x, past = gradient(
+                grad[k], state[k], old, r, candidate, gates[3 * slots + k], one
+            )
+            gates[k], gates[slots + k] = dz, dr
+            gates[2 * slots + k], gates[3 * slots + k] = of_h, of_x
+            grad[k] = past + kept[k] if zoned else past
+        write(dh, row * width, at, limit, grad)
+
+    return gate_gradients
+
+
+def _make_write_gradients(element: Element, shape: RowShape) -> Any:
+    """Return a device function that stores what reaches the norms' results, for either product.
+
+    ``write_gradients(results, span, grads)``: these are the sections that `gate_gradients` leaves.
+    """
+    columns = row_columns(element, shape)
+    write, slots = make_write_columns(element, columns), columns.slots
+
+    @device
+    def write_gradients(results, span, grads):
+        row, width, at, limit = span
+        first = row * GATES * width
+        for gate in range(2):
+            write(results.gates, first + gate * width, at, limit, grads[gate * slots :])
+            write(results.other, first + gate * width, at, limit, grads[gate * slots :])
+        write(results.gates, first + 2 * width, at, limit, grads[2 * slots :])
+        write(results.other, first + 2 * width, at, limit, grads[3 * slots :])
+
+    return write_gradients
+
+
+def _make_through_norms(form: GRUForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+    """Return a device function that stores the gradients of a row's products.
+
+    ``through_norms(grads, normal, found, gammas, ada, flows, room, results, span)``: the gradients
+    are the sections that `gate_gradients` leaves; what is normal, its statistics and the flows are
+    those of both gates and of the rest. Their sums are taken together.
+    """
+    if form.norm is None:
+        return device(lambda grads, normal, found, gammas, ada, flows, room, results, span: None)
+    of_both, of_rest = product_norms(form)
+    (add_both, write_both), (add_rest, write_rest) = (
+        (
+            make_gate_norm_terms(form.norm, element, shape, of.parts, of.gates),
+            make_gate_norm_gradient(form.norm, element, shape, of.parts, of.gates),
+        )
+        for of in (of_both, of_rest)
+    )
+    two, working, row_sums = 2 * row_columns(element, shape).slots, element.working, sums_of(SUMS)
+    behind = 2 * OF_GATES.count
+
+    @device
+    def through_norms(grads, normal, found, gammas, ada, flows, room, results, span):
+        sums = cuda.local.array(SUMS, working)
+        row, width, at, limit = span
+        dz, dxp, _, _ = results
+        add_both(grads, normal[0], gammas, ada, width, at, sums)
+        add_rest(grads[two:], normal[1], gammas, ada, width, at, sums[behind:])
+        row_sums(sums, room)
+        write_both(
+            grads, normal[0], found[0], sums, gammas, ada, flows.gates, dz, dxp, row, width, at,
+            limit,
+        )  # fmt: skip
+        write_rest(
+            grads[two:], normal[1], found[1], sums[behind:], gammas, ada, flows.other, dz, dxp, row,
+            width, at, limit,
+        )  # fmt: skip
+
+    return through_norms
+
+
+def make_step_back(form: GRUForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+    """Return a device function of a row's step back, as `StepKind` has it."""
+    working, slots, norms = element.working, row_columns(element, shape).slots, product_norms(form)
+    read_both, read_rest = (make_read_products(of, element, shape) for of in norms)
+    both_again, rest_again = (make_normalize_again(of, element, shape) for of in norms)
+    state_gradient = make_state_gradient(element, shape, zoneout=form.zoneout, past_every_step=True)
+    gates_of, gate_gradients = (
+        make(form, element, shape) for make in (make_gates, _make_gate_gradients)
+    )
+    write_gradients = _make_write_gradients(element, shape)
+    through_norms = _make_through_norms(form, element, shape, sums_of)
+    two, four, of_parts = 2 * slots, 4 * slots, 2 * NUMBERS
+
+    @device
+    def step_back(saved, weights, incoming, results, span, later, ada, flows, rooms):
+        both = cuda.local.array(four, working)
+        rest = cuda.local.array(two, working)
+        gates = cuda.local.array(four, working)
+        found = cuda.local.array(of_parts, working)
+        found_rest = cuda.local.array(of_parts, working)
+        grad = cuda.local.array(slots, working)
+        kept = cuda.local.array(slots, working)
+        read_both(saved, span, both)
+        read_rest(saved, span, rest)
+        both_again(saved.table, span, both, found)
+        rest_again(saved.table, span, rest, found_rest)
+        gates_of(both, rest, weights, ada, span.at, span.width, gates)
+        state_gradient(incoming, span, later, grad, kept)
+        gate_gradients(saved.before, incoming.dh, span, gates, grad, kept)
+        write_gradients(results, span, gates)
+        normal, statistics = (both, rest), (found, found_rest)
+        through_norms(
+            gates, normal, statistics, weights[3:], ada, flows, rooms[0], results, span
+        )  # fmt: skip
+
+    return step_back
+
+
+STEP = StepKind(GRUWeights, lambda form: (OF_GATES.count, OF_REST.count), make_step, make_step_back)

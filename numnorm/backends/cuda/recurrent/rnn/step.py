@@ -1,0 +1,153 @@
+"""One step of a normalized plain recurrent network for a row, forward and backward.
+
+On the way back the state is made again of what enters it. What reaches the norm's result is stored
+too: the gradients of the parameters are sums of it over all steps, which a kernel of its own takes
+afterwards.
+"""
+
+from typing import Any, NamedTuple
+
+from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.target import constant, cuda, device
+from numnorm.backends.cuda.recurrent.common.cell_norm import CELL, NUMBERS, gain_of
+from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_through_norm
+from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
+from numnorm.backends.cuda.recurrent.common.product_norm import (
+    ProductNorm,
+    make_normalize_again,
+    make_normalize_products,
+    make_read_products,
+)
+from numnorm.backends.cuda.recurrent.common.state_gradient import make_state_gradient
+from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
+from numnorm.backends.cuda.recurrent.common.zoneout import make_blend
+from numnorm.backends.cuda.threads.activations import make_activation
+from numnorm.backends.cuda.threads.group_reductions import SumsOf
+from numnorm.backends.cuda.threads.row_columns import (
+    make_column_weight,
+    make_read_columns,
+    make_write_columns,
+    row_columns,
+)
+from numnorm.backends.cuda.threads.row_shape import RowShape
+
+GATES = 1
+
+
+class RNNWeights(NamedTuple):
+    """The sum of bias and beta, and gamma, both ``(H,)``."""
+
+    offset: Any
+    gamma: Any
+
+
+def product_norm(form: RNNForm) -> ProductNorm:
+    """Return the norm of the sum of both products."""
+    return ProductNorm(form.norm, CELL, Stretch(GATES, 0, GATES), False, 1)
+
+
+def make_new_state(form: RNNForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function ``new_state(values, weights, numbers, at, width, gain, result)``.
+
+    It makes a row's new units of normalized sums, and finds gamma at them. The weights are
+    ``offset, gamma``, and the numbers stand for gamma and beta where there is no array of them.
+    """
+    columns, slots = row_columns(element, shape), row_columns(element, shape).slots
+    offset_at = make_column_weight(element, element, columns)
+    gain_at = make_column_weight(element, gain_of(form.norm, element), columns)
+    apply = device(form.norm.formula.forward if form.norm else lambda xhat, g, b: xhat)
+    zero = constant(element, 0.0)
+    activated = make_activation(element, rectified=form.rectified).value
+
+    @device
+    def new_state(values, weights, numbers, at, width, gain, result):
+        offset_at(weights[0], zero, 0, at, width, result)
+        gain_at(weights[1], numbers[0], 0, at, width, gain)
+        for k in range(slots):
+            result[k] = activated(apply(values[k], gain[k], numbers[1]) + result[k])
+
+    return new_state
+
+
+def make_write_state(form: RNNForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function ``write_state(state, before, mask, row, width, at, limit, new)``."""
+    columns, working, zoned = row_columns(element, shape), element.working, form.zoneout
+    read, write = make_read_columns(element, columns), make_write_columns(element, columns)
+    blend, slots = make_blend(element, shape, zoneout=form.zoneout), columns.slots
+
+    @device
+    def write_state(state, before, mask, row, width, at, limit, new):
+        if zoned:
+            old = cuda.local.array(slots, working)
+            read(before, row * width, at, width, old)
+            blend(mask, row * width, at, width, new, old)
+        write(state, row * width, at, limit, new)
+
+    return write_state
+
+
+def make_step(form: RNNForm, element: Element, shape: RowShape) -> Any:
+    """Return a device function of a row's step, as `StepKind` has it."""
+    working, slots, of = element.working, row_columns(element, shape).slots, product_norm(form)
+    read_products, normalize_products = (
+        make(of, element, shape) for make in (make_read_products, make_normalize_products)
+    )
+    new_state, write_state = (
+        make(form, element, shape) for make in (make_new_state, make_write_state)
+    )
+
+    @device
+    def step(products, weights, states, saved, span, ada, scalings, rooms):
+        values = cuda.local.array(slots, working)
+        weight = cuda.local.array(slots, working)
+        new = cuda.local.array(slots, working)
+        row, width, at, limit = span
+        read_products(products, span, values)
+        normalize_products(products, saved, span, values, scalings.gates, rooms[0])
+        new_state(values, weights, ada, at, width, weight, new)
+        write_state(states.h, states.h_before, states.mask_h, row, width, at, limit, new)
+
+    return step
+
+
+def make_step_back(form: RNNForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+    """Return a device function of a row's step back, as `StepKind` has it."""
+    columns, working, of = row_columns(element, shape), element.working, product_norm(form)
+    slots, normed, zoned = columns.slots, form.norm is not None, form.zoneout
+    read_products = make_read_products(of, element, shape, summed=True)
+    normalize_again, write = (
+        make_normalize_again(of, element, shape),
+        make_write_columns(element, columns),
+    )
+    new_state = make_new_state(form, element, shape)
+    state_gradient = make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
+    through = make_activation(element, rectified=form.rectified).gradient
+    through_norm = make_through_norm(form.norm, element, shape, sums_of)
+
+    @device
+    def step_back(saved, weights, incoming, results, span, later, ada, flows, rooms):
+        values = cuda.local.array(slots, working)
+        found = cuda.local.array(NUMBERS, working)
+        weight = cuda.local.array(slots, working)
+        state = cuda.local.array(slots, working)
+        grad = cuda.local.array(slots, working)
+        kept = cuda.local.array(slots, working)
+        row, width, at, limit = span
+        read_products(saved, span, values)
+        normalize_again(saved.table, span, values, found)
+        new_state(values, weights, ada, at, width, weight, state)
+        state_gradient(incoming, span, later, grad, kept)
+        if zoned:
+            write(incoming.dh, row * width, at, limit, kept)
+        for k in range(slots):
+            grad[k] = through(grad[k], state[k])
+        write(results.gates, row * width, at, limit, grad)
+        through_norm(grad, at, width, values, weight, ada, found, flows.gates, rooms[0])
+        if normed:
+            write(results.dz, row * width, at, limit, grad)
+
+    return step_back
+
+
+STEP = StepKind(RNNWeights, lambda form: (1, 0), make_step, make_step_back)

@@ -1,0 +1,52 @@
+"""Sums over all steps of recurrent cells, and the shapes of their kernels."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cell_steps import assert_close
+from simulated_target import register
+
+from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
+from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
+from numnorm.backends.cuda.recurrent.common.parameter_sums_kernel import make_cell_sums
+
+DTYPES = ("float32", "float64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows, parts", [(1, 1), (40, 1), (75, 2)])
+def test_sums_over_rows(rows, parts, dtype, order):
+    rng, columns, places = np.random.default_rng(0), 140, 5
+    slopes, values = rng.normal(size=(2, rows, columns)).astype(dtype)
+    table = rng.normal(size=(rows, places, NUMBERS)).astype(dtype)
+    found = np.full((2, parts, columns), np.nan, dtype)
+    kernel = make_cell_sums(ELEMENTS[dtype], normed=True)
+    kernel.launch(
+        2 * parts,
+        0,
+        *map(register, (slopes, values, table, found)),
+        rows,
+        columns,
+        parts,
+        places,
+        2,
+        70,
+    )
+    scale, high, low, factor = (
+        np.repeat(table[:, 2:4], 70, axis=1).astype(np.float64).T.swapaxes(1, 2)
+    )
+    xhat = (values * scale - high - low) * factor
+    assert_close(found[0].sum(axis=0), (slopes * xhat).sum(axis=0), dtype)
+    assert_close(found[1].sum(axis=0), slopes.sum(axis=0, dtype=np.float64), dtype)
+
+
+def test_shapes_of_cells():
+    for name, units in itertools.product(DTYPES, range(1, 1025)):
+        element = ELEMENTS[name]
+        shape = cell_shape(units, element, whole=units % 4 == 0)
+        assert units <= shape.team * element.vector and shape.threads % 32 == 0
+        assert shape.team == 1 or units > shape.team // 2 * element.vector
+    with pytest.raises(NotImplementedError, match="2049 units in float32 are wider than the 2048"):
+        cell_shape(2049, ELEMENTS["float32"], whole=False)
