@@ -15,7 +15,9 @@ from row_kernels import (
     element_type,
     elements_of,
     parameter_gradients,
+    parameters_of,
     saved_of,
+    scaling_of,
     statistics,
 )
 from simulated_target import Kernel, cuda, register
@@ -23,10 +25,7 @@ from simulated_target import Kernel, cuda, register
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
 from numnorm.backends.cuda.rows.arguments import (
     SUMS,
-    Parameter,
     PartialSums,
-    RowParameters,
-    RowScaling,
     RowSizes,
     SavedStatistics,
 )
@@ -49,14 +48,6 @@ SHAPES = {
     "one element": (RowShape(1, 32, 2, False), 1),
 }
 ROWS = 21
-
-
-def parameters_of(case):
-    return RowParameters(*map(Parameter, addresses(*case.weights), case.numbers))
-
-
-def scaling_of(case, width):
-    return RowScaling(*(case.shares or (1 / width, 1 / width)), case.eps_on_deviation)
 
 
 def backward(case, dy, x, mean, rstd):

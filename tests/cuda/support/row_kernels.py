@@ -8,6 +8,7 @@ import simulated_target
 from kernel_arrays import addresses
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+from numnorm.backends.cuda.rows.arguments import Parameter, RowParameters, RowScaling
 from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.norms.affine import AFFINE
@@ -77,3 +78,11 @@ def check(found, expected, dtype, terms=1, roundings=16):
     largest = np.abs(expected).max() if expected.size else 0
     bound = (roundings + terms) * epsilon_of(dtype) * largest + storage / 2 * np.abs(expected)
     assert np.all(np.abs(reference.exact(found) - expected) <= bound)
+
+
+def parameters_of(case):
+    return RowParameters(*map(Parameter, addresses(*case.weights), case.numbers))
+
+
+def scaling_of(case, width):
+    return RowScaling(*(case.shares or (1 / width, 1 / width)), case.eps_on_deviation)
