@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from every_call import COMPILED
 
-from numnorm.backends.cpu.simd import masked as some_lanes
+from numnorm.backends.cpu.simd import masked as masked
 from numnorm.backends.cpu.simd.vector import make_load
 
 DTYPES = (np.float32, np.float64, np.uint16)
@@ -23,7 +23,7 @@ def bounds(count):
 @pytest.fixture(params=["masks", "pieces"] if COMPILED else ["plain"])
 def way(request, monkeypatch):
     for has in ("has_avx512", "has_avx"):
-        monkeypatch.setattr(some_lanes, has, lambda: request.param == "masks")
+        monkeypatch.setattr(masked, has, lambda: request.param == "masks")
 
 
 def compiled(function):
@@ -33,17 +33,17 @@ def compiled(function):
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype, count", list(itertools.product(DTYPES, COUNTS)))
 def test_what_is_not_among_them_is_neither_read_nor_written(dtype, count):
-    load, load_some = make_load(count), some_lanes.make_load_some(count)
-    store_some = some_lanes.store_some
+    load, masked_load = make_load(count), masked.make_masked_load(count)
+    masked_store = masked.masked_store
 
     @compiled
     def loaded(source, target, index, low, high):
-        lanes = load_some(source, index, low, high)
-        store_some(target, 0, lanes, 0, count)
+        lanes = masked_load(source, index, low, high)
+        masked_store(target, 0, lanes, 0, count)
 
     @compiled
     def stored(source, target, index, low, high):
-        store_some(target, index, load(source, 0), low, high)
+        masked_store(target, index, load(source, 0), low, high)
 
     source = np.arange(1, 3 * count + 1).astype(dtype)
     for low, high in bounds(count):

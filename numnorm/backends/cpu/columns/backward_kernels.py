@@ -29,7 +29,7 @@ from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_st
 from numnorm.backends.cpu.memory.shifted_rows import turned_rows
 from numnorm.backends.cpu.simd.element_type import Storage, storage_of
 from numnorm.backends.cpu.simd.optional import part, present
-from numnorm.backends.cpu.simd.optional_vector import make_elements
+from numnorm.backends.cpu.simd.optional_vector import make_load_or_scalar
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
 from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
 
@@ -123,7 +123,7 @@ def make_sums_across(storage: Storage) -> Twins:
 def _make_put_constant(storage: Storage) -> Callable[..., Any]:
     """Return the `make_put` of `_make_block_sums` that stores dx."""
     narrow, one = storage.narrow, storage.working(1)
-    elements, tile = make_elements(storage.lanes), tile_of_gradients(storage)
+    load_or_scalar, tile = make_load_or_scalar(storage.lanes), tile_of_gradients(storage)
 
     def make_put(access):
         write = access.write
@@ -131,8 +131,8 @@ def _make_put_constant(storage: Storage) -> Callable[..., Any]:
         @inlined
         def put(arrays, i, j, rest, slope, terms, t):
             here, scaled = terms
-            slope = slope * elements(scaled, 4 * tile + t, one)
-            write(arrays[2][i], j, narrow(slope * elements(here, 3 * tile + t, one)), rest)
+            slope = slope * load_or_scalar(scaled, 4 * tile + t, one)
+            write(arrays[2][i], j, narrow(slope * load_or_scalar(here, 3 * tile + t, one)), rest)
 
         return put
 

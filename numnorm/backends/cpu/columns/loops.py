@@ -15,8 +15,8 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.simd.access import Access, first_lanes, last_lanes, whole_lanes
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.simd.masked import make_load_some, some_of
-from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
+from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
 from numnorm.backends.formulas.norms import channel_gradient, channel_output
 
 _channel_output, _channel_gradient = inlined(channel_output), inlined(channel_gradient)
@@ -211,7 +211,7 @@ def _make_run_sums(
     The first `head` elements are in the last lanes: see `runs.make_gradient_lanes`.
     """
     real, widen, count = storage.working, storage.widen, 2 * storage.lanes
-    load, load_some, zeros = make_load(count), make_load_some(count), make_zeros(real, count)
+    load, masked_load, zeros = make_load(count), make_masked_load(count), make_zeros(real, count)
     at_lines = each_begins_at_lines(storage)
 
     @inlined
@@ -221,9 +221,9 @@ def _make_run_sums(
         line = start + min(head, stop - start)
         if at_lines and line > start:
             j, low = line - count, count - (line - start)
-            slope = widen(load_some(dy, j, low, count))
-            xhat = (widen(load_some(x, j, low, count)) * scale - high) * rstd
-            one = one + slope * some_of(xhat, low, count)
+            slope = widen(masked_load(dy, j, low, count))
+            xhat = (widen(masked_load(x, j, low, count)) * scale - high) * rstd
+            one = one + slope * select_lanes(xhat, low, count)
             two = two + slope
             put_last(dx, j, slope, line - start, of_dy)
         whole = stop - (stop - line) % count
@@ -234,12 +234,12 @@ def _make_run_sums(
             put(dx, j, slope, count, of_dy)
         rest = stop - whole
         if rest > 0:
-            slope = widen(load_some(dy, whole, 0, rest))
-            xhat = (widen(load_some(x, whole, 0, rest)) * scale - high) * rstd
-            one = one + slope * some_of(xhat, 0, rest)
+            slope = widen(masked_load(dy, whole, 0, rest))
+            xhat = (widen(masked_load(x, whole, 0, rest)) * scale - high) * rstd
+            one = one + slope * select_lanes(xhat, 0, rest)
             two = two + slope
             put_first(dx, whole, slope, rest, of_dy)
-        return total(one), total(two)
+        return reduce_sum(one), reduce_sum(two)
 
     @inlined
     def run_sums(dy, x, head, of_x, of_dy, dx):

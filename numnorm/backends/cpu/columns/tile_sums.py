@@ -14,7 +14,7 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head
 from numnorm.backends.cpu.simd.access import first_lanes, whole_lanes
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.simd.masked import make_load_some
+from numnorm.backends.cpu.simd.masked import make_masked_load
 from numnorm.backends.cpu.simd.processor import has_roomy_first_cache
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, store
 from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
@@ -70,12 +70,12 @@ def make_tiles(
 def make_fill(storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``fill(target, source, start, width)``, converted, with zeros behind."""
     widen, count = storage.widen, storage.lanes
-    load_some = make_load_some(count)
+    masked_load = make_masked_load(count)
 
     @inlined
     def fill(target, source, start, width):
         for t in range(0, width, count):
-            store(target, t, widen(load_some(source, start + t, 0, width - t)))
+            store(target, t, widen(masked_load(source, start + t, 0, width - t)))
 
     return fill
 

@@ -7,7 +7,7 @@ from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
 from numnorm.backends.cpu.matmul.micro_kernel import make_product, tiling
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.simd.masked import make_load_some
+from numnorm.backends.cpu.simd.masked import make_masked_load
 from numnorm.backends.cpu.simd.transpose import make_transpose
 from numnorm.backends.cpu.simd.vector import make_load, prefetch, store
 
@@ -15,7 +15,7 @@ from numnorm.backends.cpu.simd.vector import make_load, prefetch, store
 def make_pack(storage: Storage) -> Twins:
     """Return a kernel of ``a (depth, width), panels (flat), parts``: a, packed."""
     lanes = storage.lanes
-    load, load_some = make_load(lanes), make_load_some(lanes)
+    load, masked_load = make_load(lanes), make_masked_load(lanes)
 
     def kernel(a, panels, parts, first, last):
         stand_alone()
@@ -26,7 +26,7 @@ def make_pack(storage: Storage) -> Twins:
             left = p * lanes
             here = min(lanes, width - left)
             for k in range(start, stop):
-                row = load(a[k], left) if here == lanes else load_some(a[k], left, 0, here)
+                row = load(a[k], left) if here == lanes else masked_load(a[k], left, 0, here)
                 store(panels, (p * depth + k) * lanes, row)
 
     return twins(f"product.pack.{storage.name}", kernel)
@@ -82,7 +82,7 @@ def make_columns_product(storage: Storage) -> Twins:
     """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
     lanes, most, deepest = storage.lanes, tiling().rows[0], tiling().depth
     product = make_product(lanes, onto=True)
-    load, load_some = make_load(lanes), make_load_some(lanes)
+    load, masked_load = make_load(lanes), make_masked_load(lanes)
     step = math.lcm(most, lanes)
     scratch = make_scratch(storage.working, deepest * step)
 
@@ -95,7 +95,7 @@ def make_columns_product(storage: Storage) -> Twins:
                 prefetch(row, left + r + step)
                 store(block, place + r, load(row, left + r))
             if whole < rows:
-                last = load_some(row, left + whole, 0, rows - whole)
+                last = masked_load(row, left + whole, 0, rows - whole)
                 store(block, place + whole, last)
 
     def kernel(a, b, c, parts, first, last):

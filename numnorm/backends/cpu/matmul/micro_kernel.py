@@ -14,15 +14,15 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.simd.masked import load_some_from, store_some_at
+from numnorm.backends.cpu.simd.masked import masked_load_at, masked_store_at
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import (
     FLAGS,
-    ask_for,
     compiled_as,
     constant,
     load_from,
-    spread,
+    prefetch_at,
+    splat,
     store_at,
 )
 
@@ -232,14 +232,14 @@ class _Block:
         for r, p in self.keys:
             line = self.builder.gep(target, [self.builder.mul(row, _size(r))])
             place = self._lanes_at(line, _size(p * self.kind.count))
-            ask_for(self.builder, place)
+            prefetch_at(self.builder, place)
             self.builder.store(constant(self.kind, 0.0), self.sums[r, p])
             self.places[r, p] = place
 
     def ask(self, following: Any, k: Any) -> None:
         """Ask for a row of a panel that will be needed, in the second-level cache."""
         along = self.builder.gep(following, [self.builder.mul(k, _size(self.kind.count))])
-        ask_for(self.builder, along, 2)
+        prefetch_at(self.builder, along, 2)
 
     def add(self, left: Any, k: Any, row: Any, step: Any, right: Any, panel: Any) -> None:
         """Add the products of one column of a and one row of b."""
@@ -251,7 +251,7 @@ class _Block:
         ]
         place = builder.gep(left, [builder.mul(k, step)])
         for r in range(self.rows):
-            value = spread(builder, builder.load(place), self.kind.count)
+            value = splat(builder, builder.load(place), self.kind.count)
             for p in range(self.panels):
                 product = builder.fmul(value, columns[p], flags=FLAGS)
                 total = builder.fadd(builder.load(self.sums[r, p]), product, flags=FLAGS)
@@ -265,14 +265,14 @@ class _Block:
             total = builder.load(self.sums[key])
             if onto and rest is not None:
                 total = builder.fadd(
-                    load_some_from(builder, place, (_size(0), rest)), total, flags=FLAGS
+                    masked_load_at(builder, place, (_size(0), rest)), total, flags=FLAGS
                 )
             elif onto:
                 total = builder.fadd(load_from(builder, place), total, flags=FLAGS)
             if rest is None:
                 store_at(builder, place, total)
             else:
-                store_some_at(builder, place, total, (_size(0), rest))
+                masked_store_at(builder, place, total, (_size(0), rest))
 
     def _lanes_at(self, start: Any, offset: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(start, [offset]), self.kind.as_pointer())

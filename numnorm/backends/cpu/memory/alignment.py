@@ -29,7 +29,7 @@ def begins_at_lines(storage: Storage) -> bool:
     Halves gain nothing: with what widens them a loop waits for loads less, and their few
     elements beside whole lines take longer.
     Where there are no masks, the few elements would be rounded in another way than in whole
-    lanes (see `some_lanes`), and bytes would depend on the address.
+    lanes (see `masked`), and bytes would depend on the address.
     """
     return storage.container.itemsize > 2 and has_avx()
 

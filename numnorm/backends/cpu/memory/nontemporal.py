@@ -12,7 +12,7 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import address
 from numnorm.backends.cpu.memory.placement import LINE
-from numnorm.backends.cpu.simd.vector import fence
+from numnorm.backends.cpu.simd.vector import store_fence
 
 
 @inlined
@@ -47,4 +47,4 @@ def _is_in_lines(y: Any, run: int, head: int) -> bool:
 def after_stores(streamed: bool) -> None:
     """Make what has been streamed visible to other threads, which nothing else does."""
     if streamed:
-        fence()
+        store_fence()

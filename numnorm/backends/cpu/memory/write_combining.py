@@ -15,8 +15,8 @@ from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.memory.nontemporal import is_large
 from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.simd.masked import store_some
-from numnorm.backends.cpu.simd.vector import make_load, store, stream
+from numnorm.backends.cpu.simd.masked import masked_store
+from numnorm.backends.cpu.simd.vector import make_load, store, store_nontemporal
 
 
 def make_room(storage: Storage, most: int) -> Callable[[], Any]:
@@ -57,10 +57,10 @@ def make_carry(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]
         stop = begun + added
         first, whole = 0, stop - stop % of_line
         if foreign > 0 and whole > 0:
-            store_some(y, base, load(room, 0), foreign, of_line)
+            masked_store(y, base, load(room, 0), foreign, of_line)
             first, foreign = of_line, 0
         for k in range(first, whole, of_line):
-            stream(y, base + k, load(room, k))
+            store_nontemporal(y, base + k, load(room, k))
         store(room, 0, load(room, whole))
         return foreign, stop - whole, base + whole
 

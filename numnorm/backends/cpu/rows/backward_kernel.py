@@ -30,7 +30,7 @@ from numnorm.backends.cpu.rows.segment_loops import (
 from numnorm.backends.cpu.rows.tile_sums import room_for_sums
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
-from numnorm.backends.cpu.simd.vector import make_totals, store, total
+from numnorm.backends.cpu.simd.vector import make_reduce_rows, reduce_sum, store
 from numnorm.backends.cpu.statistics.accumulators import (
     ROWS_BETWEEN_FLUSHES,
     collect,
@@ -122,7 +122,7 @@ def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
         g, g_xhat, _, _ = gradient_lanes(
             dy, x, 0, x.size, heads[0], ahead, statistics, weights, targets
         )
-        means = means_of(np.float64(total(g)), np.float64(total(g_xhat)), rstd, flows)
+        means = means_of(np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat)), rstd, flows)
         input_gradients(dy, x, heads[1], statistics, weights, means, dx, streamed)
 
     return whole_row
@@ -159,7 +159,7 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function for up to as many narrow rows as there are lanes."""
     lanes, room = storage.lanes, room_for_sums(storage)
     gradient_lanes = make_gradient_lanes(formula, storage)
-    totals = make_totals(lanes)
+    totals = make_reduce_rows(lanes)
     input_gradients = make_input_gradients(formula, storage)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
 

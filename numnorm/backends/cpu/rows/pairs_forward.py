@@ -18,10 +18,10 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.rows.segment_loops import make_apply_pair
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.simd.masked import make_load_some, some_of
+from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.processor import has_avx512
-from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
 from numnorm.backends.cpu.statistics.row_moments import make_guess
 from numnorm.backends.cpu.statistics.saved import save
 from numnorm.backends.formulas.norms import inverse_deviation, squared_deviations
@@ -50,7 +50,7 @@ def make_are_paired(formula: Formula) -> Callable[..., Any]:
 def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled function of two rows: the guesses of their means, and their sums."""
     widen, real = storage.widen, storage.working
-    load, load_some, zeros = make_load(count), make_load_some(count), make_zeros(real, count)
+    load, masked_load, zeros = make_load(count), make_masked_load(count), make_zeros(real, count)
     guess, head_of = make_guess(storage), make_head(storage)
     at_lines = each_begins_at_lines(storage)
 
@@ -69,9 +69,9 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
         line = min(head_of(a, a.size), a.size)
         if at_lines and line > 0:
             j, low = line - count, count - line
-            deviation = some_of(widen(load_some(a, j, low, count)) - of_a, low, count)
+            deviation = select_lanes(widen(masked_load(a, j, low, count)) - of_a, low, count)
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
-            deviation = some_of(widen(load_some(b, j, low, count)) - of_b, low, count)
+            deviation = select_lanes(widen(masked_load(b, j, low, count)) - of_b, low, count)
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
         whole = a.size - (a.size - line) % count
         for j in range(line, whole, count):
@@ -81,9 +81,9 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
         rest = a.size - whole
         if rest > 0:
-            deviation = some_of(widen(load_some(a, whole, 0, rest)) - of_a, 0, rest)
+            deviation = select_lanes(widen(masked_load(a, whole, 0, rest)) - of_a, 0, rest)
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
-            deviation = some_of(widen(load_some(b, whole, 0, rest)) - of_b, 0, rest)
+            deviation = select_lanes(widen(masked_load(b, whole, 0, rest)) - of_b, 0, rest)
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
         return (of_a, a_first, a_second), (of_b, b_first, b_second)
 
@@ -99,7 +99,11 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
 
     @inlined
     def of_centred(sums, share):
-        high, first, second = sums[0], np.float64(total(sums[1])), np.float64(total(sums[2]))
+        high, first, second = (
+            sums[0],
+            np.float64(reduce_sum(sums[1])),
+            np.float64(reduce_sum(sums[2])),
+        )
         low = first * share
         m2 = _squared_deviations(second, first, low)
         # Squares that vanish may leave a little less than nothing; max() would turn a NaN into 0.
@@ -109,7 +113,7 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
 
     @inlined
     def of_uncentred(sums, share):
-        return None, None, 0.0, np.float64(total(sums[2]))
+        return None, None, 0.0, np.float64(reduce_sum(sums[2]))
 
     moments = of_centred if centred else of_uncentred
 

@@ -15,8 +15,14 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
-from numnorm.backends.cpu.simd.optional_vector import add, make_elements
-from numnorm.backends.cpu.simd.vector import make_load, make_zeros, store, stream, total
+from numnorm.backends.cpu.simd.optional_vector import add, make_load_or_scalar
+from numnorm.backends.cpu.simd.vector import (
+    make_load,
+    make_zeros,
+    reduce_sum,
+    store,
+    store_nontemporal,
+)
 from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
 from numnorm.backends.cpu.statistics.normalize import make_normalized
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
@@ -54,7 +60,7 @@ def _make_backward_row(
         slope = widen(load(dy, 0))
         xhat = normalized(widen(load(x, 0)), scale, high, low, factor)
         g = backward(slope, xhat, weights[0], weights[1])
-        sums = np.float64(total(g)), np.float64(total(g * xhat))
+        sums = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
         mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, flows)
         put(dx, 0, narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
         return slope * xhat, slope
@@ -64,7 +70,7 @@ def _make_backward_row(
 
 def _make_backward(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
     store_rows = _make_backward_rows(formula, storage, count, store)
-    stream_rows = _make_backward_rows(formula, storage, count, stream)
+    stream_rows = _make_backward_rows(formula, storage, count, store_nontemporal)
 
     @inlined
     def rows(arrays, saved, weights, flows, inner, totals, start, stop):
@@ -82,13 +88,13 @@ def _make_backward_rows(
     formula: Formula, storage: Storage, count: int, put: Callable[..., Any]
 ) -> Callable[..., Any]:
     backward_row, real = _make_backward_row(formula, storage, count, put), storage.working
-    elements, zeros = make_elements(count), make_zeros(real, count)
+    load_or_scalar, zeros = make_load_or_scalar(count), make_zeros(real, count)
 
     @inlined
     def rows(arrays, saved, weights, flows, inner, totals, start, stop):
         (dy, x, dx), (mean, rstd) = arrays, saved
-        gamma = elements(part(weights[0], 0), 0, real(1))
-        beta = elements(part(weights[1], 0), 0, real(0))
+        gamma = load_or_scalar(part(weights[0], 0), 0, real(1))
+        beta = load_or_scalar(part(weights[1], 0), 0, real(0))
         for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
             dgamma, dbeta = zeros(), zeros()
             for i in range(begin, min(begin + ROWS_BETWEEN_FLUSHES, stop)):

@@ -20,25 +20,25 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.simd.masked import make_load_some, some_of, store_some
+from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store, select_lanes
 from numnorm.backends.cpu.simd.optional import scaled
 from numnorm.backends.cpu.simd.optional_vector import (
     add,
     add_product,
-    add_some,
-    add_some_product,
-    make_elements,
-    make_some_elements,
+    make_load_or_scalar,
+    make_masked_elements,
+    masked_add,
+    masked_add_product,
 )
 from numnorm.backends.cpu.simd.vector import (
     make_load,
     make_zeros,
     multiply_add,
     prefetch,
-    prefetch_near,
+    prefetch_l1,
+    reduce_sum,
     store,
-    stream,
-    total,
+    store_nontemporal,
 )
 from numnorm.backends.cpu.statistics.normalize import make_normalized
 from numnorm.backends.formulas.norms import input_gradient
@@ -85,8 +85,8 @@ def make_apply(
     streamed. If it is `followed`, what lies `ahead` elements further is asked for.
     """
     real, mapped = storage.working, make_mapped(formula, storage)
-    load, load_some = make_load(count), make_load_some(count)
-    elements, some_elements = make_elements(count), make_some_elements(count)
+    load, masked_load = make_load(count), make_masked_load(count)
+    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
     head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
     of_line = LINE // storage.container.itemsize
 
@@ -98,19 +98,19 @@ def make_apply(
                 if followed:
                     for near in range(j, j + count, of_line):
                         prefetch(x, near + ahead)
-                weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+                weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
                 put(y, j, mapped(load(x, j), statistics, weight, bias))
 
         return whole_lanes
 
-    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(stream)
+    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(store_nontemporal)
 
     @inlined
     def store_those(x, statistics, weights, y, j, low, high):
-        weight = some_elements(weights[0], j, low, high, real(1))
-        bias = some_elements(weights[1], j, low, high, real(0))
-        values = load_some(x, j, low, high)
-        store_some(y, j, mapped(values, statistics, weight, bias), low, high)
+        weight = masked_elements(weights[0], j, low, high, real(1))
+        bias = masked_elements(weights[1], j, low, high, real(0))
+        values = masked_load(x, j, low, high)
+        masked_store(y, j, mapped(values, statistics, weight, bias), low, high)
 
     @inlined
     def apply_run(x, ahead, statistics, weights, y, streamed):
@@ -131,17 +131,17 @@ def make_apply(
 def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
     """Return that loop for two whole rows at once, with the same weights."""
     real, mapped = storage.working, make_mapped(formula, storage)
-    load, load_some = make_load(count), make_load_some(count)
-    elements, some_elements = make_elements(count), make_some_elements(count)
+    load, masked_load = make_load(count), make_masked_load(count)
+    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
     head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
 
     @inlined
     def store_those(x, statistics, weights, y, j, low, high):
-        weight = some_elements(weights[0], j, low, high, real(1))
-        bias = some_elements(weights[1], j, low, high, real(0))
-        a, b = load_some(x[0], j, low, high), load_some(x[1], j, low, high)
-        store_some(y[0], j, mapped(a, statistics[0], weight, bias), low, high)
-        store_some(y[1], j, mapped(b, statistics[1], weight, bias), low, high)
+        weight = masked_elements(weights[0], j, low, high, real(1))
+        bias = masked_elements(weights[1], j, low, high, real(0))
+        a, b = masked_load(x[0], j, low, high), masked_load(x[1], j, low, high)
+        masked_store(y[0], j, mapped(a, statistics[0], weight, bias), low, high)
+        masked_store(y[1], j, mapped(b, statistics[1], weight, bias), low, high)
 
     @inlined
     def apply_pair(x, statistics, weights, y):
@@ -152,7 +152,7 @@ def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[
             store_those(x, statistics, weights, y, line - count, count - line, count)
         whole = size - (size - line) % count
         for j in range(line, whole, count):
-            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+            weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
             store(y[0], j, mapped(load(x[0], j), statistics[0], weight, bias))
             store(y[1], j, mapped(load(x[1], j), statistics[1], weight, bias))
         if whole < size:
@@ -184,8 +184,8 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
     entering, backward = _make_entering(formula, storage), inlined(formula.backward)
     real, widen, normalized = storage.working, storage.widen, make_normalized(formula.centred)
     count = storage.lanes
-    load, load_some = make_load(count), make_load_some(count)
-    elements, some_elements = make_elements(count), make_some_elements(count)
+    load, masked_load = make_load(count), make_masked_load(count)
+    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
 
     @inlined
     def added(sums, g, slope, xhat):
@@ -194,7 +194,10 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
 
     @inlined
     def sum_all(sums, dy, x, statistics, weights, targets, j):
-        weight, bias = elements(weights[0], j, real(1)), elements(weights[1], j, real(0))
+        weight, bias = (
+            load_or_scalar(weights[0], j, real(1)),
+            load_or_scalar(weights[1], j, real(0)),
+        )
         slope = widen(load(dy, j))
         g, xhat = entering(slope, load(x, j), statistics, weight, bias)
         add_product(targets[0], j, slope, xhat)
@@ -204,13 +207,13 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
     @inlined
     def sum_some(sums, dy, x, statistics, weights, targets, j, low, high):
         scale, mean_high, mean_low, rstd = statistics
-        weight = some_elements(weights[0], j, low, high, real(1))
-        bias = some_elements(weights[1], j, low, high, real(0))
-        slope = widen(load_some(dy, j, low, high))
-        value = normalized(widen(load_some(x, j, low, high)), scale, mean_high, mean_low, rstd)
-        xhat = some_of(value, low, high)
-        add_some_product(targets[0], j, slope, xhat, low, high)
-        add_some(targets[1], j, slope, low, high)
+        weight = masked_elements(weights[0], j, low, high, real(1))
+        bias = masked_elements(weights[1], j, low, high, real(0))
+        slope = widen(masked_load(dy, j, low, high))
+        value = normalized(widen(masked_load(x, j, low, high)), scale, mean_high, mean_low, rstd)
+        xhat = select_lanes(value, low, high)
+        masked_add_product(targets[0], j, slope, xhat, low, high)
+        masked_add(targets[1], j, slope, low, high)
         return added(sums, backward(slope, xhat, weight, bias), slope, xhat)
 
     return sum_all, sum_some
@@ -224,11 +227,11 @@ def make_gradient_lanes(
 
     It begins with the `head` elements that lie before the first cache line, in the last lanes:
     what one lane adds up, in which order, is then the same without a head, but for the number of
-    the lane. The `total` of all lanes is the same too, as it adds those that are half of them
+    the lane. The `reduce_sum` of all lanes is the same too, as it adds those that are half of them
     apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0, in the
     first-level cache if it is to be `near`.
     """
-    ask = prefetch_near if near else prefetch
+    ask = prefetch_l1 if near else prefetch
     sum_all, sum_some = _make_summing(formula, storage)
     # Twice as many would leave AVX2 no register for the row's statistics.
     count = storage.lanes
@@ -270,10 +273,10 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
             g, g_xhat, dy_xhat, slope = gradient_lanes(
                 dy, x, start, stop, head, ahead, statistics, weights, targets
             )
-            sum_g += total(g)
-            sum_g_xhat += total(g_xhat)
-            sum_dy_xhat += total(dy_xhat)
-            sum_dy += total(slope)
+            sum_g += reduce_sum(g)
+            sum_g_xhat += reduce_sum(g_xhat)
+            sum_dy_xhat += reduce_sum(dy_xhat)
+            sum_dy += reduce_sum(slope)
         return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
 
     return gradient_sums
@@ -287,8 +290,8 @@ def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., An
     """
     real, widen, narrow, count = storage.working, storage.widen, storage.narrow, storage.lanes
     entering = _make_entering(formula, storage)
-    load, load_some = make_load(count), make_load_some(count)
-    elements, some_elements = make_elements(count), make_some_elements(count)
+    load, masked_load = make_load(count), make_masked_load(count)
+    load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
 
     @inlined
     def gradient(dy, x, statistics, gamma, beta, means):
@@ -301,19 +304,19 @@ def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., An
         def whole_lanes(dy, x, line, whole, statistics, weights, means, dx):
             gamma, beta = weights
             for j in range(line, whole, count):
-                weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+                weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
                 put(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
 
         return whole_lanes
 
-    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(stream)
+    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(store_nontemporal)
 
     @inlined
     def store_those(dy, x, statistics, weights, means, dx, j, low, high):
-        weight = some_elements(weights[0], j, low, high, real(1))
-        bias = some_elements(weights[1], j, low, high, real(0))
-        slope, value = load_some(dy, j, low, high), load_some(x, j, low, high)
-        store_some(dx, j, gradient(slope, value, statistics, weight, bias, means), low, high)
+        weight = masked_elements(weights[0], j, low, high, real(1))
+        bias = masked_elements(weights[1], j, low, high, real(0))
+        slope, value = masked_load(dy, j, low, high), masked_load(x, j, low, high)
+        masked_store(dx, j, gradient(slope, value, statistics, weight, bias, means), low, high)
 
     @inlined
     def input_gradients(dy, x, head, statistics, weights, means, dx, streamed=False):

@@ -12,9 +12,15 @@ from typing import Any
 
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.simd.masked import make_load_some, some_of
+from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.transpose import make_transpose
-from numnorm.backends.cpu.simd.vector import make_load, make_totals, make_zeros, peek, store
+from numnorm.backends.cpu.simd.vector import (
+    load_scalar,
+    make_load,
+    make_reduce_rows,
+    make_zeros,
+    store,
+)
 
 
 def room_for_sums(storage: Storage) -> int:
@@ -55,7 +61,7 @@ def _make_sums_of_four(storage: Storage) -> Callable[..., Any]:
     For each row these are the sums of ``row - high`` and of its squares.
     """
     real, widen, lanes = storage.working, storage.widen, storage.lanes
-    load, load_some, zeros = make_load(lanes), make_load_some(lanes), make_zeros(real, lanes)
+    load, masked_load, zeros = make_load(lanes), make_masked_load(lanes), make_zeros(real, lanes)
 
     @inlined
     def sums_of_four(x, places, width, highs):
@@ -69,12 +75,12 @@ def _make_sums_of_four(storage: Storage) -> Callable[..., Any]:
             d = _added(d, widen(load(x, places[3] + j)) - highs[3])
         n = width - whole
         if n > 0:
-            a_rest = widen(load_some(x, places[0] + whole, 0, n)) - highs[0]
-            b_rest = widen(load_some(x, places[1] + whole, 0, n)) - highs[1]
-            c_rest = widen(load_some(x, places[2] + whole, 0, n)) - highs[2]
-            d_rest = widen(load_some(x, places[3] + whole, 0, n)) - highs[3]
-            a, b = _added(a, some_of(a_rest, 0, n)), _added(b, some_of(b_rest, 0, n))
-            c, d = _added(c, some_of(c_rest, 0, n)), _added(d, some_of(d_rest, 0, n))
+            a_rest = widen(masked_load(x, places[0] + whole, 0, n)) - highs[0]
+            b_rest = widen(masked_load(x, places[1] + whole, 0, n)) - highs[1]
+            c_rest = widen(masked_load(x, places[2] + whole, 0, n)) - highs[2]
+            d_rest = widen(masked_load(x, places[3] + whole, 0, n)) - highs[3]
+            a, b = _added(a, select_lanes(a_rest, 0, n)), _added(b, select_lanes(b_rest, 0, n))
+            c, d = _added(c, select_lanes(c_rest, 0, n)), _added(d, select_lanes(d_rest, 0, n))
         return a, b, c, d
 
     return sums_of_four
@@ -90,7 +96,7 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     """
     real, widen, lanes = storage.working, storage.widen, storage.lanes
     half = lanes * lanes
-    load, load_some, totals = make_load(lanes), make_load_some(lanes), make_totals(lanes)
+    load, masked_load, totals = make_load(lanes), make_masked_load(lanes), make_reduce_rows(lanes)
     sums_of_four, zeros = _make_sums_of_four(storage), make_zeros(real, lanes)
 
     @inlined
@@ -112,9 +118,9 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         n = min(width, lanes)
         for t in range(number):
             begin = at + t * width
-            origin = widen(peek(x, begin))
+            origin = widen(load_scalar(x, begin))
             highs[t] = origin
-            store(room, t * lanes, some_of(widen(load_some(x, begin, 0, n)) - origin, 0, n))
+            store(room, t * lanes, select_lanes(widen(masked_load(x, begin, 0, n)) - origin, 0, n))
         store(highs, 0, load(highs, 0) + totals(room) * (real(1) / real(n)))
 
     @inlined
@@ -124,10 +130,10 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         while t < number:
             four, t = four_from(t, number)
             near = (
-                peek(highs, four[0]),
-                peek(highs, four[1]),
-                peek(highs, four[2]),
-                peek(highs, four[3]),
+                load_scalar(highs, four[0]),
+                load_scalar(highs, four[1]),
+                load_scalar(highs, four[2]),
+                load_scalar(highs, four[3]),
             )
             keep_four(room, four, sums_of_four(x, places_of(four, at, width), width, near))
         store(sums[0], 0, totals(room))

@@ -25,11 +25,11 @@ from numnorm.backends.cpu.simd.functions import (
     root,
     where_at_most,
 )
-from numnorm.backends.cpu.simd.masked import make_load_some, store_some
+from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store
 from numnorm.backends.cpu.simd.optional import part
-from numnorm.backends.cpu.simd.optional_vector import make_elements, make_some_elements
+from numnorm.backends.cpu.simd.optional_vector import make_load_or_scalar, make_masked_elements
 from numnorm.backends.cpu.simd.processor import has_avx512
-from numnorm.backends.cpu.simd.vector import make_load, peek, prefetch_near, store
+from numnorm.backends.cpu.simd.vector import load_scalar, make_load, prefetch_l1, store
 from numnorm.backends.cpu.statistics.saved import save
 from numnorm.backends.formulas.norms import squared_deviations
 
@@ -79,31 +79,31 @@ def _make_apply_pair(formula: Formula, storage: Storage) -> Callable[..., Any]:
     All arrays are flat. As many elements as there are in both are asked for, from `ahead` on.
     """
     real, lanes, mapped = storage.working, storage.lanes, make_mapped(formula, storage)
-    load, load_some = make_load(lanes), make_load_some(lanes)
-    elements, some_elements = make_elements(lanes), make_some_elements(lanes)
+    load, masked_load = make_load(lanes), make_masked_load(lanes)
+    load_or_scalar, masked_elements = make_load_or_scalar(lanes), make_masked_elements(lanes)
 
     @inlined
     def apply_pair(x, places, ahead, width, found, weights, y, targets):
         gamma, beta = weights
         whole = width - width % lanes
         for j in range(0, whole, lanes):
-            prefetch_near(x, ahead + 2 * j)
-            prefetch_near(x, ahead + 2 * j + lanes)
-            weight, bias = elements(gamma, j, real(1)), elements(beta, j, real(0))
+            prefetch_l1(x, ahead + 2 * j)
+            prefetch_l1(x, ahead + 2 * j + lanes)
+            weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
             a = mapped(load(x, places[0] + j), found[0], weight, bias)
             b = mapped(load(x, places[1] + j), found[1], weight, bias)
             store(y, targets[0] + j, a)
             store(y, targets[1] + j, b)
         n = width - whole
         if n > 0:
-            prefetch_near(x, ahead + 2 * whole)
-            prefetch_near(x, ahead + 2 * whole + lanes)
-            weight = some_elements(gamma, whole, 0, n, real(1))
-            bias = some_elements(beta, whole, 0, n, real(0))
-            a = mapped(load_some(x, places[0] + whole, 0, n), found[0], weight, bias)
-            b = mapped(load_some(x, places[1] + whole, 0, n), found[1], weight, bias)
-            store_some(y, targets[0] + whole, a, 0, n)
-            store_some(y, targets[1] + whole, b, 0, n)
+            prefetch_l1(x, ahead + 2 * whole)
+            prefetch_l1(x, ahead + 2 * whole + lanes)
+            weight = masked_elements(gamma, whole, 0, n, real(1))
+            bias = masked_elements(beta, whole, 0, n, real(0))
+            a = mapped(masked_load(x, places[0] + whole, 0, n), found[0], weight, bias)
+            b = mapped(masked_load(x, places[1] + whole, 0, n), found[1], weight, bias)
+            masked_store(y, targets[0] + whole, a, 0, n)
+            masked_store(y, targets[1] + whole, b, 0, n)
 
     return apply_pair
 
@@ -147,10 +147,10 @@ def _make_found(formula: Formula, storage: Storage) -> Callable[..., Any]:
     real = storage.working
 
     def centred(means, rstds, t):
-        return real(1), peek(means[0], t), peek(means[1], t), peek(rstds, t)
+        return real(1), load_scalar(means[0], t), load_scalar(means[1], t), load_scalar(rstds, t)
 
     def uncentred(means, rstds, t):
-        return real(1), None, None, peek(rstds, t)
+        return real(1), None, None, load_scalar(rstds, t)
 
     return inlined(centred if formula.centred else uncentred)
 
@@ -195,7 +195,7 @@ def make_narrow_rows(
     def store_singly(x, start, number, scaling, cut, channel, weights, y, means, rstds, saved):
         for t in range(number):
             found = found_of(means, rstds, t)
-            if peek(rstds, t) == 0.0:
+            if load_scalar(rstds, t) == 0.0:
                 found = spread(x[start + t], scaling)
             apply_row(x, start + t, found, cut, channel, weights, y, False)
             save(saved, start + t, found)

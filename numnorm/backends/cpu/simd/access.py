@@ -9,9 +9,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.simd.masked import make_load_some, store_some
-from numnorm.backends.cpu.simd.optional_vector import make_elements, make_some_elements
-from numnorm.backends.cpu.simd.vector import make_load, prefetch, prefetch_near, store, stream
+from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store
+from numnorm.backends.cpu.simd.optional_vector import make_load_or_scalar, make_masked_elements
+from numnorm.backends.cpu.simd.vector import (
+    make_load,
+    prefetch,
+    prefetch_l1,
+    store,
+    store_nontemporal,
+)
 
 
 class Access(NamedTuple):
@@ -42,9 +48,9 @@ def whole_lanes(
     Reading a row asks for what lies `ahead` rows further, in the first-level cache if it is to
     be `near`. What is written may be `streamed`.
     """
-    load, elements = make_load(count), make_elements(count)
-    ask = prefetch_near if near else prefetch
-    put = stream if streamed else store
+    load, load_or_scalar = make_load(count), make_load_or_scalar(count)
+    ask = prefetch_l1 if near else prefetch
+    put = store_nontemporal if streamed else store
 
     @inlined
     def read(array, j, rest):
@@ -54,7 +60,7 @@ def whole_lanes(
 
     return Access(
         read,
-        inlined(lambda values, j, rest, default: elements(values, j, default)),
+        inlined(lambda values, j, rest, default: load_or_scalar(values, j, default)),
         inlined(lambda array, j, lanes, rest: put(array, j, lanes)),
     )
 
@@ -62,20 +68,22 @@ def whole_lanes(
 @functools.cache
 def first_lanes(count: int) -> Access:
     """Return the access to the first of `count` lanes; the others are read as 0."""
-    load_some, elements = make_load_some(count), make_some_elements(count)
+    masked_load, load_or_scalar = make_masked_load(count), make_masked_elements(count)
     return Access(
-        inlined(lambda array, j, rest: load_some(array, j, 0, rest)),
-        inlined(lambda values, j, rest, default: elements(values, j, 0, rest, default)),
-        inlined(lambda array, j, lanes, rest: store_some(array, j, lanes, 0, rest)),
+        inlined(lambda array, j, rest: masked_load(array, j, 0, rest)),
+        inlined(lambda values, j, rest, default: load_or_scalar(values, j, 0, rest, default)),
+        inlined(lambda array, j, lanes, rest: masked_store(array, j, lanes, 0, rest)),
     )
 
 
 @functools.cache
 def last_lanes(count: int) -> Access:
     """Return the access to the last of `count` lanes, before a line; the others are read as 0."""
-    load_some, elements = make_load_some(count), make_some_elements(count)
+    masked_load, load_or_scalar = make_masked_load(count), make_masked_elements(count)
     return Access(
-        inlined(lambda array, j, rest: load_some(array, j, count - rest, count)),
-        inlined(lambda values, j, rest, default: elements(values, j, count - rest, count, default)),
-        inlined(lambda array, j, lanes, rest: store_some(array, j, lanes, count - rest, count)),
+        inlined(lambda array, j, rest: masked_load(array, j, count - rest, count)),
+        inlined(
+            lambda values, j, rest, default: load_or_scalar(values, j, count - rest, count, default)
+        ),
+        inlined(lambda array, j, lanes, rest: masked_store(array, j, lanes, count - rest, count)),
     )

@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from numnorm.backends.cpu.simd.vector import FLAGS, Lanes, compiled_as, constant, spread
+from numnorm.backends.cpu.simd.vector import FLAGS, Vector, compiled_as, constant, splat
 
 
 def _call(builder: Any, name: str, *values: Any) -> Any:
@@ -86,7 +86,7 @@ def make_converted(kind: Any) -> Callable[[Any], Any]:
 
     @compiled_as(plain)
     def operation(typing_context, lanes):
-        result = Lanes(element, lanes.count)
+        result = Vector(element, lanes.count)
 
         def generate(context, builder, signature, arguments):
             if lanes == result:
@@ -110,7 +110,7 @@ def where_at_most(typing_context, lanes, one, other):
     def generate(context, builder, signature, arguments):
         value = arguments[0]
         low, high = (
-            number if isinstance(kind, Lanes) else spread(builder, number, lanes.count)
+            number if isinstance(kind, Vector) else splat(builder, number, lanes.count)
             for kind, number in zip(signature.args[1:], arguments[1:], strict=True)
         )
         chosen = builder.fcmp_ordered("<=", low, high)

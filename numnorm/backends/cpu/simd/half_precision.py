@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
-from numnorm.backends.cpu.simd.vector import Lanes, constant, numbered
+from numnorm.backends.cpu.simd.vector import Vector, constant, numbered
 
 _HALF, _FLOAT, _WORD = ir.HalfType(), ir.FloatType(), ir.IntType(16)
 _LONG = ir.IntType(32)
@@ -59,8 +59,8 @@ def _compiled_as(function: Callable[..., Any], result: types.Type, generate: Any
 
     @intrinsic
     def convert(typing_context, value):
-        in_lanes = isinstance(value, Lanes)
-        converted = Lanes(result, value.count) if in_lanes else result
+        in_lanes = isinstance(value, Vector)
+        converted = Vector(result, value.count) if in_lanes else result
 
         def code(context, builder, signature, arguments):
             source = arguments[0]

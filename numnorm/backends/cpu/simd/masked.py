@@ -19,27 +19,27 @@ from numba.core import cgutils, types
 from numnorm.backends.cpu.simd.processor import has_avx, has_avx512
 from numnorm.backends.cpu.simd.vector import (
     INDEX,
-    Lanes,
+    Vector,
     alignment,
     compiled_as,
     load_from,
     numbered,
     place_of,
-    spread,
+    splat,
     store_at,
 )
 
 _SIZE = ir.IntType(64)
 
 
-def _plain_some_of(lanes: Any, low: int, high: int) -> Any:
+def _plain_select_lanes(lanes: Any, low: int, high: int) -> Any:
     """Return the lanes from `low` to `high`, and 0 in the others."""
     lane = np.arange(lanes.size)
     return np.where((low <= lane) & (lane < high), lanes, lanes.dtype.type(0))
 
 
-@compiled_as(_plain_some_of)
-def some_of(typing_context, lanes, low, high):
+@compiled_as(_plain_select_lanes)
+def select_lanes(typing_context, lanes, low, high):
     """Return the lanes from `low` to `high`, and 0 in the others."""
 
     def generate(context, builder, signature, arguments):
@@ -52,14 +52,14 @@ def some_of(typing_context, lanes, low, high):
 
 def _chosen(builder: Any, bounds: Any, lanes: int) -> Any:
     """Return which lanes lie between two bounds."""
-    low, high = (spread(builder, builder.trunc(bound, INDEX), lanes) for bound in bounds)
+    low, high = (splat(builder, builder.trunc(bound, INDEX), lanes) for bound in bounds)
     lane = numbered(range(lanes))
     return builder.and_(builder.icmp_signed("<=", low, lane), builder.icmp_signed("<", lane, high))
 
 
 @functools.cache
-def make_load_some(count: int) -> Callable[..., Any]:
-    """Return a compiled ``load_some(array, index, low, high)``: the other lanes are 0.
+def make_masked_load(count: int) -> Callable[..., Any]:
+    """Return a compiled ``masked_load(array, index, low, high)``: the other lanes are 0.
 
     Lane i is the i-th element from `index` on. Either `low` is 0, or `high` is at least `count`.
     """
@@ -74,31 +74,31 @@ def make_load_some(count: int) -> Callable[..., Any]:
     def operation(typing_context, array, index, low, high):
         def generate(context, builder, signature, arguments):
             place = place_of(context, builder, signature.args[0], arguments, count)
-            return load_some_from(builder, place, arguments[2:])
+            return masked_load_at(builder, place, arguments[2:])
 
-        return Lanes(array.dtype, count)(array, *[types.intp] * 3), generate
+        return Vector(array.dtype, count)(array, *[types.intp] * 3), generate
 
     return operation
 
 
-def _plain_store_some(array: Any, index: int, lanes: Any, low: int, high: int) -> None:
+def _plain_masked_store(array: Any, index: int, lanes: Any, low: int, high: int) -> None:
     """Store the lanes from `low` to `high`, as they are loaded."""
     array[index + low : index + min(high, lanes.size)] = lanes[low:high]
 
 
-@compiled_as(_plain_store_some)
-def store_some(typing_context, array, index, lanes, low, high):
+@compiled_as(_plain_masked_store)
+def masked_store(typing_context, array, index, lanes, low, high):
     """Store the lanes from `low` to `high`, as they are loaded."""
 
     def generate(context, builder, signature, arguments):
         place = place_of(context, builder, signature.args[0], arguments, lanes.count)
-        store_some_at(builder, place, arguments[2], arguments[3:])
+        masked_store_at(builder, place, arguments[2], arguments[3:])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes, types.intp, types.intp), generate
 
 
-def load_some_from(builder: Any, place: Any, bounds: Any) -> Any:
+def masked_load_at(builder: Any, place: Any, bounds: Any) -> Any:
     """Return the lanes at a place that lie between two bounds, and 0 in the others."""
     kind = place.type.pointee
     of_numbers = not isinstance(kind.element, ir.IntType)
@@ -108,7 +108,7 @@ def load_some_from(builder: Any, place: Any, bounds: Any) -> Any:
     return _masked(builder, "load", kind, [place, INDEX(alignment(kind)), chosen, rest])
 
 
-def store_some_at(builder: Any, place: Any, lanes: Any, bounds: Any) -> None:
+def masked_store_at(builder: Any, place: Any, lanes: Any, bounds: Any) -> None:
     """Store the lanes between two bounds at a place."""
     kind = place.type.pointee
     if not has_avx512():

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from numnorm.backends.cpu.simd.masked import load_some_from, make_load_some, store_some_at
+from numnorm.backends.cpu.simd.masked import make_masked_load, masked_load_at, masked_store_at
 from numnorm.backends.cpu.simd.vector import (
-    Lanes,
+    Vector,
     compiled_as,
     fused,
     load_from,
@@ -21,13 +21,13 @@ from numnorm.backends.cpu.simd.vector import (
 
 def _result_of(values: Any, default: Any, count: int) -> Any:
     if isinstance(values, types.Array):
-        return Lanes(values.dtype, count)
+        return Vector(values.dtype, count)
     return default if values == types.none else values
 
 
 @functools.cache
-def make_elements(count: int) -> Callable[..., Any]:
-    """Return a compiled ``elements(values, index, default)``: `count` elements of an array.
+def make_load_or_scalar(count: int) -> Callable[..., Any]:
+    """Return a compiled ``load_or_scalar(values, index, default)``: `count` elements of an array.
 
     A number stands for each of its elements, and None for the default.
     """
@@ -39,7 +39,7 @@ def make_elements(count: int) -> Callable[..., Any]:
         return default if values is None else values
 
     @compiled_as(plain)
-    def elements(typing_context, values, index, default):
+    def load_or_scalar(typing_context, values, index, default):
         result = _result_of(values, default, count)
 
         def generate(context, builder, signature, arguments):
@@ -49,32 +49,32 @@ def make_elements(count: int) -> Callable[..., Any]:
 
         return result(values, types.intp, default), generate
 
-    return elements
+    return load_or_scalar
 
 
 @functools.cache
-def make_some_elements(count: int) -> Callable[..., Any]:
-    """Return a compiled ``some_elements(values, index, low, high, default)``, 0 in other lanes."""
-    load_some = make_load_some(count)
+def make_masked_elements(count: int) -> Callable[..., Any]:
+    """Return a compiled ``masked_elements(values, index, low, high, default)``, 0 in other lanes."""
+    masked_load = make_masked_load(count)
 
     def plain(values, index, low, high, default):
         if isinstance(values, np.ndarray):
-            return load_some(values, index, low, high)
+            return masked_load(values, index, low, high)
         return default if values is None else values
 
     @compiled_as(plain)
-    def some_elements(typing_context, values, index, low, high, default):
+    def masked_elements(typing_context, values, index, low, high, default):
         result = _result_of(values, default, count)
 
         def generate(context, builder, signature, arguments):
             if not isinstance(values, types.Array):
                 return arguments[4 if values == types.none else 0]
             place = place_of(context, builder, values, arguments, count)
-            return load_some_from(builder, place, arguments[2:4])
+            return masked_load_at(builder, place, arguments[2:4])
 
         return result(values, *[types.intp] * 3, default), generate
 
-    return some_elements
+    return masked_elements
 
 
 def _plain_add(target: Any, index: int, lanes: Any) -> None:
@@ -116,42 +116,42 @@ def add_product(typing_context, target, index, one, other):
     return types.void(target, types.intp, one, other), generate
 
 
-def _plain_add_some(target: Any, index: int, lanes: Any, low: int, high: int) -> None:
+def _plain_masked_add(target: Any, index: int, lanes: Any, low: int, high: int) -> None:
     if target is not None:
         target[index + low : index + min(high, lanes.size)] += lanes[low:high]
 
 
-@compiled_as(_plain_add_some)
-def add_some(typing_context, target, index, lanes, low, high):
+@compiled_as(_plain_masked_add)
+def masked_add(typing_context, target, index, lanes, low, high):
     """Add the lanes from `low` to `high` to an array, if there is one."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
             place = place_of(context, builder, target, arguments, lanes.count)
             bounds = arguments[3:]
-            before = load_some_from(builder, place, bounds)
-            store_some_at(builder, place, builder.fadd(before, arguments[2]), bounds)
+            before = masked_load_at(builder, place, bounds)
+            masked_store_at(builder, place, builder.fadd(before, arguments[2]), bounds)
         return context.get_dummy_value()
 
     return types.void(target, types.intp, lanes, types.intp, types.intp), generate
 
 
-def _plain_add_some_product(
+def _plain_masked_add_product(
     target: Any, index: int, one: Any, other: Any, low: int, high: int
 ) -> None:
-    _plain_add_some(target, index, one * other, low, high)
+    _plain_masked_add(target, index, one * other, low, high)
 
 
-@compiled_as(_plain_add_some_product)
-def add_some_product(typing_context, target, index, one, other, low, high):
+@compiled_as(_plain_masked_add_product)
+def masked_add_product(typing_context, target, index, one, other, low, high):
     """Add the lanes from `low` to `high` of such a product to an array, if there is one."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
             place = place_of(context, builder, target, arguments, one.count)
             bounds = arguments[4:]
-            before = load_some_from(builder, place, bounds)
-            store_some_at(
+            before = masked_load_at(builder, place, bounds)
+            masked_store_at(
                 builder, place, fused(builder, arguments[2], arguments[3], before), bounds
             )
         return context.get_dummy_value()

@@ -28,7 +28,7 @@ INDEX = ir.IntType(32)
 FLAGS = ("contract", "nsz")
 
 
-class Lanes(types.Type):
+class Vector(types.Type):
     """The type of `count` elements at once."""
 
     def __init__(self, element: types.Type, count: int) -> None:
@@ -37,8 +37,8 @@ class Lanes(types.Type):
         super().__init__(name=f"Lanes({element} x {count})")
 
 
-@register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager, kind):
         element = manager.lookup(kind.element).get_value_type()
         super().__init__(manager, kind, ir.VectorType(element, kind.count))
@@ -61,7 +61,7 @@ def _nothing(kind: Any) -> Any:
     return ir.Constant(kind, ir.Undefined)
 
 
-def spread(builder: Any, value: Any, count: int) -> Any:
+def splat(builder: Any, value: Any, count: int) -> Any:
     """Return lanes that are all the same value."""
     nothing = _nothing(ir.VectorType(value.type, count))
     first = builder.insert_element(nothing, value, INDEX(0))
@@ -80,9 +80,9 @@ def _in_lanes(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
     """Return arguments in lanes like those that are returned, numbers the same in each."""
     lanes, values = signature.return_type, []
     for kind, value in zip(signature.args, arguments, strict=True):
-        if not isinstance(kind, Lanes):
+        if not isinstance(kind, Vector):
             number = context.cast(builder, value, kind, lanes.element)
-            value = spread(builder, number, lanes.count)
+            value = splat(builder, number, lanes.count)
         values.append(value)
     return values
 
@@ -95,10 +95,10 @@ def _arithmetic(function: Callable[..., Any], instruction: str) -> None:
     @infer_global(function)
     class _Typing(AbstractTemplate):
         def generic(self, arguments, keywords):
-            lanes = [kind for kind in arguments if isinstance(kind, Lanes)]
+            lanes = [kind for kind in arguments if isinstance(kind, Vector)]
             return typed(lanes[0], *arguments) if lanes else None
 
-    for kinds in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes)):
+    for kinds in ((Vector, Vector), (Vector, types.Number), (types.Number, Vector)):
         lower_builtin(function, *kinds)(generate)
 
 
@@ -137,7 +137,7 @@ def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.call(function, [a, b, c])
 
 
-def _plain_total(lanes: Any) -> Any:
+def _plain_reduce_sum(lanes: Any) -> Any:
     """Return the sum of all lanes: of both halves lane by lane, and so on."""
     while lanes.size > 1:
         half = lanes.size // 2
@@ -145,8 +145,8 @@ def _plain_total(lanes: Any) -> Any:
     return lanes[0]
 
 
-@compiled_as(_plain_total)
-def total(typing_context, lanes):
+@compiled_as(_plain_reduce_sum)
+def reduce_sum(typing_context, lanes):
     """Return the sum of all lanes: of both halves lane by lane, and so on."""
 
     def generate(context, builder, signature, arguments):
@@ -199,17 +199,17 @@ def make_load(count: int) -> Callable[..., Any]:
             place = place_of(context, builder, signature.args[0], arguments, count)
             return load_from(builder, place)
 
-        return Lanes(array.dtype, count)(array, types.intp), generate
+        return Vector(array.dtype, count)(array, types.intp), generate
 
     return operation
 
 
-def _plain_peek(array: Any, index: int) -> Any:
+def _plain_load_scalar(array: Any, index: int) -> Any:
     return array[index]
 
 
-@compiled_as(_plain_peek)
-def peek(typing_context, array, index):
+@compiled_as(_plain_load_scalar)
+def load_scalar(typing_context, array, index):
     """Return an element of a flat array, without the look whether the index is negative."""
 
     def generate(context, builder, signature, arguments):
@@ -237,7 +237,7 @@ def store(typing_context, array, index, lanes):
 
 
 @compiled_as(_plain_store)
-def stream(typing_context, array, index, lanes):
+def store_nontemporal(typing_context, array, index, lanes):
     """Store all lanes past the caches, where a line begins or, if they are half of one, its half.
 
     In a loop of its own: of two stores to choose from the compiler would make a common one.
@@ -253,12 +253,12 @@ def stream(typing_context, array, index, lanes):
     return types.void(array, types.intp, lanes), generate
 
 
-def _plain_fence() -> None:
+def _plain_store_fence() -> None:
     """Wait until all that has been stored can be seen, what was streamed included."""
 
 
-@compiled_as(_plain_fence)
-def fence(typing_context):
+@compiled_as(_plain_store_fence)
+def store_fence(typing_context):
     """Wait until all that has been stored can be seen, what was streamed included."""
 
     def generate(context, builder, signature, arguments):
@@ -268,7 +268,7 @@ def fence(typing_context):
     return types.void(), generate
 
 
-def ask_for(builder: Any, place: Any, level: int = 3) -> None:
+def prefetch_at(builder: Any, place: Any, level: int = 3) -> None:
     """Ask for what lies at a place, in the first-level cache (3) or the second (2)."""
     address = builder.bitcast(place, ir.IntType(8).as_pointer())
     flags = [INDEX(0), INDEX(level), INDEX(1)]  # to read, and data
@@ -287,7 +287,7 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
     def prefetch(typing_context, array, index):
         def generate(context, builder, signature, arguments):
             place = place_of(context, builder, signature.args[0], arguments, 1)
-            ask_for(builder, place, level_of())
+            prefetch_at(builder, place, level_of())
             return context.get_dummy_value()
 
         return types.void(array, types.intp), generate
@@ -299,13 +299,13 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
 # in the second-level cache, and the same for the first if there is room: in a small one what is
 # asked for drives out what is in use.
 prefetch = _make_prefetch(lambda: 2)
-prefetch_near = _make_prefetch(lambda: 3 if has_roomy_first_cache() else 2)
+prefetch_l1 = _make_prefetch(lambda: 3 if has_roomy_first_cache() else 2)
 
 
 @functools.cache
 def make_zeros(kind: Any, count: int) -> Callable[[], Any]:
     """Return a compiled ``zeros()``: `count` lanes of a NumPy type."""
-    result = Lanes(types.float32 if kind is np.float32 else types.float64, count)
+    result = Vector(types.float32 if kind is np.float32 else types.float64, count)
 
     def plain():
         return np.zeros(count, kind)
@@ -321,10 +321,10 @@ def make_zeros(kind: Any, count: int) -> Callable[[], Any]:
 
 
 @functools.cache
-def make_totals(count: int) -> Callable[..., Any]:
+def make_reduce_rows(count: int) -> Callable[..., Any]:
     """Return a compiled ``totals(array)`` of as many lanes, one after another, as they have each.
 
-    Its lane i is the `total` of the i-th of them, but for the order of the sum.
+    Its lane i is the `reduce_sum` of the i-th of them, but for the order of the sum.
     """
 
     def plain(array):
@@ -341,7 +341,7 @@ def make_totals(count: int) -> Callable[..., Any]:
 
     @compiled_as(plain)
     def operation(typing_context, array):
-        lanes = Lanes(array.dtype, count)
+        lanes = Vector(array.dtype, count)
 
         def generate(context, builder, signature, arguments):
             start = context.make_array(signature.args[0])(context, builder, arguments[0]).data

@@ -16,8 +16,8 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
 from numnorm.backends.cpu.simd.element_type import Storage
-from numnorm.backends.cpu.simd.masked import make_load_some, some_of
-from numnorm.backends.cpu.simd.vector import make_load, make_zeros, total
+from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
 from numnorm.backends.formulas.norms import squared_deviations
 
 _squared_deviations = inlined(squared_deviations)
@@ -31,7 +31,7 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
     after `head` elements, which are in the last lanes: see `runs.make_gradient_lanes`.
     """
     widen = storage.widen
-    load, load_some = make_load(count), make_load_some(count)
+    load, masked_load = make_load(count), make_masked_load(count)
     zeros, at_lines = make_zeros(storage.working, count), each_begins_at_lines(storage)
 
     @inlined
@@ -40,8 +40,8 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
         line = start + min(head, stop - start)
         if at_lines and line > start:
             j, low = line - count, count - (line - start)
-            values = widen(load_some(row, j, low, count))
-            deviation = some_of(values * scale - high, low, count)
+            values = widen(masked_load(row, j, low, count))
+            deviation = select_lanes(values * scale - high, low, count)
             first = first + deviation
             second = second + deviation * deviation
         whole = stop - (stop - line) % count
@@ -51,7 +51,9 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
             second = second + deviation * deviation
         rest = stop - whole
         if rest > 0:
-            deviation = some_of(widen(load_some(row, whole, 0, rest)) * scale - high, 0, rest)
+            deviation = select_lanes(
+                widen(masked_load(row, whole, 0, rest)) * scale - high, 0, rest
+            )
             first = first + deviation
             second = second + deviation * deviation
         return first, second
@@ -63,15 +65,15 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
 def make_guess(storage: Storage) -> Callable[..., Any]:
     """Return a compiled ``guess(row, scale)`` of the mean of ``row * scale``."""
     real, widen, lanes = storage.working, storage.widen, storage.lanes
-    load_some = make_load_some(lanes)
+    masked_load = make_masked_load(lanes)
 
     @inlined
     def guess(row, scale):
         # Around the first element, so that a constant row gives exactly that constant.
         origin = widen(row[0]) * scale
         n = min(row.size, lanes)
-        near = some_of(widen(load_some(row, 0, 0, n)) * scale - origin, 0, n)
-        return real(origin + total(near) / real(n))
+        near = select_lanes(widen(masked_load(row, 0, 0, n)) * scale - origin, 0, n)
+        return real(origin + reduce_sum(near) / real(n))
 
     return guess
 
@@ -110,8 +112,8 @@ def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., 
         for start in range(0, row.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, row.size)
             one, two = deviation_sums(row, start, stop, head, scale, high)
-            first += total(one)
-            second += total(two)
+            first += reduce_sum(one)
+            second += reduce_sum(two)
         return first, second
 
     @inlined

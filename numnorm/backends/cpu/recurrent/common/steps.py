@@ -4,7 +4,7 @@ In the backward passes, what the parameters get is summed up for groups of rows 
 """
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.simd.vector import prefetch_near
+from numnorm.backends.cpu.simd.vector import prefetch_l1
 from numnorm.backends.cpu.statistics.accumulators import flush
 
 
@@ -44,7 +44,7 @@ def ask_for_row(row, further, sections, j):
     """
     section = row.size // sections
     for k in range(sections):
-        prefetch_near(row, further * row.size + k * section + j)
+        prefetch_l1(row, further * row.size + k * section + j)
 
 
 @inlined
