@@ -49,11 +49,11 @@ def _make_retaken(storage: Storage) -> Callable[..., Any]:
 
 
 def _make_better_origin(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return compiled ``(poor_guesses, improve)``: what the sums say of the origins they are of."""
+    """Return compiled ``(poor_pivots, improve)``: what the sums say of the origins they are of."""
     real = storage.working
 
     @inlined
-    def poor_guesses(totals, n, width):
+    def poor_pivots(totals, n, width):
         """Return how many origins are off by more than a deviation."""
         poor = 0
         for t in range(width):
@@ -68,7 +68,7 @@ def _make_better_origin(storage: Storage) -> tuple[Callable[..., Any], Callable[
             if 2.0 * first * first > second * n:
                 origin[t] = real(origin[t] + first / n)
 
-    return poor_guesses, improve
+    return poor_pivots, improve
 
 
 def _make_finish(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -115,7 +115,7 @@ def _make_deviations(storage: Storage) -> Callable[..., Any]:
 def make_moments_across(storage: Storage) -> Twins:
     """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
     real, fill, tile = storage.working, make_fill(storage), tuning.COLUMN_TILE_ELEMENTS
-    poor_guesses, improve = _make_better_origin(storage)
+    poor_pivots, improve = _make_better_origin(storage)
     store_moments, retake = _make_finish(storage)
 
     cut, tile_of = make_tiles(storage)
@@ -123,7 +123,7 @@ def make_moments_across(storage: Storage) -> Twins:
     scratch, scratch_of_totals = make_scratch(real, 3 * tile), make_scratch(np.float64, 2 * tile)
 
     @inlined
-    def guess(x, channel, width, origin, sums):
+    def pivot(x, channel, width, origin, sums):
         # Around the first row, so that a constant channel gives exactly that constant.
         n = min(x.shape[0], tuning.PIVOT_ROWS)
         fill(origin, x[0], channel, width)
@@ -139,9 +139,9 @@ def make_moments_across(storage: Storage) -> Twins:
         for k in range(2):
             sums[k][:] = 0
             totals[k][:] = 0
-        guess(x, channel, width, origin, sums)
+        pivot(x, channel, width, origin, sums)
         all_rows((x,), 0, x.shape[0], channel, width, (origin,), sums, totals)
-        if poor_guesses(totals, n, width) > 0:
+        if poor_pivots(totals, n, width) > 0:
             improve(origin, totals, n, width)
             totals[0][:] = 0
             totals[1][:] = 0

@@ -18,7 +18,7 @@ from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part, stretch
 from numnorm.backends.cpu.simd.processor import has_avx512
-from numnorm.backends.cpu.statistics.row_normalizer import make_spread
+from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
 from numnorm.backends.cpu.statistics.saved import save
 
 
@@ -75,8 +75,8 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     """Return a compiled function that normalizes some rows of any width, one after the other."""
     # Processors with AVX-512 may have a slow third-level cache: they need the next row prefetched.
     apply_row = _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
-    spread, rooms, (carry, finish) = (
-        make_spread(formula, storage),
+    row_statistics, rooms, (carry, finish) = (
+        make_row_statistics(formula, storage),
         make_room(storage, tuning.SUM_BLOCK_ELEMENTS),
         make_carry(storage),
     )
@@ -89,7 +89,7 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
         room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, cut)
         held = begin(flat_y, start * x.shape[1])
         for i in range(start, stop):
-            found = spread(x[i], scaling)
+            found = row_statistics(x[i], scaling)
             if carried:
                 here = part(weights[0], channel), part(weights[1], channel)
                 held = carry_row(x[i], found, here, room, held, flat_y)
@@ -116,7 +116,9 @@ def make_row_forward(formula: Formula, storage: Storage) -> Twins:
         make_are_paired(formula),
         _make_apply_row(formula, storage, storage.lanes),
     )
-    narrow_rows = make_narrow_rows(formula, storage, make_spread(formula, storage), apply_row)
+    narrow_rows = make_narrow_rows(
+        formula, storage, make_row_statistics(formula, storage), apply_row
+    )
     narrow = widest(storage)
 
     def kernel(

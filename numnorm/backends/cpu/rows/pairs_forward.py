@@ -22,7 +22,7 @@ from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
-from numnorm.backends.cpu.statistics.row_moments import make_guess
+from numnorm.backends.cpu.statistics.row_moments import make_pivot
 from numnorm.backends.cpu.statistics.saved import save
 from numnorm.backends.formulas.norms import inverse_deviation, squared_deviations
 
@@ -51,16 +51,16 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
     """Return a compiled function of two rows: the guesses of their means, and their sums."""
     widen, real = storage.widen, storage.working
     load, masked_load, zeros = make_load(count), make_masked_load(count), make_zeros(real, count)
-    guess, head_of = make_guess(storage), make_head(storage)
+    pivot, head_of = make_pivot(storage), make_head(storage)
     at_lines = each_begins_at_lines(storage)
 
-    def guessed(row):
-        return guess(row, real(1))
+    def statistics_around(row):
+        return pivot(row, real(1))
 
     def zero(row):
         return real(0)
 
-    high_of = inlined(guessed if centred else zero)
+    high_of = inlined(statistics_around if centred else zero)
 
     @inlined
     def sums(a, b):
@@ -122,8 +122,8 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         eps, eps_on_deviation, count = scaling
         high, low, poor, m2 = moments(sums, 1.0 / width)
         variance = m2 * (np.float64(1) / count)
-        spread = variance + eps + eps_on_deviation * eps_on_deviation
-        fine = poor <= m2 and smallest < spread < np.inf
+        row_statistics = variance + eps + eps_on_deviation * eps_on_deviation
+        fine = poor <= m2 and smallest < row_statistics < np.inf
         return fine, (real(1), high, low, _inverse_deviation(variance, eps, eps_on_deviation))
 
     return statistics

@@ -129,13 +129,13 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         t = 0
         while t < number:
             four, t = four_from(t, number)
-            near = (
+            pivot = (
                 load_scalar(highs, four[0]),
                 load_scalar(highs, four[1]),
                 load_scalar(highs, four[2]),
                 load_scalar(highs, four[3]),
             )
-            keep_four(room, four, sums_of_four(x, places_of(four, at, width), width, near))
+            keep_four(room, four, sums_of_four(x, places_of(four, at, width), width, pivot))
         store(sums[0], 0, totals(room))
         store(sums[1], 0, totals(room[half:]))
 
@@ -190,8 +190,8 @@ def make_square_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         columns(number, x, at, room)
         # Around the first element, so that a constant row gives exactly that constant.
         origin = load(room, 0)
-        near, _ = sums_around(room, origin)
-        high = origin + near * share
+        pivot, _ = sums_around(room, origin)
+        high = origin + pivot * share
         first, second = sums_around(room, high)
         store(highs, 0, high)
         store(sums[0], 0, first)

@@ -174,11 +174,14 @@ def _make_store_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
 
 
 def make_narrow_rows(
-    formula: Formula, storage: Storage, spread: Callable[..., Any], apply_row: Callable[..., Any]
+    formula: Formula,
+    storage: Storage,
+    row_statistics: Callable[..., Any],
+    apply_row: Callable[..., Any],
 ) -> Callable[..., Any]:
     """Return a compiled function that normalizes some rows, tile by tile.
 
-    `spread` finds the statistics of a row whose squares overflow or vanish, or whose mean was
+    `row_statistics` finds the statistics of a row whose squares overflow or vanish, or whose mean was
     guessed badly; `apply_row` stores the result of a row, also where it has several runs.
     """
     real, lanes, of_sums = storage.working, storage.lanes, room_for_sums(storage)
@@ -196,7 +199,7 @@ def make_narrow_rows(
         for t in range(number):
             found = found_of(means, rstds, t)
             if load_scalar(rstds, t) == 0.0:
-                found = spread(x[start + t], scaling)
+                found = row_statistics(x[start + t], scaling)
             apply_row(x, start + t, found, cut, channel, weights, y, False)
             save(saved, start + t, found)
             channel = next_channel(channel, cut)

@@ -62,20 +62,20 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_guess(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``guess(row, scale)`` of the mean of ``row * scale``."""
+def make_pivot(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``pivot(row, scale)`` of the mean of ``row * scale``."""
     real, widen, lanes = storage.working, storage.widen, storage.lanes
     masked_load = make_masked_load(lanes)
 
     @inlined
-    def guess(row, scale):
+    def pivot(row, scale):
         # Around the first element, so that a constant row gives exactly that constant.
         origin = widen(row[0]) * scale
         n = min(row.size, lanes)
-        near = select_lanes(widen(masked_load(row, 0, 0, n)) * scale - origin, 0, n)
-        return real(origin + reduce_sum(near) / real(n))
+        first = select_lanes(widen(masked_load(row, 0, 0, n)) * scale - origin, 0, n)
+        return real(origin + reduce_sum(first) / real(n))
 
-    return guess
+    return pivot
 
 
 @functools.cache
@@ -85,11 +85,11 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
     without centring high and low are None and `m2` is the sum of squares.
     """
-    around, guess = make_statistics_around(storage, centred=centred), make_guess(storage)
+    around, pivot = make_statistics_around(storage, centred=centred), make_pivot(storage)
 
     @inlined
     def centred_statistics(row, scale):
-        return around(row, scale, guess(row, scale))
+        return around(row, scale, pivot(row, scale))
 
     @inlined
     def uncentred_statistics(row, scale):

@@ -11,7 +11,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.statistics.row_moments import (
-    make_guess,
+    make_pivot,
     make_rescale,
     make_statistics,
     make_statistics_around,
@@ -22,40 +22,43 @@ _inverse_deviation = inlined(inverse_deviation)
 
 
 @functools.cache
-def make_spread(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``spread(row, scaling)``: a scale, and the row's statistics there.
+def make_row_statistics(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``row_statistics(row, scaling)``: a scale, and the row's statistics there.
 
     It is the scale at which the row's squares are in range, which is 1 for nearly every row.
     """
-    near, around = make_near(formula, storage), make_spread_around(formula, storage)
+    pivot, around = (
+        make_optional_pivot(formula, storage),
+        make_row_statistics_around(formula, storage),
+    )
 
     @inlined
-    def spread(row, scaling):
-        return around(row, scaling, near(row))
+    def row_statistics(row, scaling):
+        return around(row, scaling, pivot(row))
 
-    return spread
-
-
-@functools.cache
-def make_near(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``near(row)``: a guess of the row's mean, None if it is not centred."""
-    real, guess = storage.working, make_guess(storage)
-    return inlined((lambda row: guess(row, real(1))) if formula.centred else (lambda row: None))
+    return row_statistics
 
 
 @functools.cache
-def make_spread_around(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``spread(row, scaling, near)``: the same, given a guess of the mean."""
+def make_optional_pivot(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``pivot(row)``: a guess of the row's mean, None if it is not centred."""
+    real, pivot = storage.working, make_pivot(storage)
+    return inlined((lambda row: pivot(row, real(1))) if formula.centred else (lambda row: None))
+
+
+@functools.cache
+def make_row_statistics_around(formula: Formula, storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``row_statistics(row, scaling, pivot)``: the same, given a guess of the mean."""
     real, smallest = storage.working, storage.smallest_variance
     around = make_statistics_around(storage, centred=formula.centred)
     statistics = make_statistics(storage, centred=formula.centred)
     rescale = make_rescale(storage)
 
     @inlined
-    def spread(row, scaling, near):
+    def row_statistics(row, scaling, pivot):
         eps, eps_on_deviation, count = scaling
         scale, share = real(1), np.float64(1) / count
-        high, low, m2 = around(row, scale, near)
+        high, low, m2 = around(row, scale, pivot)
         total = m2 * share + eps + eps_on_deviation * eps_on_deviation
         if not smallest < total < np.inf:
             scale = rescale(row, max(math.sqrt(eps), eps_on_deviation))
@@ -66,4 +69,4 @@ def make_spread_around(formula: Formula, storage: Storage) -> Callable[..., Any]
         rstd = _inverse_deviation(m2 * share, eps, eps_on_deviation)
         return scale, high, low, rstd
 
-    return spread
+    return row_statistics

@@ -114,8 +114,8 @@ def _make_around(row: TeamRow) -> Any:
     return around
 
 
-def _make_spread(row: TeamRow) -> Any:
-    """Return a device function ``spread(values, at, width, share, room) -> (high, low, m2)``.
+def _make_row_statistics(row: TeamRow) -> Any:
+    """Return a device function ``row_statistics(values, at, width, share, room) -> (high, low, m2)``.
 
     The mean is ``high + low``, or 0 if the norm is not centred, and `m2` is the sum of the squared
     deviations. It sums around the rounded mean. Where that is poor, because the mean is large
@@ -191,7 +191,7 @@ def _make_statistics(row: TeamRow) -> Any:
     range.
     """
     element, ddof = row.element, row.ddof
-    spread, rescale, of_any = _make_spread(row), _make_rescale(row), _make_any(row)
+    row_statistics, rescale, of_any = _make_row_statistics(row), _make_rescale(row), _make_any(row)
     leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
     inverse, root = reciprocal(element), square_root(element)
@@ -203,13 +203,13 @@ def _make_statistics(row: TeamRow) -> Any:
         # A team without a row has a width of 0.
         share = inverse(working(max(width, 1)))
         scale_share, scale = inverse(working(max(width - ddof, 1))), one
-        high, low, m2 = spread(values, at, width, share, room)
+        high, low, m2 = row_statistics(values, at, width, share, room)
         poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
         if of_any(poor):
             root_eps = root(eps)
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, at, width, least, room[place:])
-            high, low, m2 = spread(values, at, width, share, room)
+            high, low, m2 = row_statistics(values, at, width, share, room)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
         return high, low, inverse_deviation(m2 * scale_share, eps, eps_on_deviation), scale

@@ -56,8 +56,8 @@ def _columns_in_registers(element: Element, shape: RowShape) -> tuple[RowColumns
     return dataclasses.replace(columns, sure=columns.pieces - step.pieces), step
 
 
-def _make_spread(formula: Formula, element: Element, shape: RowShape) -> Any:
-    """Return a device function ``spread(values, origin, at, width, share, room)``.
+def _make_row_statistics(formula: Formula, element: Element, shape: RowShape) -> Any:
+    """Return a device function ``row_statistics(values, origin, at, width, share, room)``.
 
     It returns ``high, low, m2`` of a row in registers: the mean is ``high + low``, or 0 if the norm
     is not centred, and `m2` is the sum of the squared deviations. It subtracts `high` from the
@@ -197,7 +197,10 @@ def make_row_forward(
     columns, working = _columns_in_registers(element, shape)[0], element.working
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     read_row, load_one = make_read_columns(element, columns), make_load_one(element)
-    rescale, spread = _make_rescale(element, shape), _make_spread(formula, element, shape)
+    rescale, row_statistics = (
+        _make_rescale(element, shape),
+        _make_row_statistics(formula, element, shape),
+    )
     write_row = _make_write_row(formula, element, weights, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
     any_of, leaves_range = make_team_largest(element, max(team, WARP)), make_leaves_range(element)
@@ -218,18 +221,18 @@ def make_row_forward(
         at = thread % team * lanes
         origin = load_one(x, first)
         read_row(x, first, at, width, values)
-        high, low, m2 = spread(values, origin, at, width, share, room)
+        high, low, m2 = row_statistics(values, origin, at, width, share, room)
         poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
         if any_of(one if poor else zero, room[3 * warps :]) > zero:
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, least, room[2 * warps :])
-            high, low, m2 = spread(values, origin * scale, at, width, share, room)
+            high, low, m2 = row_statistics(values, origin * scale, at, width, share, room)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
         if there:
-            # `spread` has subtracted high from the values already.
+            # `row_statistics` has subtracted high from the values already.
             write_row(y, parameters, row, at, sizes, (zero, low, factor), values)
         if there and statistics.mean != 0 and thread % team == 0:
             save(statistics, row, high, low, factor, scale)

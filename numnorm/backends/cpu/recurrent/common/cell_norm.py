@@ -13,7 +13,7 @@ from numnorm.backends.cpu.simd.access import Access
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.statistics.normalize import location
 from numnorm.backends.cpu.statistics.normalize import make_normalized as make_centred_scaled
-from numnorm.backends.cpu.statistics.row_normalizer import make_spread
+from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
 
 
@@ -64,7 +64,7 @@ def make_cell_norm(norm: Norm | None, storage: Storage) -> CellNorm:
 
 
 def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
-    real, spread = storage.working, make_spread(formula, storage)
+    real, row_statistics = storage.working, make_row_statistics(formula, storage)
     forward, normalized = inlined(formula.forward), make_centred_scaled(formula.centred)
     statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
     gradient_sums = make_gradient_sums(formula, storage)
@@ -72,7 +72,7 @@ def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
 
     @inlined
     def statistics(row, scaling):
-        scale, high, low, rstd = spread(row, scaling)
+        scale, high, low, rstd = row_statistics(row, scaling)
         return scale, high, low, np.float64(rstd)
 
     @inlined

@@ -70,8 +70,8 @@ def room_for_parts(count: int, shape: RowShape) -> int:
     return 2 * count * max(1, shape.threads // WARP)
 
 
-def _make_spread(formula: Formula, element: Element, shape: RowShape, parts: Parts) -> Any:
-    """Return a device function ``spread(values, origins, found, squares, at, width, share, room)``.
+def _make_row_statistics(formula: Formula, element: Element, shape: RowShape, parts: Parts) -> Any:
+    """Return a device function ``row_statistics(values, origins, found, squares, at, width, share, room)``.
 
     It finds high and low of each part, into `found`, where its scale is, and its `squares`, the
     sum of its squared deviations. An origin is any of a part's values: a constant part then gives
@@ -184,7 +184,7 @@ def make_cell_moments(formula: Formula, element: Element, shape: RowShape, parts
     ``moments(values, origins, found, squares, at, width, scaling, room)``, as
     `make_cell_statistics`; the squared deviations are added up in `squares`, scaled.
     """
-    spread = _make_spread(formula, element, shape, parts)
+    row_statistics = _make_row_statistics(formula, element, shape, parts)
     rescale, is_poor = _make_rescale(element, shape, parts), make_is_poor(element)
     # Wider teams agree, as they have the same sums; others of a warp go along.
     any_of = make_team_largest(element, WARP) if shape.team < WARP else device(lambda v, room: v)
@@ -195,13 +195,13 @@ def make_cell_moments(formula: Formula, element: Element, shape: RowShape, parts
         share = scaling[0]
         for n in range(count):
             found[n * NUMBERS] = one
-        spread(values, origins, found, squares, at, width, share, room)
+        row_statistics(values, origins, found, squares, at, width, share, room)
         poor = zero
         for n in range(count):
             poor = one if is_poor(squares[n], scaling) else poor
         if any_of(poor, room) > zero:
             rescale(values, found, squares, scaling, room)
-            spread(values, origins, found, squares, at, width, share, room)
+            row_statistics(values, origins, found, squares, at, width, share, room)
 
     return moments
 

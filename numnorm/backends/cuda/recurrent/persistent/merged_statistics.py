@@ -60,8 +60,8 @@ def _make_load_slice(element: Element) -> Any:
     return at_once if wide else in_halves
 
 
-def _make_spread(formula: Formula, element: Element, team: int) -> Any:
-    """Return a device function ``spread(table, first, slices, sizes, share, found)``.
+def _make_row_statistics(formula: Formula, element: Element, team: int) -> Any:
+    """Return a device function ``row_statistics(table, first, slices, sizes, share, found)``.
 
     It finds high and low of a part by those of its slices, which begin at a place of the table,
     for the scale in `found`, and returns the squares. The sizes are a slice's and the last one's.
@@ -172,8 +172,8 @@ def make_merged_statistics(formula: Formula, element: Element, team: int, count:
 
 def _make_merged_part(formula: Formula, element: Element, team: int) -> Any:
     """Return a device function ``merged(table, first, slices, sizes, scaling, found)`` of one."""
-    spread, common_scale = (
-        _make_spread(formula, element, team),
+    row_statistics, common_scale = (
+        _make_row_statistics(formula, element, team),
         _make_common_scale(element, team),
     )
     is_poor, factor = make_is_poor(element), make_cell_factor(element)
@@ -186,13 +186,13 @@ def _make_merged_part(formula: Formula, element: Element, team: int) -> Any:
     @device
     def merged(table, first, slices, sizes, scaling, found):
         found[0] = one
-        squares = spread(table, first, slices, sizes, scaling[0], found)
+        squares = row_statistics(table, first, slices, sizes, scaling[0], found)
         poor = slices > 0 and is_poor(squares, scaling)
         if any_of(one if poor else zero, zero) > zero:
             scale = common_scale(table, first, slices, scaling)
             # A row beside it, of another team, has nothing to do with it.
             found[0] = scale if poor else one
-            squares = spread(table, first, slices, sizes, scaling[0], found)
+            squares = row_statistics(table, first, slices, sizes, scaling[0], found)
         found[3] = factor(found[0], squares, scaling)
 
     return merged
