@@ -42,8 +42,10 @@ def test_the_same_sums_whatever_the_cache_has_room_for(monkeypatch, dtype):
     """Rows are read one at a time where there is room, and added up in that order everywhere."""
     storage = storage_of(np.dtype(dtype))
     kernels = []
-    for roomy in (True, False):
-        monkeypatch.setattr(column_tiles, "has_roomy_first_cache", lambda roomy=roomy: roomy)
+    for large_l1d in (True, False):
+        monkeypatch.setattr(
+            column_tiles, "has_roomy_first_cache", lambda large_l1d=large_l1d: large_l1d
+        )
         kernels.append(make_sums_across(storage).serial)
         kernels[-1]._cache.disable()  # kernels of one name share their files
     for channels in (100, 510, 1000, 2100):

@@ -8,7 +8,7 @@ from numba import njit
 
 import numnorm
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.allocated import make_zeros_in_line
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 
 LINE = 64
 
@@ -60,19 +60,19 @@ def test_rows_give_the_same_bytes_from_any_address(norm, width, rows):
 
 @pytest.mark.skipif(not COMPILED, reason="where memory begins is looked at by compiled code")
 def test_zeros_lie_in_lines_behind_a_head():
-    zeros = make_zeros_in_line(np.float32, 2)
+    zeros = make_aligned_zeros(np.float32, 2)
 
     @inlined
-    def allocated(shape, head):
-        return zeros(shape, head)
+    def allocated(shape, peel):
+        return zeros(shape, peel)
 
     @njit
-    def some(shape, head):
-        return allocated(shape, head)
+    def some(shape, peel):
+        return allocated(shape, peel)
 
-    for head in range(16):
-        found = some((3, 50), head)
-        assert (found.ctypes.data + 4 * head) % LINE == 0
+    for peel in range(16):
+        found = some((3, 50), peel)
+        assert (found.ctypes.data + 4 * peel) % LINE == 0
         assert found.shape == (3, 50) and found.dtype == np.float32 and not found.any()
         found[...] = 1  # memory that is freed in this state comes back
 

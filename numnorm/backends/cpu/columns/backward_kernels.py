@@ -23,10 +23,10 @@ from numnorm.backends.cpu.columns.tile_sums import (
     tile_of_gradients,
 )
 from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.memory.alignment import make_head
+from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
-from numnorm.backends.cpu.memory.shifted_rows import turned_rows
+from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
+from numnorm.backends.cpu.memory.shifted_rows import shifted_rows
 from numnorm.backends.cpu.simd.element_type import Storage, storage_of
 from numnorm.backends.cpu.simd.optional import part, present
 from numnorm.backends.cpu.simd.optional_vector import make_load_or_scalar
@@ -35,7 +35,7 @@ from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, f
 
 
 @inlined
-def _put_nothing(arrays: Any, i: int, j: int, rest: int, slope: Any, terms: Any, t: int) -> None:
+def _put_nothing(arrays: Any, i: int, j: int, tail: int, slope: Any, terms: Any, t: int) -> None:
     pass
 
 
@@ -44,13 +44,13 @@ def _make_block_sums(
     copied: tuple[int, ...],
     make_put: Callable[..., Any] = lambda access: _put_nothing,
     *,
-    streamed: bool = False,
+    nontemporal: bool = False,
 ) -> Callable[..., Any]:
     """Return a compiled loop over the tiles of a block of ``x (outer, channels)``.
 
     ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of
     ``dy * (x * scale - high) * rstd`` and of dy over those rows. What ``make_put(access)``
-    returns, ``put(arrays, i, j, rest, slope, terms, t)``, may store something of lanes of dy on
+    returns, ``put(arrays, i, j, tail, slope, terms, t)``, may store something of lanes of dy on
     the way. It gets the `copied` rows of the terms, a tile of each after the other, and once
     more what is None if nothing is scaled.
     """
@@ -61,20 +61,20 @@ def _make_block_sums(
         read, put = access.read, make_put(access)
 
         @inlined
-        def add(arrays, i, j, rest, terms, t, sums):
+        def add(arrays, i, j, tail, terms, t, sums):
             here, _ = terms
-            slope = widen(read(arrays[0][i], j, rest))
-            x = widen(read(arrays[1][i], j, rest))
+            slope = widen(read(arrays[0][i], j, tail))
+            x = widen(read(arrays[1][i], j, tail))
             deviation = x * load(here, t) - load(here, tile + t)
             xhat = deviation * load(here, 2 * tile + t)
             added = multiply_add(slope, xhat, sums[0]), sums[1] + slope
-            put(arrays, i, j, rest, slope, terms, t)
+            put(arrays, i, j, tail, slope, terms, t)
             return added
 
         return add
 
     cut, tile_of = make_tiles(storage, tile)
-    some_rows = make_gradient_rows(storage, make_add, streamed=streamed)
+    some_rows = make_gradient_rows(storage, make_add, nontemporal=nontemporal)
     scratch, scratch_of_sums = make_scratch(real, len(copied) * tile), make_scratch(real, 2 * tile)
 
     @inlined
@@ -85,12 +85,12 @@ def _make_block_sums(
         sums[:] = 0
         sums_dy[:] = 0
         # Of dx, if it is stored here: a store in two lines costs more than a load from two.
-        head, tiles = cut(arrays[-1])
+        peel, tiles = cut(arrays[-1])
         # All of a few rows, not a few channels of all: their pages are then read from end to end.
         for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
             end = min(begin + ROWS_BETWEEN_FLUSHES, stop)
             for number in range(tiles):
-                channel, width = tile_of(number, sums.size, head)
+                channel, width = tile_of(number, sums.size, peel)
                 for k in range(len(copied)):
                     fill(here[k * tile :], terms[copied[k]], channel, width)
                 given = here, present(scaled, here)
@@ -129,10 +129,10 @@ def _make_put_constant(storage: Storage) -> Callable[..., Any]:
         write = access.write
 
         @inlined
-        def put(arrays, i, j, rest, slope, terms, t):
+        def put(arrays, i, j, tail, slope, terms, t):
             here, scaled = terms
             slope = slope * load_or_scalar(scaled, 4 * tile + t, one)
-            write(arrays[2][i], j, narrow(slope * load_or_scalar(here, 3 * tile + t, one)), rest)
+            write(arrays[2][i], j, narrow(slope * load_or_scalar(here, 3 * tile + t, one)), tail)
 
         return put
 
@@ -147,8 +147,8 @@ def make_constant_across(storage: Storage) -> Twins:
     """
     copied = 0, 1, 2, 4, 5
     store_block, stream_block = (
-        _make_block_sums(storage, copied, _make_put_constant(storage), streamed=streamed)
-        for streamed in (False, True)
+        _make_block_sums(storage, copied, _make_put_constant(storage), nontemporal=nontemporal)
+        for nontemporal in (False, True)
     )
     cut, _ = make_tiles(storage, tile_of_gradients(storage))
 
@@ -156,15 +156,15 @@ def make_constant_across(storage: Storage) -> Twins:
         stand_alone()
         arrays, terms = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(terms)
         of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
-        head, _ = cut(arrays[2])
-        streamed = is_gradient_streamed(arrays[2], dx.shape[1], head)
+        peel, _ = cut(arrays[2])
+        nontemporal = use_nontemporal_gradient(arrays[2], dx.shape[1], peel)
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
-            if streamed:
+            if nontemporal:
                 stream_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
             else:
                 store_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
-        after_stores(streamed)
+        fence_after_stores(nontemporal)
 
     return twins(f"column_constant.across.{storage.name}", kernel)
 
@@ -199,16 +199,16 @@ def make_sums_along(storage: Storage) -> Twins:
 
 def make_constant_along(storage: Storage) -> Twins:
     """Return the same kernel as `make_constant_across` for ``x (outer, channels, inner)``."""
-    store_run = make_constant_gradient(storage, streamed=False)
-    stream_run = make_constant_gradient(storage, streamed=True)
-    head_of = make_head(storage)
+    store_run = make_constant_gradient(storage, nontemporal=False)
+    stream_run = make_constant_gradient(storage, nontemporal=True)
+    peel_of = make_peel(storage)
 
     @inlined
-    def block_gradient(dy, x, start, stop, c, terms, dx, streamed):
+    def block_gradient(dy, x, start, stop, c, terms, dx, nontemporal):
         of_x, of_dy = terms
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for i in range(start, stop):
-            if streamed:
+            if nontemporal:
                 one, two = stream_run(dy[i, c], x[i, c], of_x, of_dy, dx[i, c])
             else:
                 one, two = store_run(dy[i, c], x[i, c], of_x, of_dy, dx[i, c])
@@ -223,15 +223,15 @@ def make_constant_along(storage: Storage) -> Twins:
         scale, high, rstd = terms[0], terms[1], terms[2]
         factor, back = terms[4], present(scaled, terms[5])
         channels, run = x.shape[1], x.shape[2]
-        streamed = is_gradient_streamed(dx, run, head_of(dx, run))
+        nontemporal = use_nontemporal_gradient(dx, run, peel_of(dx, run))
         for t in range(first, last):
             p, c = t // channels, t % channels
             start, stop = p * block, min((p + 1) * block, x.shape[0])
             here = (scale[c], high[c], rstd[c]), (factor[c], part(back, c))
-            one, two = block_gradient(dy, x, start, stop, c, here, dx, streamed)
+            one, two = block_gradient(dy, x, start, stop, c, here, dx, nontemporal)
             sums[0, p, c] = one
             sums[1, p, c] = two
-        after_stores(streamed)
+        fence_after_stores(nontemporal)
 
     return twins(f"column_constant.along.{storage.name}", kernel)
 
@@ -247,52 +247,52 @@ def make_dx_across(storage: Storage) -> Twins:
     """Return a kernel that stores dx for ``x (outer, channels)``.
 
     It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
-    power of two there is 1, ``dx``, ``turn`` and ``parts``. Rows are taken from their turn-th
+    power of two there is 1, ``dx``, ``shift`` and ``parts``. Rows are taken from their turn-th
     element on, by which the terms have so many more columns, like the first ones.
     """
     gradient_row, gradient_group = make_gradient_row(storage), make_gradient_group(storage)
     is_wide, tile = make_is_wide(storage), tile_of_gradients(storage)
 
-    def kernel(dy, x, terms, scaled, dx, turn, parts, first, last):
+    def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
         stand_alone()
         dy, x, dx, terms = borrowed(dy), borrowed(x), borrowed(dx), borrowed(terms)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         # The terms of a row that is a tile stay in the first-level cache from row to row.
         of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x) and x.shape[1] > tile
-        streamed = is_gradient_streamed(dx, dx.shape[1], turn)
-        if turn > 0 and start < stop:
+        nontemporal = use_nontemporal_gradient(dx, dx.shape[1], shift)
+        if shift > 0 and start < stop:
             stop -= 1
-            of_head, head = (dy[start][:turn], x[start][:turn]), dx[start][:turn]
-            gradient_row(of_head, of_rows, head, False)
-            of_rows = _unpacked(terms, scaled, turn)
-            of_tail, tail = (dy[stop][turn:], x[stop][turn:]), dx[stop][turn:]
+            of_head, peel = (dy[start][:shift], x[start][:shift]), dx[start][:shift]
+            gradient_row(of_head, of_rows, peel, False)
+            of_rows = _unpacked(terms, scaled, shift)
+            of_tail, tail = (dy[stop][shift:], x[stop][shift:]), dx[stop][shift:]
             gradient_row(of_tail, of_rows, tail, False)
-            dy, x, dx = turned_rows(dy, turn), turned_rows(x, turn), turned_rows(dx, turn)
+            dy, x, dx = shifted_rows(dy, shift), shifted_rows(x, shift), shifted_rows(dx, shift)
         grouped = stop - (stop - start) % tuning.GROUP_ROWS if in_groups else start
         for i in range(start, grouped, tuning.GROUP_ROWS):
-            gradient_group((dy, x), i, of_rows, dx, streamed)
+            gradient_group((dy, x), i, of_rows, dx, nontemporal)
         for i in range(grouped, stop):
-            gradient_row((dy[i], x[i]), of_rows, dx[i], streamed)
-        after_stores(streamed)
+            gradient_row((dy[i], x[i]), of_rows, dx[i], nontemporal)
+        fence_after_stores(nontemporal)
 
     return twins(f"column_dx.across.{storage.name}", kernel)
 
 
 def make_dx_along(storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    gradient_row, head_of = make_gradient_row(storage), make_head(storage)
+    gradient_row, peel_of = make_gradient_row(storage), make_peel(storage)
 
-    def kernel(dy, x, terms, scaled, dx, turn, parts, first, last):
+    def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
         stand_alone()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled, 0)
         runs = x.shape[0] * x.shape[1]
-        streamed = is_gradient_streamed(dx, dx.shape[2], head_of(dx, dx.shape[2]))
+        nontemporal = use_nontemporal_gradient(dx, dx.shape[2], peel_of(dx, dx.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             of_x = part(scale, c), high[c], rstd[c]
             here = (*of_x, factor[c], slope[c], offset[c], part(back, c))
-            gradient_row((dy[i, c], x[i, c]), here, dx[i, c], streamed)
-        after_stores(streamed)
+            gradient_row((dy[i, c], x[i, c]), here, dx[i, c], nontemporal)
+        fence_after_stores(nontemporal)
 
     return twins(f"column_dx.along.{storage.name}", kernel)

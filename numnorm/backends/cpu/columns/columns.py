@@ -42,7 +42,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     output_like,
     result,
 )
-from numnorm.backends.cpu.memory.placement import LINE, before_line, empty_like, empty_table
+from numnorm.backends.cpu.memory.placement import LINE, empty_like, empty_table, peel_bytes
 from numnorm.backends.cpu.simd.element_type import Storage, storage_of
 from numnorm.backends.cpu.simd.processor import has_avx
 from numnorm.backends.formulas.norms import merge_moments
@@ -112,7 +112,7 @@ class _Plan(NamedTuple):
     parts: int
     block_parts: int
     small: bool
-    in_lines: bool
+    aligned: bool
     shape: Shape
     channels: tuple[int]
     working: np.dtype[Any]
@@ -142,24 +142,24 @@ class _Plan(NamedTuple):
         if out is None:
             if self.small:
                 return np.empty_like(source)
-            return empty_like(source, other, in_line=like_x and self.in_lines)
+            return empty_like(source, other, aligned=like_x and self.aligned)
         return output_like(source, x, "x", out, self.storage, None, (other,))
 
-    def turn(self, target: Array) -> int:
+    def shift(self, target: Array) -> int:
         """Return after how many channels the kernels should begin the rows of a result."""
-        return before_line(target) if self.in_lines else 0
+        return peel_bytes(target) if self.aligned else 0
 
-    def table(self, rows: int, turn: int = 0) -> Array:
+    def table(self, rows: int, shift: int = 0) -> Array:
         """Return an uninitialized table of the channels' terms."""
         if self.small:
             return np.empty((rows, self.channels[0]), self.working)
-        return empty_table(rows, self.channels[0] + turn, self.working, turn)
+        return empty_table(rows, self.channels[0] + shift, self.working, shift)
 
-    def repeat(self, terms: Array, turn: int) -> None:
+    def repeat(self, terms: Array, shift: int) -> None:
         """Let the terms of the first channels follow those of the last."""
-        if turn:
+        if shift:
             channels = self.channels[0]
-            terms[:, channels : channels + turn] = terms[:, :turn]
+            terms[:, channels : channels + shift] = terms[:, :shift]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -281,17 +281,17 @@ def column_forward(
     source = plan.source(x)
     gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
     target = plan.target(source, x, out)
-    turn = plan.turn(target)
-    rstd, terms = np.empty(plan.channels), plan.table(4, turn)
+    shift = plan.shift(target)
+    rstd, terms = np.empty(plan.channels), plan.table(4, shift)
     scaled = _output_terms(storage).serial(
         mean, m2, divisor, eps, gamma, beta, rstd, terms, 0, layout.channels
     )
-    plan.repeat(terms, turn)
+    plan.repeat(terms, shift)
     kernel = plan.family.forward(storage)
     if plan.small:
-        kernel.serial(source, terms, scaled or None, target, turn, parts, 0, parts)
+        kernel.serial(source, terms, scaled or None, target, shift, parts, 0, parts)
     else:
-        plan.run(kernel, (source, terms, scaled or None, target, turn, parts), parts)
+        plan.run(kernel, (source, terms, scaled or None, target, shift, parts), parts)
     return target if source is x and out is None else result(target, x, out, None), rstd
 
 
@@ -344,8 +344,8 @@ def _gradient(
     """Store dx of dy and x, given mean, rstd and gamma, and the gradients of the parameters."""
     storage, channels, parts = plan.storage, layout.channels, plan.parts
     mean, rstd, weight = given
-    turn = plan.turn(target)
-    terms, sums = plan.table(8, turn), np.empty((2, layout.blocks, channels))
+    shift = plan.shift(target)
+    terms, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
     scaled = _centre_terms(storage).serial(mean, rstd, terms, 0, channels)
     plan.run(plan.family.sums(storage), (*arrays, terms, layout.block, sums), plan.block_parts)
     share = 1.0 / layout.per_channel
@@ -353,8 +353,8 @@ def _gradient(
     scaled = _gradient_terms(storage).serial(
         weight, sums, *shares, scaled, gradients, terms, 0, channels
     )
-    plan.repeat(terms, turn)
-    arguments = *arrays, terms, scaled or None, target, turn, parts
+    plan.repeat(terms, shift)
+    arguments = *arrays, terms, scaled or None, target, shift, parts
     plan.run(plan.family.dx(storage), arguments, parts)
 
 

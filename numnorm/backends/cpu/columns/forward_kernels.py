@@ -5,10 +5,10 @@ from typing import Any
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.loops import make_is_wide, make_output_group, make_output_row
 from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
-from numnorm.backends.cpu.memory.alignment import make_head
+from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed
-from numnorm.backends.cpu.memory.nontemporal import after_stores, is_large, is_streamed
-from numnorm.backends.cpu.memory.shifted_rows import turned_rows
+from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, is_large, use_nontemporal
+from numnorm.backends.cpu.memory.shifted_rows import shifted_rows
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part, present
 
@@ -23,49 +23,49 @@ def make_forward_across(storage: Storage) -> Twins:
     """Return a kernel for ``x (outer, channels)``.
 
     It takes ``x``, the ``terms`` of `make_output_terms`, ``scaled``, which is None if every scale
-    is 1, ``y``, ``turn`` and ``parts``. Rows are taken from their turn-th element on, by which
+    is 1, ``y``, ``shift`` and ``parts``. Rows are taken from their turn-th element on, by which
     the terms have so many more columns, like the first ones.
     """
     output_row, output_group = make_output_row(storage), make_output_group(storage)
     is_wide = make_is_wide(storage)
 
-    def kernel(x, terms, scaled, y, turn, parts, first, last):
+    def kernel(x, terms, scaled, y, shift, parts, first, last):
         stand_alone()
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         # What comes from the third-level cache is read faster one row after the other.
         of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x) and is_large(y)
-        streamed = is_streamed(y, y.shape[1], turn)
-        if turn > 0 and start < stop:
+        nontemporal = use_nontemporal(y, y.shape[1], shift)
+        if shift > 0 and start < stop:
             stop -= 1
-            output_row((x[start][:turn],), of_rows, y[start][:turn], False)
-            of_rows = _unpacked(terms, scaled, turn)
-            output_row((x[stop][turn:],), of_rows, y[stop][turn:], False)
-            x, y = turned_rows(x, turn), turned_rows(y, turn)
+            output_row((x[start][:shift],), of_rows, y[start][:shift], False)
+            of_rows = _unpacked(terms, scaled, shift)
+            output_row((x[stop][shift:],), of_rows, y[stop][shift:], False)
+            x, y = shifted_rows(x, shift), shifted_rows(y, shift)
         grouped = stop - (stop - start) % tuning.GROUP_ROWS if in_groups else start
         for i in range(start, grouped, tuning.GROUP_ROWS):
-            output_group((x,), i, of_rows, y, streamed)
+            output_group((x,), i, of_rows, y, nontemporal)
         for i in range(grouped, stop):
-            output_row((x[i],), of_rows, y[i], streamed)
-        after_stores(streamed)
+            output_row((x[i],), of_rows, y[i], nontemporal)
+        fence_after_stores(nontemporal)
 
     return twins(f"column_forward.across.{storage.name}", kernel)
 
 
 def make_forward_along(storage: Storage) -> Twins:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    output_row, head_of = make_output_row(storage), make_head(storage)
+    output_row, peel_of = make_output_row(storage), make_peel(storage)
 
-    def kernel(x, terms, scaled, y, turn, parts, first, last):
+    def kernel(x, terms, scaled, y, shift, parts, first, last):
         stand_alone()
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
         scale, high, factor, offset = _unpacked(terms, scaled, 0)
         runs = x.shape[0] * x.shape[1]
-        streamed = is_streamed(y, y.shape[2], head_of(y, y.shape[2]))
+        nontemporal = use_nontemporal(y, y.shape[2], peel_of(y, y.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             here = part(scale, c), high[c], factor[c], offset[c]
-            output_row((x[i, c],), here, y[i, c], streamed)
-        after_stores(streamed)
+            output_row((x[i, c],), here, y[i, c], nontemporal)
+        fence_after_stores(nontemporal)
 
     return twins(f"column_forward.along.{storage.name}", kernel)

@@ -12,8 +12,8 @@ import numpy as np
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
-from numnorm.backends.cpu.simd.access import Access, first_lanes, last_lanes, whole_lanes
+from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
+from numnorm.backends.cpu.simd.access import VectorAccess, full_access, peel_access, tail_access
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
@@ -35,68 +35,68 @@ class _Elementwise(NamedTuple):
     Attributes
     ----------
     terms : callable
-        Compiled ``terms(given, j, rest)``: the terms of the elements from j on.
+        Compiled ``terms(given, j, tail)``: the terms of the elements from j on.
     put : callable
-        Compiled ``put(rows, j, rest, terms, out)``: stores the elements from j on.
+        Compiled ``put(rows, j, tail, terms, out)``: stores the elements from j on.
     """
 
     terms: Callable[..., Any]
     put: Callable[..., Any]
 
 
-def _output(storage: Storage, access: Access) -> _Elementwise:
+def _output(storage: Storage, access: VectorAccess) -> _Elementwise:
     """`channel_output` of x, with the terms scale, high, factor and offset."""
     real, widen, narrow = storage.working, storage.widen, storage.narrow
     read, term, write = access
 
     @inlined
-    def terms(given, j, rest):
+    def terms(given, j, tail):
         scale, high, factor, offset = given
         one, zero = real(1), real(0)
-        of_x = term(scale, j, rest, one), term(high, j, rest, zero)
-        return (*of_x, term(factor, j, rest, one), term(offset, j, rest, zero))
+        of_x = term(scale, j, tail, one), term(high, j, tail, zero)
+        return (*of_x, term(factor, j, tail, one), term(offset, j, tail, zero))
 
     @inlined
-    def put(rows, j, rest, terms, y):
+    def put(rows, j, tail, terms, y):
         scale, high, factor, offset = terms
-        x = widen(read(rows[0], j, rest)) * scale
-        write(y, j, narrow(_channel_output(x, high, factor, offset)), rest)
+        x = widen(read(rows[0], j, tail)) * scale
+        write(y, j, narrow(_channel_output(x, high, factor, offset)), tail)
 
     return _Elementwise(terms, put)
 
 
-def _gradient(storage: Storage, access: Access) -> _Elementwise:
+def _gradient(storage: Storage, access: VectorAccess) -> _Elementwise:
     """`channel_gradient` of dy and x; scale, high, rstd, factor, slope, offset, back."""
     real, widen, narrow = storage.working, storage.widen, storage.narrow
     read, term, write = access
 
     @inlined
-    def terms(given, j, rest):
+    def terms(given, j, tail):
         scale, high, rstd, factor, slope, offset, back = given
         one, zero = real(1), real(0)
-        of_x = term(scale, j, rest, one), term(high, j, rest, zero), term(rstd, j, rest, one)
-        of_dy = term(factor, j, rest, one), term(slope, j, rest, zero)
-        return (*of_x, *of_dy, term(offset, j, rest, zero), term(back, j, rest, one))
+        of_x = term(scale, j, tail, one), term(high, j, tail, zero), term(rstd, j, tail, one)
+        of_dy = term(factor, j, tail, one), term(slope, j, tail, zero)
+        return (*of_x, *of_dy, term(offset, j, tail, zero), term(back, j, tail, one))
 
     @inlined
-    def put(rows, j, rest, terms, dx):
+    def put(rows, j, tail, terms, dx):
         scale, high, rstd, factor, slope, offset, back = terms
-        dy, x = widen(read(rows[0], j, rest)), widen(read(rows[1], j, rest)) * scale
+        dy, x = widen(read(rows[0], j, tail)), widen(read(rows[1], j, tail)) * scale
         values = _channel_gradient(dy, x, high, rstd, factor, slope, offset) * back
-        write(dx, j, narrow(values), rest)
+        write(dx, j, narrow(values), tail)
 
     return _Elementwise(terms, put)
 
 
 def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
-    """Return a compiled ``store_row(rows, terms, out, streamed)`` of one row of each array."""
-    count, head_of = 2 * storage.lanes, make_head(storage)
-    at_lines = each_begins_at_lines(storage)
-    first_terms_of, put_first = kind(storage, first_lanes(count))
-    last_terms_of, put_last = kind(storage, last_lanes(count))
+    """Return a compiled ``store_row(rows, terms, out, nontemporal)`` of one row of each array."""
+    count, peel_of = 2 * storage.lanes, make_peel(storage)
+    at_lines = each_peels_to_alignment(storage)
+    first_terms_of, put_first = kind(storage, tail_access(count))
+    last_terms_of, put_last = kind(storage, peel_access(count))
 
-    def make_whole_lanes(streamed):
-        terms_of, put = kind(storage, whole_lanes(count, streamed=streamed))
+    def make_whole_lanes(nontemporal):
+        terms_of, put = kind(storage, full_access(count, nontemporal=nontemporal))
 
         @inlined
         def all_lanes(rows, line, whole, terms, out):
@@ -105,33 +105,33 @@ def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
 
         return all_lanes
 
-    store_whole, stream_whole = make_whole_lanes(False), make_whole_lanes(True)
+    store_whole, store_nontemporal_full = make_whole_lanes(False), make_whole_lanes(True)
 
     @inlined
-    def store_row(rows, terms, out, streamed):
-        line = min(head_of(out, out.size), out.size)
+    def store_row(rows, terms, out, nontemporal):
+        line = min(peel_of(out, out.size), out.size)
         if at_lines and line > 0:
             j = line - count
             put_last(rows, j, line, last_terms_of(terms, j, line), out)
         whole = out.size - (out.size - line) % count
-        if streamed:
-            stream_whole(rows, line, whole, terms, out)
+        if nontemporal:
+            store_nontemporal_full(rows, line, whole, terms, out)
         else:
             store_whole(rows, line, whole, terms, out)
-        rest = out.size - whole
-        if rest > 0:
-            put_first(rows, whole, rest, first_terms_of(terms, whole, rest), out)
+        tail = out.size - whole
+        if tail > 0:
+            put_first(rows, whole, tail, first_terms_of(terms, whole, tail), out)
 
     return store_row
 
 
 def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..., Any]) -> Any:
-    """Return a compiled ``store_group(arrays, i, terms, out, streamed)`` of the rows from i on."""
+    """Return a compiled ``store_group(arrays, i, terms, out, nontemporal)`` of the rows from i on."""
     count = storage.lanes
-    first_terms_of, put_first = kind(storage, first_lanes(count))
+    first_terms_of, put_first = kind(storage, tail_access(count))
 
-    def make_whole_lanes(streamed):
-        access = whole_lanes(count, ahead=tuning.GROUP_ROWS, streamed=streamed)
+    def make_whole_lanes(nontemporal):
+        access = full_access(count, ahead=tuning.GROUP_ROWS, nontemporal=nontemporal)
         terms_of, put = kind(storage, access)
 
         @inlined
@@ -143,21 +143,21 @@ def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..
 
         return all_lanes
 
-    store_whole, stream_whole = make_whole_lanes(False), make_whole_lanes(True)
+    store_whole, store_nontemporal_full = make_whole_lanes(False), make_whole_lanes(True)
 
     @inlined
-    def store_group(arrays, i, terms, out, streamed):
+    def store_group(arrays, i, terms, out, nontemporal):
         width = out.shape[1]
-        rest = width % count
-        whole = width - rest
-        if streamed:
-            stream_whole(arrays, i, whole, terms, out)
+        tail = width % count
+        whole = width - tail
+        if nontemporal:
+            store_nontemporal_full(arrays, i, whole, terms, out)
         else:
             store_whole(arrays, i, whole, terms, out)
-        if rest > 0:
-            here = first_terms_of(terms, whole, rest)
+        if tail > 0:
+            here = first_terms_of(terms, whole, tail)
             for r in range(tuning.GROUP_ROWS):
-                put_first(rows_of(arrays, i + r), whole, rest, here, out[i + r])
+                put_first(rows_of(arrays, i + r), whole, tail, here, out[i + r])
 
     return store_group
 
@@ -176,7 +176,7 @@ def _pair_of_rows(arrays: Any, i: int) -> Any:
 
 @functools.cache
 def make_output_row(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``output_row((x,), terms, y, streamed)`` of one row."""
+    """Return a compiled ``output_row((x,), terms, y, nontemporal)`` of one row."""
     return _make_row(storage, _output)
 
 
@@ -188,7 +188,7 @@ def make_output_group(storage: Storage) -> Callable[..., Any]:
 
 @functools.cache
 def make_gradient_row(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``gradient_row((dy, x), terms, dx, streamed)`` of one row."""
+    """Return a compiled ``gradient_row((dy, x), terms, dx, nontemporal)`` of one row."""
     return _make_row(storage, _gradient)
 
 
@@ -204,21 +204,21 @@ def _make_run_sums(
     put_first: Callable[..., Any],
     put_last: Callable[..., Any],
 ) -> Any:
-    """Return a compiled ``run_sums(dy, x, head, of_x, of_dy, dx)`` along one channel.
+    """Return a compiled ``run_sums(dy, x, peel, of_x, of_dy, dx)`` along one channel.
 
     They are the sums of ``dy * (x * scale - high) * rstd``, which are `of_x`, and of dy, in
-    float64. On the way ``put(dx, j, slope, rest, of_dy)`` does what it likes with lanes of dy.
-    The first `head` elements are in the last lanes: see `runs.make_gradient_lanes`.
+    float64. On the way ``put(dx, j, slope, tail, of_dy)`` does what it likes with lanes of dy.
+    The first `peel` elements are in the last lanes: see `runs.make_gradient_lanes`.
     """
     real, widen, count = storage.working, storage.widen, 2 * storage.lanes
     load, masked_load, zeros = make_load(count), make_masked_load(count), make_zeros(real, count)
-    at_lines = each_begins_at_lines(storage)
+    at_lines = each_peels_to_alignment(storage)
 
     @inlined
-    def stretch_sums(dy, x, start, stop, head, of_x, of_dy, dx):
+    def stretch_sums(dy, x, start, stop, peel, of_x, of_dy, dx):
         scale, high, rstd = of_x
         one, two = zeros(), zeros()
-        line = start + min(head, stop - start)
+        line = start + min(peel, stop - start)
         if at_lines and line > start:
             j, low = line - count, count - (line - start)
             slope = widen(masked_load(dy, j, low, count))
@@ -232,21 +232,21 @@ def _make_run_sums(
             one = one + slope * ((widen(load(x, j)) * scale - high) * rstd)
             two = two + slope
             put(dx, j, slope, count, of_dy)
-        rest = stop - whole
-        if rest > 0:
-            slope = widen(masked_load(dy, whole, 0, rest))
-            xhat = (widen(masked_load(x, whole, 0, rest)) * scale - high) * rstd
-            one = one + slope * select_lanes(xhat, 0, rest)
+        tail = stop - whole
+        if tail > 0:
+            slope = widen(masked_load(dy, whole, 0, tail))
+            xhat = (widen(masked_load(x, whole, 0, tail)) * scale - high) * rstd
+            one = one + slope * select_lanes(xhat, 0, tail)
             two = two + slope
-            put_first(dx, whole, slope, rest, of_dy)
+            put_first(dx, whole, slope, tail, of_dy)
         return reduce_sum(one), reduce_sum(two)
 
     @inlined
-    def run_sums(dy, x, head, of_x, of_dy, dx):
+    def run_sums(dy, x, peel, of_x, of_dy, dx):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
-            one, two = stretch_sums(dy, x, start, stop, head, of_x, of_dy, dx)
+            one, two = stretch_sums(dy, x, start, stop, peel, of_x, of_dy, dx)
             sum_of_products += one
             sum_dy += two
         return sum_of_products, sum_dy
@@ -255,7 +255,7 @@ def _make_run_sums(
 
 
 @inlined
-def _put_nothing(dx: Any, j: int, slope: Any, rest: int, of_dy: Any) -> None:
+def _put_nothing(dx: Any, j: int, slope: Any, tail: int, of_dy: Any) -> None:
     pass
 
 
@@ -267,7 +267,7 @@ def make_gradient_sums(storage: Storage) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_constant_gradient(storage: Storage, *, streamed: bool) -> Callable[..., Any]:
+def make_constant_gradient(storage: Storage, *, nontemporal: bool) -> Callable[..., Any]:
     """Return a compiled function for the same sums that stores ``dy * back * factor`` as dx.
 
     It is ``constant_gradient(dy, x, (scale, high, rstd), (factor, back), dx)``, where what undoes
@@ -280,15 +280,15 @@ def make_constant_gradient(storage: Storage, *, streamed: bool) -> Callable[...,
         real, narrow = storage.working, storage.narrow
 
         @inlined
-        def put(dx, j, slope, rest, of_dy):
+        def put(dx, j, slope, tail, of_dy):
             factor, back = of_dy
-            scaled = slope * term(back, j, rest, real(1))
-            write(dx, j, narrow(scaled * factor), rest)
+            scaled = slope * term(back, j, tail, real(1))
+            write(dx, j, narrow(scaled * factor), tail)
 
         return put
 
-    puts = (whole_lanes(count, streamed=streamed), first_lanes(count), last_lanes(count))
-    run_sums, head_of = _make_run_sums(storage, *map(make_put, puts)), make_head(storage)
+    puts = (full_access(count, nontemporal=nontemporal), tail_access(count), peel_access(count))
+    run_sums, peel_of = _make_run_sums(storage, *map(make_put, puts)), make_peel(storage)
     return inlined(
-        lambda dy, x, of_x, of_dy, dx: run_sums(dy, x, head_of(dx, dx.size), of_x, of_dy, dx)
+        lambda dy, x, of_x, of_dy, dx: run_sums(dy, x, peel_of(dx, dx.size), of_x, of_dy, dx)
     )

@@ -103,8 +103,8 @@ def _make_deviations(storage: Storage) -> Callable[..., Any]:
         read = access.read
 
         @inlined
-        def add(arrays, i, j, rest, terms, t, sums):
-            deviation = widen(read(arrays[0][i], j, rest)) - load(terms[0], t)
+        def add(arrays, i, j, tail, terms, t, sums):
+            deviation = widen(read(arrays[0][i], j, tail)) - load(terms[0], t)
             return sums[0] + deviation, multiply_add(deviation, deviation, sums[1])
 
         return add
@@ -152,14 +152,14 @@ def make_moments_across(storage: Storage) -> Twins:
     def kernel(x, block, means, m2s, first, last):
         stand_alone()
         x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
-        head, tiles = cut(x)
+        peel, tiles = cut(x)
         room, room_of_totals = scratch(), scratch_of_totals()
         origin, sums = room[:tile], (room[tile : 2 * tile], room[2 * tile :])
         totals = room_of_totals[:tile], room_of_totals[tile:]
         for p in range(first, last):
             rows = x[p * block : (p + 1) * block]
             for k in range(tiles):
-                channel, width = tile_of(k, x.shape[1], head)
+                channel, width = tile_of(k, x.shape[1], peel)
                 mean, m2 = means[p][channel : channel + width], m2s[p][channel : channel + width]
                 tile_moments(rows, channel, width, origin, sums, totals, mean, m2)
 

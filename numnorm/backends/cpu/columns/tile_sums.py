@@ -11,11 +11,11 @@ from typing import Any
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head
-from numnorm.backends.cpu.simd.access import first_lanes, whole_lanes
+from numnorm.backends.cpu.memory.alignment import common_peel, peels_to_alignment
+from numnorm.backends.cpu.simd.access import full_access, tail_access
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_masked_load
-from numnorm.backends.cpu.simd.processor import has_roomy_first_cache
+from numnorm.backends.cpu.simd.processor import has_large_l1d
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, store
 from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
 
@@ -27,7 +27,7 @@ def tile_of_gradients(storage: Storage) -> int:
     nobody waiting, gain nothing.
     """
     tile = tuning.COLUMN_TILE_ELEMENTS
-    if not has_roomy_first_cache() or storage.container.itemsize <= 2:
+    if not has_large_l1d() or storage.container.itemsize <= 2:
         return tile
     return max(tile, tuning.GRADIENT_TILE_MOST_BYTES // storage.working_dtype.itemsize)
 
@@ -41,10 +41,10 @@ def make_tiles(
     Rows of up to `whole` channels are one tile, but for what lies before a line.
 
     ``cut(x)`` returns how many channels lie before a cache line, where all rows lie alike, and
-    how many tiles there are then; ``tile_of(k, channels, head)`` returns the first channel and
+    how many tiles there are then; ``tile_of(k, channels, peel)`` returns the first channel and
     the number of channels of one. The head comes last, when its lines are in cache.
     """
-    at_lines = begins_at_lines(storage)
+    at_lines = peels_to_alignment(storage)
 
     @inlined
     def most(channels):
@@ -54,14 +54,14 @@ def make_tiles(
     def cut(x):
         size = most(x.shape[1])
         wide = x.shape[1] * x.itemsize >= tuning.COLUMN_TILE_PEEL_LEAST_ROW_BYTES
-        head = common_head(x, x.shape[1]) if at_lines and wide else 0
-        return head, (x.shape[1] - head + size - 1) // size + (1 if head > 0 else 0)
+        peel = common_peel(x, x.shape[1]) if at_lines and wide else 0
+        return peel, (x.shape[1] - peel + size - 1) // size + (1 if peel > 0 else 0)
 
     @inlined
-    def tile_of(k, channels, head):
+    def tile_of(k, channels, peel):
         size = most(channels)
-        start = head + k * size
-        return (start, min(size, channels - start)) if start < channels else (0, head)
+        start = peel + k * size
+        return (start, min(size, channels - start)) if start < channels else (0, peel)
 
     return cut, tile_of
 
@@ -90,18 +90,18 @@ def _make_add_lanes(
     load, zeros = make_load(storage.lanes), make_zeros(storage.working, storage.lanes)
 
     @inlined
-    def add_lanes(arrays, i, j, rest, terms, t, sums):
+    def add_lanes(arrays, i, j, tail, terms, t, sums):
         of_rows = zeros(), zeros()
         for r in range(rows):
-            of_rows = add(arrays, i + r, j, rest, terms, t, of_rows)
+            of_rows = add(arrays, i + r, j, tail, terms, t, of_rows)
         store(sums[0], t, load(sums[0], t) + of_rows[0])
         store(sums[1], t, load(sums[1], t) + of_rows[1])
 
     @inlined
-    def add_each(arrays, i, j, rest, terms, t, sums):
+    def add_each(arrays, i, j, tail, terms, t, sums):
         here = load(sums[0], t), load(sums[1], t)
         for r in range(rows):
-            here = add(arrays, i + r, j, rest, terms, t, here)
+            here = add(arrays, i + r, j, tail, terms, t, here)
         store(sums[0], t, here[0])
         store(sums[1], t, here[1])
 
@@ -109,13 +109,13 @@ def _make_add_lanes(
 
 
 def _make_add_rows(
-    storage: Storage, make_add: Callable[..., Any], rows: int, streamed: bool, one_by_one: bool
+    storage: Storage, make_add: Callable[..., Any], rows: int, nontemporal: bool, one_by_one: bool
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
     count = storage.lanes
-    all_lanes = whole_lanes(count, ahead=rows, near=True, streamed=streamed)
+    all_lanes = full_access(count, ahead=rows, near=True, nontemporal=nontemporal)
     add_all = _make_add_lanes(storage, make_add(all_lanes), rows, one_by_one)
-    add_first = _make_add_lanes(storage, make_add(first_lanes(count)), rows, one_by_one)
+    add_first = _make_add_lanes(storage, make_add(tail_access(count)), rows, one_by_one)
 
     @inlined
     def add_rows(arrays, i, channel, width, terms, sums):
@@ -134,11 +134,11 @@ def _make_some_rows(
     rows: int = tuning.GROUP_ROWS,
     *,
     one_by_one: bool = False,
-    streamed: bool = False,
+    nontemporal: bool = False,
 ) -> Callable[..., Any]:
     """Return a compiled ``some_rows`` of `make_tile_sums`, which reads so many rows at a time."""
-    add_group = _make_add_rows(storage, make_add, rows, streamed, one_by_one)
-    add_row = _make_add_rows(storage, make_add, 1, streamed, one_by_one)
+    add_group = _make_add_rows(storage, make_add, rows, nontemporal, one_by_one)
+    add_row = _make_add_rows(storage, make_add, 1, nontemporal, one_by_one)
 
     @inlined
     def some_rows(arrays, start, stop, channel, width, terms, sums):
@@ -154,7 +154,7 @@ def _make_some_rows(
 def make_tile_sums(storage: Storage, make_add: Callable[..., Any]) -> Any:
     """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
 
-    ``make_add(access)`` returns a compiled ``add(arrays, i, j, rest, terms, t, sums)``: the two
+    ``make_add(access)`` returns a compiled ``add(arrays, i, j, tail, terms, t, sums)``: the two
     sums, in lanes, with what the i-th row of each array adds to them, from the elements that the
     access reads at j, and the lanes of the terms at `t`.
 
@@ -175,11 +175,11 @@ def make_tile_sums(storage: Storage, make_add: Callable[..., Any]) -> Any:
 
 
 def make_gradient_rows(
-    storage: Storage, make_add: Callable[..., Any], *, streamed: bool = False
+    storage: Storage, make_add: Callable[..., Any], *, nontemporal: bool = False
 ) -> Callable[..., Any]:
     """Return a compiled ``some_rows`` like that of `make_tile_sums`, for the sums of a gradient.
 
-    Its `add` may store something, which may be `streamed`, after it has added: a store in pieces
+    Its `add` may store something, which may be `nontemporal`, after it has added: a store in pieces
     is branches, and between a product and its sum they keep the compiler from making one
     instruction of both.
 
@@ -188,9 +188,11 @@ def make_gradient_rows(
     at a time, in the same order. The sums of narrower rows take longer to load and store.
     """
     is_alone = _make_is_alone(storage)
-    at_once = 1 if has_roomy_first_cache() else tuning.GROUP_ROWS
-    in_groups = _make_some_rows(storage, make_add, streamed=streamed)
-    one_by_one = _make_some_rows(storage, make_add, at_once, one_by_one=True, streamed=streamed)
+    at_once = 1 if has_large_l1d() else tuning.GROUP_ROWS
+    in_groups = _make_some_rows(storage, make_add, nontemporal=nontemporal)
+    one_by_one = _make_some_rows(
+        storage, make_add, at_once, one_by_one=True, nontemporal=nontemporal
+    )
 
     @inlined
     def some_rows(arrays, start, stop, channel, width, terms, sums):

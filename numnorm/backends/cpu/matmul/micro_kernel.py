@@ -94,8 +94,8 @@ def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
             p = along_few(left, right, target, p, whole)
         grouped = along(left, right, target, p, whole)
         for p in range(grouped, -(-width // lanes)):
-            here, there, rest = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
-            one(a, at, row, step, rows, b, here, here, panel, depth, c, there, c_row, rest)
+            here, there, tail = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
+            one(a, at, row, step, rows, b, here, here, panel, depth, c, there, c_row, tail)
 
     return product
 
@@ -148,24 +148,24 @@ def _make_tiles(
     shared = tiling().shared if count == tiling().rows[0] else 0
 
     @inlined
-    def tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, rest):
-        asked = 0
+    def tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
+        prefetched = 0
         for r in range(0, _taken(rows, count, shared), count):
-            here, there, next_ = at + r * row, c_at + r * c_row, ahead + asked * panel
-            tile(a, here, row, step, b, b_at, next_, panel, depth, c, there, c_row, rest)
-            asked = asked + 1 if asked + 1 < panels else 0
+            here, there, next_ = at + r * row, c_at + r * c_row, ahead + prefetched * panel
+            tile(a, here, row, step, b, b_at, next_, panel, depth, c, there, c_row, tail)
+            prefetched = prefetched + 1 if prefetched + 1 < panels else 0
 
     if fewer is None:
         return tiles
 
     @inlined
-    def all_tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, rest):
-        tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, rest)
+    def all_tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
+        tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, tail)
         done = _taken(rows, count, shared)
         left = rows - done
         if left > 0:
             here, there = at + done * row, c_at + done * c_row
-            fewer(a, here, row, step, left, b, b_at, ahead, panel, depth, c, there, c_row, rest)
+            fewer(a, here, row, step, left, b, b_at, ahead, panel, depth, c, there, c_row, tail)
 
     return all_tiles
 
@@ -175,14 +175,14 @@ def _make_tile(
 ) -> Callable[..., Any]:
     """Return a compiled function of one tile.
 
-    It is ``tile(a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, rest)``, and asks
+    It is ``tile(a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, tail)``, and asks
     for the panel of b that begins `ahead`: the first tiles of some panels, which would wait for
-    the third-level cache, find theirs in the second. If it is partial, only the first `rest`
+    the third-level cache, find theirs in the second. If it is partial, only the first `tail`
     columns of its panel are there.
     """
 
-    def plain(a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, rest):
-        width = rest if partial else lanes
+    def plain(a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
+        width = tail if partial else lanes
         for r in range(rows):
             for p in range(panels):
                 start = c_at + r * c_row + p * lanes
@@ -194,7 +194,7 @@ def _make_tile(
                 c[place] = c[place] + total if onto else total
 
     @compiled_as(plain)
-    def tile(typing_context, a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, rest):
+    def tile(typing_context, a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
         numbers = [types.intp] * 3
         kinds = (a, *numbers, b, *numbers, types.intp, c, *numbers)
 
@@ -203,14 +203,14 @@ def _make_tile(
                 _element(context, builder, signature.args[i], arguments[i], arguments[i + 1])
                 for i in (0, 4, 9)
             )
-            _, _, row, step, _, _, _, panel, depth, _, _, c_row, rest = arguments
+            _, _, row, step, _, _, _, panel, depth, _, _, c_row, tail = arguments
             following = _element(context, builder, signature.args[4], arguments[4], arguments[6])
             block = _Block(builder, rows, panels, ir.VectorType(left.type.pointee, lanes))
             block.begin(target, c_row, onto=onto)
             with cgutils.for_range(builder, depth) as loop:
-                block.ask(following, loop.index)
+                block.prefetch(following, loop.index)
                 block.add(left, loop.index, row, step, right, panel)
-            block.end(rest if partial else None, onto=onto)
+            block.end(tail if partial else None, onto=onto)
             return context.get_dummy_value()
 
         return types.void(*kinds), generate
@@ -236,7 +236,7 @@ class _Block:
             self.builder.store(constant(self.kind, 0.0), self.sums[r, p])
             self.places[r, p] = place
 
-    def ask(self, following: Any, k: Any) -> None:
+    def prefetch(self, following: Any, k: Any) -> None:
         """Ask for a row of a panel that will be needed, in the second-level cache."""
         along = self.builder.gep(following, [self.builder.mul(k, _size(self.kind.count))])
         prefetch_at(self.builder, along, 2)
@@ -258,21 +258,21 @@ class _Block:
                 builder.store(total, self.sums[r, p])
             place = builder.gep(place, [row])
 
-    def end(self, rest: Any, *, onto: bool) -> None:
+    def end(self, tail: Any, *, onto: bool) -> None:
         """Store the sums, or add them to what is there."""
         builder = self.builder
         for key, place in self.places.items():
             total = builder.load(self.sums[key])
-            if onto and rest is not None:
+            if onto and tail is not None:
                 total = builder.fadd(
-                    masked_load_at(builder, place, (_size(0), rest)), total, flags=FLAGS
+                    masked_load_at(builder, place, (_size(0), tail)), total, flags=FLAGS
                 )
             elif onto:
                 total = builder.fadd(load_from(builder, place), total, flags=FLAGS)
-            if rest is None:
+            if tail is None:
                 store_at(builder, place, total)
             else:
-                masked_store_at(builder, place, total, (_size(0), rest))
+                masked_store_at(builder, place, total, (_size(0), tail))
 
     def _lanes_at(self, start: Any, offset: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(start, [offset]), self.kind.as_pointer())

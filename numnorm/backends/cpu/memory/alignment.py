@@ -16,14 +16,14 @@ from numba.extending import overload
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.allocated import make_zeros_in_line
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 from numnorm.backends.cpu.memory.placement import LINE, address_of
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.processor import has_avx, has_avx512
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
-def begins_at_lines(storage: Storage) -> bool:
+def peels_to_alignment(storage: Storage) -> bool:
     """Return whether loops over such elements begin at lines.
 
     Halves gain nothing: with what widens them a loop waits for loads less, and their few
@@ -46,63 +46,63 @@ def address(typing_context, array):
 
 
 @inlined
-def _before_line(array):
+def _peel_bytes(array):
     """Return how many elements lie before the first line; 0 if no element begins at one."""
     begin, itemsize = address(array), array.itemsize
     return -begin % LINE // itemsize if begin % itemsize == 0 else 0
 
 
-def each_begins_at_lines(storage: Storage) -> bool:
+def each_peels_to_alignment(storage: Storage) -> bool:
     """Return whether loops that read or write one array begin at its lines, whatever others do.
 
     Those of AVX-512 do, whose every vector lies in two lines if one does. AVX2, where every other
     vector lies in two lines, gains nothing.
     """
-    return begins_at_lines(storage) and has_avx512()
+    return peels_to_alignment(storage) and has_avx512()
 
 
 @functools.cache
-def make_head(storage: Storage) -> Callable[..., Any]:
-    """Return a compiled ``head(array, width)``: how many elements lie before the first line.
+def make_peel(storage: Storage) -> Callable[..., Any]:
+    """Return a compiled ``peel(array, width)``: how many elements lie before the first line.
 
     It is 0 where loops over so many elements do not begin at lines.
     """
-    at_lines = each_begins_at_lines(storage)
+    at_lines = each_peels_to_alignment(storage)
 
     @inlined
-    def head(array, width):
+    def peel(array, width):
         if not at_lines or width * array.itemsize < tuning.PEEL_LEAST_ROW_BYTES:
             return 0
-        return _before_line(array)
+        return _peel_bytes(array)
 
-    return head
+    return peel
 
 
 @inlined
-def common_head(x, run):
+def common_peel(x, run):
     """Return how many elements of every run lie before its first line, 0 if they differ."""
-    return _before_line(x) if run * x.itemsize % LINE == 0 else 0
+    return _peel_bytes(x) if run * x.itemsize % LINE == 0 else 0
 
 
-def in_line(values, head):
-    """Return a 2-D array, or a copy, whose first `head` elements lie before a line.
+def aligned_copy(values, peel):
+    """Return a 2-D array, or a copy, whose first `peel` elements lie before a line.
 
     Anything else stays as it is.
     """
     return values
 
 
-@overload(in_line)
-def _in_line(values, head):
+@overload(aligned_copy)
+def _aligned_copy(values, peel):
     if not (isinstance(values, types.Array) and values.ndim == 2):
-        return lambda values, head: values
+        return lambda values, peel: values
     kind, itemsize = (np.float32, 4) if values.dtype == types.float32 else (np.float64, 8)
-    zeros = make_zeros_in_line(kind, 2)
+    zeros = make_aligned_zeros(kind, 2)
 
-    def implementation(values, head):
-        if (address(values) + head * itemsize) % LINE == 0:
+    def implementation(values, peel):
+        if (address(values) + peel * itemsize) % LINE == 0:
             return values
-        copy = zeros(values.shape, head)
+        copy = zeros(values.shape, peel)
         # Not `copy[:] = values`, whose error message Numba would take two seconds to compile.
         for c in range(values.shape[0]):
             for j in range(values.shape[1]):
@@ -112,12 +112,12 @@ def _in_line(values, head):
     return implementation
 
 
-def _plain_outlive(value: Any) -> None:
+def _plain_keep_alive(value: Any) -> None:
     """Keep what owns memory until here: loops work with what is borrowed of it."""
 
 
-@compiled_as(_plain_outlive)
-def outlive(typing_context, value):
+@compiled_as(_plain_keep_alive)
+def keep_alive(typing_context, value):
     """Keep what owns memory until here: loops work with what is borrowed of it."""
 
     def generate(context, builder, signature, arguments):

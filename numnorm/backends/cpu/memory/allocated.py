@@ -18,28 +18,28 @@ from numnorm.backends.cpu.simd.vector import compiled_as
 
 
 @functools.cache
-def make_zeros_in_line(kind: Any, ndim: int) -> Callable[..., Any]:
-    """Return a compiled ``zeros(shape, head)`` of so many axes.
+def make_aligned_zeros(kind: Any, ndim: int) -> Callable[..., Any]:
+    """Return a compiled ``zeros(shape, peel)`` of so many axes.
 
-    The first `head` elements lie before a cache line. What is borrowed of it must not `outlive` it.
+    The first `peel` elements lie before a cache line. What is borrowed of it must not `keep_alive` it.
     """
     element = type_of(kind)
     result = types.Array(element, ndim, "C")
 
-    def plain(shape, head):
+    def plain(shape, peel):
         return np.zeros(shape, kind)
 
     @compiled_as(plain)
-    def zeros(typing_context, shape, head):
+    def zeros(typing_context, shape, peel):
         def generate(context, builder, signature, arguments):
-            shape, head = arguments
+            shape, peel = arguments
             itemsize = context.get_constant(types.intp, element.bitwidth // 8)
             sizes, nbytes = cgutils.unpack_tuple(builder, shape), itemsize
             for size in sizes:
                 nbytes = builder.mul(nbytes, size)
             room = builder.add(nbytes, nbytes.type(LINE))
             memory = context.nrt.meminfo_alloc_aligned(builder, room, LINE)
-            before = builder.neg(builder.mul(head, itemsize))
+            before = builder.neg(builder.mul(peel, itemsize))
             offset = builder.and_(before, nbytes.type(LINE - 1))
             start = builder.gep(context.nrt.meminfo_data(builder, memory), [offset])
             cgutils.memset(builder, start, nbytes, 0)

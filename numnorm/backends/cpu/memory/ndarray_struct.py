@@ -37,14 +37,14 @@ _CARRAY = 0x1 | 0x100 | 0x400
 _NATIVE = ord("=")
 
 
-class Header(types.Type):
+class NdarrayStruct(types.Type):
     """The type of an array of any dtype and shape, of which its header is known."""
 
     def __init__(self) -> None:
         super().__init__(name="Header")
 
 
-HEADER = Header()
+NDARRAY_STRUCT = NdarrayStruct()
 _FIELDS = {
     "address": types.intp,
     "shape": types.CPointer(types.intp),  # type: ignore[attr-defined]
@@ -55,18 +55,18 @@ _FIELDS = {
 }
 
 
-@register_model(Header)
-class _HeaderModel(StructModel):
+@register_model(NdarrayStruct)
+class _NdarrayStructModel(StructModel):
     def __init__(self, manager, kind):
         super().__init__(manager, kind, list(_FIELDS.items()))
 
 
 for _name in _FIELDS:
-    make_attribute_wrapper(Header, _name, _name)
+    make_attribute_wrapper(NdarrayStruct, _name, _name)
 
 
-@unbox(Header)
-def _unbox_header(kind, array, c):
+@unbox(NdarrayStruct)
+def _unbox_ndarray_struct(kind, array, c):
     def field(owner, offset, held):
         begin = c.builder.bitcast(owner, cgutils.voidptr_t)
         place = c.builder.gep(begin, [ir.IntType(32)(offset)])
@@ -98,7 +98,7 @@ def make_as_array(kind: Any, ndim: int) -> Callable[..., Any]:
     @intrinsic
     def as_array(typing_context, header, shape):
         def generate(context, builder, signature, arguments):
-            header = cgutils.create_struct_proxy(HEADER)(context, builder, arguments[0])
+            header = cgutils.create_struct_proxy(NDARRAY_STRUCT)(context, builder, arguments[0])
             start = builder.inttoptr(header.address, cgutils.voidptr_t)
             sizes = cgutils.unpack_tuple(builder, arguments[1])
             return contiguous(context, builder, result, start, sizes)

@@ -22,29 +22,29 @@ def is_large(y: Any) -> bool:
 
 
 @inlined
-def is_streamed(y: Any, run: int, head: int = 0) -> bool:
+def use_nontemporal(y: Any, run: int, peel: int = 0) -> bool:
     """Return whether a result, in runs of so many elements, is streamed.
 
-    Each must be lines, the first of which begins after the `head` elements that are stored apart.
+    Each must be lines, the first of which begins after the `peel` elements that are stored apart.
     """
-    return is_large(y) and _is_in_lines(y, run, head)
+    return is_large(y) and _is_in_lines(y, run, peel)
 
 
 @inlined
-def is_gradient_streamed(dx: Any, run: int, head: int = 0) -> bool:
+def use_nontemporal_gradient(dx: Any, run: int, peel: int = 0) -> bool:
     """Return the same of a gradient."""
     large = dx.size * dx.itemsize >= tuning.NONTEMPORAL_GRADIENT_LEAST_BYTES
-    return large and _is_in_lines(dx, run, head)
+    return large and _is_in_lines(dx, run, peel)
 
 
 @inlined
-def _is_in_lines(y: Any, run: int, head: int) -> bool:
-    first = address(y) + head * y.itemsize
+def _is_in_lines(y: Any, run: int, peel: int) -> bool:
+    first = address(y) + peel * y.itemsize
     return run * y.itemsize % LINE == 0 and first % LINE == 0
 
 
 @inlined
-def after_stores(streamed: bool) -> None:
+def fence_after_stores(nontemporal: bool) -> None:
     """Make what has been streamed visible to other threads, which nothing else does."""
-    if streamed:
+    if nontemporal:
         store_fence()

@@ -34,17 +34,17 @@ def address_of(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def before_line(array: Array) -> int:
+def peel_bytes(array: Array) -> int:
     """Return how many elements of an array lie before a cache line; 0 if none begins at one."""
     before, itemsize = -address_of(array) % LINE, array.itemsize
     return before // itemsize if before % itemsize == 0 else 0
 
 
-def empty_like(source: Array, other: Array | None = None, *, in_line: bool = False) -> Array:
+def empty_like(source: Array, other: Array | None = None, *, aligned: bool = False) -> Array:
     """Return an uninitialized array like a C-contiguous one, placed well for a kernel's output.
 
     The kernel reads `source` and maybe another array of its size. The output begins on a cache
-    line or, if it is to be `in_line`, as far into one as `source`.
+    line or, if it is to be `aligned`, as far into one as `source`.
     """
     nbytes = source.nbytes
     if nbytes < tuning.PLACE_LEAST_BYTES:
@@ -52,19 +52,19 @@ def empty_like(source: Array, other: Array | None = None, *, in_line: bool = Fal
     memory = POOL.take(nbytes + _PAGE + LINE)
     address = address_of(source)
     place = _far_from(address, address if other is None else address_of(other))
-    offset = (place - address_of(memory)) % _PAGE + (address % LINE if in_line else 0)
+    offset = (place - address_of(memory)) % _PAGE + (address % LINE if aligned else 0)
     return np.ndarray(source.shape, source.dtype, memory, offset)
 
 
-def empty_table(rows: int, columns: int, dtype: np.dtype[Any], head: int = 0) -> Array:
+def empty_table(rows: int, columns: int, dtype: np.dtype[Any], peel: int = 0) -> Array:
     """Return an uninitialized table each of whose rows has a cache line begin after its head.
 
     It has as many columns as that takes.
     """
-    in_line = LINE // dtype.itemsize
-    width = -(-columns // in_line) * in_line
-    memory = np.empty(rows * width + in_line, dtype)
-    offset = -(address_of(memory) + head * dtype.itemsize) % LINE // dtype.itemsize
+    aligned = LINE // dtype.itemsize
+    width = -(-columns // aligned) * aligned
+    memory = np.empty(rows * width + aligned, dtype)
+    offset = -(address_of(memory) + peel * dtype.itemsize) % LINE // dtype.itemsize
     return memory[offset : offset + rows * width].reshape(rows, width)
 
 

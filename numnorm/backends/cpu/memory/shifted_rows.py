@@ -16,15 +16,15 @@ from numba.core.cgutils import pack_array, unpack_tuple
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
-def _plain_turned_rows(array: Any, turn: int) -> Any:
-    """Return the rows of a 2-D array, each from its `turn`-th element to that of the next."""
+def _plain_shifted_rows(array: Any, shift: int) -> Any:
+    """Return the rows of a 2-D array, each from its `shift`-th element to that of the next."""
     rows, width = array.shape
-    return array.reshape(-1)[turn : turn + (rows - 1) * width].reshape(rows - 1, width)
+    return array.reshape(-1)[shift : shift + (rows - 1) * width].reshape(rows - 1, width)
 
 
-@compiled_as(_plain_turned_rows)
-def turned_rows(typing_context, array, turn):
-    """Return the rows of a 2-D array, each from its `turn`-th element to that of the next.
+@compiled_as(_plain_shifted_rows)
+def shifted_rows(typing_context, array, shift):
+    """Return the rows of a 2-D array, each from its `shift`-th element to that of the next.
 
     There is one row less, and nobody owns them.
     """

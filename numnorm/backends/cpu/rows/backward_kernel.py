@@ -8,10 +8,15 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Twins, inlined
-from numnorm.backends.cpu.memory.alignment import begins_at_lines, common_head, in_line, outlive
+from numnorm.backends.cpu.memory.alignment import (
+    aligned_copy,
+    common_peel,
+    keep_alive,
+    peels_to_alignment,
+)
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
-from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
+from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.rows.arguments import (
     GradientCoefficients,
     Parameters,
@@ -60,7 +65,7 @@ def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     longest = tuning.PREFETCH_LEAST_ROW_BYTES // storage.container.itemsize
 
     @inlined
-    def row_sums(dy, x, head, statistics, first_channel, cut, weights, inner, totals):
+    def row_sums(dy, x, peel, statistics, first_channel, cut, weights, inner, totals):
         run, runs, channels = cut
         ahead = x.size if x.size >= longest else 0
         gamma, beta = weights
@@ -71,7 +76,7 @@ def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
             weight = part(gamma, c), part(beta, c)
             sums_here = part(inner[0], c), part(inner[1], c)
             g, g_xhat, dy_xhat, slope = gradient_sums(
-                dy[left:right], x[left:right], head, ahead, statistics, weight, sums_here
+                dy[left:right], x[left:right], peel, ahead, statistics, weight, sums_here
             )
             sum_g += g
             sum_g_xhat += g_xhat
@@ -89,12 +94,14 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
     input_gradients = make_input_gradients(formula, storage)
 
     @inlined
-    def loops(row, heads, streamed, rstd, found, first_channel, cut, weights, flows, inner, totals):
+    def loops(
+        row, peels, nontemporal, rstd, found, first_channel, cut, weights, flows, inner, totals
+    ):
         dy, x, dx = row
         run, runs, channels = cut
         gamma, beta = weights
         sum_g, sum_g_xhat = row_sums(
-            dy, x, heads[0], found, first_channel, cut, weights, inner, totals
+            dy, x, peels[0], found, first_channel, cut, weights, inner, totals
         )
         means = means_of(sum_g, sum_g_xhat, rstd, flows)
         c = first_channel
@@ -102,7 +109,7 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
             left, right = p * run, (p + 1) * run
             weight = part(gamma, c), part(beta, c)
             here = dy[left:right], x[left:right], dx[left:right]
-            input_gradients(here[0], here[1], heads[1], found, weight, means, here[2], streamed)
+            input_gradients(here[0], here[1], peels[1], found, weight, means, here[2], nontemporal)
             c = c + 1 if c + 1 < channels else 0
 
     return loops
@@ -117,13 +124,13 @@ def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     input_gradients, means_of = make_input_gradients(formula, storage), make_means(storage)
 
     @inlined
-    def whole_row(row, heads, ahead, streamed, rstd, statistics, weights, flows, targets):
+    def whole_row(row, peels, ahead, nontemporal, rstd, statistics, weights, flows, targets):
         dy, x, dx = row
         g, g_xhat, _, _ = gradient_lanes(
-            dy, x, 0, x.size, heads[0], ahead, statistics, weights, targets
+            dy, x, 0, x.size, peels[0], ahead, statistics, weights, targets
         )
         means = means_of(np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat)), rstd, flows)
-        input_gradients(dy, x, heads[1], statistics, weights, means, dx, streamed)
+        input_gradients(dy, x, peels[1], statistics, weights, means, dx, nontemporal)
 
     return whole_row
 
@@ -135,19 +142,19 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     longest = tuning.PREFETCH_LEAST_ROW_BYTES // storage.container.itemsize
 
     @inlined
-    def backward_row(row, heads, streamed, saved, c, cut, weights, flows, inner, totals):
+    def backward_row(row, peels, nontemporal, saved, c, cut, weights, flows, inner, totals):
         mean, rstd = saved
         scale, high, low, factor = statistics_of(mean, rstd)
         size = row[1].size
         # A row with a parameter for each element, or with none, is one run.
         if not is_by_channel(totals[0]) and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
-            found, ahead = (None, high, low, factor), size if streamed or size >= longest else 0
+            found, ahead = (None, high, low, factor), size if nontemporal or size >= longest else 0
             here = part(weights[0], c), part(weights[1], c)
             targets = part(inner[0], c), part(inner[1], c)
-            whole_row(row, heads, ahead, streamed, rstd, found, here, flows, targets)
+            whole_row(row, peels, ahead, nontemporal, rstd, found, here, flows, targets)
         elif scale == real(1):
             found = None, high, low, factor
-            loops(row, heads, streamed, rstd, found, c, cut, weights, flows, inner, totals)
+            loops(row, peels, nontemporal, rstd, found, c, cut, weights, flows, inner, totals)
         else:
             found = scale, high, low, factor
             loops(row, (0, 0), False, rstd, found, c, cut, weights, flows, inner, totals)
@@ -201,21 +208,21 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     backward_row = _make_row(formula, storage)
 
     @inlined
-    def wide_rows(arrays, heads, saved, cut, weights, flows, inner, totals, start, stop):
+    def wide_rows(arrays, peels, saved, cut, weights, flows, inner, totals, start, stop):
         dy, x, dx = arrays
         mean, rstd = saved
         channel, between = channel_of(start, cut), _rows_between_flushes(cut)
-        streamed = is_gradient_streamed(dx, cut[0], heads[1])
+        nontemporal = use_nontemporal_gradient(dx, cut[0], peels[1])
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
                 row, of_row = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
                 backward_row(
-                    row, heads, streamed, of_row, channel, cut, weights, flows, inner, totals
+                    row, peels, nontemporal, of_row, channel, cut, weights, flows, inner, totals
                 )
                 channel = next_channel(channel, cut)
             flush(inner[0], totals[0])
             flush(inner[1], totals[1])
-        after_stores(streamed)
+        fence_after_stores(nontemporal)
 
     return wide_rows
 
@@ -252,14 +259,14 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     """
     wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
     short_rows, real = make_short_backward(formula, storage), storage.working
-    narrow, at_lines = _narrow_width(storage), begins_at_lines(storage)
+    narrow, at_lines = _narrow_width(storage), peels_to_alignment(storage)
 
     @inlined
-    def backward_rows(arrays, heads, saved, cut, weights, flows, results, totals, start, stop):
+    def backward_rows(arrays, peels, saved, cut, weights, flows, results, totals, start, stop):
         run, _, channels = cut
         width = arrays[1].shape[1]
-        dgamma = working_sums(totals[0], real(0), heads[0], results[0], (channels, run))
-        dbeta = working_sums(totals[1], real(0), heads[0], results[1], (channels, run))
+        dgamma = working_sums(totals[0], real(0), peels[0], results[0], (channels, run))
+        dbeta = working_sums(totals[1], real(0), peels[0], results[1], (channels, run))
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
@@ -269,8 +276,8 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         if by_element and cut[1] == 1 and width < narrow:
             narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop)
         else:
-            wide_rows(arrays, heads, saved, cut, weights, flows, inner, totals, start, stop)
-        outlive((dgamma, dbeta))
+            wide_rows(arrays, peels, saved, cut, weights, flows, inner, totals, start, stop)
+        keep_alive((dgamma, dbeta))
 
     def kernel(
         dy: Any,
@@ -288,8 +295,8 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
     ) -> None:
         arrays, run = (dy, x, dx), segments.run
         at_line = at_lines and x.shape[1] >= narrow
-        heads = (common_head(x, run), common_head(dx, run)) if at_line else (0, 0)
-        gamma, beta = in_line(weights.gamma, heads[0]), in_line(weights.beta, heads[0])
+        peels = (common_peel(x, run), common_peel(dx, run)) if at_line else (0, 0)
+        gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
         cut, here = (run, x.shape[1] // run, segments.channels), (borrowed(gamma), borrowed(beta))
         once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(cut)
         dgamma = with_parts(sums.gamma, parts, results.gamma, once)
@@ -297,10 +304,10 @@ def make_row_backward(formula: Formula, storage: Storage) -> Twins:
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(arrays, heads, saved, cut, here, flows, results, totals, start, stop)
+            backward_rows(arrays, peels, saved, cut, here, flows, results, totals, start, stop)
         if last - first == parts:
             add_parts(borrowed(dgamma), results.gamma)
             add_parts(borrowed(dbeta), results.beta)
-        outlive((gamma, beta, dgamma, dbeta))
+        keep_alive((gamma, beta, dgamma, dbeta))
 
     return grouped_twins(f"row_backward.{formula.name}.{storage.name}", kernel)

@@ -13,10 +13,10 @@ import numpy as np
 from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import MachineCode, entry, inlined, make_call
-from numnorm.backends.cpu.memory.alignment import outlive
-from numnorm.backends.cpu.memory.allocated import make_zeros_in_line
+from numnorm.backends.cpu.memory.alignment import keep_alive
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 from numnorm.backends.cpu.memory.ndarray_struct import (
-    HEADER,
+    NDARRAY_STRUCT,
     is_apart,
     is_like,
     is_plain,
@@ -27,10 +27,10 @@ from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.layouts import RowLayout
 
 # What may stand for a parameter or a mean, and as what it is handed over.
-_KINDS = {np.ndarray: HEADER, type(None): types.none, float: types.float64}
+_KINDS = {np.ndarray: NDARRAY_STRUCT, type(None): types.none, float: types.float64}
 _WHOLE, _REAL = types.intp, types.float64
 
-Direct = Callable[..., bool]
+FastPath = Callable[..., bool]
 
 
 def _make_will_do(kind: Any, itemsize: int) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def _make_will_do(kind: Any, itemsize: int) -> Callable[..., Any]:
     def always(value, like, target, nbytes):
         return True
 
-    return array_will_do if kind is HEADER else always
+    return array_will_do if kind is NDARRAY_STRUCT else always
 
 
 def _make_of_kernel(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
@@ -66,14 +66,14 @@ def _make_of_kernel(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
     def nothing(value, shape):
         return None
 
-    if kind is HEADER:
+    if kind is NDARRAY_STRUCT:
         return vector if ndim == 1 else as_array
     return number if kind is _REAL else nothing
 
 
 def _make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
     """Return a compiled ``totals(parts, shape)``: zeros for the sums of a gradient's parts."""
-    zeros = make_zeros_in_line(np.float64, 2 if shared else 3)
+    zeros = make_aligned_zeros(np.float64, 2 if shared else 3)
 
     @inlined
     def vectors(parts, shape):
@@ -87,7 +87,7 @@ def _make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
     def nothing(parts, shape):
         return None
 
-    if kind is not HEADER:
+    if kind is not NDARRAY_STRUCT:
         return nothing
     return vectors if shared else matrices
 
@@ -145,9 +145,21 @@ def _make_forward(
         enter(address, arguments, parts)
         return True
 
-    constants = _WHOLE, HEADER, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
+    constants = _WHOLE, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
     name = _name("direct_forward", storage, shared, alone)
-    return entry(name, forward, (*constants, HEADER, *kinds, HEADER, HEADER, HEADER, _WHOLE))
+    return entry(
+        name,
+        forward,
+        (
+            *constants,
+            NDARRAY_STRUCT,
+            *kinds,
+            NDARRAY_STRUCT,
+            NDARRAY_STRUCT,
+            NDARRAY_STRUCT,
+            _WHOLE,
+        ),
+    )
 
 
 @functools.cache
@@ -159,7 +171,7 @@ def _make_backward(
     rows_of, each_of = make_as_array(storage.container, 2), make_as_array(np.float64, 1)
     itemsize, working = storage.container.itemsize, storage.working
     mean_will_do, mean_of = _make_will_do(kinds[0], 8), _make_of_kernel(kinds[0], np.float64, 1)
-    rstd_will_do = _make_will_do(HEADER, 8)
+    rstd_will_do = _make_will_do(NDARRAY_STRUCT, 8)
     gamma_will_do, beta_will_do = (_make_will_do(kind, itemsize) for kind in kinds[1:3])
     gamma_of, beta_of = (_make_of_kernel(kind, working, ndim) for kind in kinds[1:3])
     of_gamma, of_beta = (_make_of_kernel(kind, working, 1) for kind in kinds[3:])
@@ -194,23 +206,23 @@ def _make_backward(
         if not alone:
             add_parts(dgammas, sums[0])
             add_parts(dbetas, sums[1])
-        outlive((dgammas, dbetas))
+        keep_alive((dgammas, dbetas))
         return True
 
-    constants = _WHOLE, HEADER, HEADER, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
+    constants = _WHOLE, NDARRAY_STRUCT, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
     name = _name("direct_backward", storage, shared, alone)
-    return entry(name, backward, (*constants, *[HEADER] * 4, *kinds))
+    return entry(name, backward, (*constants, *[NDARRAY_STRUCT] * 4, *kinds))
 
 
-def make_direct_forward(
+def make_fast_forward(
     code: MachineCode | None,
     storage: Storage,
     layout: RowLayout,
     numbers: tuple[Any, ...],
     given: tuple[Any, Any],
     taken: tuple[Any, Any],
-) -> Direct | None:
-    """Return ``direct(x, gamma, beta, y, mean, rstd, saved)``, which returns whether it was done.
+) -> FastPath | None:
+    """Return ``fast_path(x, gamma, beta, y, mean, rstd, saved)``, which returns whether it was done.
 
     The kernel takes these numbers; x has the dtype and the shape of the layout's arrays, y is any
     array, and mean and rstd are new ones for so many saved statistics. All arrays are of
@@ -225,7 +237,7 @@ def make_direct_forward(
     return functools.partial(compiled, code.address, like, layout.rows, layout.width, *numbers)
 
 
-def make_direct_backward(
+def make_fast_backward(
     code: MachineCode | None,
     storage: Storage,
     layout: RowLayout,
@@ -233,8 +245,8 @@ def make_direct_backward(
     given: tuple[Any, Any, Any],
     taken: tuple[Any, Any, Any],
     gradients: tuple[Any, Any],
-) -> Direct | None:
-    """Return ``direct(dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, likewise.
+) -> FastPath | None:
+    """Return ``fast_path(dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, likewise.
 
     A mean and parameters are given; the gradients are new arrays like these.
     """

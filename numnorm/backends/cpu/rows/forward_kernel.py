@@ -6,10 +6,10 @@ from typing import Any
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Twins, inlined
-from numnorm.backends.cpu.memory.alignment import make_head
+from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
-from numnorm.backends.cpu.memory.nontemporal import after_stores, is_streamed
+from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal
 from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
 from numnorm.backends.cpu.rows.arguments import Parameters, Scaling, Segments, Statistics
 from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
@@ -33,19 +33,19 @@ def _make_apply_row(
     apply_run = make_apply(formula, storage, count, followed=followed)
 
     @inlined
-    def apply_row(x, i, statistics, cut, first_channel, weights, y, streamed):
+    def apply_row(x, i, statistics, cut, first_channel, weights, y, nontemporal):
         scale, high, low, rstd = statistics
         found = scale, high, low, real(rstd)
         run, runs, channels = cut
         c = first_channel
         if runs == 1:
             here = part(weights[0], c), part(weights[1], c)
-            apply_run(x[i], x.shape[1], found, here, y[i], streamed)
+            apply_run(x[i], x.shape[1], found, here, y[i], nontemporal)
             return
         for p in range(runs):
             left, right = p * run, (p + 1) * run
             here = part(weights[0], c), part(weights[1], c)
-            apply_run(x[i][left:right], x.shape[1], found, here, y[i][left:right], streamed)
+            apply_run(x[i][left:right], x.shape[1], found, here, y[i][left:right], nontemporal)
             c = c + 1 if c + 1 < channels else 0
 
     return apply_row
@@ -80,12 +80,12 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
         make_room(storage, tuning.SUM_BLOCK_ELEMENTS),
         make_carry(storage),
     )
-    carry_row, head_of = _make_carry_row(formula, storage, carry), make_head(storage)
+    carry_row, peel_of = _make_carry_row(formula, storage, carry), make_peel(storage)
 
     @inlined
     def wide_rows(x, scaling, cut, weights, y, saved, start, stop):
-        streamed = is_streamed(y, cut[0], head_of(y, cut[0]))
-        carried = cut[1] == 1 and is_carried(y) and not streamed
+        nontemporal = use_nontemporal(y, cut[0], peel_of(y, cut[0]))
+        carried = cut[1] == 1 and is_carried(y) and not nontemporal
         room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, cut)
         held = begin(flat_y, start * x.shape[1])
         for i in range(start, stop):
@@ -94,12 +94,12 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
                 here = part(weights[0], channel), part(weights[1], channel)
                 held = carry_row(x[i], found, here, room, held, flat_y)
             else:
-                apply_row(x, i, found, cut, channel, weights, y, streamed)
+                apply_row(x, i, found, cut, channel, weights, y, nontemporal)
             save(saved, i, found)
             channel = next_channel(channel, cut)
         if carried:
             finish(room, held, flat_y)
-        after_stores(carried or streamed)
+        fence_after_stores(carried or nontemporal)
 
     return wide_rows
 

@@ -15,7 +15,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
+from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
 from numnorm.backends.cpu.rows.segment_loops import make_apply_pair
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
@@ -51,8 +51,8 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
     """Return a compiled function of two rows: the guesses of their means, and their sums."""
     widen, real = storage.widen, storage.working
     load, masked_load, zeros = make_load(count), make_masked_load(count), make_zeros(real, count)
-    pivot, head_of = make_pivot(storage), make_head(storage)
-    at_lines = each_begins_at_lines(storage)
+    pivot, peel_of = make_pivot(storage), make_peel(storage)
+    at_lines = each_peels_to_alignment(storage)
 
     def statistics_around(row):
         return pivot(row, real(1))
@@ -66,7 +66,7 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
     def sums(a, b):
         of_a, of_b = high_of(a), high_of(b)
         a_first, a_second, b_first, b_second = zeros(), zeros(), zeros(), zeros()
-        line = min(head_of(a, a.size), a.size)
+        line = min(peel_of(a, a.size), a.size)
         if at_lines and line > 0:
             j, low = line - count, count - line
             deviation = select_lanes(widen(masked_load(a, j, low, count)) - of_a, low, count)
@@ -79,11 +79,11 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
             deviation = widen(load(b, j)) - of_b
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
-        rest = a.size - whole
-        if rest > 0:
-            deviation = select_lanes(widen(masked_load(a, whole, 0, rest)) - of_a, 0, rest)
+        tail = a.size - whole
+        if tail > 0:
+            deviation = select_lanes(widen(masked_load(a, whole, 0, tail)) - of_a, 0, tail)
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
-            deviation = select_lanes(widen(masked_load(b, whole, 0, rest)) - of_b, 0, rest)
+            deviation = select_lanes(widen(masked_load(b, whole, 0, tail)) - of_b, 0, tail)
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
         return (of_a, a_first, a_second), (of_b, b_first, b_second)
 

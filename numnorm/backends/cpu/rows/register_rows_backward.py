@@ -12,7 +12,7 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.nontemporal import after_stores, is_gradient_streamed
+from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.optional_vector import add, make_load_or_scalar
@@ -70,16 +70,16 @@ def _make_backward_row(
 
 def _make_backward(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
     store_rows = _make_backward_rows(formula, storage, count, store)
-    stream_rows = _make_backward_rows(formula, storage, count, store_nontemporal)
+    store_nontemporal_rows = _make_backward_rows(formula, storage, count, store_nontemporal)
 
     @inlined
     def rows(arrays, saved, weights, flows, inner, totals, start, stop):
-        streamed = is_gradient_streamed(arrays[2], count)
-        if streamed:
-            stream_rows(arrays, saved, weights, flows, inner, totals, start, stop)
+        nontemporal = use_nontemporal_gradient(arrays[2], count)
+        if nontemporal:
+            store_nontemporal_rows(arrays, saved, weights, flows, inner, totals, start, stop)
         else:
             store_rows(arrays, saved, weights, flows, inner, totals, start, stop)
-        after_stores(streamed)
+        fence_after_stores(nontemporal)
 
     return rows
 

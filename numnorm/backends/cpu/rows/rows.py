@@ -17,7 +17,7 @@ from numnorm.backends.cpu.compiler.parallel import (
     run,
     summed_parts,
 )
-from numnorm.backends.cpu.memory.alignment import begins_at_lines
+from numnorm.backends.cpu.memory.alignment import peels_to_alignment
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_kernel_array,
@@ -31,7 +31,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
 )
 from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.rows.backward_kernel import make_row_backward
-from numnorm.backends.cpu.rows.fast_path import Direct, make_direct_backward, make_direct_forward
+from numnorm.backends.cpu.rows.fast_path import FastPath, make_fast_backward, make_fast_forward
 from numnorm.backends.cpu.rows.forward_kernel import make_row_forward
 from numnorm.backends.cpu.rows.parameter_gradient_kernel import make_row_totals
 from numnorm.backends.cpu.simd.element_type import Storage, storage_of
@@ -46,7 +46,7 @@ class _Plan(NamedTuple):
 
     kernel: Twins
     # Calls of it by the classes of what may be an array or not, and whether one call does it all.
-    direct: dict[tuple[Any, ...], Direct | None]
+    fast_path: dict[tuple[Any, ...], FastPath | None]
     storage: Storage
     size: tuple[int, int]
     elements: int
@@ -153,12 +153,12 @@ def row_forward(
     plan = _forward_plan(norm, x.dtype, layout, scaling)
     alone = plan.small or is_serial(plan.elements, plan.parts)
     classes = type(gamma), type(beta), alone
-    direct = plan.direct.get(classes)
-    if direct is not None and (out is None or type(out) is np.ndarray):
+    fast_path = plan.fast_path.get(classes)
+    if fast_path is not None and (out is None or type(out) is np.ndarray):
         y = _new_output(plan, x) if out is None else out
         mean, rstd = _new_statistics(layout) if save else (_NOTHING, _NOTHING)
         arrays = x, gamma, beta, y, mean, rstd, layout.rows if save else 0
-        if direct(*arrays) if alone else in_parallel(direct, *arrays):
+        if fast_path(*arrays) if alone else in_parallel(fast_path, *arrays):
             return y, mean, rstd
     storage = plan.storage
     source = as_kernel_array(x, storage, layout.order, plan.size)
@@ -171,8 +171,8 @@ def row_forward(
     if plan.elements:
         arguments = source, *weights, *plan.constants, target, mean, rstd, plan.parts
         run(plan.kernel, arguments, plan.elements, plan.parts)
-        if plan.usual and classes not in plan.direct:
-            plan.direct[classes] = make_direct_forward(
+        if plan.usual and classes not in plan.fast_path:
+            plan.fast_path[classes] = make_fast_forward(
                 plan.kernel.machine_code(arguments, alone), storage, layout,
                 (*plan.constants, plan.parts), (gamma, beta), weights,
             )  # fmt: skip
@@ -201,12 +201,12 @@ def row_backward(
     plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
     count, alone = norm.parameters, plan.small or is_serial(plan.elements, plan.parts)
     classes = type(mean), type(gamma), type(beta), alone
-    direct = plan.direct.get(classes) if type(dy) is type(rstd) is np.ndarray else None
-    if direct is not None and (out is None or type(out) is np.ndarray):
+    fast_path = plan.fast_path.get(classes) if type(dy) is type(rstd) is np.ndarray else None
+    if fast_path is not None and (out is None or type(out) is np.ndarray):
         dx = _new_dx(plan, x, dy) if out is None else out
         gradients = _one_each(count, np.empty, layout.parameter_shape, x.dtype)
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
-        if direct(*arrays) if alone else in_parallel(direct, *arrays):
+        if fast_path(*arrays) if alone else in_parallel(fast_path, *arrays):
             return dx, *gradients
     storage, order = plan.storage, layout.order
     slope, source, statistics, weights, dtype = _as_kernel_takes(
@@ -232,8 +232,8 @@ def row_backward(
             plan.parts,
         )  # fmt: skip
         summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left
-        if plan.usual and classes not in plan.direct:
-            plan.direct[classes] = make_direct_backward(
+        if plan.usual and classes not in plan.fast_path:
+            plan.fast_path[classes] = make_fast_backward(
                 plan.kernel.machine_code(arguments, alone), storage, layout,
                 (*plan.constants, plan.parts),
                 (mean, gamma, beta), (statistics[0], *weights), gradients,
@@ -286,7 +286,7 @@ def _new_dx(plan: _Plan, x: Array, dy: Array) -> Array:
     if plan.small:
         return np.empty_like(x)
     wide = plan.size[1] * x.itemsize > tuning.DX_AT_LINE_MOST_ROW_BYTES
-    return empty_like(x, dy, in_line=wide and begins_at_lines(plan.storage))
+    return empty_like(x, dy, aligned=wide and peels_to_alignment(plan.storage))
 
 
 def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
+from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
 from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store, select_lanes
@@ -81,13 +81,13 @@ def make_apply(
 ) -> Callable[..., Any]:
     """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
 
-    ``apply_run(x, ahead, statistics, weights, y, streamed)`` is of one run, whose result may be
+    ``apply_run(x, ahead, statistics, weights, y, nontemporal)`` is of one run, whose result may be
     streamed. If it is `followed`, what lies `ahead` elements further is asked for.
     """
     real, mapped = storage.working, make_mapped(formula, storage)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
-    head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
+    peel_of, at_lines = make_peel(storage), each_peels_to_alignment(storage)
     of_line = LINE // storage.container.itemsize
 
     def make_whole_lanes(put):
@@ -103,7 +103,10 @@ def make_apply(
 
         return whole_lanes
 
-    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(store_nontemporal)
+    store_whole, store_nontemporal_full = (
+        make_whole_lanes(store),
+        make_whole_lanes(store_nontemporal),
+    )
 
     @inlined
     def store_those(x, statistics, weights, y, j, low, high):
@@ -113,13 +116,13 @@ def make_apply(
         masked_store(y, j, mapped(values, statistics, weight, bias), low, high)
 
     @inlined
-    def apply_run(x, ahead, statistics, weights, y, streamed):
-        line = min(head_of(y, y.size), y.size)
+    def apply_run(x, ahead, statistics, weights, y, nontemporal):
+        line = min(peel_of(y, y.size), y.size)
         if at_lines and line > 0:
             store_those(x, statistics, weights, y, line - count, count - line, count)
         whole = y.size - (y.size - line) % count
-        if streamed:
-            stream_whole(x, ahead, line, whole, statistics, weights, y)
+        if nontemporal:
+            store_nontemporal_full(x, ahead, line, whole, statistics, weights, y)
         else:
             store_whole(x, ahead, line, whole, statistics, weights, y)
         if whole < y.size:
@@ -133,7 +136,7 @@ def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[
     real, mapped = storage.working, make_mapped(formula, storage)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
-    head_of, at_lines = make_head(storage), each_begins_at_lines(storage)
+    peel_of, at_lines = make_peel(storage), each_peels_to_alignment(storage)
 
     @inlined
     def store_those(x, statistics, weights, y, j, low, high):
@@ -147,7 +150,7 @@ def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[
     def apply_pair(x, statistics, weights, y):
         gamma, beta = weights
         size = x[0].size
-        line = min(head_of(y[0], size), size)
+        line = min(peel_of(y[0], size), size)
         if at_lines and line > 0:
             store_those(x, statistics, weights, y, line - count, count - line, count)
         whole = size - (size - line) % count
@@ -225,32 +228,32 @@ def make_gradient_lanes(
 ) -> Callable[..., Any]:
     """Return a compiled loop that takes every sum which the gradients need, in lanes.
 
-    It begins with the `head` elements that lie before the first cache line, in the last lanes:
+    It begins with the `peel` elements that lie before the first cache line, in the last lanes:
     what one lane adds up, in which order, is then the same without a head, but for the number of
     the lane. The `reduce_sum` of all lanes is the same too, as it adds those that are half of them
     apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0, in the
     first-level cache if it is to be `near`.
     """
-    ask = prefetch_l1 if near else prefetch
+    prefetch_ahead = prefetch_l1 if near else prefetch
     sum_all, sum_some = _make_summing(formula, storage)
     # Twice as many would leave AVX2 no register for the row's statistics.
     count = storage.lanes
     zeros, of_line = make_zeros(storage.working, count), LINE // storage.container.itemsize
 
     @inlined
-    def gradient_lanes(dy, x, start, stop, head, ahead, statistics, weights, targets):
+    def gradient_lanes(dy, x, start, stop, peel, ahead, statistics, weights, targets):
         sums = zeros(), zeros(), zeros(), zeros()
-        head = min(head, stop - start)
-        line = start + head
-        if head > 0:
+        peel = min(peel, stop - start)
+        line = start + peel
+        if peel > 0:
             j = line - count
-            sums = sum_some(sums, dy, x, statistics, weights, targets, j, count - head, count)
+            sums = sum_some(sums, dy, x, statistics, weights, targets, j, count - peel, count)
         whole = stop - (stop - line) % count
         for j in range(line, whole, count):
             if ahead > 0:
                 for line_here in range(j, j + count, of_line):
-                    ask(dy, line_here + ahead)
-                    ask(x, line_here + ahead)
+                    prefetch_ahead(dy, line_here + ahead)
+                    prefetch_ahead(x, line_here + ahead)
             sums = sum_all(sums, dy, x, statistics, weights, targets, j)
         if whole < stop:
             sums = sum_some(sums, dy, x, statistics, weights, targets, whole, 0, stop - whole)
@@ -265,13 +268,13 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
     gradient_lanes = make_gradient_lanes(formula, storage)
 
     @inlined
-    def gradient_sums(dy, x, head, ahead, statistics, weights, targets):
+    def gradient_sums(dy, x, peel, ahead, statistics, weights, targets):
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
             g, g_xhat, dy_xhat, slope = gradient_lanes(
-                dy, x, start, stop, head, ahead, statistics, weights, targets
+                dy, x, start, stop, peel, ahead, statistics, weights, targets
             )
             sum_g += reduce_sum(g)
             sum_g_xhat += reduce_sum(g_xhat)
@@ -284,7 +287,7 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
 
 @functools.cache
 def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    """Return a compiled loop that stores dx, lanes at a time, after `head` elements.
+    """Return a compiled loop that stores dx, lanes at a time, after `peel` elements.
 
     All but these and the last few may be streamed.
     """
@@ -309,7 +312,10 @@ def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., An
 
         return whole_lanes
 
-    store_whole, stream_whole = make_whole_lanes(store), make_whole_lanes(store_nontemporal)
+    store_whole, store_nontemporal_full = (
+        make_whole_lanes(store),
+        make_whole_lanes(store_nontemporal),
+    )
 
     @inlined
     def store_those(dy, x, statistics, weights, means, dx, j, low, high):
@@ -319,14 +325,14 @@ def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., An
         masked_store(dx, j, gradient(slope, value, statistics, weight, bias, means), low, high)
 
     @inlined
-    def input_gradients(dy, x, head, statistics, weights, means, dx, streamed=False):
-        line = min(head, x.size)
+    def input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False):
+        line = min(peel, x.size)
         if line > 0:
             j = line - count
             store_those(dy, x, statistics, weights, means, dx, j, count - line, count)
         whole = x.size - (x.size - line) % count
-        if streamed:
-            stream_whole(dy, x, line, whole, statistics, weights, means, dx)
+        if nontemporal:
+            store_nontemporal_full(dy, x, line, whole, statistics, weights, means, dx)
         else:
             store_whole(dy, x, line, whole, statistics, weights, means, dx)
         if whole < x.size:

@@ -13,7 +13,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.memory.nontemporal import after_stores
+from numnorm.backends.cpu.memory.nontemporal import fence_after_stores
 from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_mapped, next_channel
 from numnorm.backends.cpu.rows.tile_sums import make_square_sums, make_tile_sums, room_for_sums
@@ -238,6 +238,6 @@ def make_narrow_rows(
                 held = begin(flat_y, at + number * width)
         if carried:
             finish(room, held, flat_y)
-        after_stores(carried)
+        fence_after_stores(carried)
 
     return narrow_rows

@@ -20,18 +20,18 @@ from numnorm.backends.cpu.simd.vector import (
 )
 
 
-class Access(NamedTuple):
+class VectorAccess(NamedTuple):
     """Compiled functions of an array, an index, and how many elements there are from there on.
 
     Attributes
     ----------
     read : callable
-        ``read(array, j, rest)``: the elements.
+        ``read(array, j, tail)``: the elements.
     term : callable
-        ``term(values, j, rest, default)``: those of an array, a number for all of them, or the
+        ``term(values, j, tail, default)``: those of an array, a number for all of them, or the
         default for None.
     write : callable
-        ``write(array, j, lanes, rest)``.
+        ``write(array, j, lanes, tail)``.
     """
 
     read: Callable[..., Any]
@@ -40,50 +40,50 @@ class Access(NamedTuple):
 
 
 @functools.cache
-def whole_lanes(
-    count: int, ahead: int = 0, *, near: bool = False, streamed: bool = False
-) -> Access:
+def full_access(
+    count: int, ahead: int = 0, *, near: bool = False, nontemporal: bool = False
+) -> VectorAccess:
     """Return the access to `count` lanes of which all are there.
 
     Reading a row asks for what lies `ahead` rows further, in the first-level cache if it is to
-    be `near`. What is written may be `streamed`.
+    be `near`. What is written may be `nontemporal`.
     """
     load, load_or_scalar = make_load(count), make_load_or_scalar(count)
-    ask = prefetch_l1 if near else prefetch
-    put = store_nontemporal if streamed else store
+    prefetch_ahead = prefetch_l1 if near else prefetch
+    put = store_nontemporal if nontemporal else store
 
     @inlined
-    def read(array, j, rest):
+    def read(array, j, tail):
         if ahead > 0:
-            ask(array, j + ahead * array.size)
+            prefetch_ahead(array, j + ahead * array.size)
         return load(array, j)
 
-    return Access(
+    return VectorAccess(
         read,
-        inlined(lambda values, j, rest, default: load_or_scalar(values, j, default)),
-        inlined(lambda array, j, lanes, rest: put(array, j, lanes)),
+        inlined(lambda values, j, tail, default: load_or_scalar(values, j, default)),
+        inlined(lambda array, j, lanes, tail: put(array, j, lanes)),
     )
 
 
 @functools.cache
-def first_lanes(count: int) -> Access:
+def tail_access(count: int) -> VectorAccess:
     """Return the access to the first of `count` lanes; the others are read as 0."""
     masked_load, load_or_scalar = make_masked_load(count), make_masked_elements(count)
-    return Access(
-        inlined(lambda array, j, rest: masked_load(array, j, 0, rest)),
-        inlined(lambda values, j, rest, default: load_or_scalar(values, j, 0, rest, default)),
-        inlined(lambda array, j, lanes, rest: masked_store(array, j, lanes, 0, rest)),
+    return VectorAccess(
+        inlined(lambda array, j, tail: masked_load(array, j, 0, tail)),
+        inlined(lambda values, j, tail, default: load_or_scalar(values, j, 0, tail, default)),
+        inlined(lambda array, j, lanes, tail: masked_store(array, j, lanes, 0, tail)),
     )
 
 
 @functools.cache
-def last_lanes(count: int) -> Access:
+def peel_access(count: int) -> VectorAccess:
     """Return the access to the last of `count` lanes, before a line; the others are read as 0."""
     masked_load, load_or_scalar = make_masked_load(count), make_masked_elements(count)
-    return Access(
-        inlined(lambda array, j, rest: masked_load(array, j, count - rest, count)),
+    return VectorAccess(
+        inlined(lambda array, j, tail: masked_load(array, j, count - tail, count)),
         inlined(
-            lambda values, j, rest, default: load_or_scalar(values, j, count - rest, count, default)
+            lambda values, j, tail, default: load_or_scalar(values, j, count - tail, count, default)
         ),
-        inlined(lambda array, j, lanes, rest: masked_store(array, j, lanes, count - rest, count)),
+        inlined(lambda array, j, lanes, tail: masked_store(array, j, lanes, count - tail, count)),
     )

@@ -104,8 +104,8 @@ def masked_load_at(builder: Any, place: Any, bounds: Any) -> Any:
     of_numbers = not isinstance(kind.element, ir.IntType)
     if not (has_avx512() or (of_numbers and has_avx())):
         return _load_pieces(builder, place, bounds)
-    chosen, rest = _chosen(builder, bounds, kind.count), ir.Constant(kind, None)
-    return _masked(builder, "load", kind, [place, INDEX(alignment(kind)), chosen, rest])
+    chosen, tail = _chosen(builder, bounds, kind.count), ir.Constant(kind, None)
+    return _masked(builder, "load", kind, [place, INDEX(alignment(kind)), chosen, tail])
 
 
 def masked_store_at(builder: Any, place: Any, lanes: Any, bounds: Any) -> None:
@@ -245,9 +245,9 @@ def _store_pieces(builder: Any, place: Any, lanes: Any, bounds: Any) -> None:
     number = _number_of(builder, bounds, count)
 
     def store(*, at_end):
-        rest = lanes
+        tail = lanes
         for piece in reversed(_pieces(builder, place, number, at_end=at_end)):
-            rest = piece.store_of(rest)
+            tail = piece.store_of(tail)
 
     with builder.if_else(builder.icmp_signed("==", number, _SIZE(count))) as (whole, part):
         with whole:

@@ -30,7 +30,7 @@ def has_avx() -> bool:
 
 
 @functools.cache
-def has_roomy_first_cache() -> bool:
+def has_large_l1d() -> bool:
     """Return whether the first-level cache has room for what is asked for besides what is in use.
 
     It is not known where Linux does not tell.

@@ -21,7 +21,7 @@ from numba.core.typing import signature as typed
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from numnorm.backends.cpu.simd.processor import has_roomy_first_cache
+from numnorm.backends.cpu.simd.processor import has_large_l1d
 
 INDEX = ir.IntType(32)
 # NaN and infinity still propagate. A product and a sum may become one instruction.
@@ -299,7 +299,7 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
 # in the second-level cache, and the same for the first if there is room: in a small one what is
 # asked for drives out what is in use.
 prefetch = _make_prefetch(lambda: 2)
-prefetch_l1 = _make_prefetch(lambda: 3 if has_roomy_first_cache() else 2)
+prefetch_l1 = _make_prefetch(lambda: 3 if has_large_l1d() else 2)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from numnorm.backends.cpu.memory.allocated import make_zeros_in_line
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 from numnorm.backends.cpu.memory.borrowed import shaped
 
 # Few enough that a float32 sum of so many terms is good to its last bits.
@@ -36,7 +36,7 @@ def with_parts(totals, parts, result, once):
 def _with_parts(totals, parts, result, once):
     if not isinstance(totals, types.Array):
         return lambda totals, parts, result, once: totals
-    zeros = make_zeros_in_line(np.float64, totals.ndim)
+    zeros = make_aligned_zeros(np.float64, totals.ndim)
 
     def of_channels(totals, parts, result, once):
         return totals if totals.shape[0] > 0 else zeros((parts, totals.shape[1]), 0)
@@ -51,10 +51,10 @@ def _with_parts(totals, parts, result, once):
     return of_channels if totals.ndim == 2 else of_elements
 
 
-def working_sums(total, like, head, result, shape):
+def working_sums(total, like, peel, result, shape):
     """Return zeros of the type of `like` for a 2-D total, None for the other forms.
 
-    Its first `head` elements lie before a cache line. Instead of a total without elements, the
+    Its first `peel` elements lie before a cache line. Instead of a total without elements, the
     sums are made in the `result`.
     """
     if total is None or total.ndim == 1:
@@ -63,14 +63,14 @@ def working_sums(total, like, head, result, shape):
 
 
 @overload(working_sums)
-def _working_sums(total, like, head, result, shape):
+def _working_sums(total, like, peel, result, shape):
     if not _is_matrix(total):
-        return lambda total, like, head, result, shape: None
-    zeros = make_zeros_in_line(np.float32 if like == types.float32 else np.float64, 2)
+        return lambda total, like, peel, result, shape: None
+    zeros = make_aligned_zeros(np.float32 if like == types.float32 else np.float64, 2)
 
-    def implementation(total, like, head, result, shape):
+    def implementation(total, like, peel, result, shape):
         if total.size > 0:
-            return zeros(shape, head)
+            return zeros(shape, peel)
         for j in range(result.size):
             result[j] = 0
         return shaped(result, shape)

@@ -14,7 +14,7 @@ import numpy as np
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.alignment import each_begins_at_lines, make_head
+from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
@@ -25,19 +25,19 @@ _squared_deviations = inlined(squared_deviations)
 
 @functools.cache
 def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
-    """Return a compiled ``deviation_sums(row, start, stop, head, scale, high)``, in lanes.
+    """Return a compiled ``deviation_sums(row, start, stop, peel, scale, high)``, in lanes.
 
     The two sums, of ``row * scale - high`` and of its squares, are taken `count` lanes at a time,
-    after `head` elements, which are in the last lanes: see `runs.make_gradient_lanes`.
+    after `peel` elements, which are in the last lanes: see `runs.make_gradient_lanes`.
     """
     widen = storage.widen
     load, masked_load = make_load(count), make_masked_load(count)
-    zeros, at_lines = make_zeros(storage.working, count), each_begins_at_lines(storage)
+    zeros, at_lines = make_zeros(storage.working, count), each_peels_to_alignment(storage)
 
     @inlined
-    def deviation_sums(row, start, stop, head, scale, high):
+    def deviation_sums(row, start, stop, peel, scale, high):
         first, second = zeros(), zeros()
-        line = start + min(head, stop - start)
+        line = start + min(peel, stop - start)
         if at_lines and line > start:
             j, low = line - count, count - (line - start)
             values = widen(masked_load(row, j, low, count))
@@ -49,10 +49,10 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
             deviation = widen(load(row, j)) * scale - high
             first = first + deviation
             second = second + deviation * deviation
-        rest = stop - whole
-        if rest > 0:
+        tail = stop - whole
+        if tail > 0:
             deviation = select_lanes(
-                widen(masked_load(row, whole, 0, rest)) * scale - high, 0, rest
+                widen(masked_load(row, whole, 0, tail)) * scale - high, 0, tail
             )
             first = first + deviation
             second = second + deviation * deviation
@@ -103,15 +103,15 @@ def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., 
     """Return a compiled ``statistics(row, scale, high)``: the same around a guess of the mean."""
     real = storage.working
     deviation_sums = make_deviation_sums(storage, 2 * storage.lanes)
-    head_of = make_head(storage)
+    peel_of = make_peel(storage)
 
     @inlined
     def row_sums(row, scale, high):
         first, second = np.float64(0), np.float64(0)
-        head = head_of(row, row.size)
+        peel = peel_of(row, row.size)
         for start in range(0, row.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, row.size)
-            one, two = deviation_sums(row, start, stop, head, scale, high)
+            one, two = deviation_sums(row, start, stop, peel, scale, high)
             first += reduce_sum(one)
             second += reduce_sum(two)
         return first, second

@@ -9,7 +9,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula, Norm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.rows.segment_loops import make_gradient_sums, make_input_gradients
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.statistics.normalize import location
 from numnorm.backends.cpu.statistics.normalize import make_normalized as make_centred_scaled
@@ -42,7 +42,9 @@ class CellNorm(NamedTuple):
     gradient: Callable[..., Any]
 
 
-def make_normalized(norm: Norm | None, storage: Storage, access: Access) -> Callable[..., Any]:
+def make_normalized(
+    norm: Norm | None, storage: Storage, access: VectorAccess
+) -> Callable[..., Any]:
     """Return a compiled ``normalized(row, statistics, gamma, beta, j, tail)`` of some elements."""
     read, term, _ = access
     apply, real = make_cell_norm(norm, storage).apply, storage.working

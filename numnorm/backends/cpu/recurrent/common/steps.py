@@ -37,14 +37,14 @@ def to_next(starts, begin, s, r, rows):
 
 
 @inlined
-def ask_for_row(row, further, sections, j):
-    """Ask for the j-th element of each section of the row `further` rows on in the same table.
+def prefetch_row(row, distance, sections, j):
+    """Ask for the j-th element of each section of the row `distance` rows on in the same table.
 
     The processor does not guess which rows are next where steps are taken backward.
     """
     section = row.size // sections
     for k in range(sections):
-        prefetch_l1(row, further * row.size + k * section + j)
+        prefetch_l1(row, distance * row.size + k * section + j)
 
 
 @inlined

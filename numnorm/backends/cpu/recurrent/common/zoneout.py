@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.formulas.cells import zoneout_blend, zoneout_gradient
 
 
@@ -23,7 +23,7 @@ class Zoneout(NamedTuple):
     gradient: Callable[..., Any]
 
 
-def make_zoneout(zoneout: bool, access: Access) -> Zoneout:
+def make_zoneout(zoneout: bool, access: VectorAccess) -> Zoneout:
     """Return these functions; without zoneout, nothing is kept."""
     if not zoneout:
         return Zoneout(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from numnorm.backends.contract.recurrent import GRUForm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm, make_normalized
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import stretch
@@ -82,7 +82,7 @@ def make_product_norm(form: GRUForm, storage: Storage) -> ProductNorm:
     return ProductNorm(arrays, find, again, gradient)
 
 
-def make_gates(form: GRUForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def make_gates(form: GRUForm, storage: Storage, access: VectorAccess) -> Callable[..., Any]:
     """Return a compiled ``gates(hp, xp, parameters, statistics, width, j, tail)`` of some units.
 
     It returns 1 - z, r, the candidate, and the product with the state's part of it. The statistics

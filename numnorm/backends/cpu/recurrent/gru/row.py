@@ -7,13 +7,13 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.gru.gates import make_gates, make_product_norm
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, no_second_half
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import gru_state
 
 
-def _make_new_state(form: GRUForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_new_state(form: GRUForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
     """Return a compiled function of some units: the new state."""
     read, _, write = access
     gates, blend = make_gates(form, storage, access), make_zoneout(form.zoneout, access).blend

@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from numnorm.backends.contract.recurrent import GRUForm
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.recurrent.common.steps import ask_for_row
+from numnorm.backends.cpu.recurrent.common.steps import prefetch_row
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.gru.gates import make_gates, make_product_norm
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, make_write_summed
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import gru_gradient
 
 
-def _make_gradient(form: GRUForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_gradient(form: GRUForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
     """Return a compiled function of some units: what enters the gates, and the state before."""
     read, _, write = access
     gates, real = make_gates(form, storage, access), storage.working
@@ -25,10 +25,10 @@ def _make_gradient(form: GRUForm, storage: Storage, access: Access) -> Callable[
     def gradient(rows, parameters, statistics, mask, results, sums, distance, j, tail):
         hp, xp, h_prev, dy, dh = rows
         width = dy.size
-        ask_for_row(hp, distance, 3, j)
-        ask_for_row(xp, distance, 3, j)
-        ask_for_row(h_prev, distance, 1, j)
-        ask_for_row(dy, distance, 1, j)
+        prefetch_row(hp, distance, 3, j)
+        prefetch_row(xp, distance, 3, j)
+        prefetch_row(h_prev, distance, 1, j)
+        prefetch_row(dy, distance, 1, j)
         keep, r, candidate, from_h = gates(hp, xp, parameters, statistics, width, j, tail)
         of_new, of_old = zoneout.gradient(read(dy, j, tail) + read(dh, j, tail), mask, j, tail)
         dz, dr, d_from_h, d_candidate, past = cell_gradient(

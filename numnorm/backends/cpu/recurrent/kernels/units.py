@@ -4,18 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.simd.access import Access, first_lanes, whole_lanes
+from numnorm.backends.cpu.simd.access import VectorAccess, full_access, tail_access
 from numnorm.backends.cpu.simd.element_type import Storage
 
 
-def make_unit_loop(make: Callable[[Access], Any], storage: Storage) -> Callable[..., None]:
+def make_unit_loop(make: Callable[[VectorAccess], Any], storage: Storage) -> Callable[..., None]:
     """Return a compiled ``loop(width, arguments)`` of all units of a row.
 
     It calls ``function(*arguments, j, tail)`` for a vector of units from the j-th on, whole or
     with a tail; `make` returns that function for either access.
     """
     count = storage.lanes
-    full, last = make(whole_lanes(count)), make(first_lanes(count))
+    full, last = make(full_access(count)), make(tail_access(count))
 
     @inlined
     def loop(width, arguments):
@@ -28,7 +28,7 @@ def make_unit_loop(make: Callable[[Access], Any], storage: Storage) -> Callable[
     return loop
 
 
-def make_write_summed(access: Access) -> Callable[..., None]:
+def make_write_summed(access: VectorAccess) -> Callable[..., None]:
     """Return a compiled ``write(array, sums, j, value, tail)``, which also adds to the sums."""
     read, _, write = access
 

@@ -14,7 +14,7 @@ from numnorm.backends.cpu.recurrent.common.cell_norm import (
     make_cell_norm,
     make_normalized,
 )
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import stretch
@@ -137,7 +137,7 @@ def _none() -> GateNorm:
     return GateNorm(find, again, gradient)
 
 
-def make_gates(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def make_gates(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callable[..., Any]:
     """Return a compiled ``gates(z, xp, parameters, statistics, width, j, tail)`` of some units.
 
     It returns f, i, o and g; the statistics are those for each gate.
@@ -156,7 +156,7 @@ def make_gates(form: LSTMForm, storage: Storage, access: Access) -> Callable[...
     return gates
 
 
-def _make_entering(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def _make_entering(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callable[..., Any]:
     """Return a compiled ``entering(z, xp, parameters, statistics, j, tail)`` of a gate."""
     read, normalized = access.read, make_normalized(form.gates, storage, access)
 

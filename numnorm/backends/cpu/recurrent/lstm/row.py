@@ -8,14 +8,14 @@ from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop
 from numnorm.backends.cpu.recurrent.lstm.gates import make_gate_norm, make_gates
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_tanh
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import lstm_cell, lstm_state
 
 
-def _make_new_cell(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_new_cell(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
     """Return a compiled function of some units: the cell before its norm, and the gate o."""
     read, _, write = access
     gates, new = make_gates(form, storage, access), inlined(lstm_cell)
@@ -29,7 +29,7 @@ def _make_new_cell(form: LSTMForm, storage: Storage, access: Access) -> Callable
     return new_cell
 
 
-def _make_new_state(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_new_state(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
     """Return a compiled function of some units: the state, and the cell that is carried on."""
     read, term, write = access
     apply, real = make_cell_norm(form.cell, storage).apply, storage.working

@@ -5,18 +5,20 @@ from collections.abc import Callable
 from numnorm.backends.contract.recurrent import LSTMForm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm, make_normalized
-from numnorm.backends.cpu.recurrent.common.steps import ask_for_row
+from numnorm.backends.cpu.recurrent.common.steps import prefetch_row
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, make_write_summed
 from numnorm.backends.cpu.recurrent.lstm.gates import make_gate_norm, make_gates
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_tanh
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import lstm_cell_gradient, lstm_state_gradient
 
 
-def _make_gates_again(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_gates_again(
+    form: LSTMForm, storage: Storage, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: the gates again."""
     gates, write, by_product = make_gates(form, storage, access), access.write, form.by_product
 
@@ -24,12 +26,12 @@ def _make_gates_again(form: LSTMForm, storage: Storage, access: Access) -> Calla
     def gates_again(rows, parameters, statistics, results, distance, j, tail):
         z, xp, c_prev, cell, dy = rows
         width = dy.size
-        ask_for_row(z, distance, 4, j)
+        prefetch_row(z, distance, 4, j)
         if by_product:
-            ask_for_row(xp, distance, 4, j)
-        ask_for_row(c_prev, distance, 1, j)
-        ask_for_row(cell, distance, 1, j)
-        ask_for_row(dy, distance, 1, j)
+            prefetch_row(xp, distance, 4, j)
+        prefetch_row(c_prev, distance, 1, j)
+        prefetch_row(cell, distance, 1, j)
+        prefetch_row(dy, distance, 1, j)
         f, i, o, g = gates(z, xp, parameters, statistics, width, j, tail)
         write(results, j, f, tail)
         write(results, j + width, i, tail)
@@ -39,7 +41,9 @@ def _make_gates_again(form: LSTMForm, storage: Storage, access: Access) -> Calla
     return gates_again
 
 
-def _make_state_gradient(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_state_gradient(
+    form: LSTMForm, storage: Storage, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: what reaches the normalized cell, and o."""
     read, _, write = access
     normalized, real = make_normalized(form.cell, storage, access), storage.working
@@ -64,7 +68,9 @@ def _make_state_gradient(form: LSTMForm, storage: Storage, access: Access) -> Ca
     return gradient
 
 
-def _make_gate_gradient(form: LSTMForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_gate_gradient(
+    form: LSTMForm, storage: Storage, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: what reaches f, i, g and the cell before."""
     read, _, write = access
     real, carries, zoned = storage.working, form.carries_normalized, form.zoneout

@@ -8,12 +8,12 @@ from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, no_second_half
 from numnorm.backends.cpu.recurrent.rnn.state import make_state
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import part
 
 
-def _make_new_state(form: RNNForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_new_state(form: RNNForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
     """Return a compiled function of some units: the new state."""
     write, state = access.write, make_state(form, storage, access)
     blend = make_zoneout(form.zoneout, access).blend

@@ -6,11 +6,11 @@ from typing import Any
 from numnorm.backends.contract.recurrent import RNNForm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
-from numnorm.backends.cpu.recurrent.common.steps import ask_for_row
+from numnorm.backends.cpu.recurrent.common.steps import prefetch_row
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, make_write_summed
 from numnorm.backends.cpu.recurrent.rnn.state import make_state
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.functions import unless_zero
 from numnorm.backends.cpu.simd.optional import part
@@ -25,7 +25,7 @@ def _make_activation_gradient(form: RNNForm, storage: Storage) -> Callable[..., 
     return inlined(lambda dy, y: gradient(dy, y, real(1)))
 
 
-def _make_gradient(form: RNNForm, storage: Storage, access: Access) -> Callable[..., None]:
+def _make_gradient(form: RNNForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
     """Return a compiled function of some units: the gradient of what the norm returns."""
     read, _, write = access
     state, activation_gradient = (
@@ -37,8 +37,8 @@ def _make_gradient(form: RNNForm, storage: Storage, access: Access) -> Callable[
 
     @inlined
     def gradient(z, parameters, statistics, dy, dh, mask, result, sums, distance, j, tail):
-        ask_for_row(z, distance, 1, j)
-        ask_for_row(dy, distance, 1, j)
+        prefetch_row(z, distance, 1, j)
+        prefetch_row(dy, distance, 1, j)
         of_new, of_old = zoneout.gradient(read(dy, j, tail) + read(dh, j, tail), mask, j, tail)
         if zoned:
             write(dh, j, of_old, tail)

@@ -6,12 +6,12 @@ from typing import Any
 from numnorm.backends.contract.recurrent import RNNForm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_normalized
-from numnorm.backends.cpu.simd.access import Access
+from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_activation
 from numnorm.backends.cpu.simd.element_type import Storage
 
 
-def make_state(form: RNNForm, storage: Storage, access: Access) -> Callable[..., Any]:
+def make_state(form: RNNForm, storage: Storage, access: VectorAccess) -> Callable[..., Any]:
     """Return a compiled ``state(z, parameters, statistics, j, tail)``, before zoneout."""
     read, normalized = access.read, make_normalized(form.norm, storage, access)
     activation = make_activation(form.rectified, storage.working).value
