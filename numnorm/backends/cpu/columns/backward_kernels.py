@@ -22,7 +22,7 @@ from numnorm.backends.cpu.columns.tile_sums import (
     make_tiles,
     tile_of_gradients,
 )
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
@@ -101,7 +101,7 @@ def _make_block_sums(
     return block_sums
 
 
-def make_sums_across(storage: Storage) -> Twins:
+def make_sums_across(storage: Storage) -> Kernel:
     """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
 
     It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block`` and ``sums``, of shape
@@ -110,14 +110,14 @@ def make_sums_across(storage: Storage) -> Twins:
     block_sums = _make_block_sums(storage, (0, 1, 2))
 
     def kernel(dy, x, terms, block, sums, first, last):
-        stand_alone()
+        mark_noinline()
         arrays, terms = (borrowed(dy), borrowed(x)), borrowed(terms)
         of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
             block_sums(arrays, start, stop, None, terms, of_products[p], of_dy[p])
 
-    return twins(f"column_sums.across.{storage.name}", kernel)
+    return make_kernel(f"column_sums.across.{storage.name}", kernel)
 
 
 def _make_put_constant(storage: Storage) -> Callable[..., Any]:
@@ -139,7 +139,7 @@ def _make_put_constant(storage: Storage) -> Callable[..., Any]:
     return make_put
 
 
-def make_constant_across(storage: Storage) -> Twins:
+def make_constant_across(storage: Storage) -> Kernel:
     """Return a kernel for dx, where the statistics are constants, and those sums as well.
 
     It takes ``dy, x``, the ``terms`` of `make_constant_terms`, ``scaled``, which is None if dx is
@@ -153,7 +153,7 @@ def make_constant_across(storage: Storage) -> Twins:
     cut, _ = make_tiles(storage, tile_of_gradients(storage))
 
     def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
-        stand_alone()
+        mark_noinline()
         arrays, terms = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(terms)
         of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
         peel, _ = cut(arrays[2])
@@ -166,10 +166,10 @@ def make_constant_across(storage: Storage) -> Twins:
                 store_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
         fence_after_stores(nontemporal)
 
-    return twins(f"column_constant.across.{storage.name}", kernel)
+    return make_kernel(f"column_constant.across.{storage.name}", kernel)
 
 
-def make_sums_along(storage: Storage) -> Twins:
+def make_sums_along(storage: Storage) -> Kernel:
     """Return the same kernel as `make_sums_across` for ``x (outer, channels, inner)``."""
     gradient_sums = make_gradient_sums(storage)
 
@@ -183,7 +183,7 @@ def make_sums_along(storage: Storage) -> Twins:
         return sum_of_products, sum_dy
 
     def kernel(dy, x, terms, block, sums, first, last):
-        stand_alone()
+        mark_noinline()
         dy, x, terms, sums = borrowed(dy), borrowed(x), borrowed(terms), borrowed(sums)
         scale, high, rstd = terms[0], terms[1], terms[2]
         channels = x.shape[1]
@@ -194,10 +194,10 @@ def make_sums_along(storage: Storage) -> Twins:
             sums[0, p, c] = one
             sums[1, p, c] = two
 
-    return twins(f"column_sums.along.{storage.name}", kernel)
+    return make_kernel(f"column_sums.along.{storage.name}", kernel)
 
 
-def make_constant_along(storage: Storage) -> Twins:
+def make_constant_along(storage: Storage) -> Kernel:
     """Return the same kernel as `make_constant_across` for ``x (outer, channels, inner)``."""
     store_run = make_constant_gradient(storage, nontemporal=False)
     stream_run = make_constant_gradient(storage, nontemporal=True)
@@ -217,7 +217,7 @@ def make_constant_along(storage: Storage) -> Twins:
         return sum_of_products, sum_dy
 
     def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
-        stand_alone()
+        mark_noinline()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         terms, sums = borrowed(terms), borrowed(sums)
         scale, high, rstd = terms[0], terms[1], terms[2]
@@ -233,7 +233,7 @@ def make_constant_along(storage: Storage) -> Twins:
             sums[1, p, c] = two
         fence_after_stores(nontemporal)
 
-    return twins(f"column_constant.along.{storage.name}", kernel)
+    return make_kernel(f"column_constant.along.{storage.name}", kernel)
 
 
 @inlined
@@ -243,7 +243,7 @@ def _unpacked(terms: Any, scaled: Any, start: int) -> Any:
     return (*of_x, terms[4][start:], terms[5][start:], terms[6][start:], back)
 
 
-def make_dx_across(storage: Storage) -> Twins:
+def make_dx_across(storage: Storage) -> Kernel:
     """Return a kernel that stores dx for ``x (outer, channels)``.
 
     It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
@@ -254,7 +254,7 @@ def make_dx_across(storage: Storage) -> Twins:
     is_wide, tile = make_is_wide(storage), tile_of_gradients(storage)
 
     def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
-        stand_alone()
+        mark_noinline()
         dy, x, dx, terms = borrowed(dy), borrowed(x), borrowed(dx), borrowed(terms)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         # The terms of a row that is a tile stay in the first-level cache from row to row.
@@ -275,15 +275,15 @@ def make_dx_across(storage: Storage) -> Twins:
             gradient_row((dy[i], x[i]), of_rows, dx[i], nontemporal)
         fence_after_stores(nontemporal)
 
-    return twins(f"column_dx.across.{storage.name}", kernel)
+    return make_kernel(f"column_dx.across.{storage.name}", kernel)
 
 
-def make_dx_along(storage: Storage) -> Twins:
+def make_dx_along(storage: Storage) -> Kernel:
     """Return the same kernel for ``x (outer, channels, inner)``."""
     gradient_row, peel_of = make_gradient_row(storage), make_peel(storage)
 
     def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
-        stand_alone()
+        mark_noinline()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled, 0)
         runs = x.shape[0] * x.shape[1]
@@ -295,4 +295,4 @@ def make_dx_along(storage: Storage) -> Twins:
             gradient_row((dy[i, c], x[i, c]), here, dx[i, c], nontemporal)
         fence_after_stores(nontemporal)
 
-    return twins(f"column_dx.along.{storage.name}", kernel)
+    return make_kernel(f"column_dx.along.{storage.name}", kernel)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.optional import element
@@ -103,7 +103,7 @@ def _make_scaled_output_terms(storage: Storage) -> Callable[..., Any]:
     return scaled_output_terms
 
 
-def make_output_terms(storage: Storage) -> Twins:
+def make_output_terms(storage: Storage) -> Kernel:
     """Return a kernel for the terms of `channel_output`.
 
     It takes ``mean, m2, divisor, eps, gamma, beta, rstd, terms``, where m2 over the divisor is the
@@ -113,13 +113,13 @@ def make_output_terms(storage: Storage) -> Twins:
     scaled_terms = _make_scaled_output_terms(storage)
 
     def kernel(mean, m2, divisor, eps, gamma, beta, rstd, terms, first, last):
-        stand_alone()
+        mark_noinline()
         mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
         gamma, beta = borrowed(gamma), borrowed(beta)
         fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
         return scaled_terms(mean, rstd, gamma, beta, terms)
 
-    return twins(f"column_terms.output.{storage.name}", kernel)
+    return make_kernel(f"column_terms.output.{storage.name}", kernel)
 
 
 def _make_scaled_centre_terms(storage: Storage) -> Callable[..., Any]:
@@ -143,7 +143,7 @@ def _make_scaled_centre_terms(storage: Storage) -> Callable[..., Any]:
     return scaled_centre_terms
 
 
-def make_centre_terms(storage: Storage) -> Twins:
+def make_centre_terms(storage: Storage) -> Kernel:
     """Return a kernel that splits each channel's mean and scale.
 
     It takes ``mean, rstd, terms``, the first of whose rows become scale, high, rstd and low: the
@@ -152,11 +152,11 @@ def make_centre_terms(storage: Storage) -> Twins:
     scaled_terms = _make_scaled_centre_terms(storage)
 
     def kernel(mean, rstd, terms, first, last):
-        stand_alone()
+        mark_noinline()
         mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
         return scaled_terms(mean, rstd, terms)
 
-    return twins(f"column_terms.centre.{storage.name}", kernel)
+    return make_kernel(f"column_terms.centre.{storage.name}", kernel)
 
 
 @inlined
@@ -221,7 +221,7 @@ def _make_scaled_gradient_terms(storage: Storage) -> Callable[..., Any]:
     return scaled_gradient_terms
 
 
-def make_gradient_terms(storage: Storage) -> Twins:
+def make_gradient_terms(storage: Storage) -> Kernel:
     """Return a kernel for the terms of `channel_gradient`.
 
     It takes ``gamma``, the ``sums (2, blocks, channels)`` of ``dy * (x * scale - high) * rstd``
@@ -234,17 +234,17 @@ def make_gradient_terms(storage: Storage) -> Twins:
     scaled_terms = _make_scaled_gradient_terms(storage)
 
     def kernel(gamma, sums, mean_share, scale_share, scaled, gradients, terms, first, last):
-        stand_alone()
+        mark_noinline()
         gamma, gradients, terms = borrowed(gamma), borrowed(gradients), borrowed(terms)
         shares, reciprocal = (mean_share, scale_share), terms[2][: gradients.shape[1]]
         of_products, of_dy = _folded(borrowed(sums))
         _store_gradients(of_products, of_dy, reciprocal, terms[3], gradients)
         return scaled_terms(gamma, of_products, of_dy, shares, terms)
 
-    return twins(f"column_terms.gradient.{storage.name}", kernel)
+    return make_kernel(f"column_terms.gradient.{storage.name}", kernel)
 
 
-def make_constant_terms(storage: Storage) -> Twins:
+def make_constant_terms(storage: Storage) -> Kernel:
     """Return a kernel for the terms of the gradient where the statistics are constants.
 
     It takes ``mean, rstd, gamma, terms``, whose rows become those of `make_centre_terms`, the
@@ -268,21 +268,21 @@ def make_constant_terms(storage: Storage) -> Twins:
         return scaled > 0
 
     def kernel(mean, rstd, gamma, terms, first, last):
-        stand_alone()
+        mark_noinline()
         mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
         gamma = borrowed(gamma)
         return scaled_terms(mean, rstd, gamma, terms)
 
-    return twins(f"column_terms.constant.{storage.name}", kernel)
+    return make_kernel(f"column_terms.constant.{storage.name}", kernel)
 
 
-def make_parameter_gradients(storage: Storage) -> Twins:
+def make_parameter_gradients(storage: Storage) -> Kernel:
     """Return a kernel ``(sums, terms, gradients)`` that stores dgamma and dbeta alone."""
 
     def kernel(sums, terms, gradients, first, last):
-        stand_alone()
+        mark_noinline()
         terms, gradients = borrowed(terms), borrowed(gradients)
         of_products, of_dy = _folded(borrowed(sums))
         _store_gradients(of_products, of_dy, terms[2], terms[3], gradients)
 
-    return twins(f"column_terms.parameters.{storage.name}", kernel)
+    return make_kernel(f"column_terms.parameters.{storage.name}", kernel)

@@ -30,7 +30,7 @@ from numnorm.backends.cpu.columns.moments_kernels import (
     make_moments_across,
     make_moments_along,
 )
-from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import is_small, row_parts, run
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
@@ -54,11 +54,11 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 class _Family(NamedTuple):
     """The kernels of one layout."""
 
-    moments: Callable[..., Twins]
-    forward: Callable[..., Twins]
-    sums: Callable[..., Twins]
-    dx: Callable[..., Twins]
-    constant: Callable[..., Twins]
+    moments: Callable[..., Kernel]
+    forward: Callable[..., Kernel]
+    sums: Callable[..., Kernel]
+    dx: Callable[..., Kernel]
+    constant: Callable[..., Kernel]
 
 
 # Without inner axes the loops run across the channels, with them along each channel.
@@ -117,7 +117,7 @@ class _Plan(NamedTuple):
     channels: tuple[int]
     working: np.dtype[Any]
 
-    def run(self, kernel: Twins, arguments: tuple[Any, ...], parts: int) -> None:
+    def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int) -> None:
         """Run all parts of a kernel's work."""
         if self.small:
             kernel.serial(*arguments, 0, parts)

@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.loops import make_is_wide, make_output_group, make_output_row
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, is_large, use_nontemporal
@@ -19,7 +19,7 @@ def _unpacked(terms: Any, scaled: Any, start: int) -> Any:
     return scale, terms[1][start:], terms[2][start:], terms[3][start:]
 
 
-def make_forward_across(storage: Storage) -> Twins:
+def make_forward_across(storage: Storage) -> Kernel:
     """Return a kernel for ``x (outer, channels)``.
 
     It takes ``x``, the ``terms`` of `make_output_terms`, ``scaled``, which is None if every scale
@@ -30,7 +30,7 @@ def make_forward_across(storage: Storage) -> Twins:
     is_wide = make_is_wide(storage)
 
     def kernel(x, terms, scaled, y, shift, parts, first, last):
-        stand_alone()
+        mark_noinline()
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         # What comes from the third-level cache is read faster one row after the other.
@@ -49,15 +49,15 @@ def make_forward_across(storage: Storage) -> Twins:
             output_row((x[i],), of_rows, y[i], nontemporal)
         fence_after_stores(nontemporal)
 
-    return twins(f"column_forward.across.{storage.name}", kernel)
+    return make_kernel(f"column_forward.across.{storage.name}", kernel)
 
 
-def make_forward_along(storage: Storage) -> Twins:
+def make_forward_along(storage: Storage) -> Kernel:
     """Return the same kernel for ``x (outer, channels, inner)``."""
     output_row, peel_of = make_output_row(storage), make_peel(storage)
 
     def kernel(x, terms, scaled, y, shift, parts, first, last):
-        stand_alone()
+        mark_noinline()
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
         scale, high, factor, offset = _unpacked(terms, scaled, 0)
         runs = x.shape[0] * x.shape[1]
@@ -68,4 +68,4 @@ def make_forward_along(storage: Storage) -> Twins:
             output_row((x[i, c],), here, y[i, c], nontemporal)
         fence_after_stores(nontemporal)
 
-    return twins(f"column_forward.along.{storage.name}", kernel)
+    return make_kernel(f"column_forward.along.{storage.name}", kernel)

@@ -11,7 +11,7 @@ import numpy as np
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.tile_sums import make_fill, make_tile_sums, make_tiles
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.simd.element_type import Storage
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
@@ -112,7 +112,7 @@ def _make_deviations(storage: Storage) -> Callable[..., Any]:
     return make_add
 
 
-def make_moments_across(storage: Storage) -> Twins:
+def make_moments_across(storage: Storage) -> Kernel:
     """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
     real, fill, tile = storage.working, make_fill(storage), tuning.COLUMN_TILE_ELEMENTS
     poor_pivots, improve = _make_better_origin(storage)
@@ -150,7 +150,7 @@ def make_moments_across(storage: Storage) -> Twins:
             retake(x, channel, n, mean, m2)
 
     def kernel(x, block, means, m2s, first, last):
-        stand_alone()
+        mark_noinline()
         x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
         peel, tiles = cut(x)
         room, room_of_totals = scratch(), scratch_of_totals()
@@ -163,10 +163,10 @@ def make_moments_across(storage: Storage) -> Twins:
                 mean, m2 = means[p][channel : channel + width], m2s[p][channel : channel + width]
                 tile_moments(rows, channel, width, origin, sums, totals, mean, m2)
 
-    return twins(f"column_moments.across.{storage.name}", kernel)
+    return make_kernel(f"column_moments.across.{storage.name}", kernel)
 
 
-def make_moments_along(storage: Storage) -> Twins:
+def make_moments_along(storage: Storage) -> Kernel:
     """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels, inner)``."""
     statistics = make_statistics(storage, centred=True)
     retaken = _make_retaken(storage)
@@ -187,24 +187,24 @@ def make_moments_along(storage: Storage) -> Twins:
         return mean, m2
 
     def kernel(x, block, means, m2s, first, last):
-        stand_alone()
+        mark_noinline()
         x = borrowed(x)
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels
             means[p, c], m2s[p, c] = block_moments(x[p * block : (p + 1) * block], c)
 
-    return twins(f"column_moments.along.{storage.name}", kernel)
+    return make_kernel(f"column_moments.along.{storage.name}", kernel)
 
 
-def make_fold() -> Twins:
+def make_fold() -> Kernel:
     """Return a kernel that merges the moments of all blocks, in order, into ``mean`` and ``m2``.
 
     It takes ``count, mean, m2, block_count, last_count, means, m2s``.
     """
 
     def fold(count, mean, m2, block_count, last_count, means, m2s, first, last):
-        stand_alone()
+        mark_noinline()
         for p in range(first, last):
             n = block_count if p < means.shape[0] - 1 else last_count
             for c in range(mean.size):
@@ -216,4 +216,4 @@ def make_fold() -> Twins:
                     )
             count += n
 
-    return twins("column_moments.fold", fold)
+    return make_kernel("column_moments.fold", fold)

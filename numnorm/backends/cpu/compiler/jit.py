@@ -33,7 +33,7 @@ def inlined(function: Function) -> Function:
     )
 
 
-class Twins(NamedTuple):
+class Kernel(NamedTuple):
     """One kernel to be run serially or in parallel, with the same machine code in both.
 
     Attributes
@@ -116,7 +116,7 @@ def make_call(kinds: tuple[Any, ...]) -> Function:
     return call
 
 
-def twins(name: str, kernel: Function) -> Twins:
+def make_kernel(name: str, kernel: Function) -> Kernel:
     """Compile a kernel ``kernel(*arguments, first, last)``, kept on disk under `name`."""
     serial = _entry(name + ".serial", kernel)
 
@@ -126,7 +126,7 @@ def twins(name: str, kernel: Function) -> Twins:
             first = np.int64(p)
             serial(*arguments, first, first + 1)
 
-    return Twins(serial, _entry(name + ".parallel", parallel, parallel=True))
+    return Kernel(serial, _entry(name + ".parallel", parallel, parallel=True))
 
 
 def entry(name: str, function: Function, kinds: tuple[Any, ...]) -> Function:
@@ -144,7 +144,7 @@ def _entry(name: str, kernel: Function, *, parallel: bool = False) -> Function:
     return compiled
 
 
-def stand_alone() -> None:
+def mark_noinline() -> None:
     """Keep the serial kernel out of the parallel one, called in its first line.
 
     Inlined there, it would be optimized again, and its sums might come in another order.
@@ -152,7 +152,7 @@ def stand_alone() -> None:
 
 
 @intrinsic
-def _mark_noinline(typing_context):
+def _set_noinline(typing_context):
     def generate(context, builder, signature, arguments):
         builder.function.attributes.add("noinline")
         return context.get_dummy_value()
@@ -160,6 +160,6 @@ def _mark_noinline(typing_context):
     return types.void(), generate
 
 
-@overload(stand_alone, inline="always")
-def _stand_alone() -> Function:
-    return lambda: _mark_noinline()
+@overload(mark_noinline, inline="always")
+def _mark_noinline_in_kernel() -> Function:
+    return lambda: _set_noinline()

@@ -13,7 +13,7 @@ from typing import Any
 import numba
 
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.forking import threads_are_gone
 
 _workqueue_lock = threading.Lock()
@@ -29,7 +29,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) -> bool:
+def run(kernel: Kernel, arguments: tuple[Any, ...], elements: int, parts: int) -> bool:
     """Run all parts of a kernel's work, serially or in parallel; return if all in one call."""
     if is_serial(elements, parts) or not in_parallel(_run_parallel, kernel, arguments, parts):
         kernel.serial(*arguments, 0, parts)
@@ -37,7 +37,7 @@ def run(kernel: Twins, arguments: tuple[Any, ...], elements: int, parts: int) ->
     return False
 
 
-def _run_parallel(kernel: Twins, arguments: tuple[Any, ...], parts: int) -> bool:
+def _run_parallel(kernel: Kernel, arguments: tuple[Any, ...], parts: int) -> bool:
     kernel.serial(*arguments, 0, 0)  # no work, but loaded before the parallel kernel: see Twins
     kernel.parallel(parts, *arguments)
     return True

@@ -3,7 +3,7 @@
 import math
 
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.matmul.micro_kernel import make_product, tiling
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.simd.element_type import Storage
@@ -12,13 +12,13 @@ from numnorm.backends.cpu.simd.transpose import make_transpose
 from numnorm.backends.cpu.simd.vector import make_load, prefetch, store
 
 
-def make_pack(storage: Storage) -> Twins:
+def make_pack(storage: Storage) -> Kernel:
     """Return a kernel of ``a (depth, width), panels (flat), parts``: a, packed."""
     lanes = storage.lanes
     load, masked_load = make_load(lanes), make_masked_load(lanes)
 
     def kernel(a, panels, parts, first, last):
-        stand_alone()
+        mark_noinline()
         a, panels = borrowed(a), borrowed(panels)
         depth, width = a.shape
         start, stop = first * depth // parts, last * depth // parts
@@ -29,16 +29,16 @@ def make_pack(storage: Storage) -> Twins:
                 row = load(a[k], left) if here == lanes else masked_load(a[k], left, 0, here)
                 store(panels, (p * depth + k) * lanes, row)
 
-    return twins(f"product.pack.{storage.name}", kernel)
+    return make_kernel(f"product.pack.{storage.name}", kernel)
 
 
-def make_pack_transposed(storage: Storage) -> Twins:
+def make_pack_transposed(storage: Storage) -> Kernel:
     """Return a kernel of ``a (width, depth), panels (flat), parts``: a's transpose, packed."""
     lanes, real = storage.lanes, storage.working
     transpose = make_transpose(lanes)
 
     def kernel(a, panels, parts, first, last):
-        stand_alone()
+        mark_noinline()
         width, depth = a.shape
         a, panels, flat = borrowed(a), borrowed(panels), borrowed(a.reshape(-1))
         count = -(-width // lanes)
@@ -55,16 +55,16 @@ def make_pack_transposed(storage: Storage) -> Twins:
                 for j in range(here, lanes):
                     panels[place + j] = real(0)
 
-    return twins(f"product.pack_transposed.{storage.name}", kernel)
+    return make_kernel(f"product.pack_transposed.{storage.name}", kernel)
 
 
-def make_rows_product(storage: Storage) -> Twins:
+def make_rows_product(storage: Storage) -> Kernel:
     """Return a kernel of ``a (rows, depth), b, c (rows, width), parts``: c = a b, with b packed."""
     lanes, most, block = storage.lanes, tiling().rows[0], tuning.MATMUL_BLOCK_ROWS
     product = make_product(lanes, onto=False)
 
     def kernel(a, b, c, parts, first, last):
-        stand_alone()
+        mark_noinline()
         depth, width, blocks = a.shape[1], c.shape[1], -(-a.shape[0] // most)
         start = first * blocks // parts * most
         stop = min(last * blocks // parts * most, a.shape[0])
@@ -75,10 +75,10 @@ def make_rows_product(storage: Storage) -> Twins:
                 c, i * width, width, width,
             )  # fmt: skip
 
-    return twins(f"product.rows.{storage.name}", kernel)
+    return make_kernel(f"product.rows.{storage.name}", kernel)
 
 
-def make_columns_product(storage: Storage) -> Twins:
+def make_columns_product(storage: Storage) -> Kernel:
     """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
     lanes, most, deepest = storage.lanes, tiling().rows[0], tiling().depth
     product = make_product(lanes, onto=True)
@@ -99,7 +99,7 @@ def make_columns_product(storage: Storage) -> Twins:
                 store(block, place + whole, last)
 
     def kernel(a, b, c, parts, first, last):
-        stand_alone()
+        mark_noinline()
         a, b, width = borrowed(a), borrowed(b), c.shape[1]
         flat, block = borrowed(c.reshape(-1)), scratch()
         depth, blocks = a.shape[0], -(-a.shape[1] // step)
@@ -115,4 +115,4 @@ def make_columns_product(storage: Storage) -> Twins:
                     flat, m * width, width, width,
                 )  # fmt: skip
 
-    return twins(f"product.columns.{storage.name}", kernel)
+    return make_kernel(f"product.columns.{storage.name}", kernel)

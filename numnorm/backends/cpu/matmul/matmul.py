@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run, threads
 from numnorm.backends.cpu.matmul.kernels import (
     make_columns_product,
@@ -20,8 +20,8 @@ Array = np.ndarray[Any, Any]
 
 
 @functools.cache
-def _kernel(make: Any, storage: Storage) -> Twins:
-    made: Twins = make(storage)
+def _kernel(make: Any, storage: Storage) -> Kernel:
+    made: Kernel = make(storage)
     return made
 
 

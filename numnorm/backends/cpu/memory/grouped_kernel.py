@@ -5,7 +5,7 @@ from typing import Any
 
 from numba.core import cgutils, types
 
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
@@ -18,7 +18,7 @@ def flattened(values: Any) -> Iterator[Any]:
             yield value
 
 
-def grouped_twins(name: str, kernel: Callable[..., None]) -> Twins:
+def grouped_twins(name: str, kernel: Callable[..., None]) -> Kernel:
     """Compile a kernel that is called with all members of its arguments, one after the other.
 
     Numba's parallel loops take no tuple in a tuple. Which arguments are groups the kernel's
@@ -28,10 +28,10 @@ def grouped_twins(name: str, kernel: Callable[..., None]) -> Twins:
     grouped, body = _make_grouped(kinds), inlined(kernel)
 
     def entered(*members):
-        stand_alone()
+        mark_noinline()
         body(*grouped(members))
 
-    return twins(name, entered)
+    return make_kernel(name, entered)
 
 
 def _make_grouped(kinds: list[Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Twins, inlined
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.alignment import (
     aligned_copy,
     common_peel,
@@ -248,7 +248,7 @@ def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return narrow_rows
 
 
-def make_row_backward(formula: Formula, storage: Storage) -> Twins:
+def make_row_backward(formula: Formula, storage: Storage) -> Kernel:
     """Return the kernel of a norm's gradients.
 
     It takes dy, ``x (N, D)``, their statistics, parameters and segments, the coefficients, dx, the

@@ -5,7 +5,7 @@ from typing import Any
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Twins, inlined
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
@@ -104,7 +104,7 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return wide_rows
 
 
-def make_row_forward(formula: Formula, storage: Storage) -> Twins:
+def make_row_forward(formula: Formula, storage: Storage) -> Kernel:
     """Return the forward kernel of a formula.
 
     It takes ``x (N, D)``, its parameters, segments and scaling, y, the statistics to be stored, of

@@ -6,7 +6,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.borrowed import borrowed, shaped
 
 
@@ -38,7 +38,7 @@ def _of_parameter(totals, result):
     return implementation
 
 
-def make_row_totals() -> Twins:
+def make_row_totals() -> Kernel:
     """Return a kernel ``(dgamma, dbeta, of_gamma, of_beta)`` that adds up parts in order.
 
     dgamma and dbeta are ``(parts, size)`` or None, and their first parts become the sums; those
@@ -46,8 +46,8 @@ def make_row_totals() -> Twins:
     """
 
     def kernel(dgamma, dbeta, of_gamma, of_beta, first, last):
-        stand_alone()
+        mark_noinline()
         add_parts(borrowed(dgamma), borrowed(of_gamma))
         add_parts(borrowed(dbeta), borrowed(of_beta))
 
-    return twins("row_totals", kernel)
+    return make_kernel("row_totals", kernel)

@@ -8,7 +8,7 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import (
     in_parallel,
     is_serial,
@@ -44,7 +44,7 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 class _Plan(NamedTuple):
     """What follows from norm, dtype and layout alone, found once for all calls like it."""
 
-    kernel: Twins
+    kernel: Kernel
     # Calls of it by the classes of what may be an array or not, and whether one call does it all.
     fast_path: dict[tuple[Any, ...], FastPath | None]
     storage: Storage
@@ -59,17 +59,17 @@ class _Plan(NamedTuple):
 
 
 @functools.cache
-def _forward_kernel(formula: Formula, storage: Storage) -> Twins:
+def _forward_kernel(formula: Formula, storage: Storage) -> Kernel:
     return make_row_forward(formula, storage)
 
 
 @functools.cache
-def _backward_kernel(formula: Formula, storage: Storage) -> Twins:
+def _backward_kernel(formula: Formula, storage: Storage) -> Kernel:
     return make_row_backward(formula, storage)
 
 
 @functools.cache
-def _totals_kernel() -> Twins:
+def _totals_kernel() -> Kernel:
     return make_row_totals()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.compiler.jit import Twins, inlined, stand_alone, twins
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.borrowed import borrowed
 
 # Below this a float64 number has lost digits of its squares.
@@ -37,7 +37,7 @@ def _move(running: Any, new: Any, divisor: float, share: float) -> None:
         running[c] = np.float64(running[c]) * (1.0 - share) + new[c] / divisor * share
 
 
-def make_moving_averages() -> Twins:
+def make_moving_averages() -> Kernel:
     """Return a kernel that moves both running statistics towards those of a new batch.
 
     It takes ``running_mean, running_var, mean, m2, divisor, share``, where m2 over the divisor is
@@ -45,8 +45,8 @@ def make_moving_averages() -> Twins:
     """
 
     def kernel(running_mean, running_var, mean, m2, divisor, share, first, last):
-        stand_alone()
+        mark_noinline()
         _move(borrowed(running_mean), borrowed(mean), 1.0, share)
         _move(borrowed(running_var), borrowed(m2), divisor, share)
 
-    return twins("stored_statistics.moving_averages", kernel)
+    return make_kernel("stored_statistics.moving_averages", kernel)

@@ -6,7 +6,7 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import CellForm, CellGradients, Steps
-from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run, threads
 from numnorm.backends.cpu.matmul.matmul import packed, packed_shape, product
 from numnorm.backends.cpu.matmul.packed_matrices import matrix_panels
@@ -162,7 +162,9 @@ def backward(
     return CellGradients(gradients.x, dstates, gradients.of_weights() | found)
 
 
-def run_kernel(kernel: Twins, arguments: tuple[Any, ...], rows: int, width: int, most: int) -> None:
+def run_kernel(
+    kernel: Kernel, arguments: tuple[Any, ...], rows: int, width: int, most: int
+) -> None:
     """Run a kernel of steps: no result depends on how many parts a batch is cut into."""
     parts = min(threads(), most) if most > 1 else 1
     if rows:  # the kernels ask for the rows of the first step

@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.contract.recurrent import CellForm
-from numnorm.backends.cpu.compiler.jit import Twins
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_product
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.recurrent.common.steps import (
@@ -36,7 +36,7 @@ from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES
 
 
 @functools.cache
-def make_backward(kind: CellKind, form: CellForm, storage: Storage) -> Twins:
+def make_backward(kind: CellKind, form: CellForm, storage: Storage) -> Kernel:
     """Return the backward kernel of a cell; `panels` is W_h packed, `parts` are of the groups."""
     lanes, gates = storage.lanes, kind.gates
     product = make_product(lanes, onto=kind.accumulates(form))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.contract.recurrent import CellForm, Steps
-from numnorm.backends.cpu.compiler.jit import Twins, inlined
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_product
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.recurrent.common.steps import before_step, rows_of_step
@@ -53,7 +53,7 @@ def _make_multiply(accumulate: bool, storage: Storage) -> Callable[..., None]:
 
 
 @functools.cache
-def make_forward(kind: CellKind, form: CellForm, storage: Storage) -> Twins:
+def make_forward(kind: CellKind, form: CellForm, storage: Storage) -> Kernel:
     """Return the forward kernel of a cell; `scratch (batch, H)` holds a gate of each row."""
     each, gates = kind.norms_each_product(form), kind.gates
     multiply = _make_multiply(not each, storage)
