@@ -7,7 +7,7 @@ from typing import Any
 _HOMES = {
     "memory.host_arrays": ("as_float_array",),
     "recurrent.lstm.batch_norm": ("batch_cell_backward", "batch_cell_forward"),
-    "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "working"),
+    "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "compute_type"),
     "recurrent.stacking": ("added", "mask_beside", "masked", "side_by_side", "split", "time_first"),
     "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
     "columns.columns": (

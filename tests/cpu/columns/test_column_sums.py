@@ -7,7 +7,7 @@ from every_call import COMPILED
 import numnorm
 from numnorm.backends.cpu.columns import tile_sums as column_tiles
 from numnorm.backends.cpu.columns.backward_kernels import make_sums_across
-from numnorm.backends.cpu.simd.element_type import storage_of
+from numnorm.backends.cpu.simd.element_type import element_type_of
 
 # In bytes of float32: narrower than what is taken alone, just that, of one tile and of several.
 CHANNELS = [40, 511, 512, 760, 1024, 1025, 2100]
@@ -40,13 +40,13 @@ def test_gradients_are_those_of_the_definition(channels, rows):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_same_sums_whatever_the_cache_has_room_for(monkeypatch, dtype):
     """Rows are read one at a time where there is room, and added up in that order everywhere."""
-    storage = storage_of(np.dtype(dtype))
+    element_type = element_type_of(np.dtype(dtype))
     kernels = []
     for large_l1d in (True, False):
         monkeypatch.setattr(
             column_tiles, "has_roomy_first_cache", lambda large_l1d=large_l1d: large_l1d
         )
-        kernels.append(make_sums_across(storage).serial)
+        kernels.append(make_sums_across(element_type).serial)
         kernels[-1]._cache.disable()  # kernels of one name share their files
     for channels in (100, 510, 1000, 2100):
         x, dy, _ = cases(channels, 70, dtype)

@@ -37,8 +37,8 @@ def drawn(dtype, width):
 
 def tolerance(dtype, width):
     # A sum of `width` terms, its factors' roundings and the last one of the result.
-    working = np.float64 if dtype == np.float64 else np.float32
-    return 8 * np.finfo(working).eps * np.sqrt(width) + float(ml_dtypes.finfo(dtype).eps)
+    compute_type = np.float64 if dtype == np.float64 else np.float32
+    return 8 * np.finfo(compute_type).eps * np.sqrt(width) + float(ml_dtypes.finfo(dtype).eps)
 
 
 def far_from(found, expected):

@@ -62,22 +62,22 @@ def convert_all():
 
     floats = float_cases()
     usual = floats[np.isfinite(floats) & (np.abs(floats) > 1e-37)]
-    for dtype, widen, narrow in (
+    for dtype, to_compute, to_storage in (
         (np.float16, halves.float16_to_float32, halves.float32_to_float16),
         (ml_dtypes.bfloat16, halves.bfloat16_to_float32, halves.float32_to_bfloat16),
     ):
         # Where all lanes are such numbers, some processors take another way.
         with np.errstate(all="ignore"):
             np.testing.assert_array_equal(
-                mapped(narrow, usual, np.uint16).view(dtype), usual.astype(dtype)
+                mapped(to_storage, usual, np.uint16).view(dtype), usual.astype(dtype)
             )
         np.testing.assert_array_equal(
-            mapped(widen, ALL_WORDS, np.float32), ALL_WORDS.view(dtype).astype(np.float32)
+            mapped(to_compute, ALL_WORDS, np.float32), ALL_WORDS.view(dtype).astype(np.float32)
         )
         with np.errstate(all="ignore"):
             expected = floats.astype(dtype)
         # As floats, because the payload of a NaN is nobody's promise; the sign of 0 is.
-        got = mapped(narrow, floats, np.uint16).view(dtype).astype(np.float32)
+        got = mapped(to_storage, floats, np.uint16).view(dtype).astype(np.float32)
         expected = expected.astype(np.float32)
         np.testing.assert_array_equal(got, expected)
         numbers = ~np.isnan(expected)
@@ -102,15 +102,15 @@ def test_the_plain_functions_are_the_same_conversions():
     from numnorm.backends.cpu.simd import half_precision as halves
 
     floats = float_cases()[::997]
-    for dtype, widen, narrow in (
+    for dtype, to_compute, to_storage in (
         (np.float16, halves.float16_to_float32, halves.float32_to_float16),
         (ml_dtypes.bfloat16, halves.bfloat16_to_float32, halves.float32_to_bfloat16),
     ):
         words = ALL_WORDS[::61]
         expected = words.view(dtype).astype(np.float32)
-        np.testing.assert_array_equal([widen(w) for w in words], expected)
+        np.testing.assert_array_equal([to_compute(w) for w in words], expected)
         with np.errstate(all="ignore"):
-            got = np.array([narrow(f) for f in floats], np.uint16).view(dtype)
+            got = np.array([to_storage(f) for f in floats], np.uint16).view(dtype)
             np.testing.assert_array_equal(
                 got.astype(np.float32), floats.astype(dtype).astype(np.float32)
             )

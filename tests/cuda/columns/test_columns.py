@@ -30,7 +30,7 @@ from numnorm.backends.cuda.columns.element_kernels import (
 from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
 from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
 from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
 from numnorm.backends.cuda.statistics.stored_kernels import (
     make_reciprocal,
     make_reciprocal_deviation,
@@ -69,8 +69,8 @@ class Case:
     """An array's kernels, launched part by part."""
 
     def __init__(self, dtype, shape, columns, block, segment):
-        self.element, self.columns = ELEMENTS[np.dtype(dtype).name], columns
-        self.working = self.element.working
+        self.element, self.columns = ELEMENT_TYPES[np.dtype(dtype).name], columns
+        self.compute_type = self.element.compute_type
         self.outer, self.channels = shape[:2]
         self.inner = shape[2] if len(shape) == 3 else 1
         self.along = len(shape) == 3
@@ -101,9 +101,12 @@ class Case:
         return before[0] + counts.sum(), *merged
 
     def forward(self, x, mean, rstd, gamma, beta):
-        terms, y = nans(OUTPUT_TERMS, self.channels, dtype=self.working), np.full_like(x, np.nan)
+        terms, y = (
+            nans(OUTPUT_TERMS, self.channels, dtype=self.compute_type),
+            np.full_like(x, np.nan),
+        )
         y = placed_like(x, y)
-        of = [None if w is None else ELEMENTS[w.dtype.name] for w in (gamma, beta)]
+        of = [None if w is None else ELEMENT_TYPES[w.dtype.name] for w in (gamma, beta)]
         kernel = make_output_terms(self.element, FLOAT64, Weights(*of))
         kernel.launch(self._ones(kernel), 0, *map(address, (mean, rstd, gamma, beta, terms)),
                       self.channels)  # fmt: skip
@@ -111,14 +114,14 @@ class Case:
         return y
 
     def backward(self, dy, x, mean, rstd, gamma, detached=(False, False)):
-        terms = nans(GRADIENT_TERMS, self.channels, dtype=self.working)
+        terms = nans(GRADIENT_TERMS, self.channels, dtype=self.compute_type)
         kernel = make_centre_terms(self.element, FLOAT64)
         kernel.launch(self._ones(kernel), 0, *map(register, (mean, rstd, terms)), self.channels)
         sums, gradients = nans(2, self.cut.parts, self.channels), nans(2, self.channels)
         self.launch(make_sums_across, make_sums_along, dy, x, terms, *sums)
         share = 1 / (self.outer * self.inner)
         kernel = make_gradient_terms(
-            self.element, None if gamma is None else ELEMENTS[gamma.dtype.name], FLOAT64, FOLD
+            self.element, None if gamma is None else ELEMENT_TYPES[gamma.dtype.name], FLOAT64, FOLD
         )
         kernel.launch(
             -(-self.channels // FOLD.lanes), 0, *map(register, sums), address(gamma),
@@ -325,7 +328,7 @@ def test_moments_go_on_from_others(name, order):
 
 
 def test_rounding_does_not_grow_with_the_rows():
-    element, layout = ELEMENTS["float32"], ColumnLayout(40_000, 1, 1)
+    element, layout = ELEMENT_TYPES["float32"], ColumnLayout(40_000, 1, 1)
     columns = column_shape(element, layout, aligned=False, arrays=1)
     cut = partition(element, layout, columns)
     case = Case(np.float32, (40_000, 1), columns, cut.block, 1)
@@ -350,7 +353,7 @@ LENGTHS = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_parts_cover_an_array_in_bounded_sums(dtype):
-    element = ELEMENTS[dtype]
+    element = ELEMENT_TYPES[dtype]
     for outer, channels, inner in LENGTHS:
         layout = ColumnLayout(outer, channels, inner)
         columns = column_shape(element, layout, aligned=True, arrays=2)
@@ -414,6 +417,6 @@ def test_stored_statistics():
     np.testing.assert_array_equal(found, [0.5, 0, np.nan, np.nan, np.nan, 1])
     for dtype in (np.float32, np.float64):
         running = np.array([1, 10], dtype)
-        kernel = make_update_running(ELEMENTS[running.dtype.name])
+        kernel = make_update_running(ELEMENT_TYPES[running.dtype.name])
         kernel.launch(1, 0, register(running), register(np.array([6.0, 60.0])), 2, 0.5, 0.25)
         np.testing.assert_array_equal(running, [1.5, 15])

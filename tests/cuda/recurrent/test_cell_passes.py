@@ -91,9 +91,9 @@ def test_missing_parameters(taken, form, names):
 
 def test_half_precision_is_computed_in_float32(taken):
     x = taken("x", np.array([[1.5, 2.25]]), "float16")
-    found = device.working(x)
+    found = device.compute_type(x)
     assert found.element.name == "float32" and found.array.host.tolist() == [[1.5, 2.25]]
-    assert device.working(found).array is found.array
+    assert device.compute_type(found).array is found.array
 
 
 def test_numba_alone_has_no_products(imported, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cell_steps import assert_close, check_forward, check_step, forward
 
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.threads.activations import make_activation, make_sigmoid
 from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
 
@@ -123,7 +123,7 @@ def test_constant_sums_of_rnn_without_epsilon(name, order):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sigmoid(dtype):
-    element, kind = ELEMENTS[dtype], np.dtype(dtype).type
+    element, kind = ELEMENT_TYPES[dtype], np.dtype(dtype).type
     sigmoid = make_sigmoid(element)
     x = np.linspace(-80, 80, 1001).astype(dtype)
     found, wide = np.array([sigmoid(v) for v in x]), x.astype(np.longdouble)
@@ -137,7 +137,7 @@ def test_sigmoid(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rectifier(dtype):
     kind = np.dtype(dtype).type
-    value, gradient = make_activation(ELEMENTS[dtype], rectified=True)
+    value, gradient = make_activation(ELEMENT_TYPES[dtype], rectified=True)
     x = [kind(v) for v in (-np.inf, -1, -0.0, 0, 2, np.inf, np.nan)]
     np.testing.assert_array_equal([value(v) for v in x], [0, 0, 0, 0, 2, np.inf, np.nan])
     slopes = [gradient(kind(3), value(v)) for v in x]

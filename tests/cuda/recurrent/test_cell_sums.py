@@ -7,7 +7,7 @@ import pytest
 from cell_steps import assert_close
 from simulated_target import register
 
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
 from numnorm.backends.cuda.recurrent.common.parameter_sums_kernel import make_cell_sums
@@ -22,7 +22,7 @@ def test_sums_over_rows(rows, parts, dtype, order):
     slopes, values = rng.normal(size=(2, rows, columns)).astype(dtype)
     table = rng.normal(size=(rows, places, NUMBERS)).astype(dtype)
     found = np.full((2, parts, columns), np.nan, dtype)
-    kernel = make_cell_sums(ELEMENTS[dtype], normed=True)
+    kernel = make_cell_sums(ELEMENT_TYPES[dtype], normed=True)
     kernel.launch(
         2 * parts,
         0,
@@ -44,9 +44,9 @@ def test_sums_over_rows(rows, parts, dtype, order):
 
 def test_shapes_of_cells():
     for name, units in itertools.product(DTYPES, range(1, 1025)):
-        element = ELEMENTS[name]
+        element = ELEMENT_TYPES[name]
         shape = cell_shape(units, element, whole=units % 4 == 0)
         assert units <= shape.team * element.vector and shape.threads % 32 == 0
         assert shape.team == 1 or units > shape.team // 2 * element.vector
     with pytest.raises(NotImplementedError, match="2049 units in float32 are wider than the 2048"):
-        cell_shape(2049, ELEMENTS["float32"], whole=False)
+        cell_shape(2049, ELEMENT_TYPES["float32"], whole=False)

@@ -22,7 +22,7 @@ from row_kernels import (
 )
 from simulated_target import Kernel, cuda, register
 
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
 from numnorm.backends.cuda.rows.arguments import (
     SUMS,
     PartialSums,
@@ -53,7 +53,7 @@ ROWS = 21
 def backward(case, dy, x, mean, rstd):
     """dx, and the sums that the kernel leaves for `parameter_gradients`."""
     rows, width = x.shape
-    element, dx = ELEMENTS[x.dtype.name], dy if case.in_place else np.full_like(x, np.nan)
+    element, dx = ELEMENT_TYPES[x.dtype.name], dy if case.in_place else np.full_like(x, np.nan)
     if not case.shape.whole and not case.in_place:
         dx = off_by_one(dx)
     weights = Weights(*(elements_of(array) for array in case.weights), case.shared)
@@ -64,7 +64,7 @@ def backward(case, dy, x, mean, rstd):
     size = (rows * width // run // channels, channels)
     if not case.shared:
         size = case.parts // channels, channels * width
-    sums, lost = np.full((2, case.parameters, *size), np.nan, element.working)
+    sums, lost = np.full((2, case.parameters, *size), np.nan, element.compute_type)
     kernel.launch(
         case.parts, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)),
         parameters_of(case), register(dx), PartialSums(*addresses(sums, lost)),
@@ -75,7 +75,7 @@ def backward(case, dy, x, mean, rstd):
 
 def gradients(case, dy, x, mean, rstd, dtype=None):
     dx, sums = backward(case, dy, x, mean, rstd)
-    return dx, *parameter_gradients(ELEMENTS[x.dtype.name], sums, dtype or x.dtype)
+    return dx, *parameter_gradients(ELEMENT_TYPES[x.dtype.name], sums, dtype or x.dtype)
 
 
 def shape_for(name, dtype):
@@ -357,6 +357,6 @@ def test_flow_through_the_deviation(order):
     for element in (FLOAT32, FLOAT64):
         flow = make_deviation_flow(element)
         for rstd, eps in ((0.5, 0.25), (2.0, 0.5), (4.0, 0.5), (np.nan, 0.1), (3.0, 0.0)):
-            found = flow(element.working(rstd), element.working(eps))
-            assert type(found) is element.working
+            found = flow(element.compute_type(rstd), element.compute_type(eps))
+            assert type(found) is element.compute_type
             np.testing.assert_allclose(found, deviation_flow(rstd, eps), rtol=1e-6)

@@ -19,7 +19,7 @@ from row_kernels import (
     statistics,
 )
 
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32
 from numnorm.backends.cuda.rows.arguments import PartialSums, RowSizes, SavedStatistics
 from numnorm.backends.cuda.rows.backward_coefficients import TERMS
 from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
@@ -50,18 +50,18 @@ def result_like(case, dy, x):
 def of_columns(case, dy, x, mean, rstd):
     """dx and the sums of the parts, for parameters of columns."""
     rows, width = x.shape
-    element, strip = ELEMENTS[x.dtype.name], RowShape(32, 1, 1, case.shape.whole)
+    element, strip = ELEMENT_TYPES[x.dtype.name], RowShape(32, 1, 1, case.shape.whole)
     weights, dx = Weights(*(elements_of(array) for array in case.weights)), result_like(case, dy, x)
     parameters, sizes = parameters_of(case), RowSizes(rows, width, width, case.channels)
     first = make_row_backward_terms(case.formula, element, saved_of(x), weights, case.shape)
     second = make_row_backward_columns(case.formula, element, weights, case.parameters, strip)
-    terms = np.full((rows, TERMS), np.nan, element.working)
+    terms = np.full((rows, TERMS), np.nan, element.compute_type)
     first.launch(
         rows, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)), parameters,
         *addresses(terms), sizes, scaling_of(case, width),
     )  # fmt: skip
     table = case.parameters, case.parts // case.channels, case.channels * width
-    sums, lost = np.full((2, *table), np.nan, element.working)
+    sums, lost = np.full((2, *table), np.nan, element.compute_type)
     strips = -(-width // (32 * element.vector))
     second.launch(
         case.parts * strips, 0, *addresses(dy, x), parameters, *addresses(terms, dx),
@@ -73,13 +73,15 @@ def of_columns(case, dy, x, mean, rstd):
 def of_runs(case, dy, x, mean, rstd):
     """dx and the sums of the runs, for parameters that they share."""
     rows, width = x.shape
-    element, run = ELEMENTS[x.dtype.name], case.run or width
+    element, run = ELEMENT_TYPES[x.dtype.name], case.run or width
     weights = Weights(*(elements_of(array) for array in case.weights), case.shared)
     kernel = make_row_backward_loop(
         case.formula, element, saved_of(x), weights, case.parameters, case.shape
     )
     dx, runs = result_like(case, dy, x), rows * width // run
-    sums = np.full((case.parameters, runs // case.channels, case.channels), np.nan, element.working)
+    sums = np.full(
+        (case.parameters, runs // case.channels, case.channels), np.nan, element.compute_type
+    )
     kernel.launch(
         rows, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)), parameters_of(case),
         *addresses(dx), PartialSums(*addresses(sums, None)),
@@ -90,7 +92,7 @@ def of_runs(case, dy, x, mean, rstd):
 
 def gradients(case, dy, x, mean, rstd, dtype=None):
     dx, sums = (of_runs if case.shared else of_columns)(case, dy, x, mean, rstd)
-    return dx, *parameter_gradients(ELEMENTS[x.dtype.name], sums, dtype or x.dtype)
+    return dx, *parameter_gradients(ELEMENT_TYPES[x.dtype.name], sums, dtype or x.dtype)
 
 
 def check_all(found, expected, dtype, terms):
@@ -341,7 +343,7 @@ def test_an_infinite_gradient_of_a_run_is_infinite(order):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
+@pytest.mark.parametrize("element", ELEMENT_TYPES.values(), ids=ELEMENT_TYPES)
 def test_runs_of_every_length(element, whole):
     block = RowShape(512, 1, 0, whole)
     for run in range(1, 2000):

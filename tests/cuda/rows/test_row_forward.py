@@ -10,7 +10,7 @@ from kernel_arrays import off_by_one
 from row_checks import assert_close, awkward_rows
 from simulated_target import register
 
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT64
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64
 from numnorm.backends.cuda.rows.arguments import (
     Parameter,
     RowParameters,
@@ -42,10 +42,10 @@ def draw(dtype, width, seed=0):
 
 def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5, make=make_row_forward, in_place=False):
     """y, mean and rstd of an array whose rows begin anywhere."""
-    element = ELEMENTS[x.dtype.name]
+    element = ELEMENT_TYPES[x.dtype.name]
     y, saved = x if in_place else np.full_like(x, np.nan), np.full((2, ROWS), np.nan)
     weights = Weights(
-        ELEMENTS[gamma.dtype.name], None if beta is None else ELEMENTS[beta.dtype.name]
+        ELEMENT_TYPES[gamma.dtype.name], None if beta is None else ELEMENT_TYPES[beta.dtype.name]
     )
     kernel = make(formula, element, FLOAT64, weights, shape)
     parameters = RowParameters(
@@ -65,9 +65,9 @@ def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5, make=make_row_forward, 
 def test_layer_norm(name, dtype, order):
     shape, width = SHAPES[name]
     # The number of pieces that this type needs.
-    pieces = -(-width // (shape.team * ELEMENTS[dtype].vector))
+    pieces = -(-width // (shape.team * ELEMENT_TYPES[dtype].vector))
     shape = dataclasses.replace(shape, pieces=pieces)
-    dtype = simulated_target._element_type(ELEMENTS[dtype])
+    dtype = simulated_target._element_type(ELEMENT_TYPES[dtype])
     x, gamma, beta = draw(dtype, width), draw(dtype, width, 1)[0], draw(dtype, width, 2)[0]
     if not shape.whole:
         x = off_by_one(x)
@@ -119,7 +119,7 @@ def test_parameters_of_another_type(order):
 )
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_wide_rows(shape, width, dtype, order):
-    dtype = simulated_target._element_type(ELEMENTS[dtype])
+    dtype = simulated_target._element_type(ELEMENT_TYPES[dtype])
     x, gamma, beta = draw(dtype, width), draw(dtype, width, 1)[0], draw(dtype, width, 2)[0]
     if not shape.whole:
         x = off_by_one(x)

@@ -6,7 +6,7 @@ import reference
 from row_arrays import DTYPES, NORMS, check, draw, supports
 
 import numnorm
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.rows.backward_plans import gradient_plan
 from numnorm.backends.cuda.threads import row_launch as launch
 from numnorm.backends.cuda.threads.row_launch import (
@@ -151,7 +151,7 @@ def test_group_norm_of_many_narrow_channels_in_one_row(imported):
     check(found, reference.group_norm_backward(dy, x, groups=1), "float32")
 
 
-@pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
+@pytest.mark.parametrize("element", ELEMENT_TYPES.values(), ids=ELEMENT_TYPES)
 def test_wider_rows_are_read_in_a_loop(element):
     widest = 4096 if element.name == "float64" else 8192
     assert backward_shape(widest, element, aligned=True).pieces > 0
@@ -163,7 +163,7 @@ def test_parts_of_wide_rows():
     """As many blocks as fit the largest devices, however wide the rows and however many."""
     strip = strip_shape(RowShape(512, 1, 0, True))
     for rows, width in ((1, 8196), (10000, 8196), (100, 1 << 20), (64, 1 << 24)):
-        strips = strips_of(width, ELEMENTS["float32"], strip)
+        strips = strips_of(width, ELEMENT_TYPES["float32"], strip)
         assert (strips - 1) * strip.threads * 4 < width <= strips * strip.threads * 4
         parts = backward_parts(rows, strip, 1, strips)
         assert 1 <= parts <= -(-rows // 8)

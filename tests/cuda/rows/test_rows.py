@@ -10,7 +10,7 @@ from row_arrays import DTYPES, NORMS, assert_close, draw, supports
 from simulated_target import Kernel
 
 import numnorm
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.threads.row_launch import backward_shape, blocks_of, row_shape
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
@@ -186,7 +186,7 @@ def test_stream_of_the_library(library, launched):
 # How rows become teams
 
 
-@pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
+@pytest.mark.parametrize("element", ELEMENT_TYPES.values(), ids=ELEMENT_TYPES)
 def test_every_width_fits(element):
     widest = 8192 if element.name == "float64" else 16384
     for width in range(1, widest + 1):
@@ -205,7 +205,7 @@ def test_every_width_fits(element):
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
+@pytest.mark.parametrize("element", ELEMENT_TYPES.values(), ids=ELEMENT_TYPES)
 def test_wider_rows_are_read_in_a_loop(element, aligned):
     for width, whole in ((16385, False), (16392, True)):
         shape = row_shape(width, element, aligned=aligned)
@@ -214,7 +214,7 @@ def test_wider_rows_are_read_in_a_loop(element, aligned):
 
 @pytest.mark.parametrize("shape_of", [row_shape, backward_shape])
 def test_a_shape_depends_on_addresses_for_how_pieces_are_read_alone(shape_of):
-    for element in ELEMENTS.values():
+    for element in ELEMENT_TYPES.values():
         for width in range(1, 20000, 17):
             shape = shape_of(width, element, aligned=True)
             found = shape_of(width, element, aligned=False)
@@ -224,7 +224,7 @@ def test_a_shape_depends_on_addresses_for_how_pieces_are_read_alone(shape_of):
 def test_a_shape_does_not_depend_on_the_rows(library, launched):
     for rows in (1, 33):
         numnorm.layer_norm(library.take(draw((rows, 8))))
-    shape = row_shape(8, ELEMENTS["float32"], aligned=True)
+    shape = row_shape(8, ELEMENT_TYPES["float32"], aligned=True)
     assert [blocks for blocks, _, _ in launched] == [1, 1]
     assert {threads for _, threads, _ in launched} == {shape.threads}
     assert blocks_of(shape.teams + 1, shape) == 2

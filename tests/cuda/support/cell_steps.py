@@ -5,7 +5,7 @@ import numpy as np
 from simulated_target import register
 
 from numnorm.backends.contract.recurrent import GRUForm, LSTMForm, RNNForm
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.step_kernels import (
     make_cell_backward,
@@ -100,7 +100,7 @@ def forward(problem, shape, dtype, *, save=True, in_place=False):
         problem,
         lambda norm, n: ScalingNumbers(1 / n, 1 / n, problem.eps, 0.0, np.sqrt(problem.eps)),
     )
-    kernel = make_cell_forward(kind.step, form, ELEMENTS[dtype], shape)
+    kernel = make_cell_forward(kind.step, form, ELEMENT_TYPES[dtype], shape)
     blocks = -(-rows // shape.teams)
     kernel.launch(blocks, 0, *map(addresses, groups), rows, units, ada, scalings)
     return after, Products(z, xp), saved
@@ -127,7 +127,7 @@ def backward(problem, shape, dtype):
     def flow(norm, n):
         return FlowNumbers(1 / n if norm is not None and norm.formula.centred else 0.0, 1 / n, 0.0)
 
-    kernel = make_cell_backward(kind.step, form, ELEMENTS[dtype], shape)
+    kernel = make_cell_backward(kind.step, form, ELEMENT_TYPES[dtype], shape)
     numbers, blocks = numbers_of(problem, flow), -(-rows // shape.teams)
     kernel.launch(blocks, 0, *map(addresses, groups), rows, 0, units, *numbers)
     if kind.facts_of(form).norms[0] is None:

@@ -7,7 +7,7 @@ import reference
 import simulated_target
 from kernel_arrays import addresses
 
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
 from numnorm.backends.cuda.rows.arguments import Parameter, RowParameters, RowScaling
 from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.threads.row_shape import RowShape
@@ -18,7 +18,7 @@ PARTS = 2
 
 
 def element_type(name):
-    return simulated_target._element_type(ELEMENTS[name])
+    return simulated_target._element_type(ELEMENT_TYPES[name])
 
 
 def draw(dtype, *size, mean=0.0, seed=0):
@@ -53,13 +53,13 @@ class Case:
 
 
 def elements_of(array):
-    return None if array is None else ELEMENTS[array.dtype.name]
+    return None if array is None else ELEMENT_TYPES[array.dtype.name]
 
 
 def parameter_gradients(element, sums, dtype, strips=8):
     parameters, count, columns = sums.shape
     found = np.full((2, columns), np.nan, dtype)
-    kernel = make_parameter_gradients(element, ELEMENTS[np.dtype(dtype).name], strips)
+    kernel = make_parameter_gradients(element, ELEMENT_TYPES[np.dtype(dtype).name], strips)
     blocks = parameters * -(-columns // COLUMNS)
     kernel.launch(blocks, 0, *addresses(sums, found[0], found[1]), count, columns)
     return found[:parameters]

@@ -46,9 +46,9 @@ def place_of(shape):
 
 def row_places():
     """Every element in every place; only float32 and bfloat16 are also unaligned."""
-    from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+    from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 
-    for element, (place, found) in itertools.product(ELEMENTS.values(), PLACES.items()):
+    for element, (place, found) in itertools.product(ELEMENT_TYPES.values(), PLACES.items()):
         if place != "unaligned" or element.name in ("float32", "bfloat16"):
             yield element, found
 
@@ -86,7 +86,7 @@ def row_kernels():
 
 def row_gradient_kernels():
     """The kernels of the gradients of rows, and of what they leave for gamma and beta."""
-    from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT32, FLOAT64
+    from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
     from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
     from numnorm.backends.cuda.rows.parameter_gradient_kernel import make_parameter_gradients
     from numnorm.backends.cuda.threads.row_parameters import Weights
@@ -102,7 +102,7 @@ def row_gradient_kernels():
         threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
         return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}", kernel
 
-    for element in ELEMENTS.values():
+    for element in ELEMENT_TYPES.values():
         pieces = 16 // element.vector // (2 if element is FLOAT64 else 1)
         yield backward(AFFINE, element, 2, False, 512, 1, pieces, True)
         yield backward(AFFINE, element, 2, False, 16, 8, 1, True)
@@ -161,7 +161,7 @@ def column_kernels():
     from numnorm.backends.cuda.columns import gradient_sums_kernels as sums
     from numnorm.backends.cuda.columns import moments_kernels as moments
     from numnorm.backends.cuda.columns.column_shape import column_shape
-    from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+    from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
     from numnorm.layouts import ColumnLayout
 
     across = {
@@ -183,7 +183,7 @@ def column_kernels():
         "any": (1001, 49, True),
     }
     for element, (place, (channels, inner, aligned)) in itertools.product(
-        ELEMENTS.values(), places.items()
+        ELEMENT_TYPES.values(), places.items()
     ):
         if place != "whole" and element.name not in ("float32", "bfloat16"):
             continue
@@ -275,13 +275,13 @@ def plain_cell_kernels():
 
 def layer_kernels():
     """The kernels between layers of recurrent cells."""
-    from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+    from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
     from numnorm.backends.cuda.recurrent import stacking_kernels as between
 
     for name in ("float32", "bfloat16"):
-        yield f"layers side by side {name}", between.make_moved(ELEMENTS[name])
-        yield f"layers masked {name}", between.make_masked(ELEMENTS[name])
-        yield f"layers added {name}", between.make_added(ELEMENTS[name])
+        yield f"layers side by side {name}", between.make_moved(ELEMENT_TYPES[name])
+        yield f"layers masked {name}", between.make_masked(ELEMENT_TYPES[name])
+        yield f"layers added {name}", between.make_added(ELEMENT_TYPES[name])
 
 
 def batch_norm_cell_kernels():

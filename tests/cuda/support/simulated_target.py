@@ -88,10 +88,10 @@ def _make_memory(element, count, shared):
 
 @functools.cache
 def make_load(element, *, unchanging=False, shared=False):
-    memory, working = _make_memory(element, element.vector, shared), element.working
+    memory, compute_type = _make_memory(element, element.vector, shared), element.compute_type
 
     def load(address, index):
-        return tuple(memory(address, index).astype(working))
+        return tuple(memory(address, index).astype(compute_type))
 
     return load
 
@@ -109,8 +109,8 @@ def make_store(element, *, shared=False):
 
 @functools.cache
 def make_load_one(element, *, shared=False):
-    memory, working = _make_memory(element, 1, shared), element.working
-    return lambda address, index: working(memory(address, index)[0])
+    memory, compute_type = _make_memory(element, 1, shared), element.compute_type
+    return lambda address, index: compute_type(memory(address, index)[0])
 
 
 def load_index(address, index):
@@ -137,9 +137,11 @@ def make_store_one(element, *, shared=False):
 
 def _narrowed(values, element):
     for value in values:
-        if type(value) is not element.working:
-            raise SimulationError(f"{type(value)} stored as {element.name}: not {element.working}")
-    return np.array(values, element.working).astype(_element_type(element))
+        if type(value) is not element.compute_type:
+            raise SimulationError(
+                f"{type(value)} stored as {element.name}: not {element.compute_type}"
+            )
+    return np.array(values, element.compute_type).astype(_element_type(element))
 
 
 # What kernels compute with
@@ -152,7 +154,7 @@ def device(function):
 
 
 def constant(element, value):
-    return element.working(value)
+    return element.compute_type(value)
 
 
 def square_root(element):
@@ -160,7 +162,7 @@ def square_root(element):
 
 
 def reciprocal(element):
-    return lambda value: element.working(1) / value
+    return lambda value: element.compute_type(1) / value
 
 
 def exponent(element):
@@ -168,7 +170,7 @@ def exponent(element):
 
 
 def times_power_of_two(element):
-    return lambda value, power: element.working(np.ldexp(value, int(power)))
+    return lambda value, power: element.compute_type(np.ldexp(value, int(power)))
 
 
 def exponential(element):

@@ -27,7 +27,7 @@ from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.memory.shifted_rows import shifted_rows
-from numnorm.backends.cpu.simd.element_type import Storage, storage_of
+from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.optional import part, present
 from numnorm.backends.cpu.simd.optional_vector import make_load_or_scalar
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
@@ -40,7 +40,7 @@ def _put_nothing(arrays: Any, i: int, j: int, tail: int, slope: Any, terms: Any,
 
 
 def _make_block_sums(
-    storage: Storage,
+    element_type: ElementType,
     copied: tuple[int, ...],
     make_put: Callable[..., Any] = lambda access: _put_nothing,
     *,
@@ -54,8 +54,15 @@ def _make_block_sums(
     the way. It gets the `copied` rows of the terms, a tile of each after the other, and once
     more what is None if nothing is scaled.
     """
-    real, widen, tile = storage.working, storage.widen, tile_of_gradients(storage)
-    fill, load = make_fill(storage_of(storage.working_dtype)), make_load(storage.lanes)
+    real, to_compute, tile = (
+        element_type.compute_type,
+        element_type.to_compute,
+        tile_of_gradients(element_type),
+    )
+    fill, load = (
+        make_fill(element_type_of(element_type.compute_dtype)),
+        make_load(element_type.lanes),
+    )
 
     def make_add(access):
         read, put = access.read, make_put(access)
@@ -63,8 +70,8 @@ def _make_block_sums(
         @inlined
         def add(arrays, i, j, tail, terms, t, sums):
             here, _ = terms
-            slope = widen(read(arrays[0][i], j, tail))
-            x = widen(read(arrays[1][i], j, tail))
+            slope = to_compute(read(arrays[0][i], j, tail))
+            x = to_compute(read(arrays[1][i], j, tail))
             deviation = x * load(here, t) - load(here, tile + t)
             xhat = deviation * load(here, 2 * tile + t)
             added = multiply_add(slope, xhat, sums[0]), sums[1] + slope
@@ -73,14 +80,14 @@ def _make_block_sums(
 
         return add
 
-    cut, tile_of = make_tiles(storage, tile)
-    some_rows = make_gradient_rows(storage, make_add, nontemporal=nontemporal)
+    cut, tile_of = make_tiles(element_type, tile)
+    some_rows = make_gradient_rows(element_type, make_add, nontemporal=nontemporal)
     scratch, scratch_of_sums = make_scratch(real, len(copied) * tile), make_scratch(real, 2 * tile)
 
     @inlined
     def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
         here, of_tile = scratch(), scratch_of_sums()
-        working = of_tile[:tile], of_tile[tile:]
+        compute_type = of_tile[:tile], of_tile[tile:]
         of_tile[:] = 0
         sums[:] = 0
         sums_dy[:] = 0
@@ -94,20 +101,20 @@ def _make_block_sums(
                 for k in range(len(copied)):
                     fill(here[k * tile :], terms[copied[k]], channel, width)
                 given = here, present(scaled, here)
-                some_rows(arrays, begin, end, channel, width, given, working)
-                flush(working[0][:width], sums[channel : channel + width])
-                flush(working[1][:width], sums_dy[channel : channel + width])
+                some_rows(arrays, begin, end, channel, width, given, compute_type)
+                flush(compute_type[0][:width], sums[channel : channel + width])
+                flush(compute_type[1][:width], sums_dy[channel : channel + width])
 
     return block_sums
 
 
-def make_sums_across(storage: Storage) -> Kernel:
+def make_sums_across(element_type: ElementType) -> Kernel:
     """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
 
     It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block`` and ``sums``, of shape
     ``(2, blocks, channels)``. The first sum is of ``dy * (x * scale - high) * rstd``.
     """
-    block_sums = _make_block_sums(storage, (0, 1, 2))
+    block_sums = _make_block_sums(element_type, (0, 1, 2))
 
     def kernel(dy, x, terms, block, sums, first, last):
         mark_noinline()
@@ -117,13 +124,13 @@ def make_sums_across(storage: Storage) -> Kernel:
             start, stop = p * block, min((p + 1) * block, x.shape[0])
             block_sums(arrays, start, stop, None, terms, of_products[p], of_dy[p])
 
-    return make_kernel(f"column_sums.across.{storage.name}", kernel)
+    return make_kernel(f"column_sums.across.{element_type.name}", kernel)
 
 
-def _make_put_constant(storage: Storage) -> Callable[..., Any]:
+def _make_put_constant(element_type: ElementType) -> Callable[..., Any]:
     """Return the `make_put` of `_make_block_sums` that stores dx."""
-    narrow, one = storage.narrow, storage.working(1)
-    load_or_scalar, tile = make_load_or_scalar(storage.lanes), tile_of_gradients(storage)
+    to_storage, one = element_type.to_storage, element_type.compute_type(1)
+    load_or_scalar, tile = make_load_or_scalar(element_type.lanes), tile_of_gradients(element_type)
 
     def make_put(access):
         write = access.write
@@ -132,14 +139,16 @@ def _make_put_constant(storage: Storage) -> Callable[..., Any]:
         def put(arrays, i, j, tail, slope, terms, t):
             here, scaled = terms
             slope = slope * load_or_scalar(scaled, 4 * tile + t, one)
-            write(arrays[2][i], j, narrow(slope * load_or_scalar(here, 3 * tile + t, one)), tail)
+            write(
+                arrays[2][i], j, to_storage(slope * load_or_scalar(here, 3 * tile + t, one)), tail
+            )
 
         return put
 
     return make_put
 
 
-def make_constant_across(storage: Storage) -> Kernel:
+def make_constant_across(element_type: ElementType) -> Kernel:
     """Return a kernel for dx, where the statistics are constants, and those sums as well.
 
     It takes ``dy, x``, the ``terms`` of `make_constant_terms`, ``scaled``, which is None if dx is
@@ -147,10 +156,12 @@ def make_constant_across(storage: Storage) -> Kernel:
     """
     copied = 0, 1, 2, 4, 5
     store_block, stream_block = (
-        _make_block_sums(storage, copied, _make_put_constant(storage), nontemporal=nontemporal)
+        _make_block_sums(
+            element_type, copied, _make_put_constant(element_type), nontemporal=nontemporal
+        )
         for nontemporal in (False, True)
     )
-    cut, _ = make_tiles(storage, tile_of_gradients(storage))
+    cut, _ = make_tiles(element_type, tile_of_gradients(element_type))
 
     def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
         mark_noinline()
@@ -166,12 +177,12 @@ def make_constant_across(storage: Storage) -> Kernel:
                 store_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
         fence_after_stores(nontemporal)
 
-    return make_kernel(f"column_constant.across.{storage.name}", kernel)
+    return make_kernel(f"column_constant.across.{element_type.name}", kernel)
 
 
-def make_sums_along(storage: Storage) -> Kernel:
+def make_sums_along(element_type: ElementType) -> Kernel:
     """Return the same kernel as `make_sums_across` for ``x (outer, channels, inner)``."""
-    gradient_sums = make_gradient_sums(storage)
+    gradient_sums = make_gradient_sums(element_type)
 
     @inlined
     def block_sums(dy, x, start, stop, c, of_x):
@@ -194,14 +205,14 @@ def make_sums_along(storage: Storage) -> Kernel:
             sums[0, p, c] = one
             sums[1, p, c] = two
 
-    return make_kernel(f"column_sums.along.{storage.name}", kernel)
+    return make_kernel(f"column_sums.along.{element_type.name}", kernel)
 
 
-def make_constant_along(storage: Storage) -> Kernel:
+def make_constant_along(element_type: ElementType) -> Kernel:
     """Return the same kernel as `make_constant_across` for ``x (outer, channels, inner)``."""
-    store_run = make_constant_gradient(storage, nontemporal=False)
-    stream_run = make_constant_gradient(storage, nontemporal=True)
-    peel_of = make_peel(storage)
+    store_run = make_constant_gradient(element_type, nontemporal=False)
+    stream_run = make_constant_gradient(element_type, nontemporal=True)
+    peel_of = make_peel(element_type)
 
     @inlined
     def block_gradient(dy, x, start, stop, c, terms, dx, nontemporal):
@@ -233,7 +244,7 @@ def make_constant_along(storage: Storage) -> Kernel:
             sums[1, p, c] = two
         fence_after_stores(nontemporal)
 
-    return make_kernel(f"column_constant.along.{storage.name}", kernel)
+    return make_kernel(f"column_constant.along.{element_type.name}", kernel)
 
 
 @inlined
@@ -243,15 +254,18 @@ def _unpacked(terms: Any, scaled: Any, start: int) -> Any:
     return (*of_x, terms[4][start:], terms[5][start:], terms[6][start:], back)
 
 
-def make_dx_across(storage: Storage) -> Kernel:
+def make_dx_across(element_type: ElementType) -> Kernel:
     """Return a kernel that stores dx for ``x (outer, channels)``.
 
     It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
     power of two there is 1, ``dx``, ``shift`` and ``parts``. Rows are taken from their turn-th
     element on, by which the terms have so many more columns, like the first ones.
     """
-    gradient_row, gradient_group = make_gradient_row(storage), make_gradient_group(storage)
-    is_wide, tile = make_is_wide(storage), tile_of_gradients(storage)
+    gradient_row, gradient_group = (
+        make_gradient_row(element_type),
+        make_gradient_group(element_type),
+    )
+    is_wide, tile = make_is_wide(element_type), tile_of_gradients(element_type)
 
     def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
         mark_noinline()
@@ -275,12 +289,12 @@ def make_dx_across(storage: Storage) -> Kernel:
             gradient_row((dy[i], x[i]), of_rows, dx[i], nontemporal)
         fence_after_stores(nontemporal)
 
-    return make_kernel(f"column_dx.across.{storage.name}", kernel)
+    return make_kernel(f"column_dx.across.{element_type.name}", kernel)
 
 
-def make_dx_along(storage: Storage) -> Kernel:
+def make_dx_along(element_type: ElementType) -> Kernel:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    gradient_row, peel_of = make_gradient_row(storage), make_peel(storage)
+    gradient_row, peel_of = make_gradient_row(element_type), make_peel(element_type)
 
     def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
         mark_noinline()
@@ -295,4 +309,4 @@ def make_dx_along(storage: Storage) -> Kernel:
             gradient_row((dy[i, c], x[i, c]), here, dx[i, c], nontemporal)
         fence_after_stores(nontemporal)
 
-    return make_kernel(f"column_dx.along.{storage.name}", kernel)
+    return make_kernel(f"column_dx.along.{element_type.name}", kernel)

@@ -17,7 +17,7 @@ import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.borrowed import borrowed
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import element
 from numnorm.backends.cpu.statistics.stored_kernels import fill_reciprocal_deviations
 
@@ -32,19 +32,19 @@ def _exponent(value: float) -> int:
 _exponent_of = inlined(_exponent)
 
 
-def _usual_exponent(storage: Storage) -> int:
+def _usual_exponent(element_type: ElementType) -> int:
     """Return up to which exponent, either way, nothing is done about rstd and gamma."""
-    return storage.largest_exponent // 4
+    return element_type.largest_exponent // 4
 
 
 @functools.cache
-def _make_range(storage: Storage) -> Callable[..., Any]:
+def _make_range(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``powers(mean, rstd, gamma)`` of two, for a channel.
 
     The first is that of x, the second brings gamma times what is left of rstd into range.
     """
-    most = storage.largest_exponent
-    usual, widest = _usual_exponent(storage), most - 20
+    most = element_type.largest_exponent
+    usual, widest = _usual_exponent(element_type), most - 20
     small, large = 2.0**-usual, 2.0**usual
 
     @inlined
@@ -65,9 +65,9 @@ def _make_range(storage: Storage) -> Callable[..., Any]:
 
 
 @functools.cache
-def _make_product(storage: Storage) -> Callable[..., Any]:
+def _make_product(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled product of two powers of two, kept inside the working type."""
-    largest = 2.0**storage.largest_exponent
+    largest = 2.0**element_type.largest_exponent
 
     @inlined
     def product(power, other):
@@ -76,9 +76,13 @@ def _make_product(storage: Storage) -> Callable[..., Any]:
     return product
 
 
-def _make_scaled_output_terms(storage: Storage) -> Callable[..., Any]:
+def _make_scaled_output_terms(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for the terms; it returns whether any scale is not 1."""
-    real, powers, product = storage.working, _make_range(storage), _make_product(storage)
+    real, powers, product = (
+        element_type.compute_type,
+        _make_range(element_type),
+        _make_product(element_type),
+    )
 
     @inlined
     def scaled_output_terms(mean, rstd, gamma, beta, terms):
@@ -103,14 +107,14 @@ def _make_scaled_output_terms(storage: Storage) -> Callable[..., Any]:
     return scaled_output_terms
 
 
-def make_output_terms(storage: Storage) -> Kernel:
+def make_output_terms(element_type: ElementType) -> Kernel:
     """Return a kernel for the terms of `channel_output`.
 
     It takes ``mean, m2, divisor, eps, gamma, beta, rstd, terms``, where m2 over the divisor is the
     variance, stores rstd, and makes the rows of the terms scale, high, factor and offset. The
     scale is left out where it is 1 for every channel.
     """
-    scaled_terms = _make_scaled_output_terms(storage)
+    scaled_terms = _make_scaled_output_terms(element_type)
 
     def kernel(mean, m2, divisor, eps, gamma, beta, rstd, terms, first, last):
         mark_noinline()
@@ -119,12 +123,12 @@ def make_output_terms(storage: Storage) -> Kernel:
         fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
         return scaled_terms(mean, rstd, gamma, beta, terms)
 
-    return make_kernel(f"column_terms.output.{storage.name}", kernel)
+    return make_kernel(f"column_terms.output.{element_type.name}", kernel)
 
 
-def _make_scaled_centre_terms(storage: Storage) -> Callable[..., Any]:
+def _make_scaled_centre_terms(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for the terms; it returns whether any scale is not 1."""
-    powers = _make_range(storage)
+    powers = _make_range(element_type)
 
     @inlined
     def scaled_centre_terms(mean, rstd, terms):
@@ -143,20 +147,20 @@ def _make_scaled_centre_terms(storage: Storage) -> Callable[..., Any]:
     return scaled_centre_terms
 
 
-def make_centre_terms(storage: Storage) -> Kernel:
+def make_centre_terms(element_type: ElementType) -> Kernel:
     """Return a kernel that splits each channel's mean and scale.
 
     It takes ``mean, rstd, terms``, the first of whose rows become scale, high, rstd and low: the
     mean of ``x * scale`` is ``high + low``, and that rstd is of ``x * scale`` too.
     """
-    scaled_terms = _make_scaled_centre_terms(storage)
+    scaled_terms = _make_scaled_centre_terms(element_type)
 
     def kernel(mean, rstd, terms, first, last):
         mark_noinline()
         mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
         return scaled_terms(mean, rstd, terms)
 
-    return make_kernel(f"column_terms.centre.{storage.name}", kernel)
+    return make_kernel(f"column_terms.centre.{element_type.name}", kernel)
 
 
 @inlined
@@ -194,9 +198,9 @@ def _passed_on(sums: Any, sums_dy: Any, shares: Any, reciprocal: Any, low: Any, 
     return through_mean, through_scale, lost
 
 
-def _make_scaled_gradient_terms(storage: Storage) -> Callable[..., Any]:
+def _make_scaled_gradient_terms(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for the terms; it returns whether dx is multiplied by any."""
-    powers, product = _make_range(storage), _make_product(storage)
+    powers, product = _make_range(element_type), _make_product(element_type)
 
     @inlined
     def scaled_gradient_terms(gamma, sums, sums_dy, shares, terms):
@@ -221,7 +225,7 @@ def _make_scaled_gradient_terms(storage: Storage) -> Callable[..., Any]:
     return scaled_gradient_terms
 
 
-def make_gradient_terms(storage: Storage) -> Kernel:
+def make_gradient_terms(element_type: ElementType) -> Kernel:
     """Return a kernel for the terms of `channel_gradient`.
 
     It takes ``gamma``, the ``sums (2, blocks, channels)`` of ``dy * (x * scale - high) * rstd``
@@ -231,7 +235,7 @@ def make_gradient_terms(storage: Storage) -> Kernel:
     become factor, slope, offset, and what dx is to be multiplied by, left out where that is 1 for
     every channel. The sums become those of all blocks together.
     """
-    scaled_terms = _make_scaled_gradient_terms(storage)
+    scaled_terms = _make_scaled_gradient_terms(element_type)
 
     def kernel(gamma, sums, mean_share, scale_share, scaled, gradients, terms, first, last):
         mark_noinline()
@@ -241,18 +245,18 @@ def make_gradient_terms(storage: Storage) -> Kernel:
         _store_gradients(of_products, of_dy, reciprocal, terms[3], gradients)
         return scaled_terms(gamma, of_products, of_dy, shares, terms)
 
-    return make_kernel(f"column_terms.gradient.{storage.name}", kernel)
+    return make_kernel(f"column_terms.gradient.{element_type.name}", kernel)
 
 
-def make_constant_terms(storage: Storage) -> Kernel:
+def make_constant_terms(element_type: ElementType) -> Kernel:
     """Return a kernel for the terms of the gradient where the statistics are constants.
 
     It takes ``mean, rstd, gamma, terms``, whose rows become those of `make_centre_terms`, the
     factor of dy, and what dx is to be multiplied by then, left out where that is 1 for every
     channel.
     """
-    scaled_centre = _make_scaled_centre_terms(storage)
-    powers, product = _make_range(storage), _make_product(storage)
+    scaled_centre = _make_scaled_centre_terms(element_type)
+    powers, product = _make_range(element_type), _make_product(element_type)
 
     @inlined
     def scaled_terms(mean, rstd, gamma, terms):
@@ -273,10 +277,10 @@ def make_constant_terms(storage: Storage) -> Kernel:
         gamma = borrowed(gamma)
         return scaled_terms(mean, rstd, gamma, terms)
 
-    return make_kernel(f"column_terms.constant.{storage.name}", kernel)
+    return make_kernel(f"column_terms.constant.{element_type.name}", kernel)
 
 
-def make_parameter_gradients(storage: Storage) -> Kernel:
+def make_parameter_gradients(element_type: ElementType) -> Kernel:
     """Return a kernel ``(sums, terms, gradients)`` that stores dgamma and dbeta alone."""
 
     def kernel(sums, terms, gradients, first, last):
@@ -285,4 +289,4 @@ def make_parameter_gradients(storage: Storage) -> Kernel:
         of_products, of_dy = _folded(borrowed(sums))
         _store_gradients(of_products, of_dy, terms[2], terms[3], gradients)
 
-    return make_kernel(f"column_terms.parameters.{storage.name}", kernel)
+    return make_kernel(f"column_terms.parameters.{element_type.name}", kernel)

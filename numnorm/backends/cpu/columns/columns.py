@@ -43,7 +43,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     result,
 )
 from numnorm.backends.cpu.memory.placement import LINE, empty_like, empty_table, peel_bytes
-from numnorm.backends.cpu.simd.element_type import Storage, storage_of
+from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.processor import has_avx
 from numnorm.backends.formulas.norms import merge_moments
 from numnorm.layouts import ColumnLayout
@@ -106,7 +106,7 @@ class _Plan(NamedTuple):
         The shape of what there is one of for each channel, and the dtype of gamma and beta.
     """
 
-    storage: Storage
+    element_type: ElementType
     family: _Family
     elements: int
     parts: int
@@ -115,7 +115,7 @@ class _Plan(NamedTuple):
     aligned: bool
     shape: Shape
     channels: tuple[int]
-    working: np.dtype[Any]
+    compute_type: np.dtype[Any]
 
     def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int) -> None:
         """Run all parts of a kernel's work."""
@@ -126,9 +126,9 @@ class _Plan(NamedTuple):
 
     def source(self, x: Array) -> Array:
         """Return an array as kernels take it."""
-        if x.dtype is self.storage.container and x.shape == self.shape and x.flags.carray:
+        if x.dtype is self.element_type.storage_dtype and x.shape == self.shape and x.flags.carray:
             return x  # nothing left to do
-        return as_kernel_array(x, self.storage, None, self.shape)
+        return as_kernel_array(x, self.element_type, None, self.shape)
 
     def target(
         self, source: Array, x: Array, out: Any, other: Array | None = None, *, like_x: bool = False
@@ -143,7 +143,7 @@ class _Plan(NamedTuple):
             if self.small:
                 return np.empty_like(source)
             return empty_like(source, other, aligned=like_x and self.aligned)
-        return output_like(source, x, "x", out, self.storage, None, (other,))
+        return output_like(source, x, "x", out, self.element_type, None, (other,))
 
     def shift(self, target: Array) -> int:
         """Return after how many channels the kernels should begin the rows of a result."""
@@ -152,8 +152,8 @@ class _Plan(NamedTuple):
     def table(self, rows: int, shift: int = 0) -> Array:
         """Return an uninitialized table of the channels' terms."""
         if self.small:
-            return np.empty((rows, self.channels[0]), self.working)
-        return empty_table(rows, self.channels[0] + shift, self.working, shift)
+            return np.empty((rows, self.channels[0]), self.compute_type)
+        return empty_table(rows, self.channels[0] + shift, self.compute_type, shift)
 
     def repeat(self, terms: Array, shift: int) -> None:
         """Let the terms of the first channels follow those of the last."""
@@ -165,12 +165,12 @@ class _Plan(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
     across = layout.inner == 1
-    elements, storage = layout.per_channel * layout.channels, storage_of(dtype)
+    elements, element_type = layout.per_channel * layout.channels, element_type_of(dtype)
     pieces = 1 if across else layout.channels
     least = tuning.PART_LEAST_GROUPS * tuning.GROUP_ROWS if across else 1
-    row_bytes, small = layout.channels * storage.container.itemsize, is_small(elements)
+    row_bytes, small = layout.channels * element_type.storage_dtype.itemsize, is_small(elements)
     return _Plan(
-        storage,
+        element_type,
         _ACROSS if across else _ALONG,
         elements,
         row_parts(layout.outer * pieces, elements, least),
@@ -179,7 +179,7 @@ def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
         across and not small and has_avx() and row_bytes % LINE == 0,
         layout.kernel_shape,
         (layout.channels,),
-        storage.working_dtype,
+        element_type.compute_dtype,
     )
 
 
@@ -198,7 +198,7 @@ def streamed_moments(
     source = plan.source(x)
     shape = (layout.blocks, layout.channels)
     means, m2s = np.empty(shape), np.empty(shape)
-    kernel = plan.family.moments(plan.storage)
+    kernel = plan.family.moments(plan.element_type)
     plan.run(kernel, (source, layout.block, means, m2s), plan.block_parts)
     if after is None and layout.blocks == 1:  # nothing to merge
         return layout.per_channel, means[0], m2s[0]
@@ -254,11 +254,11 @@ def _parameter(name: str, value: Any, plan: _Plan) -> Array | None:
     """Return gamma or beta, checked, in the working type."""
     if value is None:
         return None
-    shape, working = plan.channels, plan.working
-    plain = type(value) is np.ndarray and value.dtype is working and value.shape == shape
+    shape, compute_type = plan.channels, plan.compute_type
+    plain = type(value) is np.ndarray and value.dtype is compute_type and value.shape == shape
     if plain and value.flags.carray:  # nothing left to ask
         return value
-    return as_parameter(name, value, shape, "the channels of x", working, shape)
+    return as_parameter(name, value, shape, "the channels of x", compute_type, shape)
 
 
 def column_forward(
@@ -277,17 +277,17 @@ def column_forward(
     The variance is m2 over the divisor. Both statistics are in float32 or float64 and contiguous.
     """
     plan = _plan(x.dtype, layout)
-    storage, parts = plan.storage, plan.parts
+    element_type, parts = plan.element_type, plan.parts
     source = plan.source(x)
     gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
     target = plan.target(source, x, out)
     shift = plan.shift(target)
     rstd, terms = np.empty(plan.channels), plan.table(4, shift)
-    scaled = _output_terms(storage).serial(
+    scaled = _output_terms(element_type).serial(
         mean, m2, divisor, eps, gamma, beta, rstd, terms, 0, layout.channels
     )
     plan.repeat(terms, shift)
-    kernel = plan.family.forward(storage)
+    kernel = plan.family.forward(element_type)
     if plan.small:
         kernel.serial(source, terms, scaled or None, target, shift, parts, 0, parts)
     else:
@@ -342,20 +342,20 @@ def _gradient(
     gradients: Array,
 ) -> None:
     """Store dx of dy and x, given mean, rstd and gamma, and the gradients of the parameters."""
-    storage, channels, parts = plan.storage, layout.channels, plan.parts
+    element_type, channels, parts = plan.element_type, layout.channels, plan.parts
     mean, rstd, weight = given
     shift = plan.shift(target)
     terms, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
-    scaled = _centre_terms(storage).serial(mean, rstd, terms, 0, channels)
-    plan.run(plan.family.sums(storage), (*arrays, terms, layout.block, sums), plan.block_parts)
+    scaled = _centre_terms(element_type).serial(mean, rstd, terms, 0, channels)
+    plan.run(plan.family.sums(element_type), (*arrays, terms, layout.block, sums), plan.block_parts)
     share = 1.0 / layout.per_channel
     shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
-    scaled = _gradient_terms(storage).serial(
+    scaled = _gradient_terms(element_type).serial(
         weight, sums, *shares, scaled, gradients, terms, 0, channels
     )
     plan.repeat(terms, shift)
     arguments = *arrays, terms, scaled or None, target, shift, parts
-    plan.run(plan.family.dx(storage), arguments, parts)
+    plan.run(plan.family.dx(element_type), arguments, parts)
 
 
 def _constant_gradient(
@@ -367,9 +367,9 @@ def _constant_gradient(
     gradients: Array,
 ) -> None:
     """Store the same where the statistics are constants: dx does not depend on x."""
-    storage, channels = plan.storage, layout.channels
+    element_type, channels = plan.element_type, layout.channels
     terms, sums = plan.table(6), np.empty((2, layout.blocks, channels))
-    scaled = _constant_terms(storage).serial(*given, terms, 0, channels)
+    scaled = _constant_terms(element_type).serial(*given, terms, 0, channels)
     arguments = *arrays, terms, scaled or None, layout.block, sums, target
-    plan.run(plan.family.constant(storage), arguments, plan.block_parts)
-    _parameter_gradients(storage).serial(sums, terms, gradients, 0, channels)
+    plan.run(plan.family.constant(element_type), arguments, plan.block_parts)
+    _parameter_gradients(element_type).serial(sums, terms, gradients, 0, channels)

@@ -9,7 +9,7 @@ from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, is_large, use_nontemporal
 from numnorm.backends.cpu.memory.shifted_rows import shifted_rows
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part, present
 
 
@@ -19,15 +19,15 @@ def _unpacked(terms: Any, scaled: Any, start: int) -> Any:
     return scale, terms[1][start:], terms[2][start:], terms[3][start:]
 
 
-def make_forward_across(storage: Storage) -> Kernel:
+def make_forward_across(element_type: ElementType) -> Kernel:
     """Return a kernel for ``x (outer, channels)``.
 
     It takes ``x``, the ``terms`` of `make_output_terms`, ``scaled``, which is None if every scale
     is 1, ``y``, ``shift`` and ``parts``. Rows are taken from their turn-th element on, by which
     the terms have so many more columns, like the first ones.
     """
-    output_row, output_group = make_output_row(storage), make_output_group(storage)
-    is_wide = make_is_wide(storage)
+    output_row, output_group = make_output_row(element_type), make_output_group(element_type)
+    is_wide = make_is_wide(element_type)
 
     def kernel(x, terms, scaled, y, shift, parts, first, last):
         mark_noinline()
@@ -49,12 +49,12 @@ def make_forward_across(storage: Storage) -> Kernel:
             output_row((x[i],), of_rows, y[i], nontemporal)
         fence_after_stores(nontemporal)
 
-    return make_kernel(f"column_forward.across.{storage.name}", kernel)
+    return make_kernel(f"column_forward.across.{element_type.name}", kernel)
 
 
-def make_forward_along(storage: Storage) -> Kernel:
+def make_forward_along(element_type: ElementType) -> Kernel:
     """Return the same kernel for ``x (outer, channels, inner)``."""
-    output_row, peel_of = make_output_row(storage), make_peel(storage)
+    output_row, peel_of = make_output_row(element_type), make_peel(element_type)
 
     def kernel(x, terms, scaled, y, shift, parts, first, last):
         mark_noinline()
@@ -68,4 +68,4 @@ def make_forward_along(storage: Storage) -> Kernel:
             output_row((x[i, c],), here, y[i, c], nontemporal)
         fence_after_stores(nontemporal)
 
-    return make_kernel(f"column_forward.along.{storage.name}", kernel)
+    return make_kernel(f"column_forward.along.{element_type.name}", kernel)

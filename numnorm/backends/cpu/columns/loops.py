@@ -14,7 +14,7 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
 from numnorm.backends.cpu.simd.access import VectorAccess, full_access, peel_access, tail_access
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
 from numnorm.backends.formulas.norms import channel_gradient, channel_output
@@ -23,9 +23,9 @@ _channel_output, _channel_gradient = inlined(channel_output), inlined(channel_gr
 
 
 @functools.cache
-def make_is_wide(storage: Storage) -> Callable[..., Any]:
+def make_is_wide(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``is_wide(x)``: whether its rows are worth taking in groups."""
-    itemsize = storage.container.itemsize
+    itemsize = element_type.storage_dtype.itemsize
     return inlined(lambda x: x.shape[1] * itemsize >= tuning.GROUP_LEAST_ROW_BYTES)
 
 
@@ -44,9 +44,13 @@ class _Elementwise(NamedTuple):
     put: Callable[..., Any]
 
 
-def _output(storage: Storage, access: VectorAccess) -> _Elementwise:
+def _output(element_type: ElementType, access: VectorAccess) -> _Elementwise:
     """`channel_output` of x, with the terms scale, high, factor and offset."""
-    real, widen, narrow = storage.working, storage.widen, storage.narrow
+    real, to_compute, to_storage = (
+        element_type.compute_type,
+        element_type.to_compute,
+        element_type.to_storage,
+    )
     read, term, write = access
 
     @inlined
@@ -59,15 +63,19 @@ def _output(storage: Storage, access: VectorAccess) -> _Elementwise:
     @inlined
     def put(rows, j, tail, terms, y):
         scale, high, factor, offset = terms
-        x = widen(read(rows[0], j, tail)) * scale
-        write(y, j, narrow(_channel_output(x, high, factor, offset)), tail)
+        x = to_compute(read(rows[0], j, tail)) * scale
+        write(y, j, to_storage(_channel_output(x, high, factor, offset)), tail)
 
     return _Elementwise(terms, put)
 
 
-def _gradient(storage: Storage, access: VectorAccess) -> _Elementwise:
+def _gradient(element_type: ElementType, access: VectorAccess) -> _Elementwise:
     """`channel_gradient` of dy and x; scale, high, rstd, factor, slope, offset, back."""
-    real, widen, narrow = storage.working, storage.widen, storage.narrow
+    real, to_compute, to_storage = (
+        element_type.compute_type,
+        element_type.to_compute,
+        element_type.to_storage,
+    )
     read, term, write = access
 
     @inlined
@@ -81,22 +89,22 @@ def _gradient(storage: Storage, access: VectorAccess) -> _Elementwise:
     @inlined
     def put(rows, j, tail, terms, dx):
         scale, high, rstd, factor, slope, offset, back = terms
-        dy, x = widen(read(rows[0], j, tail)), widen(read(rows[1], j, tail)) * scale
+        dy, x = to_compute(read(rows[0], j, tail)), to_compute(read(rows[1], j, tail)) * scale
         values = _channel_gradient(dy, x, high, rstd, factor, slope, offset) * back
-        write(dx, j, narrow(values), tail)
+        write(dx, j, to_storage(values), tail)
 
     return _Elementwise(terms, put)
 
 
-def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
+def _make_row(element_type: ElementType, kind: Callable[..., Any]) -> Any:
     """Return a compiled ``store_row(rows, terms, out, nontemporal)`` of one row of each array."""
-    count, peel_of = 2 * storage.lanes, make_peel(storage)
-    at_lines = each_peels_to_alignment(storage)
-    first_terms_of, put_first = kind(storage, tail_access(count))
-    last_terms_of, put_last = kind(storage, peel_access(count))
+    count, peel_of = 2 * element_type.lanes, make_peel(element_type)
+    at_lines = each_peels_to_alignment(element_type)
+    first_terms_of, put_first = kind(element_type, tail_access(count))
+    last_terms_of, put_last = kind(element_type, peel_access(count))
 
     def make_whole_lanes(nontemporal):
-        terms_of, put = kind(storage, full_access(count, nontemporal=nontemporal))
+        terms_of, put = kind(element_type, full_access(count, nontemporal=nontemporal))
 
         @inlined
         def all_lanes(rows, line, whole, terms, out):
@@ -125,14 +133,16 @@ def _make_row(storage: Storage, kind: Callable[..., Any]) -> Any:
     return store_row
 
 
-def _make_group(storage: Storage, kind: Callable[..., Any], rows_of: Callable[..., Any]) -> Any:
+def _make_group(
+    element_type: ElementType, kind: Callable[..., Any], rows_of: Callable[..., Any]
+) -> Any:
     """Return a compiled ``store_group(arrays, i, terms, out, nontemporal)`` of the rows from i on."""
-    count = storage.lanes
-    first_terms_of, put_first = kind(storage, tail_access(count))
+    count = element_type.lanes
+    first_terms_of, put_first = kind(element_type, tail_access(count))
 
     def make_whole_lanes(nontemporal):
         access = full_access(count, ahead=tuning.GROUP_ROWS, nontemporal=nontemporal)
-        terms_of, put = kind(storage, access)
+        terms_of, put = kind(element_type, access)
 
         @inlined
         def all_lanes(arrays, i, whole, terms, out):
@@ -175,31 +185,31 @@ def _pair_of_rows(arrays: Any, i: int) -> Any:
 
 
 @functools.cache
-def make_output_row(storage: Storage) -> Callable[..., Any]:
+def make_output_row(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``output_row((x,), terms, y, nontemporal)`` of one row."""
-    return _make_row(storage, _output)
+    return _make_row(element_type, _output)
 
 
 @functools.cache
-def make_output_group(storage: Storage) -> Callable[..., Any]:
+def make_output_group(element_type: ElementType) -> Callable[..., Any]:
     """Return the same for a group of rows, whose terms are loaded once."""
-    return _make_group(storage, _output, _row)
+    return _make_group(element_type, _output, _row)
 
 
 @functools.cache
-def make_gradient_row(storage: Storage) -> Callable[..., Any]:
+def make_gradient_row(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``gradient_row((dy, x), terms, dx, nontemporal)`` of one row."""
-    return _make_row(storage, _gradient)
+    return _make_row(element_type, _gradient)
 
 
 @functools.cache
-def make_gradient_group(storage: Storage) -> Callable[..., Any]:
+def make_gradient_group(element_type: ElementType) -> Callable[..., Any]:
     """Return the same for a group of rows, whose terms are loaded once."""
-    return _make_group(storage, _gradient, _pair_of_rows)
+    return _make_group(element_type, _gradient, _pair_of_rows)
 
 
 def _make_run_sums(
-    storage: Storage,
+    element_type: ElementType,
     put: Callable[..., Any],
     put_first: Callable[..., Any],
     put_last: Callable[..., Any],
@@ -210,9 +220,13 @@ def _make_run_sums(
     float64. On the way ``put(dx, j, slope, tail, of_dy)`` does what it likes with lanes of dy.
     The first `peel` elements are in the last lanes: see `runs.make_gradient_lanes`.
     """
-    real, widen, count = storage.working, storage.widen, 2 * storage.lanes
+    real, to_compute, count = (
+        element_type.compute_type,
+        element_type.to_compute,
+        2 * element_type.lanes,
+    )
     load, masked_load, zeros = make_load(count), make_masked_load(count), make_zeros(real, count)
-    at_lines = each_peels_to_alignment(storage)
+    at_lines = each_peels_to_alignment(element_type)
 
     @inlined
     def stretch_sums(dy, x, start, stop, peel, of_x, of_dy, dx):
@@ -221,21 +235,21 @@ def _make_run_sums(
         line = start + min(peel, stop - start)
         if at_lines and line > start:
             j, low = line - count, count - (line - start)
-            slope = widen(masked_load(dy, j, low, count))
-            xhat = (widen(masked_load(x, j, low, count)) * scale - high) * rstd
+            slope = to_compute(masked_load(dy, j, low, count))
+            xhat = (to_compute(masked_load(x, j, low, count)) * scale - high) * rstd
             one = one + slope * select_lanes(xhat, low, count)
             two = two + slope
             put_last(dx, j, slope, line - start, of_dy)
         whole = stop - (stop - line) % count
         for j in range(line, whole, count):
-            slope = widen(load(dy, j))
-            one = one + slope * ((widen(load(x, j)) * scale - high) * rstd)
+            slope = to_compute(load(dy, j))
+            one = one + slope * ((to_compute(load(x, j)) * scale - high) * rstd)
             two = two + slope
             put(dx, j, slope, count, of_dy)
         tail = stop - whole
         if tail > 0:
-            slope = widen(masked_load(dy, whole, 0, tail))
-            xhat = (widen(masked_load(x, whole, 0, tail)) * scale - high) * rstd
+            slope = to_compute(masked_load(dy, whole, 0, tail))
+            xhat = (to_compute(masked_load(x, whole, 0, tail)) * scale - high) * rstd
             one = one + slope * select_lanes(xhat, 0, tail)
             two = two + slope
             put_first(dx, whole, slope, tail, of_dy)
@@ -260,35 +274,35 @@ def _put_nothing(dx: Any, j: int, slope: Any, tail: int, of_dy: Any) -> None:
 
 
 @functools.cache
-def make_gradient_sums(storage: Storage) -> Callable[..., Any]:
+def make_gradient_sums(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``gradient_sums(dy, x, (scale, high, rstd))`` of a channel."""
-    run_sums = _make_run_sums(storage, _put_nothing, _put_nothing, _put_nothing)
+    run_sums = _make_run_sums(element_type, _put_nothing, _put_nothing, _put_nothing)
     return inlined(lambda dy, x, of_x: run_sums(dy, x, 0, of_x, None, None))
 
 
 @functools.cache
-def make_constant_gradient(storage: Storage, *, nontemporal: bool) -> Callable[..., Any]:
+def make_constant_gradient(element_type: ElementType, *, nontemporal: bool) -> Callable[..., Any]:
     """Return a compiled function for the same sums that stores ``dy * back * factor`` as dx.
 
     It is ``constant_gradient(dy, x, (scale, high, rstd), (factor, back), dx)``, where what undoes
     the scale may be None.
     """
-    count = 2 * storage.lanes
+    count = 2 * element_type.lanes
 
     def make_put(access):
         _, term, write = access
-        real, narrow = storage.working, storage.narrow
+        real, to_storage = element_type.compute_type, element_type.to_storage
 
         @inlined
         def put(dx, j, slope, tail, of_dy):
             factor, back = of_dy
             scaled = slope * term(back, j, tail, real(1))
-            write(dx, j, narrow(scaled * factor), tail)
+            write(dx, j, to_storage(scaled * factor), tail)
 
         return put
 
     puts = (full_access(count, nontemporal=nontemporal), tail_access(count), peel_access(count))
-    run_sums, peel_of = _make_run_sums(storage, *map(make_put, puts)), make_peel(storage)
+    run_sums, peel_of = _make_run_sums(element_type, *map(make_put, puts)), make_peel(element_type)
     return inlined(
         lambda dy, x, of_x, of_dy, dx: run_sums(dy, x, peel_of(dx, dx.size), of_x, of_dy, dx)
     )

@@ -13,7 +13,7 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.tile_sums import make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
 from numnorm.backends.cpu.statistics.normalize import joined
 from numnorm.backends.cpu.statistics.row_moments import make_rescale, make_statistics
@@ -24,15 +24,15 @@ _merge_moments = inlined(merge_moments)
 _SMALLEST = 1e-300
 
 
-def _make_retaken(storage: Storage) -> Callable[..., Any]:
+def _make_retaken(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``retaken(values, mean, m2)`` of some values of one channel.
 
     It returns mean and m2 as they are, or taken once more at a scale at which the squares are in
     range, if they overflowed or vanished.
     """
-    statistics = make_statistics(storage, centred=True)
-    rescale = make_rescale(storage)
-    smallest = storage.smallest_variance
+    statistics = make_statistics(element_type, centred=True)
+    rescale = make_rescale(element_type)
+    smallest = element_type.smallest_variance
 
     @inlined
     def retaken(values, mean, m2):
@@ -48,9 +48,9 @@ def _make_retaken(storage: Storage) -> Callable[..., Any]:
     return retaken
 
 
-def _make_better_origin(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _make_better_origin(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``(poor_pivots, improve)``: what the sums say of the origins they are of."""
-    real = storage.working
+    real = element_type.compute_type
 
     @inlined
     def poor_pivots(totals, n, width):
@@ -71,9 +71,9 @@ def _make_better_origin(storage: Storage) -> tuple[Callable[..., Any], Callable[
     return poor_pivots, improve
 
 
-def _make_finish(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _make_finish(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``(store_moments, retake)``, from sums to the moments of a tile."""
-    smallest, retaken = storage.smallest_variance, _make_retaken(storage)
+    smallest, retaken = element_type.smallest_variance, _make_retaken(element_type)
 
     @inlined
     def store_moments(origin, totals, n, mean, m2):
@@ -95,16 +95,16 @@ def _make_finish(storage: Storage) -> tuple[Callable[..., Any], Callable[..., An
     return store_moments, retake
 
 
-def _make_deviations(storage: Storage) -> Callable[..., Any]:
+def _make_deviations(element_type: ElementType) -> Callable[..., Any]:
     """Return the `make_add` of `make_tile_sums`: deviations from the origin, and squares."""
-    widen, load = storage.widen, make_load(storage.lanes)
+    to_compute, load = element_type.to_compute, make_load(element_type.lanes)
 
     def make_add(access):
         read = access.read
 
         @inlined
         def add(arrays, i, j, tail, terms, t, sums):
-            deviation = widen(read(arrays[0][i], j, tail)) - load(terms[0], t)
+            deviation = to_compute(read(arrays[0][i], j, tail)) - load(terms[0], t)
             return sums[0] + deviation, multiply_add(deviation, deviation, sums[1])
 
         return add
@@ -112,14 +112,18 @@ def _make_deviations(storage: Storage) -> Callable[..., Any]:
     return make_add
 
 
-def make_moments_across(storage: Storage) -> Kernel:
+def make_moments_across(element_type: ElementType) -> Kernel:
     """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
-    real, fill, tile = storage.working, make_fill(storage), tuning.COLUMN_TILE_ELEMENTS
-    poor_pivots, improve = _make_better_origin(storage)
-    store_moments, retake = _make_finish(storage)
+    real, fill, tile = (
+        element_type.compute_type,
+        make_fill(element_type),
+        tuning.COLUMN_TILE_ELEMENTS,
+    )
+    poor_pivots, improve = _make_better_origin(element_type)
+    store_moments, retake = _make_finish(element_type)
 
-    cut, tile_of = make_tiles(storage)
-    some_rows, all_rows = make_tile_sums(storage, _make_deviations(storage))
+    cut, tile_of = make_tiles(element_type)
+    some_rows, all_rows = make_tile_sums(element_type, _make_deviations(element_type))
     scratch, scratch_of_totals = make_scratch(real, 3 * tile), make_scratch(np.float64, 2 * tile)
 
     @inlined
@@ -163,14 +167,14 @@ def make_moments_across(storage: Storage) -> Kernel:
                 mean, m2 = means[p][channel : channel + width], m2s[p][channel : channel + width]
                 tile_moments(rows, channel, width, origin, sums, totals, mean, m2)
 
-    return make_kernel(f"column_moments.across.{storage.name}", kernel)
+    return make_kernel(f"column_moments.across.{element_type.name}", kernel)
 
 
-def make_moments_along(storage: Storage) -> Kernel:
+def make_moments_along(element_type: ElementType) -> Kernel:
     """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels, inner)``."""
-    statistics = make_statistics(storage, centred=True)
-    retaken = _make_retaken(storage)
-    real = storage.working
+    statistics = make_statistics(element_type, centred=True)
+    retaken = _make_retaken(element_type)
+    real = element_type.compute_type
 
     @inlined
     def block_moments(x, c):
@@ -194,7 +198,7 @@ def make_moments_along(storage: Storage) -> Kernel:
             p, c = t // channels, t % channels
             means[p, c], m2s[p, c] = block_moments(x[p * block : (p + 1) * block], c)
 
-    return make_kernel(f"column_moments.along.{storage.name}", kernel)
+    return make_kernel(f"column_moments.along.{element_type.name}", kernel)
 
 
 def make_fold() -> Kernel:

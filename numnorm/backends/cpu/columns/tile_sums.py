@@ -13,28 +13,28 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import common_peel, peels_to_alignment
 from numnorm.backends.cpu.simd.access import full_access, tail_access
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load
 from numnorm.backends.cpu.simd.processor import has_large_l1d
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, store
 from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
 
 
-def tile_of_gradients(storage: Storage) -> int:
+def tile_of_gradients(element_type: ElementType) -> int:
     """Return up to how many channels are one tile where the sums of a gradient are taken.
 
     Whole rows are read faster than parts of them. Elements of two bytes, for which memory keeps
     nobody waiting, gain nothing.
     """
     tile = tuning.COLUMN_TILE_ELEMENTS
-    if not has_large_l1d() or storage.container.itemsize <= 2:
+    if not has_large_l1d() or element_type.storage_dtype.itemsize <= 2:
         return tile
-    return max(tile, tuning.GRADIENT_TILE_MOST_BYTES // storage.working_dtype.itemsize)
+    return max(tile, tuning.GRADIENT_TILE_MOST_BYTES // element_type.compute_dtype.itemsize)
 
 
 @functools.cache
 def make_tiles(
-    storage: Storage, whole: int = tuning.COLUMN_TILE_ELEMENTS
+    element_type: ElementType, whole: int = tuning.COLUMN_TILE_ELEMENTS
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``(cut, tile_of)``, which cut rows of channels into tiles.
 
@@ -44,7 +44,7 @@ def make_tiles(
     how many tiles there are then; ``tile_of(k, channels, peel)`` returns the first channel and
     the number of channels of one. The head comes last, when its lines are in cache.
     """
-    at_lines = peels_to_alignment(storage)
+    at_lines = peels_to_alignment(element_type)
 
     @inlined
     def most(channels):
@@ -67,27 +67,30 @@ def make_tiles(
 
 
 @functools.cache
-def make_fill(storage: Storage) -> Callable[..., Any]:
+def make_fill(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``fill(target, source, start, width)``, converted, with zeros behind."""
-    widen, count = storage.widen, storage.lanes
+    to_compute, count = element_type.to_compute, element_type.lanes
     masked_load = make_masked_load(count)
 
     @inlined
     def fill(target, source, start, width):
         for t in range(0, width, count):
-            store(target, t, widen(masked_load(source, start + t, 0, width - t)))
+            store(target, t, to_compute(masked_load(source, start + t, 0, width - t)))
 
     return fill
 
 
 def _make_add_lanes(
-    storage: Storage, add: Callable[..., Any], rows: int, one_by_one: bool
+    element_type: ElementType, add: Callable[..., Any], rows: int, one_by_one: bool
 ) -> Callable[..., Any]:
     """Return a compiled function that adds up some rows, in lanes, and adds that to the sums.
 
     Or it adds each of them to the sums, `one_by_one`.
     """
-    load, zeros = make_load(storage.lanes), make_zeros(storage.working, storage.lanes)
+    load, zeros = (
+        make_load(element_type.lanes),
+        make_zeros(element_type.compute_type, element_type.lanes),
+    )
 
     @inlined
     def add_lanes(arrays, i, j, tail, terms, t, sums):
@@ -109,13 +112,17 @@ def _make_add_lanes(
 
 
 def _make_add_rows(
-    storage: Storage, make_add: Callable[..., Any], rows: int, nontemporal: bool, one_by_one: bool
+    element_type: ElementType,
+    make_add: Callable[..., Any],
+    rows: int,
+    nontemporal: bool,
+    one_by_one: bool,
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
-    count = storage.lanes
+    count = element_type.lanes
     all_lanes = full_access(count, ahead=rows, near=True, nontemporal=nontemporal)
-    add_all = _make_add_lanes(storage, make_add(all_lanes), rows, one_by_one)
-    add_first = _make_add_lanes(storage, make_add(tail_access(count)), rows, one_by_one)
+    add_all = _make_add_lanes(element_type, make_add(all_lanes), rows, one_by_one)
+    add_first = _make_add_lanes(element_type, make_add(tail_access(count)), rows, one_by_one)
 
     @inlined
     def add_rows(arrays, i, channel, width, terms, sums):
@@ -129,7 +136,7 @@ def _make_add_rows(
 
 
 def _make_some_rows(
-    storage: Storage,
+    element_type: ElementType,
     make_add: Callable[..., Any],
     rows: int = tuning.GROUP_ROWS,
     *,
@@ -137,8 +144,8 @@ def _make_some_rows(
     nontemporal: bool = False,
 ) -> Callable[..., Any]:
     """Return a compiled ``some_rows`` of `make_tile_sums`, which reads so many rows at a time."""
-    add_group = _make_add_rows(storage, make_add, rows, nontemporal, one_by_one)
-    add_row = _make_add_rows(storage, make_add, 1, nontemporal, one_by_one)
+    add_group = _make_add_rows(element_type, make_add, rows, nontemporal, one_by_one)
+    add_row = _make_add_rows(element_type, make_add, 1, nontemporal, one_by_one)
 
     @inlined
     def some_rows(arrays, start, stop, channel, width, terms, sums):
@@ -151,7 +158,7 @@ def _make_some_rows(
     return some_rows
 
 
-def make_tile_sums(storage: Storage, make_add: Callable[..., Any]) -> Any:
+def make_tile_sums(element_type: ElementType, make_add: Callable[..., Any]) -> Any:
     """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
 
     ``make_add(access)`` returns a compiled ``add(arrays, i, j, tail, terms, t, sums)``: the two
@@ -161,7 +168,7 @@ def make_tile_sums(storage: Storage, make_add: Callable[..., Any]) -> Any:
     ``some_rows(arrays, start, stop, channel, width, terms, sums)`` adds up in the working type,
     and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
     """
-    some_rows = _make_some_rows(storage, make_add)
+    some_rows = _make_some_rows(element_type, make_add)
 
     @inlined
     def all_rows(arrays, start, stop, channel, width, terms, sums, totals):
@@ -175,7 +182,7 @@ def make_tile_sums(storage: Storage, make_add: Callable[..., Any]) -> Any:
 
 
 def make_gradient_rows(
-    storage: Storage, make_add: Callable[..., Any], *, nontemporal: bool = False
+    element_type: ElementType, make_add: Callable[..., Any], *, nontemporal: bool = False
 ) -> Callable[..., Any]:
     """Return a compiled ``some_rows`` like that of `make_tile_sums`, for the sums of a gradient.
 
@@ -187,11 +194,11 @@ def make_gradient_rows(
     terms and its sums. It is added to the sums by itself; where there is no room, several are read
     at a time, in the same order. The sums of narrower rows take longer to load and store.
     """
-    is_alone = _make_is_alone(storage)
+    is_alone = _make_is_alone(element_type)
     at_once = 1 if has_large_l1d() else tuning.GROUP_ROWS
-    in_groups = _make_some_rows(storage, make_add, nontemporal=nontemporal)
+    in_groups = _make_some_rows(element_type, make_add, nontemporal=nontemporal)
     one_by_one = _make_some_rows(
-        storage, make_add, at_once, one_by_one=True, nontemporal=nontemporal
+        element_type, make_add, at_once, one_by_one=True, nontemporal=nontemporal
     )
 
     @inlined
@@ -205,9 +212,9 @@ def make_gradient_rows(
 
 
 @functools.cache
-def _make_is_alone(storage: Storage) -> Callable[..., Any]:
+def _make_is_alone(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``is_alone(x)``: whether each row of x is added to sums by itself."""
-    itemsize = storage.container.itemsize
+    itemsize = element_type.storage_dtype.itemsize
 
     least, most = tuning.GRADIENT_ROW_ALONE_LEAST_BYTES, tuning.GRADIENT_TILE_MOST_BYTES
     return inlined(lambda x: itemsize > 2 and least <= x.shape[1] * itemsize <= most)

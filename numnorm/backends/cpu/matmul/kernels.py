@@ -6,15 +6,15 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.matmul.micro_kernel import make_product, tiling
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load
 from numnorm.backends.cpu.simd.transpose import make_transpose
 from numnorm.backends.cpu.simd.vector import make_load, prefetch, store
 
 
-def make_pack(storage: Storage) -> Kernel:
+def make_pack(element_type: ElementType) -> Kernel:
     """Return a kernel of ``a (depth, width), panels (flat), parts``: a, packed."""
-    lanes = storage.lanes
+    lanes = element_type.lanes
     load, masked_load = make_load(lanes), make_masked_load(lanes)
 
     def kernel(a, panels, parts, first, last):
@@ -29,12 +29,12 @@ def make_pack(storage: Storage) -> Kernel:
                 row = load(a[k], left) if here == lanes else masked_load(a[k], left, 0, here)
                 store(panels, (p * depth + k) * lanes, row)
 
-    return make_kernel(f"product.pack.{storage.name}", kernel)
+    return make_kernel(f"product.pack.{element_type.name}", kernel)
 
 
-def make_pack_transposed(storage: Storage) -> Kernel:
+def make_pack_transposed(element_type: ElementType) -> Kernel:
     """Return a kernel of ``a (width, depth), panels (flat), parts``: a's transpose, packed."""
-    lanes, real = storage.lanes, storage.working
+    lanes, real = element_type.lanes, element_type.compute_type
     transpose = make_transpose(lanes)
 
     def kernel(a, panels, parts, first, last):
@@ -55,12 +55,12 @@ def make_pack_transposed(storage: Storage) -> Kernel:
                 for j in range(here, lanes):
                     panels[place + j] = real(0)
 
-    return make_kernel(f"product.pack_transposed.{storage.name}", kernel)
+    return make_kernel(f"product.pack_transposed.{element_type.name}", kernel)
 
 
-def make_rows_product(storage: Storage) -> Kernel:
+def make_rows_product(element_type: ElementType) -> Kernel:
     """Return a kernel of ``a (rows, depth), b, c (rows, width), parts``: c = a b, with b packed."""
-    lanes, most, block = storage.lanes, tiling().rows[0], tuning.MATMUL_BLOCK_ROWS
+    lanes, most, block = element_type.lanes, tiling().rows[0], tuning.MATMUL_BLOCK_ROWS
     product = make_product(lanes, onto=False)
 
     def kernel(a, b, c, parts, first, last):
@@ -75,16 +75,16 @@ def make_rows_product(storage: Storage) -> Kernel:
                 c, i * width, width, width,
             )  # fmt: skip
 
-    return make_kernel(f"product.rows.{storage.name}", kernel)
+    return make_kernel(f"product.rows.{element_type.name}", kernel)
 
 
-def make_columns_product(storage: Storage) -> Kernel:
+def make_columns_product(element_type: ElementType) -> Kernel:
     """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
-    lanes, most, deepest = storage.lanes, tiling().rows[0], tiling().depth
+    lanes, most, deepest = element_type.lanes, tiling().rows[0], tiling().depth
     product = make_product(lanes, onto=True)
     load, masked_load = make_load(lanes), make_masked_load(lanes)
     step = math.lcm(most, lanes)
-    scratch = make_scratch(storage.working, deepest * step)
+    scratch = make_scratch(element_type.compute_type, deepest * step)
 
     @inlined
     def copy(a, start, deep, left, rows, block):
@@ -115,4 +115,4 @@ def make_columns_product(storage: Storage) -> Kernel:
                     flat, m * width, width, width,
                 )  # fmt: skip
 
-    return make_kernel(f"product.columns.{storage.name}", kernel)
+    return make_kernel(f"product.columns.{element_type.name}", kernel)

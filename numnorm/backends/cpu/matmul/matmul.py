@@ -14,14 +14,14 @@ from numnorm.backends.cpu.matmul.kernels import (
     make_pack_transposed,
     make_rows_product,
 )
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 
 Array = np.ndarray[Any, Any]
 
 
 @functools.cache
-def _kernel(make: Any, storage: Storage) -> Kernel:
-    made: Kernel = make(storage)
+def _kernel(make: Any, element_type: ElementType) -> Kernel:
+    made: Kernel = make(element_type)
     return made
 
 
@@ -32,12 +32,12 @@ def _parts(size: int) -> int:
     return parts if parts < each else parts // each * each
 
 
-def packed_shape(depth: int, width: int, storage: Storage) -> tuple[int]:
+def packed_shape(depth: int, width: int, element_type: ElementType) -> tuple[int]:
     """Return the shape of a packed matrix of this shape."""
-    return (-(-width // storage.lanes) * storage.lanes * depth,)
+    return (-(-width // element_type.lanes) * element_type.lanes * depth,)
 
 
-def packed(matrix: Array, panels: Array, storage: Storage) -> Array:
+def packed(matrix: Array, panels: Array, element_type: ElementType) -> Array:
     """Return a matrix, or a transposed one, as products take it, in an array for it."""
     depth, width = matrix.shape
     if matrix.flags.c_contiguous:
@@ -45,27 +45,29 @@ def packed(matrix: Array, panels: Array, storage: Storage) -> Array:
     else:
         make, source = make_pack_transposed, matrix.T
     parts = _parts(max(depth, width))
-    run(_kernel(make, storage), (source, panels, parts), matrix.size, parts)
+    run(_kernel(make, element_type), (source, panels, parts), matrix.size, parts)
     return panels
 
 
-def product(a: Array, b: Array, result: Array, storage: Storage) -> Array:
+def product(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
     """Return ``a @ b``, for a packed b, in an array for it."""
     width = result.shape[1]
     parts = _parts(a.shape[0])
-    run(_kernel(make_rows_product, storage), (a, b, result, parts), a.size * width // 64, parts)
+    run(
+        _kernel(make_rows_product, element_type), (a, b, result, parts), a.size * width // 64, parts
+    )
     return result
 
 
-def transposed_product(a: Array, b: Array, width: int, storage: Storage) -> Array:
+def transposed_product(a: Array, b: Array, width: int, element_type: ElementType) -> Array:
     """Return ``a.T @ b`` for a packed b of so many columns."""
-    result = np.zeros((a.shape[1], width), storage.working_dtype)
-    return add_transposed_product(a, b, result, storage)
+    result = np.zeros((a.shape[1], width), element_type.compute_dtype)
+    return add_transposed_product(a, b, result, element_type)
 
 
-def add_transposed_product(a: Array, b: Array, result: Array, storage: Storage) -> Array:
+def add_transposed_product(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
     """Return `result` with ``a.T @ b`` added to it, for a packed b."""
     parts = _parts(a.shape[1])
     work = a.size * result.shape[1] // 64
-    run(_kernel(make_columns_product, storage), (a, b, result, parts), work, parts)
+    run(_kernel(make_columns_product, element_type), (a, b, result, parts), work, parts)
     return result

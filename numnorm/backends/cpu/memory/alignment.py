@@ -18,12 +18,12 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 from numnorm.backends.cpu.memory.placement import LINE, address_of
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.processor import has_avx, has_avx512
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
-def peels_to_alignment(storage: Storage) -> bool:
+def peels_to_alignment(element_type: ElementType) -> bool:
     """Return whether loops over such elements begin at lines.
 
     Halves gain nothing: with what widens them a loop waits for loads less, and their few
@@ -31,7 +31,7 @@ def peels_to_alignment(storage: Storage) -> bool:
     Where there are no masks, the few elements would be rounded in another way than in whole
     lanes (see `masked`), and bytes would depend on the address.
     """
-    return storage.container.itemsize > 2 and has_avx()
+    return element_type.storage_dtype.itemsize > 2 and has_avx()
 
 
 @compiled_as(address_of)
@@ -52,22 +52,22 @@ def _peel_bytes(array):
     return -begin % LINE // itemsize if begin % itemsize == 0 else 0
 
 
-def each_peels_to_alignment(storage: Storage) -> bool:
+def each_peels_to_alignment(element_type: ElementType) -> bool:
     """Return whether loops that read or write one array begin at its lines, whatever others do.
 
     Those of AVX-512 do, whose every vector lies in two lines if one does. AVX2, where every other
     vector lies in two lines, gains nothing.
     """
-    return peels_to_alignment(storage) and has_avx512()
+    return peels_to_alignment(element_type) and has_avx512()
 
 
 @functools.cache
-def make_peel(storage: Storage) -> Callable[..., Any]:
+def make_peel(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``peel(array, width)``: how many elements lie before the first line.
 
     It is 0 where loops over so many elements do not begin at lines.
     """
-    at_lines = each_peels_to_alignment(storage)
+    at_lines = each_peels_to_alignment(element_type)
 
     @inlined
     def peel(array, width):

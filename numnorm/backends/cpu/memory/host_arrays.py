@@ -15,7 +15,7 @@ from numnorm.arguments import (
     result_dtype,
 )
 from numnorm.backends.cpu.memory.placement import address_of, empty_like, writable_alias
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 
 Array = np.ndarray[Any, Any]
 Order = tuple[int, ...] | None
@@ -33,7 +33,7 @@ def as_float_array(name: str, value: Any) -> Array:
     return array.astype(result_dtype(name, array.dtype), copy=False)
 
 
-def as_kernel_array(array: Array, storage: Storage, order: Order, shape: Shape) -> Array:
+def as_kernel_array(array: Array, element_type: ElementType, order: Order, shape: Shape) -> Array:
     """Return the array C-contiguous in `order` and `shape`, copied only if it lies otherwise."""
     if order is not None:
         array = array.transpose(order)
@@ -41,21 +41,21 @@ def as_kernel_array(array: Array, storage: Storage, order: Order, shape: Shape) 
         flags = array.flags
         in_place = flags.c_contiguous and flags.aligned
         array = writable_alias(array) if in_place else np.array(array, order="C")
-    if array.dtype is not storage.container:
-        array = array.view(storage.container)
+    if array.dtype is not element_type.storage_dtype:
+        array = array.view(element_type.storage_dtype)
     return array if array.shape == shape else array.reshape(shape)
 
 
 def as_parameter(
-    name: str, value: Any, expected: Shape, meaning: str, working: np.dtype[Any], shape: Shape
+    name: str, value: Any, expected: Shape, meaning: str, compute_type: np.dtype[Any], shape: Shape
 ) -> Array:
     """Return gamma or beta, checked, in the working dtype and in the kernel's shape."""
     array = value if type(value) is np.ndarray else as_plain_array(name, value)
     if array.shape != expected:
         check_shape(name, array.shape, expected, meaning)
-    if array.dtype is not working or not array.flags.carray:
+    if array.dtype is not compute_type or not array.flags.carray:
         check_float(name, array.dtype)
-        array = np.array(array, working, order="C")
+        array = np.array(array, compute_type, order="C")
     return array if array.shape == shape else array.reshape(shape)
 
 
@@ -103,7 +103,7 @@ def output_like(
     x: Array,
     name: str,
     out: Any,
-    storage: Storage,
+    element_type: ElementType,
     order: Order,
     inputs: tuple[Any, ...],
 ) -> Array:
@@ -118,9 +118,9 @@ def output_like(
     memory = out if order is None else out.transpose(order)
     if not memory.flags.carray or _clashes(memory, (source, *inputs)):
         return empty_like(source)
-    if memory.dtype is storage.container and memory.shape == source.shape:
+    if memory.dtype is element_type.storage_dtype and memory.shape == source.shape:
         return memory
-    return as_kernel_array(memory, storage, None, source.shape)
+    return as_kernel_array(memory, element_type, None, source.shape)
 
 
 def result(target: Array, x: Array, out: Any, order: Order) -> Array:

@@ -14,14 +14,16 @@ from numnorm.backends.cpu.memory.alignment import address
 from numnorm.backends.cpu.memory.borrowed import make_scratch
 from numnorm.backends.cpu.memory.nontemporal import is_large
 from numnorm.backends.cpu.memory.placement import LINE
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import masked_store
 from numnorm.backends.cpu.simd.vector import make_load, store, store_nontemporal
 
 
-def make_room(storage: Storage, most: int) -> Callable[[], Any]:
+def make_room(element_type: ElementType, most: int) -> Callable[[], Any]:
     """Return a compiled ``room()`` for a line that is begun, so many elements, and a vector."""
-    return make_scratch(storage.container, most + 2 * (LINE // storage.container.itemsize))
+    return make_scratch(
+        element_type.storage_dtype, most + 2 * (LINE // element_type.storage_dtype.itemsize)
+    )
 
 
 @inlined
@@ -42,13 +44,13 @@ def begin(y: Any, at: int) -> tuple[int, int, int]:
     return before, before, at - before
 
 
-def make_carry(storage: Storage) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def make_carry(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``carry(room, held, added, y)`` and ``finish(room, held, y)``.
 
     carry streams the whole lines of what is held and of so many elements `added` after it, moves
     the rest to the front of the room and returns what is held then. finish stores what is left.
     """
-    of_line = LINE // storage.container.itemsize
+    of_line = LINE // element_type.storage_dtype.itemsize
     load = make_load(of_line)
 
     @inlined

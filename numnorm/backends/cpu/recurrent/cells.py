@@ -19,14 +19,14 @@ from numnorm.backends.cpu.recurrent.gru.kind import GRU
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.recurrent.lstm.kind import LSTM
 from numnorm.backends.cpu.recurrent.rnn.kind import RNN
-from numnorm.backends.cpu.simd.element_type import storage_of
+from numnorm.backends.cpu.simd.element_type import element_type_of
 
 _KINDS: dict[type, CellKind] = {LSTMForm: LSTM, GRUForm: GRU, RNNForm: RNN}
 
 
-def working(x: Array) -> Array:
+def compute_type(x: Array) -> Array:
     """Return an array in the dtype that it is computed in, C-contiguous."""
-    return np.ascontiguousarray(x, storage_of(x.dtype).working_dtype)
+    return np.ascontiguousarray(x, element_type_of(x.dtype).compute_dtype)
 
 
 def cell_weights(form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.memory.host_arrays import Array
-from numnorm.backends.cpu.simd.element_type import storage_of
+from numnorm.backends.cpu.simd.element_type import element_type_of
 
 
 def packed_like(beside: Array, dtype: Any) -> Array:
     """Return an array of the dtype in which an x of a dtype is computed."""
-    return np.empty(0, storage_of(dtype).working_dtype)
+    return np.empty(0, element_type_of(dtype).compute_dtype)
 
 
 def copied_parameter(name: str, value: Any, x: Array) -> Array:

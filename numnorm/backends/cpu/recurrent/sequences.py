@@ -8,7 +8,7 @@ import numpy as np
 from numnorm.arguments import Shape, as_plain_array, check_float, check_shape
 from numnorm.backends.contract.recurrent import SequenceLayout
 from numnorm.backends.cpu.memory.host_arrays import Array, as_float_array
-from numnorm.backends.cpu.simd.element_type import storage_of
+from numnorm.backends.cpu.simd.element_type import element_type_of
 
 
 def companion(name: str, value: Any, x: Array) -> Array:
@@ -18,7 +18,7 @@ def companion(name: str, value: Any, x: Array) -> Array:
 
 def sequence_rows(x: Array, layout: SequenceLayout, batch_first: bool, like: Array | None) -> Array:
     """Return the rows of padded sequences in the dtype that they are computed in."""
-    dtype = storage_of(x.dtype).working_dtype if like is None else like.dtype
+    dtype = element_type_of(x.dtype).compute_dtype if like is None else like.dtype
     rows: Array = layout.rows(np.ascontiguousarray(x.swapaxes(0, 1) if batch_first else x, dtype))
     return rows
 

@@ -30,8 +30,8 @@ def mask_beside(mask: Array, array: Array) -> Array:
 def masked(array: Array, mask: Array, factor: float) -> Array:
     """Return an array times a factor where the mask is true; half precision is rounded once."""
     # Not in place: a layer's output may be what it has saved.
-    working = np.result_type(array.dtype, np.float32)
-    factors = np.multiply(mask, factor, dtype=working)
+    compute_type = np.result_type(array.dtype, np.float32)
+    factors = np.multiply(mask, factor, dtype=compute_type)
     result: Array = (array * factors).astype(array.dtype, copy=False)
     return result
 

@@ -33,24 +33,24 @@ from numnorm.backends.cpu.rows.segment_loops import (
     next_channel,
 )
 from numnorm.backends.cpu.rows.tile_sums import room_for_sums
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.vector import make_reduce_rows, reduce_sum, store
 from numnorm.backends.cpu.statistics.accumulators import (
     ROWS_BETWEEN_FLUSHES,
     collect,
+    compute_sums,
     flush,
     is_by_channel,
     with_parts,
-    working_sums,
 )
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
 
 
-def _narrow_width(storage: Storage) -> int:
+def _narrow_width(element_type: ElementType) -> int:
     """Return from how many elements on rows are not taken in tiles, of halves twice as many."""
-    width = tuning.BACKWARD_TILE_BELOW_ROW_BYTES // storage.working_dtype.itemsize
-    return width if storage.container.itemsize > 2 else 2 * width
+    width = tuning.BACKWARD_TILE_BELOW_ROW_BYTES // element_type.compute_dtype.itemsize
+    return width if element_type.storage_dtype.itemsize > 2 else 2 * width
 
 
 @inlined
@@ -60,9 +60,9 @@ def _rows_between_flushes(cut: tuple[int, int, int]) -> int:
     return ROWS_BETWEEN_FLUSHES * max(1, channels // runs)
 
 
-def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
-    gradient_sums = make_gradient_sums(formula, storage)
-    longest = tuning.PREFETCH_LEAST_ROW_BYTES // storage.container.itemsize
+def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    gradient_sums = make_gradient_sums(formula, element_type)
+    longest = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
     def row_sums(dy, x, peel, statistics, first_channel, cut, weights, inner, totals):
@@ -88,10 +88,10 @@ def _make_row_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return row_sums
 
 
-def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for one row of known statistics."""
-    row_sums, means_of = _make_row_sums(formula, storage), make_means(storage)
-    input_gradients = make_input_gradients(formula, storage)
+    row_sums, means_of = _make_row_sums(formula, element_type), make_means(element_type)
+    input_gradients = make_input_gradients(formula, element_type)
 
     @inlined
     def loops(
@@ -115,13 +115,16 @@ def _make_loops(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return loops
 
 
-def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for one row that is one run of at most a stretch.
 
     To cut it into its only run, and that into its only stretch, would take too long.
     """
-    gradient_lanes = make_gradient_lanes(formula, storage, near=True)
-    input_gradients, means_of = make_input_gradients(formula, storage), make_means(storage)
+    gradient_lanes = make_gradient_lanes(formula, element_type, near=True)
+    input_gradients, means_of = (
+        make_input_gradients(formula, element_type),
+        make_means(element_type),
+    )
 
     @inlined
     def whole_row(row, peels, ahead, nontemporal, rstd, statistics, weights, flows, targets):
@@ -135,11 +138,11 @@ def _make_whole_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return whole_row
 
 
-def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for one row of any width, cut into runs."""
-    real, statistics_of = storage.working, make_saved_statistics(storage)
-    loops, whole_row = _make_loops(formula, storage), _make_whole_row(formula, storage)
-    longest = tuning.PREFETCH_LEAST_ROW_BYTES // storage.container.itemsize
+    real, statistics_of = element_type.compute_type, make_saved_statistics(element_type)
+    loops, whole_row = _make_loops(formula, element_type), _make_whole_row(formula, element_type)
+    longest = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
     def backward_row(row, peels, nontemporal, saved, c, cut, weights, flows, inner, totals):
@@ -162,13 +165,13 @@ def _make_row(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return backward_row
 
 
-def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for up to as many narrow rows as there are lanes."""
-    lanes, room = storage.lanes, room_for_sums(storage)
-    gradient_lanes = make_gradient_lanes(formula, storage)
+    lanes, room = element_type.lanes, room_for_sums(element_type)
+    gradient_lanes = make_gradient_lanes(formula, element_type)
     totals = make_reduce_rows(lanes)
-    input_gradients = make_input_gradients(formula, storage)
-    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
+    input_gradients = make_input_gradients(formula, element_type)
+    statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
 
     @inlined
     def backward_tile(arrays, saved, cut, first, weights, flows, inner, scratch, start, number):
@@ -203,9 +206,9 @@ def _make_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return backward_tile
 
 
-def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for some rows, one after the other."""
-    backward_row = _make_row(formula, storage)
+    backward_row = _make_row(formula, element_type)
 
     @inlined
     def wide_rows(arrays, peels, saved, cut, weights, flows, inner, totals, start, stop):
@@ -227,11 +230,11 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return wide_rows
 
 
-def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for some rows, tile by tile."""
-    backward_tile = _make_tile(formula, storage)
-    lanes = storage.lanes
-    scratch = make_scratch(storage.working, room_for_sums(storage) + 2 * lanes)
+    backward_tile = _make_tile(formula, element_type)
+    lanes = element_type.lanes
+    scratch = make_scratch(element_type.compute_type, room_for_sums(element_type) + 2 * lanes)
 
     @inlined
     def narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop):
@@ -248,7 +251,7 @@ def _make_narrow_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return narrow_rows
 
 
-def make_row_backward(formula: Formula, storage: Storage) -> Kernel:
+def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
     """Return the kernel of a norm's gradients.
 
     It takes dy, ``x (N, D)``, their statistics, parameters and segments, the coefficients, dx, the
@@ -257,23 +260,26 @@ def make_row_backward(formula: Formula, storage: Storage) -> Kernel:
     done in one call, the results of shape ``(size,)`` receive the parts' sums, unless they are
     empty; the sums may then have no parts.
     """
-    wide_rows, narrow_rows = _make_wide_rows(formula, storage), _make_narrow_rows(formula, storage)
-    short_rows, real = make_short_backward(formula, storage), storage.working
-    narrow, at_lines = _narrow_width(storage), peels_to_alignment(storage)
+    wide_rows, narrow_rows = (
+        _make_wide_rows(formula, element_type),
+        _make_narrow_rows(formula, element_type),
+    )
+    short_rows, real = make_short_backward(formula, element_type), element_type.compute_type
+    to_storage, at_lines = _narrow_width(element_type), peels_to_alignment(element_type)
 
     @inlined
     def backward_rows(arrays, peels, saved, cut, weights, flows, results, totals, start, stop):
         run, _, channels = cut
         width = arrays[1].shape[1]
-        dgamma = working_sums(totals[0], real(0), peels[0], results[0], (channels, run))
-        dbeta = working_sums(totals[1], real(0), peels[0], results[1], (channels, run))
+        dgamma = compute_sums(totals[0], real(0), peels[0], results[0], (channels, run))
+        dbeta = compute_sums(totals[1], real(0), peels[0], results[1], (channels, run))
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
             arrays, saved, cut, weights, flows, inner, totals, start, stop
         ):
             return
-        if by_element and cut[1] == 1 and width < narrow:
+        if by_element and cut[1] == 1 and width < tile_width:
             narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop)
         else:
             wide_rows(arrays, peels, saved, cut, weights, flows, inner, totals, start, stop)
@@ -294,7 +300,7 @@ def make_row_backward(formula: Formula, storage: Storage) -> Kernel:
         last: int,
     ) -> None:
         arrays, run = (dy, x, dx), segments.run
-        at_line = at_lines and x.shape[1] >= narrow
+        at_line = at_lines and x.shape[1] >= to_storage
         peels = (common_peel(x, run), common_peel(dx, run)) if at_line else (0, 0)
         gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
         cut, here = (run, x.shape[1] // run, segments.channels), (borrowed(gamma), borrowed(beta))
@@ -310,4 +316,4 @@ def make_row_backward(formula: Formula, storage: Storage) -> Kernel:
             add_parts(borrowed(dbeta), results.beta)
         keep_alive((gamma, beta, dgamma, dbeta))
 
-    return grouped_twins(f"row_backward.{formula.name}.{storage.name}", kernel)
+    return grouped_twins(f"row_backward.{formula.name}.{element_type.name}", kernel)

@@ -23,7 +23,7 @@ from numnorm.backends.cpu.memory.ndarray_struct import (
     make_as_array,
 )
 from numnorm.backends.cpu.rows.parameter_gradient_kernel import add_parts
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.layouts import RowLayout
 
 # What may stand for a parameter or a mean, and as what it is handed over.
@@ -118,14 +118,18 @@ def _is_safe(target, nbytes, source, itemsize):
 
 @functools.cache
 def _make_forward(
-    storage: Storage, shared: bool, kinds: tuple[Any, ...], taken: tuple[Any, ...], alone: bool
+    element_type: ElementType,
+    shared: bool,
+    kinds: tuple[Any, ...],
+    taken: tuple[Any, ...],
+    alone: bool,
 ) -> Any:
     """Return the call for gamma and beta of these kinds, of a kernel that takes these types."""
     enter, ndim = _make_enter(taken, alone), 1 if shared else 2
-    rows_of, each_of = make_as_array(storage.container, 2), make_as_array(np.float64, 1)
-    itemsize, working = storage.container.itemsize, storage.working
+    rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
+    itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
     gamma_will_do, beta_will_do = (_make_will_do(kind, itemsize) for kind in kinds)
-    gamma_of, beta_of = (_make_of_kernel(kind, working, ndim) for kind in kinds)
+    gamma_of, beta_of = (_make_of_kernel(kind, compute_type, ndim) for kind in kinds)
 
     def forward(
         address, like, rows, width, run, channels, eps, eps_on_deviation, count, parts,
@@ -146,7 +150,7 @@ def _make_forward(
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
-    name = _name("direct_forward", storage, shared, alone)
+    name = _name("direct_forward", element_type, shared, alone)
     return entry(
         name,
         forward,
@@ -164,17 +168,21 @@ def _make_forward(
 
 @functools.cache
 def _make_backward(
-    storage: Storage, shared: bool, kinds: tuple[Any, ...], taken: tuple[Any, ...], alone: bool
+    element_type: ElementType,
+    shared: bool,
+    kinds: tuple[Any, ...],
+    taken: tuple[Any, ...],
+    alone: bool,
 ) -> Any:
     """Return the call for a mean, parameters and their gradients of these kinds."""
     enter, ndim = _make_enter(taken, alone), 1 if shared else 2
-    rows_of, each_of = make_as_array(storage.container, 2), make_as_array(np.float64, 1)
-    itemsize, working = storage.container.itemsize, storage.working
+    rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
+    itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
     mean_will_do, mean_of = _make_will_do(kinds[0], 8), _make_of_kernel(kinds[0], np.float64, 1)
     rstd_will_do = _make_will_do(NDARRAY_STRUCT, 8)
     gamma_will_do, beta_will_do = (_make_will_do(kind, itemsize) for kind in kinds[1:3])
-    gamma_of, beta_of = (_make_of_kernel(kind, working, ndim) for kind in kinds[1:3])
-    of_gamma, of_beta = (_make_of_kernel(kind, working, 1) for kind in kinds[3:])
+    gamma_of, beta_of = (_make_of_kernel(kind, compute_type, ndim) for kind in kinds[1:3])
+    of_gamma, of_beta = (_make_of_kernel(kind, compute_type, 1) for kind in kinds[3:])
     of_gammas, of_betas = (_make_totals(kind, shared) for kind in kinds[3:])
 
     def backward(
@@ -210,13 +218,13 @@ def _make_backward(
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
-    name = _name("direct_backward", storage, shared, alone)
+    name = _name("direct_backward", element_type, shared, alone)
     return entry(name, backward, (*constants, *[NDARRAY_STRUCT] * 4, *kinds))
 
 
 def make_fast_forward(
     code: MachineCode | None,
-    storage: Storage,
+    element_type: ElementType,
     layout: RowLayout,
     numbers: tuple[Any, ...],
     given: tuple[Any, Any],
@@ -232,14 +240,14 @@ def make_fast_forward(
     kinds = _kinds_of(given, taken)
     if code is None or None in kinds:
         return None
-    compiled = _make_forward(storage, layout.shared, kinds, code.kinds, code.alone)
-    like = _like(layout.parameter_shape, storage.working)
+    compiled = _make_forward(element_type, layout.shared, kinds, code.kinds, code.alone)
+    like = _like(layout.parameter_shape, element_type.compute_type)
     return functools.partial(compiled, code.address, like, layout.rows, layout.width, *numbers)
 
 
 def make_fast_backward(
     code: MachineCode | None,
-    storage: Storage,
+    element_type: ElementType,
     layout: RowLayout,
     numbers: tuple[Any, ...],
     given: tuple[Any, Any, Any],
@@ -253,15 +261,15 @@ def make_fast_backward(
     kinds = _kinds_of((*given, *gradients), (*taken, *gradients))
     if code is None or None in kinds:
         return None
-    compiled = _make_backward(storage, layout.shared, kinds, code.kinds, code.alone)
-    like = _like(layout.parameter_shape, storage.working)
+    compiled = _make_backward(element_type, layout.shared, kinds, code.kinds, code.alone)
+    like = _like(layout.parameter_shape, element_type.compute_type)
     each = _like(layout.statistic_shape, np.float64)
     size = layout.rows, layout.width
     return functools.partial(compiled, code.address, like, each, *size, *numbers)
 
 
-def _name(call: str, storage: Storage, shared: bool, alone: bool) -> str:
-    return f"{call}.{storage.name}" + ".shared" * shared + ".parallel" * (not alone)
+def _name(call: str, element_type: ElementType, shared: bool, alone: bool) -> str:
+    return f"{call}.{element_type.name}" + ".shared" * shared + ".parallel" * (not alone)
 
 
 def _kinds_of(given: tuple[Any, ...], taken: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from numnorm.backends.cpu.rows.arguments import Parameters, Scaling, Segments, S
 from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part, stretch
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
@@ -23,14 +23,14 @@ from numnorm.backends.cpu.statistics.saved import save
 
 
 def _make_apply_row(
-    formula: Formula, storage: Storage, count: int, *, followed: bool = False
+    formula: Formula, element_type: ElementType, count: int, *, followed: bool = False
 ) -> Callable[..., Any]:
     """Return a compiled function that stores a row's result, run by run.
 
     If the row is `followed`, the next one is asked for meanwhile.
     """
-    real = storage.working
-    apply_run = make_apply(formula, storage, count, followed=followed)
+    real = element_type.compute_type
+    apply_run = make_apply(formula, element_type, count, followed=followed)
 
     @inlined
     def apply_row(x, i, statistics, cut, first_channel, weights, y, nontemporal):
@@ -51,10 +51,10 @@ def _make_apply_row(
     return apply_row
 
 
-def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[..., Any]:
+def _make_carry_row(formula: Formula, element_type: ElementType, carry: Any) -> Callable[..., Any]:
     """Return a compiled function that stores the result of a row of one run, in carried lines."""
-    real = storage.working
-    apply_run = make_apply(formula, storage, 2 * storage.lanes, followed=has_avx512())
+    real = element_type.compute_type
+    apply_run = make_apply(formula, element_type, 2 * element_type.lanes, followed=has_avx512())
 
     @inlined
     def carry_row(x, statistics, weights, room, held, flat_y):
@@ -71,16 +71,18 @@ def _make_carry_row(formula: Formula, storage: Storage, carry: Any) -> Callable[
     return carry_row
 
 
-def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function that normalizes some rows of any width, one after the other."""
     # Processors with AVX-512 may have a slow third-level cache: they need the next row prefetched.
-    apply_row = _make_apply_row(formula, storage, 2 * storage.lanes, followed=has_avx512())
-    row_statistics, rooms, (carry, finish) = (
-        make_row_statistics(formula, storage),
-        make_room(storage, tuning.SUM_BLOCK_ELEMENTS),
-        make_carry(storage),
+    apply_row = _make_apply_row(
+        formula, element_type, 2 * element_type.lanes, followed=has_avx512()
     )
-    carry_row, peel_of = _make_carry_row(formula, storage, carry), make_peel(storage)
+    row_statistics, rooms, (carry, finish) = (
+        make_row_statistics(formula, element_type),
+        make_room(element_type, tuning.SUM_BLOCK_ELEMENTS),
+        make_carry(element_type),
+    )
+    carry_row, peel_of = _make_carry_row(formula, element_type, carry), make_peel(element_type)
 
     @inlined
     def wide_rows(x, scaling, cut, weights, y, saved, start, stop):
@@ -104,22 +106,22 @@ def _make_wide_rows(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return wide_rows
 
 
-def make_row_forward(formula: Formula, storage: Storage) -> Kernel:
+def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
     """Return the forward kernel of a formula.
 
     It takes ``x (N, D)``, its parameters, segments and scaling, y, the statistics to be stored, of
     shape ``(N,)`` or ``(0,)`` to save nothing (the mean is the root mean square, where there is
     none), and into how many parts the rows are cut.
     """
-    wide_rows, pair = _make_wide_rows(formula, storage), make_pair(formula, storage)
+    wide_rows, pair = _make_wide_rows(formula, element_type), make_pair(formula, element_type)
     are_paired, apply_row = (
         make_are_paired(formula),
-        _make_apply_row(formula, storage, storage.lanes),
+        _make_apply_row(formula, element_type, element_type.lanes),
     )
     narrow_rows = make_narrow_rows(
-        formula, storage, make_row_statistics(formula, storage), apply_row
+        formula, element_type, make_row_statistics(formula, element_type), apply_row
     )
-    narrow = widest(storage)
+    tile_width = widest(element_type)
 
     def kernel(
         x: Any,
@@ -134,7 +136,7 @@ def make_row_forward(formula: Formula, storage: Storage) -> Kernel:
     ) -> None:
         cut = segments.run, x.shape[1] // segments.run, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        if x.shape[1] <= narrow:
+        if x.shape[1] <= tile_width:
             narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
         else:
             i, paired = start, are_paired(y, cut)
@@ -147,4 +149,4 @@ def make_row_forward(formula: Formula, storage: Storage) -> Kernel:
                     wide_rows(x, scaling, cut, weights, y, saved, i, end)
                     i = end
 
-    return grouped_twins(f"row_forward.{formula.name}.{storage.name}", kernel)
+    return grouped_twins(f"row_forward.{formula.name}.{element_type.name}", kernel)

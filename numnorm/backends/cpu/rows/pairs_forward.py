@@ -17,7 +17,7 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
 from numnorm.backends.cpu.rows.segment_loops import make_apply_pair
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.processor import has_avx512
@@ -47,12 +47,12 @@ def make_are_paired(formula: Formula) -> Callable[..., Any]:
     return are_paired
 
 
-def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., Any]:
+def _make_sums(element_type: ElementType, count: int, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled function of two rows: the guesses of their means, and their sums."""
-    widen, real = storage.widen, storage.working
+    to_compute, real = element_type.to_compute, element_type.compute_type
     load, masked_load, zeros = make_load(count), make_masked_load(count), make_zeros(real, count)
-    pivot, peel_of = make_pivot(storage), make_peel(storage)
-    at_lines = each_peels_to_alignment(storage)
+    pivot, peel_of = make_pivot(element_type), make_peel(element_type)
+    at_lines = each_peels_to_alignment(element_type)
 
     def statistics_around(row):
         return pivot(row, real(1))
@@ -69,33 +69,33 @@ def _make_sums(storage: Storage, count: int, *, centred: bool) -> Callable[..., 
         line = min(peel_of(a, a.size), a.size)
         if at_lines and line > 0:
             j, low = line - count, count - line
-            deviation = select_lanes(widen(masked_load(a, j, low, count)) - of_a, low, count)
+            deviation = select_lanes(to_compute(masked_load(a, j, low, count)) - of_a, low, count)
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
-            deviation = select_lanes(widen(masked_load(b, j, low, count)) - of_b, low, count)
+            deviation = select_lanes(to_compute(masked_load(b, j, low, count)) - of_b, low, count)
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
         whole = a.size - (a.size - line) % count
         for j in range(line, whole, count):
-            deviation = widen(load(a, j)) - of_a
+            deviation = to_compute(load(a, j)) - of_a
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
-            deviation = widen(load(b, j)) - of_b
+            deviation = to_compute(load(b, j)) - of_b
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
         tail = a.size - whole
         if tail > 0:
-            deviation = select_lanes(widen(masked_load(a, whole, 0, tail)) - of_a, 0, tail)
+            deviation = select_lanes(to_compute(masked_load(a, whole, 0, tail)) - of_a, 0, tail)
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
-            deviation = select_lanes(widen(masked_load(b, whole, 0, tail)) - of_b, 0, tail)
+            deviation = select_lanes(to_compute(masked_load(b, whole, 0, tail)) - of_b, 0, tail)
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
         return (of_a, a_first, a_second), (of_b, b_first, b_second)
 
     return sums
 
 
-def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+def _make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled function ``statistics(found, width, scaling)`` of a row's sums.
 
     It returns whether they will do, and what is saved of the row.
     """
-    real, smallest = storage.working, storage.smallest_variance
+    real, smallest = element_type.compute_type, element_type.smallest_variance
 
     @inlined
     def of_centred(sums, share):
@@ -129,16 +129,16 @@ def _make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
     return statistics
 
 
-def make_pair(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_pair(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``pair(x, i, scaling, weights, y, saved)`` of the i-th row and the next.
 
     It returns whether it has normalized them: not if a mean was guessed badly, or squares
     overflow or vanish.
     """
-    count, real = 2 * storage.lanes, storage.working
-    sums = _make_sums(storage, count, centred=formula.centred)
-    statistics = _make_statistics(storage, centred=formula.centred)
-    apply_pair = make_apply_pair(formula, storage, count)
+    count, real = 2 * element_type.lanes, element_type.compute_type
+    sums = _make_sums(element_type, count, centred=formula.centred)
+    statistics = _make_statistics(element_type, centred=formula.centred)
+    apply_pair = make_apply_pair(formula, element_type, count)
 
     @inlined
     def narrowed(found):

@@ -13,7 +13,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.optional_vector import add, make_load_or_scalar
 from numnorm.backends.cpu.simd.vector import (
@@ -36,20 +36,20 @@ def _none_is_short(*arguments):
     return False
 
 
-def _has_short_rows(storage: Storage) -> bool:
+def _has_short_rows(element_type: ElementType) -> bool:
     """Return whether rows of such elements are better here than in tiles.
 
     Halves are not: what converts them takes longer than memory does.
     """
-    return storage.container.itemsize > 2
+    return element_type.storage_dtype.itemsize > 2
 
 
 def _make_backward_row(
-    formula: Formula, storage: Storage, count: int, put: Callable[..., Any]
+    formula: Formula, element_type: ElementType, count: int, put: Callable[..., Any]
 ) -> Callable[..., Any]:
     backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
-    widen, narrow = storage.widen, storage.narrow
-    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
+    statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
     load = make_load(count)
 
     @inlined
@@ -57,20 +57,20 @@ def _make_backward_row(
         """Store dx, and return what the row adds to the gradients of gamma and beta."""
         mean, rstd = saved
         scale, high, low, factor = statistics_of(mean, rstd)
-        slope = widen(load(dy, 0))
-        xhat = normalized(widen(load(x, 0)), scale, high, low, factor)
+        slope = to_compute(load(dy, 0))
+        xhat = normalized(to_compute(load(x, 0)), scale, high, low, factor)
         g = backward(slope, xhat, weights[0], weights[1])
         sums = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
         mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, flows)
-        put(dx, 0, narrow(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
+        put(dx, 0, to_storage(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
         return slope * xhat, slope
 
     return backward_row
 
 
-def _make_backward(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
-    store_rows = _make_backward_rows(formula, storage, count, store)
-    store_nontemporal_rows = _make_backward_rows(formula, storage, count, store_nontemporal)
+def _make_backward(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:
+    store_rows = _make_backward_rows(formula, element_type, count, store)
+    store_nontemporal_rows = _make_backward_rows(formula, element_type, count, store_nontemporal)
 
     @inlined
     def rows(arrays, saved, weights, flows, inner, totals, start, stop):
@@ -85,9 +85,12 @@ def _make_backward(formula: Formula, storage: Storage, count: int) -> Callable[.
 
 
 def _make_backward_rows(
-    formula: Formula, storage: Storage, count: int, put: Callable[..., Any]
+    formula: Formula, element_type: ElementType, count: int, put: Callable[..., Any]
 ) -> Callable[..., Any]:
-    backward_row, real = _make_backward_row(formula, storage, count, put), storage.working
+    backward_row, real = (
+        _make_backward_row(formula, element_type, count, put),
+        element_type.compute_type,
+    )
     load_or_scalar, zeros = make_load_or_scalar(count), make_zeros(real, count)
 
     @inlined
@@ -109,13 +112,16 @@ def _make_backward_rows(
     return rows
 
 
-def make_short_backward(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_short_backward(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function that stores some rows' gradients, True if they are short."""
-    if not _has_short_rows(storage):
+    if not _has_short_rows(element_type):
         return _none_is_short
-    lanes = storage.lanes
-    one, two = _make_backward(formula, storage, lanes), _make_backward(formula, storage, 2 * lanes)
-    four = _make_backward(formula, storage, 4 * lanes)
+    lanes = element_type.lanes
+    one, two = (
+        _make_backward(formula, element_type, lanes),
+        _make_backward(formula, element_type, 2 * lanes),
+    )
+    four = _make_backward(formula, element_type, 4 * lanes)
 
     @inlined
     def short_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop):

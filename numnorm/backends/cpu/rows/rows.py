@@ -34,7 +34,7 @@ from numnorm.backends.cpu.rows.backward_kernel import make_row_backward
 from numnorm.backends.cpu.rows.fast_path import FastPath, make_fast_backward, make_fast_forward
 from numnorm.backends.cpu.rows.forward_kernel import make_row_forward
 from numnorm.backends.cpu.rows.parameter_gradient_kernel import make_row_totals
-from numnorm.backends.cpu.simd.element_type import Storage, storage_of
+from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.layouts import RowLayout
 
 _NOTHING = np.empty(0)
@@ -47,7 +47,7 @@ class _Plan(NamedTuple):
     kernel: Kernel
     # Calls of it by the classes of what may be an array or not, and whether one call does it all.
     fast_path: dict[tuple[Any, ...], FastPath | None]
-    storage: Storage
+    element_type: ElementType
     size: tuple[int, int]
     elements: int
     parts: int
@@ -59,13 +59,13 @@ class _Plan(NamedTuple):
 
 
 @functools.cache
-def _forward_kernel(formula: Formula, storage: Storage) -> Kernel:
-    return make_row_forward(formula, storage)
+def _forward_kernel(formula: Formula, element_type: ElementType) -> Kernel:
+    return make_row_forward(formula, element_type)
 
 
 @functools.cache
-def _backward_kernel(formula: Formula, storage: Storage) -> Kernel:
-    return make_row_backward(formula, storage)
+def _backward_kernel(formula: Formula, element_type: ElementType) -> Kernel:
+    return make_row_backward(formula, element_type)
 
 
 @functools.cache
@@ -75,17 +75,17 @@ def _totals_kernel() -> Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -> _Plan:
-    storage = storage_of(dtype)
+    element_type = element_type_of(dtype)
     count = float(layout.width - scaling.ddof)
     return _Plan(
-        _forward_kernel(norm.formula, storage),
+        _forward_kernel(norm.formula, element_type),
         {},
-        storage,
+        element_type,
         (layout.rows, layout.width),
         layout.rows * layout.width,
         row_parts(layout.rows, layout.rows * layout.width),
         (layout.run, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
-        _is_usual(dtype, storage, layout),
+        _is_usual(dtype, element_type, layout),
         is_small(layout.rows * layout.width),
     )
 
@@ -94,48 +94,48 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
 def _backward_plan(
     norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling, detached: Detached
 ) -> _Plan:
-    storage = storage_of(dtype)
+    element_type = element_type_of(dtype)
     count = layout.width - scaling.ddof
     mean_share = 1.0 / layout.width if norm.formula.centred and layout.width else 0.0
     scale_share = 1.0 / count if count else 0.0
     shares = 0.0 if detached.mean else mean_share, 0.0 if detached.scale else scale_share
     summed = math.prod(layout.kernel_shape) if norm.parameters else 0
     return _Plan(
-        _backward_kernel(norm.formula, storage),
+        _backward_kernel(norm.formula, element_type),
         {},
-        storage,
+        element_type,
         (layout.rows, layout.width),
         layout.rows * layout.width,
         summed_parts(layout.rows, layout.width, summed),
         (layout.run, layout.channels, *shares, scaling.eps_on_deviation),
-        _is_usual(dtype, storage, layout),
+        _is_usual(dtype, element_type, layout),
         is_small(layout.rows * layout.width),
     )
 
 
-def _is_usual(dtype: Any, storage: Storage, layout: RowLayout) -> bool:
+def _is_usual(dtype: Any, element_type: ElementType, layout: RowLayout) -> bool:
     # Arrays that were pickled have a dtype object of their own, and share plans with the others.
-    as_it_is = dtype == storage.container and layout.order is None
+    as_it_is = dtype == element_type.storage_dtype and layout.order is None
     return as_it_is and layout.rows * layout.width <= tuning.FAST_PATH_MOST_ELEMENTS
 
 
-def _weight(name: str, value: Any, layout: RowLayout, working: np.dtype[Any]) -> Any:
+def _weight(name: str, value: Any, layout: RowLayout, compute_type: np.dtype[Any]) -> Any:
     """Return a parameter, None included, as a kernel takes it."""
     if value is None:
         return None
     shape, meaning = layout.parameter_shape, layout.parameter_meaning
-    return as_parameter(name, value, shape, meaning, working, layout.kernel_shape)
+    return as_parameter(name, value, shape, meaning, compute_type, layout.kernel_shape)
 
 
 def _weights(
-    norm: Norm, gamma: Any, beta: Any, layout: RowLayout, storage: Storage
+    norm: Norm, gamma: Any, beta: Any, layout: RowLayout, element_type: ElementType
 ) -> tuple[Any, Any]:
     """Return gamma and beta as a kernel takes them."""
     if not norm.parameters:
-        return storage.working(gamma), storage.working(beta)
-    working = storage.working_dtype
-    gamma = _weight(norm.names.gamma, gamma, layout, working)
-    beta = _weight("beta", beta, layout, working)
+        return element_type.compute_type(gamma), element_type.compute_type(beta)
+    compute_type = element_type.compute_dtype
+    gamma = _weight(norm.names.gamma, gamma, layout, compute_type)
+    beta = _weight("beta", beta, layout, compute_type)
     return both_or_neither(gamma, beta) if norm.parameters == 2 else (gamma, beta)
 
 
@@ -160,20 +160,20 @@ def row_forward(
         arrays = x, gamma, beta, y, mean, rstd, layout.rows if save else 0
         if fast_path(*arrays) if alone else in_parallel(fast_path, *arrays):
             return y, mean, rstd
-    storage = plan.storage
-    source = as_kernel_array(x, storage, layout.order, plan.size)
-    weights = _weights(norm, gamma, beta, layout, storage)
+    element_type = plan.element_type
+    source = as_kernel_array(x, element_type, layout.order, plan.size)
+    weights = _weights(norm, gamma, beta, layout, element_type)
     if out is None:
         target = _new_output(plan, source)
     else:
-        target = output_like(source, x, norm.names.x, out, storage, layout.order, weights)
+        target = output_like(source, x, norm.names.x, out, element_type, layout.order, weights)
     mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
     if plan.elements:
         arguments = source, *weights, *plan.constants, target, mean, rstd, plan.parts
         run(plan.kernel, arguments, plan.elements, plan.parts)
         if plan.usual and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_forward(
-                plan.kernel.machine_code(arguments, alone), storage, layout,
+                plan.kernel.machine_code(arguments, alone), element_type, layout,
                 (*plan.constants, plan.parts), (gamma, beta), weights,
             )  # fmt: skip
     else:
@@ -181,7 +181,7 @@ def row_forward(
     y = result(target, x, out, layout.order)
     if not save:
         return y, None, None
-    return y, _saved(mean, layout, storage), _saved(rstd, layout, storage)
+    return y, _saved(mean, layout, element_type), _saved(rstd, layout, element_type)
 
 
 def row_backward(
@@ -208,7 +208,7 @@ def row_backward(
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
         if fast_path(*arrays) if alone else in_parallel(fast_path, *arrays):
             return dx, *gradients
-    storage, order = plan.storage, layout.order
+    element_type, order = plan.element_type, layout.order
     slope, source, statistics, weights, dtype = _as_kernel_takes(
         norm, dy, x, mean, rstd, gamma, beta, layout, plan
     )
@@ -216,15 +216,15 @@ def row_backward(
         target = _new_dx(plan, source, slope)
     else:
         inputs = slope, *statistics, *weights
-        target = output_like(source, x, norm.names.x, out, storage, order, inputs)
+        target = output_like(source, x, norm.names.x, out, element_type, order, inputs)
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = _one_each(count, np.empty, layout.parameter_shape, native)
     flat = gradients if len(layout.parameter_shape) == 1 else _of_each(gradients, np.ravel)
     totals = _one_each(count, np.zeros, (plan.parts, *layout.kernel_shape), _FLOAT64)
     # Only what has the working dtype is left to the kernel of the rows: it would be compiled again.
-    left = native is storage.working_dtype
-    sums = flat if left else _one_each(count, np.empty, 0, storage.working_dtype)
+    left = native is element_type.compute_dtype
+    sums = flat if left else _one_each(count, np.empty, 0, element_type.compute_dtype)
     summed = False
     if plan.elements:
         arguments = (
@@ -234,7 +234,7 @@ def row_backward(
         summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left
         if plan.usual and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_backward(
-                plan.kernel.machine_code(arguments, alone), storage, layout,
+                plan.kernel.machine_code(arguments, alone), element_type, layout,
                 (*plan.constants, plan.parts),
                 (mean, gamma, beta), (statistics[0], *weights), gradients,
             )  # fmt: skip
@@ -258,16 +258,16 @@ def _as_kernel_takes(
     plan: _Plan,
 ) -> tuple[Array, Array, tuple[Any, Array], tuple[Any, Any], np.dtype[Any]]:
     """Return dy, x, mean and rstd, both parameters, and the dtype of their gradients."""
-    storage, order, size, names = plan.storage, layout.order, plan.size, norm.names
-    source = as_kernel_array(x, storage, order, size)
-    slope = as_kernel_array(like_input(names.dy, dy, x), storage, order, size)
+    element_type, order, size, names = plan.element_type, layout.order, plan.size, norm.names
+    source = as_kernel_array(x, element_type, order, size)
+    slope = as_kernel_array(like_input(names.dy, dy, x), element_type, order, size)
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
     if norm.formula.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
     if not norm.parameters:
-        weights = storage.working(gamma), storage.working(beta)
+        weights = element_type.compute_type(gamma), element_type.compute_type(beta)
         return slope, source, (mean, rstd), weights, x.dtype
-    weight = _weight(names.gamma, gamma, layout, storage.working_dtype)
+    weight = _weight(names.gamma, gamma, layout, element_type.compute_dtype)
     dtype = gradient_dtype(names.gamma, gamma, x.dtype)
     return slope, source, (mean, rstd), (weight, None), dtype
 
@@ -286,7 +286,7 @@ def _new_dx(plan: _Plan, x: Array, dy: Array) -> Array:
     if plan.small:
         return np.empty_like(x)
     wide = plan.size[1] * x.itemsize > tuning.DX_AT_LINE_MOST_ROW_BYTES
-    return empty_like(x, dy, aligned=wide and peels_to_alignment(plan.storage))
+    return empty_like(x, dy, aligned=wide and peels_to_alignment(plan.element_type))
 
 
 def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:
@@ -294,11 +294,11 @@ def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:
     return np.empty(shape), np.empty(shape)
 
 
-def _saved(statistic: Array, layout: RowLayout, storage: Storage) -> Array:
+def _saved(statistic: Array, layout: RowLayout, element_type: ElementType) -> Array:
     """Return a statistic of each row as the caller gets it."""
-    if storage.saved is not statistic.dtype:
+    if element_type.saved is not statistic.dtype:
         with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
-            statistic = statistic.astype(storage.saved)
+            statistic = statistic.astype(element_type.saved)
     return statistic.reshape(layout.statistic_shape)
 
 

@@ -19,7 +19,7 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
 from numnorm.backends.cpu.memory.placement import LINE
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store, select_lanes
 from numnorm.backends.cpu.simd.optional import scaled
 from numnorm.backends.cpu.simd.optional_vector import (
@@ -63,32 +63,32 @@ def next_channel(channel: int, cut: tuple[int, int, int]) -> int:
     return channel
 
 
-def make_mapped(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_mapped(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function of elements: normalized, mapped and as they are stored."""
     forward, normalized = inlined(formula.forward), make_normalized(formula.centred)
-    widen, narrow = storage.widen, storage.narrow
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
 
     @inlined
     def mapped(x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        return narrow(forward(normalized(widen(x), scale, high, low, rstd), gamma, beta))
+        return to_storage(forward(normalized(to_compute(x), scale, high, low, rstd), gamma, beta))
 
     return mapped
 
 
 def make_apply(
-    formula: Formula, storage: Storage, count: int, *, followed: bool
+    formula: Formula, element_type: ElementType, count: int, *, followed: bool
 ) -> Callable[..., Any]:
     """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
 
     ``apply_run(x, ahead, statistics, weights, y, nontemporal)`` is of one run, whose result may be
     streamed. If it is `followed`, what lies `ahead` elements further is asked for.
     """
-    real, mapped = storage.working, make_mapped(formula, storage)
+    real, mapped = element_type.compute_type, make_mapped(formula, element_type)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
-    peel_of, at_lines = make_peel(storage), each_peels_to_alignment(storage)
-    of_line = LINE // storage.container.itemsize
+    peel_of, at_lines = make_peel(element_type), each_peels_to_alignment(element_type)
+    of_line = LINE // element_type.storage_dtype.itemsize
 
     def make_whole_lanes(put):
         @inlined
@@ -131,12 +131,12 @@ def make_apply(
     return apply_run
 
 
-def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[..., Any]:
+def make_apply_pair(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:
     """Return that loop for two whole rows at once, with the same weights."""
-    real, mapped = storage.working, make_mapped(formula, storage)
+    real, mapped = element_type.compute_type, make_mapped(formula, element_type)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
-    peel_of, at_lines = make_peel(storage), each_peels_to_alignment(storage)
+    peel_of, at_lines = make_peel(element_type), each_peels_to_alignment(element_type)
 
     @inlined
     def store_those(x, statistics, weights, y, j, low, high):
@@ -164,29 +164,33 @@ def make_apply_pair(formula: Formula, storage: Storage, count: int) -> Callable[
     return apply_pair
 
 
-def _make_entering(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_entering(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function of elements: what enters the gradients of their row, and xhat."""
     backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
-    widen = storage.widen
+    to_compute = element_type.to_compute
 
     @inlined
     def entering(slope, x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
-        xhat = normalized(widen(x), scale, high, low, rstd)
+        xhat = normalized(to_compute(x), scale, high, low, rstd)
         return backward(slope, xhat, gamma, beta), xhat
 
     return entering
 
 
-def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
+def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any]:
     """Return compiled functions that add lanes of elements, or some of them, to a run's sums.
 
     The sums are those of g, g * xhat, dy * xhat and dy; the last two are also added, element by
     element, to the accumulators of this run where there are any.
     """
-    entering, backward = _make_entering(formula, storage), inlined(formula.backward)
-    real, widen, normalized = storage.working, storage.widen, make_normalized(formula.centred)
-    count = storage.lanes
+    entering, backward = _make_entering(formula, element_type), inlined(formula.backward)
+    real, to_compute, normalized = (
+        element_type.compute_type,
+        element_type.to_compute,
+        make_normalized(formula.centred),
+    )
+    count = element_type.lanes
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
 
@@ -201,7 +205,7 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
             load_or_scalar(weights[0], j, real(1)),
             load_or_scalar(weights[1], j, real(0)),
         )
-        slope = widen(load(dy, j))
+        slope = to_compute(load(dy, j))
         g, xhat = entering(slope, load(x, j), statistics, weight, bias)
         add_product(targets[0], j, slope, xhat)
         add(targets[1], j, slope)
@@ -212,8 +216,10 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
         scale, mean_high, mean_low, rstd = statistics
         weight = masked_elements(weights[0], j, low, high, real(1))
         bias = masked_elements(weights[1], j, low, high, real(0))
-        slope = widen(masked_load(dy, j, low, high))
-        value = normalized(widen(masked_load(x, j, low, high)), scale, mean_high, mean_low, rstd)
+        slope = to_compute(masked_load(dy, j, low, high))
+        value = normalized(
+            to_compute(masked_load(x, j, low, high)), scale, mean_high, mean_low, rstd
+        )
         xhat = select_lanes(value, low, high)
         masked_add_product(targets[0], j, slope, xhat, low, high)
         masked_add(targets[1], j, slope, low, high)
@@ -224,7 +230,7 @@ def _make_summing(formula: Formula, storage: Storage) -> tuple[Any, Any]:
 
 @functools.cache
 def make_gradient_lanes(
-    formula: Formula, storage: Storage, *, near: bool = False
+    formula: Formula, element_type: ElementType, *, near: bool = False
 ) -> Callable[..., Any]:
     """Return a compiled loop that takes every sum which the gradients need, in lanes.
 
@@ -235,10 +241,13 @@ def make_gradient_lanes(
     first-level cache if it is to be `near`.
     """
     prefetch_ahead = prefetch_l1 if near else prefetch
-    sum_all, sum_some = _make_summing(formula, storage)
+    sum_all, sum_some = _make_summing(formula, element_type)
     # Twice as many would leave AVX2 no register for the row's statistics.
-    count = storage.lanes
-    zeros, of_line = make_zeros(storage.working, count), LINE // storage.container.itemsize
+    count = element_type.lanes
+    zeros, of_line = (
+        make_zeros(element_type.compute_type, count),
+        LINE // element_type.storage_dtype.itemsize,
+    )
 
     @inlined
     def gradient_lanes(dy, x, start, stop, peel, ahead, statistics, weights, targets):
@@ -263,9 +272,9 @@ def make_gradient_lanes(
 
 
 @functools.cache
-def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_gradient_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return the same loop over a run of any length, with sums in float64."""
-    gradient_lanes = make_gradient_lanes(formula, storage)
+    gradient_lanes = make_gradient_lanes(formula, element_type)
 
     @inlined
     def gradient_sums(dy, x, peel, ahead, statistics, weights, targets):
@@ -286,21 +295,26 @@ def make_gradient_sums(formula: Formula, storage: Storage) -> Callable[..., Any]
 
 
 @functools.cache
-def make_input_gradients(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_input_gradients(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled loop that stores dx, lanes at a time, after `peel` elements.
 
     All but these and the last few may be streamed.
     """
-    real, widen, narrow, count = storage.working, storage.widen, storage.narrow, storage.lanes
-    entering = _make_entering(formula, storage)
+    real, to_compute, to_storage, count = (
+        element_type.compute_type,
+        element_type.to_compute,
+        element_type.to_storage,
+        element_type.lanes,
+    )
+    entering = _make_entering(formula, element_type)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
 
     @inlined
     def gradient(dy, x, statistics, gamma, beta, means):
-        g, xhat = entering(widen(dy), x, statistics, gamma, beta)
+        g, xhat = entering(to_compute(dy), x, statistics, gamma, beta)
         scale, _, _, rstd = statistics
-        return narrow(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
+        return to_storage(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
 
     def make_whole_lanes(put):
         @inlined

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.transpose import make_transpose
 from numnorm.backends.cpu.simd.vector import (
@@ -23,9 +23,9 @@ from numnorm.backends.cpu.simd.vector import (
 )
 
 
-def room_for_sums(storage: Storage) -> int:
+def room_for_sums(element_type: ElementType) -> int:
     """Return how many elements of the working type two sums of a tile's rows take, in lanes."""
-    return 2 * storage.lanes * storage.lanes
+    return 2 * element_type.lanes * element_type.lanes
 
 
 @inlined
@@ -55,12 +55,12 @@ def _added(sums, deviation):
     return sums[0] + deviation, sums[1] + deviation * deviation
 
 
-def _make_sums_of_four(storage: Storage) -> Callable[..., Any]:
+def _make_sums_of_four(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``sums_of_four(x, places, width, highs)`` of rows at four places, in lanes.
 
     For each row these are the sums of ``row - high`` and of its squares.
     """
-    real, widen, lanes = storage.working, storage.widen, storage.lanes
+    real, to_compute, lanes = element_type.compute_type, element_type.to_compute, element_type.lanes
     load, masked_load, zeros = make_load(lanes), make_masked_load(lanes), make_zeros(real, lanes)
 
     @inlined
@@ -69,16 +69,16 @@ def _make_sums_of_four(storage: Storage) -> Callable[..., Any]:
         a, b, c, d = sums, sums, sums, sums
         whole = width - width % lanes
         for j in range(0, whole, lanes):
-            a = _added(a, widen(load(x, places[0] + j)) - highs[0])
-            b = _added(b, widen(load(x, places[1] + j)) - highs[1])
-            c = _added(c, widen(load(x, places[2] + j)) - highs[2])
-            d = _added(d, widen(load(x, places[3] + j)) - highs[3])
+            a = _added(a, to_compute(load(x, places[0] + j)) - highs[0])
+            b = _added(b, to_compute(load(x, places[1] + j)) - highs[1])
+            c = _added(c, to_compute(load(x, places[2] + j)) - highs[2])
+            d = _added(d, to_compute(load(x, places[3] + j)) - highs[3])
         n = width - whole
         if n > 0:
-            a_rest = widen(masked_load(x, places[0] + whole, 0, n)) - highs[0]
-            b_rest = widen(masked_load(x, places[1] + whole, 0, n)) - highs[1]
-            c_rest = widen(masked_load(x, places[2] + whole, 0, n)) - highs[2]
-            d_rest = widen(masked_load(x, places[3] + whole, 0, n)) - highs[3]
+            a_rest = to_compute(masked_load(x, places[0] + whole, 0, n)) - highs[0]
+            b_rest = to_compute(masked_load(x, places[1] + whole, 0, n)) - highs[1]
+            c_rest = to_compute(masked_load(x, places[2] + whole, 0, n)) - highs[2]
+            d_rest = to_compute(masked_load(x, places[3] + whole, 0, n)) - highs[3]
             a, b = _added(a, select_lanes(a_rest, 0, n)), _added(b, select_lanes(b_rest, 0, n))
             c, d = _added(c, select_lanes(c_rest, 0, n)), _added(d, select_lanes(d_rest, 0, n))
         return a, b, c, d
@@ -87,17 +87,17 @@ def _make_sums_of_four(storage: Storage) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+def make_tile_sums(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``tile_sums(width, number, x, at, room, highs, sums)``.
 
     For each of the `number` rows from the element `at` of a flat x on it stores a value near the
     row's mean, the sum of what the elements deviate from it, and that of the squares; without
     centring only the last.
     """
-    real, widen, lanes = storage.working, storage.widen, storage.lanes
+    real, to_compute, lanes = element_type.compute_type, element_type.to_compute, element_type.lanes
     half = lanes * lanes
     load, masked_load, totals = make_load(lanes), make_masked_load(lanes), make_reduce_rows(lanes)
-    sums_of_four, zeros = _make_sums_of_four(storage), make_zeros(real, lanes)
+    sums_of_four, zeros = _make_sums_of_four(element_type), make_zeros(real, lanes)
 
     @inlined
     def keep(room, t, sums):
@@ -118,9 +118,13 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
         n = min(width, lanes)
         for t in range(number):
             begin = at + t * width
-            origin = widen(load_scalar(x, begin))
+            origin = to_compute(load_scalar(x, begin))
             highs[t] = origin
-            store(room, t * lanes, select_lanes(widen(masked_load(x, begin, 0, n)) - origin, 0, n))
+            store(
+                room,
+                t * lanes,
+                select_lanes(to_compute(masked_load(x, begin, 0, n)) - origin, 0, n),
+            )
         store(highs, 0, load(highs, 0) + totals(room) * (real(1) / real(n)))
 
     @inlined
@@ -153,14 +157,14 @@ def make_tile_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_square_sums(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+def make_square_sums(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``square_sums(width, number, x, at, room, highs, sums)``.
 
     It does the same for rows of as many elements as there are lanes. A tile of them is a square,
     whose columns are added up once it is transposed, a row to a lane: that takes half of the
     time that it takes to add up the lanes of all sums.
     """
-    real, lanes = storage.working, storage.lanes
+    real, lanes = element_type.compute_type, element_type.lanes
     load, zeros, transpose = make_load(lanes), make_zeros(real, lanes), make_transpose(lanes)
     half, share = lanes * lanes, real(1) / real(lanes)
 

@@ -17,7 +17,7 @@ from numnorm.backends.cpu.memory.nontemporal import fence_after_stores
 from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_mapped, next_channel
 from numnorm.backends.cpu.rows.tile_sums import make_square_sums, make_tile_sums, room_for_sums
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import (
     has_zero,
     make_converted,
@@ -36,22 +36,22 @@ from numnorm.backends.formulas.norms import squared_deviations
 _squared_deviations = inlined(squared_deviations)
 
 
-def widest(storage: Storage) -> int:
+def widest(element_type: ElementType) -> int:
     """Return up to how many elements rows are taken in tiles."""
-    size = storage.container.itemsize
+    size = element_type.storage_dtype.itemsize
     if size > 2:
         return tuning.FORWARD_TILE_MOST_ROW_BYTES // size
     return tuning.FORWARD_TILE_HALF_MOST_ROW_BYTES // size
 
 
-def _make_statistics(storage: Storage) -> Callable[..., Any]:
+def _make_statistics(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function from the sums of a tile's rows to their statistics.
 
     It returns whether any row needs another pass; the rstd of such a row is 0.
     """
-    smallest, largest = storage.smallest_variance, float(np.finfo(np.float64).max)
-    load, double = make_load(storage.lanes), make_converted(np.float64)
-    working = make_converted(storage.working)
+    smallest, largest = element_type.smallest_variance, float(np.finfo(np.float64).max)
+    load, double = make_load(element_type.lanes), make_converted(np.float64)
+    compute_type = make_converted(element_type.compute_type)
 
     @inlined
     def statistics(width, scaling, sums, lows, factors, rstds):
@@ -65,20 +65,24 @@ def _make_statistics(storage: Storage) -> Callable[..., Any]:
         rstd = reciprocal(root(variance + eps) + eps_on_deviation)
         rstd = where_at_most(where_at_most(rstd, lost, m2), smallest, total)
         rstd = where_at_most(rstd, total, largest)
-        store(lows, 0, working(low))
-        store(factors, 0, working(rstd))
+        store(lows, 0, compute_type(low))
+        store(factors, 0, compute_type(rstd))
         store(rstds, 0, rstd)
         return has_zero(rstd)
 
     return statistics
 
 
-def _make_apply_pair(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_apply_pair(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function that stores the results of two rows of one run each.
 
     All arrays are flat. As many elements as there are in both are asked for, from `ahead` on.
     """
-    real, lanes, mapped = storage.working, storage.lanes, make_mapped(formula, storage)
+    real, lanes, mapped = (
+        element_type.compute_type,
+        element_type.lanes,
+        make_mapped(formula, element_type),
+    )
     load, masked_load = make_load(lanes), make_masked_load(lanes)
     load_or_scalar, masked_elements = make_load_or_scalar(lanes), make_masked_elements(lanes)
 
@@ -109,14 +113,14 @@ def _make_apply_pair(formula: Formula, storage: Storage) -> Callable[..., Any]:
 
 
 def _with_fixed_widths(
-    storage: Storage, function: Callable[..., Any], of_one: Callable[..., Any]
+    element_type: ElementType, function: Callable[..., Any], of_one: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a compiled function that does the same, faster for rows of 1, 2 or 4 registers.
 
     The compiler knows the width, the first argument, there: their loops are no loops. Rows of one
     register may have a function of their own.
     """
-    one, two, four = storage.lanes, 2 * storage.lanes, 4 * storage.lanes
+    one, two, four = element_type.lanes, 2 * element_type.lanes, 4 * element_type.lanes
 
     @inlined
     def chosen(width, *arguments):
@@ -132,19 +136,19 @@ def _with_fixed_widths(
     return chosen
 
 
-def _make_sums(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return the compiled function of `make_tile_sums` that is best for each width."""
-    tile_sums = make_tile_sums(storage, centred=formula.centred)
+    tile_sums = make_tile_sums(element_type, centred=formula.centred)
     # Halves would have to be widened before they are transposed, and AVX2 has half the registers
     # of a square.
-    squares = storage.container == storage.working_dtype and has_avx512()
-    of_one = make_square_sums(storage, centred=formula.centred) if squares else tile_sums
-    return _with_fixed_widths(storage, tile_sums, of_one)
+    squares = element_type.storage_dtype == element_type.compute_dtype and has_avx512()
+    of_one = make_square_sums(element_type, centred=formula.centred) if squares else tile_sums
+    return _with_fixed_widths(element_type, tile_sums, of_one)
 
 
-def _make_found(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_found(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function that collects the statistics of a tile's t-th row."""
-    real = storage.working
+    real = element_type.compute_type
 
     def centred(means, rstds, t):
         return real(1), load_scalar(means[0], t), load_scalar(means[1], t), load_scalar(rstds, t)
@@ -155,10 +159,10 @@ def _make_found(formula: Formula, storage: Storage) -> Callable[..., Any]:
     return inlined(centred if formula.centred else uncentred)
 
 
-def _make_store_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def _make_store_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function that stores the results of a tile's rows of one run."""
-    lanes, found_of = storage.lanes, _make_found(formula, storage)
-    apply_pair = _make_apply_pair(formula, storage)
+    lanes, found_of = element_type.lanes, _make_found(formula, element_type)
+    apply_pair = _make_apply_pair(formula, element_type)
 
     @inlined
     def store_tile(width, number, x, at, means, factors, weights, y, to):
@@ -170,12 +174,12 @@ def _make_store_tile(formula: Formula, storage: Storage) -> Callable[..., Any]:
             targets = to + t * width, to + other * width
             apply_pair(x, places, ahead + t * width, width, found, here, y, targets)
 
-    return _with_fixed_widths(storage, store_tile, store_tile)
+    return _with_fixed_widths(element_type, store_tile, store_tile)
 
 
 def make_narrow_rows(
     formula: Formula,
-    storage: Storage,
+    element_type: ElementType,
     row_statistics: Callable[..., Any],
     apply_row: Callable[..., Any],
 ) -> Callable[..., Any]:
@@ -184,13 +188,17 @@ def make_narrow_rows(
     `row_statistics` finds the statistics of a row whose squares overflow or vanish, or whose mean was
     guessed badly; `apply_row` stores the result of a row, also where it has several runs.
     """
-    real, lanes, of_sums = storage.working, storage.lanes, room_for_sums(storage)
-    tile_sums = _make_sums(formula, storage)
-    statistics, found_of = _make_statistics(storage), _make_found(formula, storage)
-    store_tile, (carry, finish) = _make_store_tile(formula, storage), make_carry(storage)
+    real, lanes, of_sums = (
+        element_type.compute_type,
+        element_type.lanes,
+        room_for_sums(element_type),
+    )
+    tile_sums = _make_sums(formula, element_type)
+    statistics, found_of = _make_statistics(element_type), _make_found(formula, element_type)
+    store_tile, (carry, finish) = _make_store_tile(formula, element_type), make_carry(element_type)
     scratch, rooms = (
         make_scratch(real, of_sums + 5 * lanes),
-        make_room(storage, lanes * widest(storage)),
+        make_room(element_type, lanes * widest(element_type)),
     )
     scratch_of_rstds = make_scratch(np.float64, lanes)
 

@@ -80,9 +80,9 @@ _RANGES = {
 
 
 @functools.cache
-def _make_exponential(working: Any) -> Callable[..., Any]:
+def _make_exponential(compute_type: Any) -> Callable[..., Any]:
     """Return a compiled ``exponential(x) -> (scale, rest)``, whose sum it is, within the limit."""
-    range_, rounding, log2e = _RANGES[working], ROUNDING[working], math.log2(math.e)
+    range_, rounding, log2e = _RANGES[compute_type], ROUNDING[compute_type], math.log2(math.e)
     ln2_high, ln2_low, series = range_.ln2_high, range_.ln2_low, make_polynomial(range_.series)
 
     @inlined
@@ -97,9 +97,9 @@ def _make_exponential(working: Any) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_sigmoid(working: Any) -> Callable[..., Any]:
+def make_sigmoid(compute_type: Any) -> Callable[..., Any]:
     """Return a compiled ``sigmoid(x)`` of lanes, 1 / (1 + exp(-x))."""
-    exponential, limit = _make_exponential(working), _RANGES[working].limit
+    exponential, limit = _make_exponential(compute_type), _RANGES[compute_type].limit
     at_least, at_most = make_at_least(-limit), make_at_most(limit)
 
     @inlined
@@ -111,9 +111,12 @@ def make_sigmoid(working: Any) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_tanh(working: Any) -> Callable[..., Any]:
+def make_tanh(compute_type: Any) -> Callable[..., Any]:
     """Return a compiled ``tanh(x)`` of lanes, (exp(2 x) - 1) / (exp(2 x) + 1)."""
-    exponential, at_most = _make_exponential(working), make_at_most(_RANGES[working].limit)
+    exponential, at_most = (
+        _make_exponential(compute_type),
+        make_at_most(_RANGES[compute_type].limit),
+    )
 
     @inlined
     def tanh(x):
@@ -140,10 +143,10 @@ class Activation(NamedTuple):
 
 
 @functools.cache
-def make_activation(rectified: bool, working: Any) -> Activation:
+def make_activation(rectified: bool, compute_type: Any) -> Activation:
     """Return the positive part, or tanh."""
     if rectified:
         return Activation(make_at_least(0.0), unless_zero)
     return Activation(
-        make_tanh(working), inlined(lambda slope, value: slope * (1.0 - value * value))
+        make_tanh(compute_type), inlined(lambda slope, value: slope * (1.0 - value * value))
     )

@@ -17,45 +17,45 @@ def _same(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Storage:
+class ElementType:
     """One element type: its container in kernels, its working type, its conversions."""
 
     name: str
-    container: np.dtype[Any]
-    working: Any
-    widen: Callable[[Any], Any]
-    narrow: Callable[[Any], Any]
+    storage_dtype: np.dtype[Any]
+    compute_type: Any
+    to_compute: Callable[[Any], Any]
+    to_storage: Callable[[Any], Any]
     saved: np.dtype[Any]
 
     @functools.cached_property
-    def working_dtype(self) -> np.dtype[Any]:
+    def compute_dtype(self) -> np.dtype[Any]:
         """The working type as a dtype."""
-        return np.dtype(self.working)
+        return np.dtype(self.compute_type)
 
     @property
     def lanes(self) -> int:
         """The number of elements of the working type that fill a register of 64 bytes."""
-        return 64 // self.working_dtype.itemsize
+        return 64 // self.compute_dtype.itemsize
 
     @property
     def smallest_variance(self) -> float:
         """Below this, the squares lost digits to underflow in the working type."""
-        return 1e-30 if self.working is np.float32 else 1e-280
+        return 1e-30 if self.compute_type is np.float32 else 1e-280
 
     @property
     def largest_exponent(self) -> int:
         """Up to this, a power of two and its reciprocal are well inside the working type."""
-        return 120 if self.working is np.float32 else 1000
+        return 120 if self.compute_type is np.float32 else 1000
 
 
 _WORD, _SINGLE, _DOUBLE = np.dtype(np.uint16), np.dtype(np.float32), np.dtype(np.float64)
 
-_STORAGES = {
-    storage.name: storage
-    for storage in (
-        Storage("float32", _SINGLE, np.float32, _same, _same, _DOUBLE),
-        Storage("float64", _DOUBLE, np.float64, _same, _same, _DOUBLE),
-        Storage(
+_ELEMENT_TYPES = {
+    element_type.name: element_type
+    for element_type in (
+        ElementType("float32", _SINGLE, np.float32, _same, _same, _DOUBLE),
+        ElementType("float64", _DOUBLE, np.float64, _same, _same, _DOUBLE),
+        ElementType(
             "float16",
             _WORD,
             np.float32,
@@ -63,7 +63,7 @@ _STORAGES = {
             halves.float32_to_float16,
             _SINGLE,
         ),
-        Storage(
+        ElementType(
             "bfloat16",
             _WORD,
             np.float32,
@@ -76,6 +76,6 @@ _STORAGES = {
 
 
 @functools.cache
-def storage_of(dtype: np.dtype[Any]) -> Storage:
+def element_type_of(dtype: np.dtype[Any]) -> ElementType:
     """Return the storage of one of the supported dtypes."""
-    return _STORAGES[dtype.name]
+    return _ELEMENT_TYPES[dtype.name]

@@ -51,7 +51,7 @@ def _with_parts(totals, parts, result, once):
     return of_channels if totals.ndim == 2 else of_elements
 
 
-def working_sums(total, like, peel, result, shape):
+def compute_sums(total, like, peel, result, shape):
     """Return zeros of the type of `like` for a 2-D total, None for the other forms.
 
     Its first `peel` elements lie before a cache line. Instead of a total without elements, the
@@ -62,8 +62,8 @@ def working_sums(total, like, peel, result, shape):
     return np.zeros(shape, type(like))
 
 
-@overload(working_sums)
-def _working_sums(total, like, peel, result, shape):
+@overload(compute_sums)
+def _compute_sums(total, like, peel, result, shape):
     if not _is_matrix(total):
         return lambda total, like, peel, result, shape: None
     zeros = make_aligned_zeros(np.float32 if like == types.float32 else np.float64, 2)
@@ -89,28 +89,28 @@ def _is_by_channel(total):
     return lambda total: by_channel
 
 
-def flush(working, total):
+def flush(compute_type, total):
     """Add the working sums to the total and set them to zero."""
-    if working is not None:
-        total += working
-        working[:] = 0
+    if compute_type is not None:
+        total += compute_type
+        compute_type[:] = 0
 
 
 @overload(flush)
-def _flush(working, total):
-    if not isinstance(working, types.Array):
-        return lambda working, total: None
+def _flush(compute_type, total):
+    if not isinstance(compute_type, types.Array):
+        return lambda compute_type, total: None
 
-    def vector(working, total):
-        for j in range(working.size):
-            total[j] += working[j]
-            working[j] = 0
+    def vector(compute_type, total):
+        for j in range(compute_type.size):
+            total[j] += compute_type[j]
+            compute_type[j] = 0
 
-    def matrix(working, total):
+    def matrix(compute_type, total):
         for c in range(total.shape[0]):
-            flush(working[c], total[c])
+            flush(compute_type[c], total[c])
 
-    return vector if working.ndim == 1 else matrix
+    return vector if compute_type.ndim == 1 else matrix
 
 
 def collect(total, channel, value):

@@ -15,7 +15,7 @@ import numpy as np
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
 from numnorm.backends.formulas.norms import squared_deviations
@@ -24,15 +24,18 @@ _squared_deviations = inlined(squared_deviations)
 
 
 @functools.cache
-def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
+def make_deviation_sums(element_type: ElementType, count: int) -> Callable[..., Any]:
     """Return a compiled ``deviation_sums(row, start, stop, peel, scale, high)``, in lanes.
 
     The two sums, of ``row * scale - high`` and of its squares, are taken `count` lanes at a time,
     after `peel` elements, which are in the last lanes: see `runs.make_gradient_lanes`.
     """
-    widen = storage.widen
+    to_compute = element_type.to_compute
     load, masked_load = make_load(count), make_masked_load(count)
-    zeros, at_lines = make_zeros(storage.working, count), each_peels_to_alignment(storage)
+    zeros, at_lines = (
+        make_zeros(element_type.compute_type, count),
+        each_peels_to_alignment(element_type),
+    )
 
     @inlined
     def deviation_sums(row, start, stop, peel, scale, high):
@@ -40,19 +43,19 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
         line = start + min(peel, stop - start)
         if at_lines and line > start:
             j, low = line - count, count - (line - start)
-            values = widen(masked_load(row, j, low, count))
+            values = to_compute(masked_load(row, j, low, count))
             deviation = select_lanes(values * scale - high, low, count)
             first = first + deviation
             second = second + deviation * deviation
         whole = stop - (stop - line) % count
         for j in range(line, whole, count):
-            deviation = widen(load(row, j)) * scale - high
+            deviation = to_compute(load(row, j)) * scale - high
             first = first + deviation
             second = second + deviation * deviation
         tail = stop - whole
         if tail > 0:
             deviation = select_lanes(
-                widen(masked_load(row, whole, 0, tail)) * scale - high, 0, tail
+                to_compute(masked_load(row, whole, 0, tail)) * scale - high, 0, tail
             )
             first = first + deviation
             second = second + deviation * deviation
@@ -62,30 +65,30 @@ def make_deviation_sums(storage: Storage, count: int) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_pivot(storage: Storage) -> Callable[..., Any]:
+def make_pivot(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``pivot(row, scale)`` of the mean of ``row * scale``."""
-    real, widen, lanes = storage.working, storage.widen, storage.lanes
+    real, to_compute, lanes = element_type.compute_type, element_type.to_compute, element_type.lanes
     masked_load = make_masked_load(lanes)
 
     @inlined
     def pivot(row, scale):
         # Around the first element, so that a constant row gives exactly that constant.
-        origin = widen(row[0]) * scale
+        origin = to_compute(row[0]) * scale
         n = min(row.size, lanes)
-        first = select_lanes(widen(masked_load(row, 0, 0, n)) * scale - origin, 0, n)
+        first = select_lanes(to_compute(masked_load(row, 0, 0, n)) * scale - origin, 0, n)
         return real(origin + reduce_sum(first) / real(n))
 
     return pivot
 
 
 @functools.cache
-def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+def make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``statistics(row, scale) -> (high, low, m2)``.
 
     The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
     without centring high and low are None and `m2` is the sum of squares.
     """
-    around, pivot = make_statistics_around(storage, centred=centred), make_pivot(storage)
+    around, pivot = make_statistics_around(element_type, centred=centred), make_pivot(element_type)
 
     @inlined
     def centred_statistics(row, scale):
@@ -99,11 +102,11 @@ def make_statistics(storage: Storage, *, centred: bool) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., Any]:
+def make_statistics_around(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``statistics(row, scale, high)``: the same around a guess of the mean."""
-    real = storage.working
-    deviation_sums = make_deviation_sums(storage, 2 * storage.lanes)
-    peel_of = make_peel(storage)
+    real = element_type.compute_type
+    deviation_sums = make_deviation_sums(element_type, 2 * element_type.lanes)
+    peel_of = make_peel(element_type)
 
     @inlined
     def row_sums(row, scale, high):
@@ -142,9 +145,9 @@ def make_statistics_around(storage: Storage, *, centred: bool) -> Callable[..., 
 
 
 @functools.cache
-def make_power_of_two(storage: Storage) -> Callable[..., Any]:
+def make_power_of_two(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``power_of_two(value)`` near 1 / value; 1 for 0, infinity and NaN."""
-    real, most = storage.working, storage.largest_exponent
+    real, most = element_type.compute_type, element_type.largest_exponent
 
     @inlined
     def power_of_two(value):
@@ -157,21 +160,21 @@ def make_power_of_two(storage: Storage) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_rescale(storage: Storage) -> Callable[..., Any]:
+def make_rescale(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``rescale(row, least)``, for rows whose squares overflow or vanish.
 
     It is the power of two that brings the row's largest absolute value, or `least` if that is
     larger, near 1: times it, every sum of squares is in the range of the working type, and no
     digit is lost.
     """
-    real, widen = storage.working, storage.widen
-    power_of_two = make_power_of_two(storage)
+    real, to_compute = element_type.compute_type, element_type.to_compute
+    power_of_two = make_power_of_two(element_type)
 
     @inlined
     def rescale(row, least):
         largest = real(least)
         for j in range(row.size):
-            value = abs(widen(row[j]))
+            value = abs(to_compute(row[j]))
             if value > largest:
                 largest = value
         return power_of_two(largest)

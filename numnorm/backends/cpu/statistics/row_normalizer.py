@@ -9,7 +9,7 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.statistics.row_moments import (
     make_pivot,
     make_rescale,
@@ -22,14 +22,14 @@ _inverse_deviation = inlined(inverse_deviation)
 
 
 @functools.cache
-def make_row_statistics(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_row_statistics(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``row_statistics(row, scaling)``: a scale, and the row's statistics there.
 
     It is the scale at which the row's squares are in range, which is 1 for nearly every row.
     """
     pivot, around = (
-        make_optional_pivot(formula, storage),
-        make_row_statistics_around(formula, storage),
+        make_optional_pivot(formula, element_type),
+        make_row_statistics_around(formula, element_type),
     )
 
     @inlined
@@ -40,19 +40,19 @@ def make_row_statistics(formula: Formula, storage: Storage) -> Callable[..., Any
 
 
 @functools.cache
-def make_optional_pivot(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_optional_pivot(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``pivot(row)``: a guess of the row's mean, None if it is not centred."""
-    real, pivot = storage.working, make_pivot(storage)
+    real, pivot = element_type.compute_type, make_pivot(element_type)
     return inlined((lambda row: pivot(row, real(1))) if formula.centred else (lambda row: None))
 
 
 @functools.cache
-def make_row_statistics_around(formula: Formula, storage: Storage) -> Callable[..., Any]:
+def make_row_statistics_around(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``row_statistics(row, scaling, pivot)``: the same, given a guess of the mean."""
-    real, smallest = storage.working, storage.smallest_variance
-    around = make_statistics_around(storage, centred=formula.centred)
-    statistics = make_statistics(storage, centred=formula.centred)
-    rescale = make_rescale(storage)
+    real, smallest = element_type.compute_type, element_type.smallest_variance
+    around = make_statistics_around(element_type, centred=formula.centred)
+    statistics = make_statistics(element_type, centred=formula.centred)
+    rescale = make_rescale(element_type)
 
     @inlined
     def row_statistics(row, scaling, pivot):

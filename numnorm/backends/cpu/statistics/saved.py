@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.statistics.normalize import location, split
 from numnorm.backends.cpu.statistics.row_moments import make_power_of_two
 from numnorm.backends.formulas.norms import deviation_flow
@@ -26,11 +26,11 @@ def save(saved, i, statistics):
 
 
 @functools.cache
-def make_saved_statistics(storage: Storage) -> Callable[..., Any]:
+def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function that turns saved statistics into those of the working type."""
-    real = storage.working
-    power_of_two = make_power_of_two(storage)
-    largest = 2.0**storage.largest_exponent
+    real = element_type.compute_type
+    power_of_two = make_power_of_two(element_type)
+    largest = 2.0**element_type.largest_exponent
 
     @inlined
     def statistics(mean, rstd):
@@ -44,9 +44,9 @@ def make_saved_statistics(storage: Storage) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_means(storage: Storage) -> Callable[..., Any]:
+def make_means(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for what flows through a row's mean and scale."""
-    real = storage.working
+    real = element_type.compute_type
 
     @inlined
     def means(sum_g, sum_g_xhat, rstd, flows):

@@ -7,7 +7,7 @@ import numpy as np
 
 from numnorm.arguments import as_plain_array, check_float, check_on_host, check_shape
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
-from numnorm.backends.cpu.simd.element_type import storage_of
+from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages
 from numnorm.layouts import ColumnLayout, RowLayout
 
@@ -27,7 +27,7 @@ def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
 
 def saved(statistic: Array, x: Array) -> Array:
     """Return a new array of the dtype in which the statistics of x are returned."""
-    return np.array(statistic, storage_of(x.dtype).saved)
+    return np.array(statistic, element_type_of(x.dtype).saved)
 
 
 def running_statistics(

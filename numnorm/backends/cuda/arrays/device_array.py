@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from numnorm.arguments import FLOATS, Shape, check_shape
 from numnorm.backends.cuda.arrays.libraries import OWNERS, Owner, owner_of
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, Element
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
 
 Order = tuple[int, ...] | None
 
@@ -37,12 +37,12 @@ class DeviceArray:
     name: str
     array: Any
     owner: Owner
-    element: Element
+    element: ElementType
     shape: Shape
     device: int
 
     @property
-    def dtype(self) -> Element:
+    def dtype(self) -> ElementType:
         """The type of the elements, under the name that arrays on the host have for it."""
         return self.element
 
@@ -55,7 +55,7 @@ def as_float_array(name: str, value: Any) -> DeviceArray:
         raise TypeError(f"{name} must be one of {supported}, got {_kind(value)}")
     owner.check(name, value)
     dtype = owner.dtype_name(value)
-    element = ELEMENTS.get(dtype)
+    element = ELEMENT_TYPES.get(dtype)
     if element is None:
         floats = f"{', '.join(FLOATS[:-1])} or {FLOATS[-1]}"
         raise TypeError(f"{name} must be converted to {floats} on the device, got {dtype}")
@@ -177,7 +177,7 @@ def overlap(owner: Owner, one: Any, other: Any) -> bool:
 def _extent(owner: Owner, array: Any) -> tuple[str, int, int]:
     """Return the dtype of a C-contiguous array and the addresses of its begin and end."""
     name, start = owner.dtype_name(array), owner.address(array)
-    return name, start, start + math.prod(owner.shape(array)) * ELEMENTS[name].itemsize
+    return name, start, start + math.prod(owner.shape(array)) * ELEMENT_TYPES[name].itemsize
 
 
 def _kind(value: Any) -> str:

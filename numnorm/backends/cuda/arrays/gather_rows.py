@@ -10,13 +10,13 @@ from numnorm.arguments import Shape
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows_kernel import make_taken_rows
 from numnorm.backends.cuda.arrays.launch import queue
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 
 _taken_rows = functools.cache(make_taken_rows)
 
 
 def taken_rows(
-    x: DeviceArray, into: Element, shape: Shape, places: Any = None, others: Any = None
+    x: DeviceArray, into: ElementType, shape: Shape, places: Any = None, others: Any = None
 ) -> Any:
     """Return a new array of rows of x, which is C-contiguous.
 
@@ -30,7 +30,12 @@ def taken_rows(
 
 
 def write_rows(
-    x: DeviceArray, into: Element, shape: Shape, result: Any, places: Any = None, others: Any = None
+    x: DeviceArray,
+    into: ElementType,
+    shape: Shape,
+    result: Any,
+    places: Any = None,
+    others: Any = None,
 ) -> None:
     """Write the result of `taken_rows` to the beginning of an array, which may be larger."""
     count, kernel = math.prod(shape), _taken_rows(x.element, into)

@@ -1,6 +1,6 @@
 """The kernel that gathers rows of an array."""
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -13,7 +13,7 @@ from numnorm.backends.cuda.compiler.target import (
 _THREADS = 128
 
 
-def make_taken_rows(of: Element, into: Element) -> Kernel:
+def make_taken_rows(of: ElementType, into: ElementType) -> Kernel:
     """Return the kernel that gathers rows of an array.
 
     It takes the addresses ``source, places, others, result``, the number of elements of the result,
@@ -22,7 +22,7 @@ def make_taken_rows(of: Element, into: Element) -> Kernel:
     places the rows keep their order.
     """
     load, store = make_load_one(of), make_store_one(into)
-    kind, zero = into.working, constant(into, 0.0)
+    kind, zero = into.compute_type, constant(into, 0.0)
 
     def kernel(source, places, others, result, count, width):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x

@@ -13,7 +13,7 @@ from typing import Any
 
 from numnorm.backends.cuda.columns.block_reductions import make_fold_sums
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
-from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element, working_element
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -49,7 +49,7 @@ def _make_exponent() -> Any:
 
 
 @functools.cache
-def _make_powers(element: Element) -> Any:
+def _make_powers(element: ElementType) -> Any:
     """Return a device function ``powers(mean, rstd, gamma)`` of two powers of two for a channel.
 
     The first multiplies x. The second brings the product of gamma and the scaled rstd into range.
@@ -73,7 +73,7 @@ def _make_powers(element: Element) -> Any:
 
 
 @functools.cache
-def _make_product(element: Element) -> Any:
+def _make_product(element: ElementType) -> Any:
     """Return a device function of the product of two powers of two, limited to the range."""
     largest = constant(FLOAT64, 2.0**element.largest_exponent)
     least = constant(FLOAT64, 2.0**-element.largest_exponent)
@@ -86,12 +86,12 @@ def _make_product(element: Element) -> Any:
 
 
 @functools.cache
-def _make_load_number(of: Element | None, default: float) -> Any:
+def _make_load_number(of: ElementType | None, default: float) -> Any:
     """Return a device function ``load_number(address, index)`` in float64.
 
     Without an array it returns the default.
     """
-    number, kind = constant(FLOAT64, default), FLOAT64.working
+    number, kind = constant(FLOAT64, default), FLOAT64.compute_type
     if of is None:
 
         @device
@@ -109,24 +109,24 @@ def _make_load_number(of: Element | None, default: float) -> Any:
 
 
 @functools.cache
-def _make_put(element: Element) -> Any:
+def _make_put(element: ElementType) -> Any:
     """Return a device function ``put(terms, row, channels, channel, value)``.
 
     It stores a term, and returns it as rounded to the working type.
     """
-    store, working = make_store_one(working_element(element)), element.working
-    kind = FLOAT64.working
+    store, compute_type = make_store_one(compute_element_type(element)), element.compute_type
+    kind = FLOAT64.compute_type
 
     @device
     def put(terms, row, channels, channel, value):
-        rounded = working(value)
+        rounded = compute_type(value)
         store(terms, row * channels + channel, rounded)
         return kind(rounded)
 
     return put
 
 
-def make_output_terms(element: Element, saved: Element, weights: Weights) -> Kernel:
+def make_output_terms(element: ElementType, saved: ElementType, weights: Weights) -> Kernel:
     """Return the kernel of the terms of `channel_output`: scale, high, factor and offset.
 
     It takes the addresses of mean, rstd, gamma, beta and the terms, and ``channels``. It does not
@@ -154,7 +154,7 @@ def make_output_terms(element: Element, saved: Element, weights: Weights) -> Ker
     return Kernel(kernel, ("address",) * 5 + ("index",), _THREADS)
 
 
-def make_centre_terms(element: Element, saved: Element) -> Kernel:
+def make_centre_terms(element: ElementType, saved: ElementType) -> Kernel:
     """Return the kernel of the first terms of a gradient: scale, high, rstd and low.
 
     ``high + low`` and rstd are the mean and rstd of ``x * scale``. It takes the addresses of mean,
@@ -176,11 +176,11 @@ def make_centre_terms(element: Element, saved: Element) -> Kernel:
     return Kernel(kernel, ("address",) * 3 + ("index",), _THREADS)
 
 
-def _make_gradient_terms_of(element: Element, gradient: Element) -> Any:
+def _make_gradient_terms_of(element: ElementType, gradient: ElementType) -> Any:
     """Return a device function that stores dgamma, dbeta and the other terms of a channel."""
     powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
-    load, store = make_load_one(working_element(element)), make_store_one(gradient)
-    kind, rounded = FLOAT64.working, gradient.working
+    load, store = make_load_one(compute_element_type(element)), make_store_one(gradient)
+    kind, rounded = FLOAT64.compute_type, gradient.compute_type
 
     @device
     def terms_of(products, plain, weight, shares, dgamma, dbeta, terms, channels, c):
@@ -207,7 +207,7 @@ def _make_gradient_terms_of(element: Element, gradient: Element) -> Any:
 
 
 def make_gradient_terms(
-    element: Element, gamma: Element | None, gradient: Element, shape: ColumnShape
+    element: ElementType, gamma: ElementType | None, gradient: ElementType, shape: ColumnShape
 ) -> Kernel:
     """Return the kernel that sums over all parts in a fixed order, and stores the other terms.
 
@@ -217,7 +217,7 @@ def make_gradient_terms(
     stores the first four terms. The others are slope, offset, a power of two that multiplies dx,
     0, factor and 0. Each lane has one channel.
     """
-    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.working
+    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.compute_type
     load, gamma_of = make_load_one(FLOAT64), _make_load_number(gamma, 1.0)
     fold, terms_of = make_fold_sums(shape, 1), _make_gradient_terms_of(element, gradient)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.layouts import ColumnLayout
 
 # The most values in one sum of a thread: the rounding error grows with their number.
@@ -54,7 +54,7 @@ class ColumnShape:
         """The number of threads of a block."""
         return self.lanes * self.teams
 
-    def piece(self, element: Element) -> int:
+    def piece(self, element: ElementType) -> int:
         """Return the number of elements of a piece."""
         return element.vector if self.whole else 1
 
@@ -82,7 +82,7 @@ class Partition:
 
 
 def column_shape(
-    element: Element, layout: ColumnLayout, *, aligned: bool, arrays: int
+    element: ElementType, layout: ColumnLayout, *, aligned: bool, arrays: int
 ) -> ColumnShape:
     """Return the shape for a kernel that reads from `arrays` arrays at a time."""
     width = layout.channels if layout.inner == 1 else layout.inner
@@ -98,7 +98,7 @@ def column_shape(
     return ColumnShape(lanes, _THREADS // lanes, ahead // of_one, of_one, whole, aligned)
 
 
-def partition(element: Element, layout: ColumnLayout, shape: ColumnShape) -> Partition:
+def partition(element: ElementType, layout: ColumnLayout, shape: ColumnShape) -> Partition:
     """Return the parts of an array, which depend on its shape alone."""
     if layout.inner == 1:
         columns = -(-layout.channels // (shape.lanes * shape.piece(element)))
@@ -118,7 +118,7 @@ def partition(element: Element, layout: ColumnLayout, shape: ColumnShape) -> Par
     return Partition(block, segment, parts, parts * layout.channels)
 
 
-def stream_shape(element: Element, layout: ColumnLayout, *, aligned: bool) -> ColumnShape:
+def stream_shape(element: ElementType, layout: ColumnLayout, *, aligned: bool) -> ColumnShape:
     """Return the shape for the moments of a stream, whose parts may be small."""
     shape = column_shape(element, layout, aligned=aligned, arrays=1)
     if layout.inner == 1:
@@ -128,7 +128,7 @@ def stream_shape(element: Element, layout: ColumnLayout, *, aligned: bool) -> Co
     return dataclasses.replace(shape, teams=teams)
 
 
-def stream_partition(element: Element, layout: ColumnLayout, shape: ColumnShape) -> Partition:
+def stream_partition(element: ElementType, layout: ColumnLayout, shape: ColumnShape) -> Partition:
     """Return the parts of a chunk of a stream.
 
     If each chunk but the last has a multiple of `layout.block` entries, the same entries form the

@@ -28,7 +28,7 @@ from numnorm.backends.cuda.columns.element_kernels import (
 )
 from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
 from numnorm.backends.cuda.columns.plans import fold_shape, plan_of
-from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.statistics.stored import (
     Statistic,
@@ -126,7 +126,7 @@ def column_backward(
         _queue_gradient_terms(x, layout, slopes, source, terms, totals, detached)
         if detached.mean and detached.scale:
             # The statistics are constants, so dx depends on dy alone.
-            offset = CONSTANT_TERMS * channels * x.element.working(0).itemsize
+            offset = CONSTANT_TERMS * channels * x.element.compute_type(0).itemsize
             _queue_output(x, layout, slopes, Behind(terms, offset), output.target)
         else:
             plan = plan_of(x, layout, slopes, source, output.target, reads=2)
@@ -151,7 +151,7 @@ def _queue_gradient_terms(
     slopes: Any,
     source: Any,
     terms: Any,
-    totals: tuple[DeviceArray | None, Element, Any, Any],
+    totals: tuple[DeviceArray | None, ElementType, Any, Any],
     detached: Detached,
 ) -> None:
     """Launch the kernels of the sums of each channel, and of its gradients and other terms."""
@@ -206,14 +206,14 @@ def _alike(mean: Statistic, rstd: Statistic) -> tuple[Statistic, Statistic]:
 
 def _terms(rows: int, x: DeviceArray, layout: ColumnLayout) -> Any:
     """Return new memory for a table of terms."""
-    return x.owner.empty(x.array, (rows, layout.channels), x.element.working_name)
+    return x.owner.empty(x.array, (rows, layout.channels), x.element.compute_name)
 
 
 def _memory(array: DeviceArray | None) -> Any:
     return None if array is None else array.array
 
 
-def _element(array: DeviceArray | None) -> Element | None:
+def _element(array: DeviceArray | None) -> ElementType | None:
     return None if array is None else array.element
 
 

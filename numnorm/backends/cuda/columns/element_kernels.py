@@ -19,7 +19,7 @@ from numnorm.backends.cuda.columns.thread_elements import (
     make_write_along,
     make_write_piece,
 )
-from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import Kernel, cuda, device, make_load_one
 from numnorm.backends.formulas.norms import channel_gradient, channel_output
 
@@ -50,12 +50,17 @@ def _make_result(slots: int, gradient: bool) -> Any:
     return dx if gradient else output
 
 
-def make_elements_across(element: Element, shape: ColumnShape, *, gradient: bool) -> Kernel:
+def make_elements_across(element: ElementType, shape: ColumnShape, *, gradient: bool) -> Kernel:
     """Return the kernel for ``x (rows, channels)``.
 
     It takes ``rows, channels, block`` behind the addresses.
     """
-    slots, ahead, teams, working = shape.piece(element), shape.ahead, shape.teams, element.working
+    slots, ahead, teams, compute_type = (
+        shape.piece(element),
+        shape.ahead,
+        shape.teams,
+        element.compute_type,
+    )
     place, read = make_place_across(element, shape), make_read_piece(element, shape)
     read_terms, write = make_read_terms(element, shape), make_write_piece(element, shape)
     result_of, count_of_terms = _make_result(slots, gradient), _TERMS[gradient]
@@ -74,9 +79,9 @@ def make_elements_across(element: Element, shape: ColumnShape, *, gradient: bool
             write(result, index + u * step, values, u * slots)
 
     def kernel(dy, x, terms, result, rows, channels, block):
-        slopes = cuda.local.array(held, working)
-        values = cuda.local.array(held, working)
-        here = cuda.local.array(all_terms, working)
+        slopes = cuda.local.array(held, compute_type)
+        values = cuda.local.array(held, compute_type)
+        here = cuda.local.array(all_terms, compute_type)
         _, channel, row, count = place(rows, channels, block)
         index, step = row * channels + channel, teams * channels
         if count > 0:
@@ -91,22 +96,22 @@ def make_elements_across(element: Element, shape: ColumnShape, *, gradient: bool
     return Kernel(kernel, ("address",) * 4 + ("index",) * 3, shape.threads)
 
 
-def make_elements_along(element: Element, shape: ColumnShape, *, gradient: bool) -> Kernel:
+def make_elements_along(element: ElementType, shape: ColumnShape, *, gradient: bool) -> Kernel:
     """Return the kernel for ``x (outer, channels, inner)``.
 
     It takes ``outer, channels, inner, block, segment`` behind the addresses.
     """
-    piece, lanes, working = shape.piece(element), shape.lanes, element.working
+    piece, lanes, compute_type = shape.piece(element), shape.lanes, element.compute_type
     held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
     deep, count_of_terms = shape.teams * shape.ahead, _TERMS[gradient]
     read, write = make_read_along(element, shape), make_write_along(element, shape)
-    place, load = make_place_along(shape), make_load_one(working_element(element))
+    place, load = make_place_along(shape), make_load_one(compute_element_type(element))
     result_of = _make_result(1, gradient)
 
     def kernel(dy, x, terms, result, outer, channels, inner, block, segment):
-        slopes = cuda.local.array(held, working)
-        values = cuda.local.array(held, working)
-        here = cuda.local.array(count_of_terms, working)
+        slopes = cuda.local.array(held, compute_type)
+        values = cuda.local.array(held, compute_type)
+        here = cuda.local.array(count_of_terms, compute_type)
         thread, jump = cuda.threadIdx.x, channels * inner
         _, channel, first, entries, width = place(outer, channels, inner, block, segment)
         for t in range(count_of_terms):

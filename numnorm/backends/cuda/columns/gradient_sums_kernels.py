@@ -11,7 +11,7 @@ from numnorm.backends.cuda.columns.thread_elements import (
     make_read_piece,
     make_read_terms,
 )
-from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element, working_element
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -28,7 +28,7 @@ _ROOMS = 2
 _TERMS = 3
 
 
-def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
+def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any:
     """Return a device function that adds `rows` rows of dy * xhat and of dy to sums.
 
     ``add(dy, x, index, step, terms, slopes, values, first, second)``: the terms are scale, high
@@ -55,15 +55,15 @@ def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
     return add
 
 
-def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
+def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
     """Return the kernel of the sums over each part of ``x (rows, channels)``.
 
     It takes the addresses of dy, x, the terms of `make_centre_terms`, and two float64 tables
     ``products, plain (parts, channels)``; and ``rows, channels, block``. It stores the sums of
     ``dy * (x * scale - high) * rstd`` and of dy.
     """
-    slots, ahead, working = shape.piece(element), shape.ahead, element.working
-    threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.working
+    slots, ahead, compute_type = shape.piece(element), shape.ahead, element.compute_type
+    threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.compute_type
     places, held, all_terms = threads * slots, ahead * slots, _TERMS * slots
     zero = constant(element, 0.0)
     place, fold = make_place_across(element, shape), make_fold_sums(shape, slots)
@@ -72,13 +72,13 @@ def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
     read_terms, store = make_read_terms(element, shape), make_store_one(FLOAT64)
 
     def kernel(dy, x, terms, products, plain, rows, channels, block):
-        first_here = cuda.shared.array(places, working)
-        second_here = cuda.shared.array(places, working)
-        slopes = cuda.local.array(held, working)
-        values = cuda.local.array(held, working)
-        here = cuda.local.array(all_terms, working)
-        first = cuda.local.array(slots, working)
-        second = cuda.local.array(slots, working)
+        first_here = cuda.shared.array(places, compute_type)
+        second_here = cuda.shared.array(places, compute_type)
+        slopes = cuda.local.array(held, compute_type)
+        values = cuda.local.array(held, compute_type)
+        here = cuda.local.array(all_terms, compute_type)
+        first = cuda.local.array(slots, compute_type)
+        second = cuda.local.array(slots, compute_type)
         thread = cuda.threadIdx.x
         part, channel, row, count = place(rows, channels, block)
         index, step = row * channels + channel, teams * channels
@@ -105,18 +105,18 @@ def make_sums_across(element: Element, shape: ColumnShape) -> Kernel:
     return Kernel(kernel, ("address",) * 5 + ("index",) * 3, threads)
 
 
-def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
+def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
     """Return the kernel of the same sums for ``x (outer, channels, inner)``.
 
     It takes the same addresses, and ``outer, channels, inner, block, segment``.
     """
     piece, lanes, threads = shape.piece(element), shape.lanes, shape.threads
     held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
-    deep, working = shape.teams * shape.ahead, element.working
+    deep, compute_type = shape.teams * shape.ahead, element.compute_type
     read, place = make_read_along(element, shape), make_place_along(shape)
-    load, store = make_load_one(working_element(element)), make_store_one(FLOAT64)
+    load, store = make_load_one(compute_element_type(element)), make_store_one(FLOAT64)
     team_sum, warps = make_team_sum(element, threads), max(1, threads // WARP)
-    rooms, kind, zero = _ROOMS * warps, FLOAT64.working, constant(element, 0.0)
+    rooms, kind, zero = _ROOMS * warps, FLOAT64.compute_type, constant(element, 0.0)
 
     @device
     def total(sums):
@@ -126,11 +126,11 @@ def make_sums_along(element: Element, shape: ColumnShape) -> Kernel:
         return found
 
     def kernel(dy, x, terms, products, plain, outer, channels, inner, block, segment):
-        room = cuda.shared.array(rooms, working)
-        slopes = cuda.local.array(held, working)
-        values = cuda.local.array(held, working)
-        one = cuda.local.array(piece, working)
-        two = cuda.local.array(piece, working)
+        room = cuda.shared.array(rooms, compute_type)
+        slopes = cuda.local.array(held, compute_type)
+        values = cuda.local.array(held, compute_type)
+        one = cuda.local.array(piece, compute_type)
+        two = cuda.local.array(piece, compute_type)
         thread = cuda.threadIdx.x
         part, channel, first, entries, width = place(outer, channels, inner, block, segment)
         jump, scale = channels * inner, load(terms, channel)

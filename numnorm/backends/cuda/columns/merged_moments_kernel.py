@@ -26,7 +26,7 @@ def _make_of_run() -> Any:
     one after the other. ``parts`` are the addresses ``counts, means, m2s``.
     """
     load, merge, zero = make_load_one(FLOAT64), device(merge_moments), constant(FLOAT64, 0.0)
-    kind = FLOAT64.working
+    kind = FLOAT64.compute_type
 
     @device
     def of_run(parts, first, last, channels, channel, found):
@@ -62,7 +62,7 @@ def make_merged_moments(shape: ColumnShape) -> Kernel:
     Each team merges neighbouring parts one after the other, the first team from the earlier
     moments on; then the teams are merged.
     """
-    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.working
+    lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.compute_type
     load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
     fold, of_run, zero = make_fold_moments(shape, 1), _make_of_run(), constant(FLOAT64, 0.0)
 

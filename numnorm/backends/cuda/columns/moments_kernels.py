@@ -11,7 +11,7 @@ from numnorm.backends.cuda.columns.thread_elements import (
     make_read_along,
     make_read_piece,
 )
-from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -30,7 +30,7 @@ from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_large
 _ROOMS = 2
 
 
-def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
+def _make_origin_across(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``find_origin(x, index, step, count, scale, values, origin)``.
 
     The origin of a channel is the mean of a thread's first rows, times the scale. It is computed
@@ -55,7 +55,7 @@ def _make_origin_across(element: Element, shape: ColumnShape) -> Any:
     return find_origin
 
 
-def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
+def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any:
     """Return a device function that adds deviations of `rows` rows and their squares to sums.
 
     ``add(x, index, step, scale, origin, values, first, second)``: `first` and `second` are arrays
@@ -80,7 +80,7 @@ def _make_add_across(element: Element, shape: ColumnShape, rows: int) -> Any:
     return add
 
 
-def _make_sums_across(element: Element, shape: ColumnShape) -> Any:
+def _make_sums_across(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a thread's rows, times a scale.
 
     ``moments(x, index, step, count, scale, values, origin, low, m2)`` fills the last three arrays,
@@ -107,7 +107,7 @@ def _make_sums_across(element: Element, shape: ColumnShape) -> Any:
     return moments
 
 
-def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
+def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``rescale(x, index, step, count, values, origin, m2, scale)``.
 
     It computes the scale of the channels whose squares left the range of the working type, and
@@ -115,7 +115,7 @@ def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
     """
     read, slots = make_read_piece(element, shape), shape.piece(element)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    zero, one, working = constant(element, 0.0), constant(element, 1.0), element.working
+    zero, one, compute_type = constant(element, 0.0), constant(element, 1.0), element.compute_type
 
     @device
     def rescale(x, index, step, count, values, origin, m2, scale):
@@ -124,7 +124,7 @@ def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
             poor += 1 if is_poor(origin[j], m2[j], count) else 0
         if poor == 0:
             return False
-        largest = cuda.local.array(slots, working)
+        largest = cuda.local.array(slots, compute_type)
         for j in range(slots):
             largest[j] = zero
         for k in range(count):
@@ -141,14 +141,14 @@ def _make_rescale_across(element: Element, shape: ColumnShape) -> Any:
     return rescale
 
 
-def make_moments_across(element: Element, shape: ColumnShape) -> Kernel:
+def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
     """Return the kernel of the moments of each part of ``x (rows, channels)``.
 
     It takes the addresses of x and of the float64 arrays ``counts (parts,)``, ``means`` and ``m2s
     (parts, channels)``; and ``rows, channels, block``.
     """
-    slots, working, threads = shape.piece(element), element.working, shape.threads
-    kind, held = FLOAT64.working, shape.ahead * shape.piece(element)
+    slots, compute_type, threads = shape.piece(element), element.compute_type, shape.threads
+    kind, held = FLOAT64.compute_type, shape.ahead * shape.piece(element)
     places, one = threads * slots, constant(element, 1.0)
     place, teams, lanes = make_place_across(element, shape), shape.teams, shape.lanes
     moments, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
@@ -159,11 +159,11 @@ def make_moments_across(element: Element, shape: ColumnShape) -> Kernel:
         counts_here = cuda.shared.array(threads, kind)
         means_here = cuda.shared.array(places, kind)
         m2s_here = cuda.shared.array(places, kind)
-        values = cuda.local.array(held, working)
-        scale = cuda.local.array(slots, working)
-        origin = cuda.local.array(slots, working)
-        low = cuda.local.array(slots, working)
-        m2 = cuda.local.array(slots, working)
+        values = cuda.local.array(held, compute_type)
+        scale = cuda.local.array(slots, compute_type)
+        origin = cuda.local.array(slots, compute_type)
+        low = cuda.local.array(slots, compute_type)
+        m2 = cuda.local.array(slots, compute_type)
         thread = cuda.threadIdx.x
         part, channel, row, count = place(rows, channels, block)
         index, step = row * channels + channel, teams * channels
@@ -190,7 +190,7 @@ def make_moments_across(element: Element, shape: ColumnShape) -> Kernel:
     return Kernel(kernel, ("address",) * 4 + ("index",) * 3, threads)
 
 
-def _make_add_along(element: Element, shape: ColumnShape) -> Any:
+def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function that adds the deviations of a thread's next pieces to its sums.
 
     ``add(x, first, jump, left, base, width, scale, origin, values, one, two)``: `one` and `two` are
@@ -227,7 +227,7 @@ def _make_add_along(element: Element, shape: ColumnShape) -> Any:
     return add
 
 
-def _make_largest_along(element: Element, shape: ColumnShape) -> Any:
+def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function of the largest absolute value that a thread reads.
 
     ``largest(x, first, jump, entries, width, values)``.
@@ -250,7 +250,7 @@ def _make_largest_along(element: Element, shape: ColumnShape) -> Any:
     return largest
 
 
-def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
+def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a block's elements, times a scale.
 
     ``moments(x, first, jump, entries, width, scale, values, room)`` returns ``high, low, m2`` to
@@ -258,7 +258,7 @@ def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
     """
     add, centre = _make_add_along(element, shape), make_centre(element)
     load_one = make_load_one(element)
-    piece, lanes, working = shape.piece(element), shape.lanes, element.working
+    piece, lanes, compute_type = shape.piece(element), shape.lanes, element.compute_type
     turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
     team_sum, inverse = make_team_sum(element, shape.threads), reciprocal(element)
     zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
@@ -272,8 +272,8 @@ def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
 
     @device
     def moments(x, first, jump, entries, width, scale, values, room):
-        one = cuda.local.array(piece, working)
-        two = cuda.local.array(piece, working)
+        one = cuda.local.array(piece, compute_type)
+        two = cuda.local.array(piece, compute_type)
         team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * piece
         # The first walk is the first turn of each thread. Its mean is the origin of the second
         # walk, over all elements. Its own origin is an element, so that the origin of a constant
@@ -294,21 +294,21 @@ def _make_moments_along(element: Element, shape: ColumnShape) -> Any:
             sum_of_one = team_sum(total(one), room[walk * warps :])
             if walk == 0:
                 some = min(entries, deep) * min(width, turn)
-                origin += sum_of_one * inverse(working(some))
+                origin += sum_of_one * inverse(compute_type(some))
         low, m2 = centre(sum_of_one, team_sum(total(two), room), entries * width)
         return origin, low, m2
 
     return moments
 
 
-def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
+def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     """Return the kernel of the moments of each part of ``x (outer, channels, inner)``.
 
     It takes the addresses of `make_moments_across`, and ``outer, channels, inner, block,
     segment``.
     """
     threads, one = shape.threads, constant(element, 1.0)
-    warps, working, kind = max(1, threads // WARP), element.working, FLOAT64.working
+    warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
     place, moments = make_place_along(shape), _make_moments_along(element, shape)
     held, rooms = shape.ahead * shape.pieces * shape.piece(element), _ROOMS * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
@@ -316,8 +316,8 @@ def make_moments_along(element: Element, shape: ColumnShape) -> Kernel:
     unscaled, store = make_unscaled(element), make_store_one(FLOAT64)
 
     def kernel(x, counts, means, m2s, outer, channels, inner, block, segment):
-        room = cuda.shared.array(rooms, working)
-        values = cuda.local.array(held, working)
+        room = cuda.shared.array(rooms, compute_type)
+        values = cuda.local.array(held, compute_type)
         part, channel, first, entries, width = place(outer, channels, inner, block, segment)
         jump, scale, to = channels * inner, one, part * channels + channel
         for again in range(2):

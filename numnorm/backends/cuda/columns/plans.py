@@ -11,7 +11,7 @@ from numnorm.backends.cuda.columns.column_shape import (
     stream_partition,
     stream_shape,
 )
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.layouts import ColumnLayout
 
@@ -43,7 +43,7 @@ class ColumnPlan(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _plan(
-    element: Element, layout: ColumnLayout, aligned: bool, arrays: int, streamed: bool
+    element: ElementType, layout: ColumnLayout, aligned: bool, arrays: int, streamed: bool
 ) -> ColumnPlan:
     if streamed:
         shape = stream_shape(element, layout, aligned=aligned)

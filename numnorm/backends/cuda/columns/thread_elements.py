@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
-from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
     constant,
     cuda,
@@ -24,7 +24,7 @@ from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
 
 
 @functools.cache
-def make_place_across(element: Element, shape: ColumnShape) -> Any:
+def make_place_across(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``place(rows, channels, block)`` of a thread's work.
 
     It returns ``part, channel, first, count``: the number of the part, the thread's first channel,
@@ -48,7 +48,7 @@ def make_place_across(element: Element, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_read_piece(element: Element, shape: ColumnShape) -> Any:
+def make_read_piece(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``read(address, index, values, slot)`` of one piece."""
     load, load_one, piece = make_load(element), make_load_one(element), shape.piece(element)
 
@@ -67,7 +67,7 @@ def make_read_piece(element: Element, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_write_piece(element: Element, shape: ColumnShape) -> Any:
+def make_write_piece(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``write(address, index, values, slot)`` of one piece."""
     store, store_one, piece = make_store(element), make_store_one(element), shape.piece(element)
     as_tuple = make_as_tuple(element)
@@ -85,13 +85,13 @@ def make_write_piece(element: Element, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_read_terms(element: Element, shape: ColumnShape) -> Any:
+def make_read_terms(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``read_terms(terms, index, values, slot)`` of a thread's channels.
 
     It reads from a row of the table of terms, which is aligned; `index` is that of the first
     channel.
     """
-    stored = working_element(element)
+    stored = compute_element_type(element)
     table = dataclasses.replace(shape, aligned=True)
     read, step = make_read_piece(stored, table), table.piece(stored)
     count = shape.piece(element) // step
@@ -127,7 +127,7 @@ def make_place_along(shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_all_there(element: Element, shape: ColumnShape) -> Any:
+def make_all_there(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``all_there(left, base, width)``.
 
     It returns whether all elements that a thread reads at a time are inside of the part, so that
@@ -142,7 +142,7 @@ def make_all_there(element: Element, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_read_along(element: Element, shape: ColumnShape) -> Any:
+def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function that reads a thread's pieces of `shape.ahead` outer entries.
 
     ``read_along(x, first, jump, left, base, width, values)``: the thread's first entry begins at
@@ -184,7 +184,7 @@ def make_read_along(element: Element, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_write_along(element: Element, shape: ColumnShape) -> Any:
+def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``write_along(y, first, jump, left, base, width, values)``.
 
     It writes the pieces that `make_read_along` reads.

@@ -9,7 +9,7 @@ _VECTOR = 16  # bytes of a thread's widest load
 
 
 @dataclasses.dataclass(frozen=True)
-class Element:
+class ElementType:
     """An element type and its working type, in which kernels compute.
 
     Parameters
@@ -24,12 +24,12 @@ class Element:
 
     name: str
     itemsize: int
-    working_name: str
+    compute_name: str
 
     @property
-    def working(self) -> Any:
+    def compute_type(self) -> Any:
         """The working type, as a NumPy type."""
-        return np.float32 if self.working_name == "float32" else np.float64
+        return np.float32 if self.compute_name == "float32" else np.float64
 
     @property
     def vector(self) -> int:
@@ -39,7 +39,7 @@ class Element:
     @property
     def smallest_variance(self) -> float:
         """The variance below which squares lose digits to underflow in the working type."""
-        return 1e-30 if self.working_name == "float32" else 1e-280
+        return 1e-30 if self.compute_name == "float32" else 1e-280
 
     @property
     def largest_exponent(self) -> int:
@@ -47,23 +47,23 @@ class Element:
 
         The power and its reciprocal are far from the ends of the working type's range.
         """
-        return 120 if self.working_name == "float32" else 1000
+        return 120 if self.compute_name == "float32" else 1000
 
 
-FLOAT32 = Element("float32", 4, "float32")
-FLOAT64 = Element("float64", 8, "float64")
+FLOAT32 = ElementType("float32", 4, "float32")
+FLOAT64 = ElementType("float64", 8, "float64")
 
-ELEMENTS = {
+ELEMENT_TYPES = {
     element.name: element
     for element in (
         FLOAT32,
         FLOAT64,
-        Element("float16", 2, "float32"),
-        Element("bfloat16", 2, "float32"),
+        ElementType("float16", 2, "float32"),
+        ElementType("bfloat16", 2, "float32"),
     )
 }
 
 
-def working_element(element: Element) -> Element:
+def compute_element_type(element: ElementType) -> ElementType:
     """Return the element type that is the working type of an element."""
-    return FLOAT32 if element.working_name == "float32" else FLOAT64
+    return FLOAT32 if element.compute_name == "float32" else FLOAT64

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.extending import intrinsic
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -80,12 +80,12 @@ def _packed(builder: Any, name: str, values: list[Any]) -> Any:
     return builder.or_(low, builder.shl(high, _I32(16)))
 
 
-def _working(element: Element) -> Any:
-    return getattr(types, element.working_name)
+def _compute_type(element: ElementType) -> Any:
+    return getattr(types, element.compute_name)
 
 
 @functools.cache
-def make_load(element: Element, *, unchanging: bool = False, shared: bool = False) -> Any:
+def make_load(element: ElementType, *, unchanging: bool = False, shared: bool = False) -> Any:
     """Return a device function ``load(address, index)`` of 16 bytes of elements, as a tuple.
 
     The elements begin at a multiple of 16 bytes. If nothing writes them while the kernel runs they
@@ -95,7 +95,7 @@ def make_load(element: Element, *, unchanging: bool = False, shared: bool = Fals
 
     @intrinsic
     def load(context, address, index):
-        result = types.UniTuple(_working(element), element.vector)
+        result = types.UniTuple(_compute_type(element), element.vector)
 
         def generate(context, builder, signature, arguments):
             double = element.name == "float64"
@@ -116,12 +116,12 @@ def make_load(element: Element, *, unchanging: bool = False, shared: bool = Fals
 
 
 @functools.cache
-def make_store(element: Element, *, shared: bool = False) -> Any:
+def make_store(element: ElementType, *, shared: bool = False) -> Any:
     """Return a device function ``store(address, index, values)`` of 16 bytes of elements."""
 
     @intrinsic
     def store(context, address, index, values):
-        kind = types.UniTuple(_working(element), element.vector)
+        kind = types.UniTuple(_compute_type(element), element.vector)
 
         def generate(context, builder, signature, arguments):
             values = cgutils.unpack_tuple(builder, arguments[2], element.vector)
@@ -170,7 +170,7 @@ def load_flag(context, address, index):
 
 
 @functools.cache
-def make_load_one(element: Element, *, shared: bool = False) -> Any:
+def make_load_one(element: ElementType, *, shared: bool = False) -> Any:
     """Return a device function ``load_one(address, index)`` of one element."""
 
     @intrinsic
@@ -182,13 +182,13 @@ def make_load_one(element: Element, *, shared: bool = False) -> Any:
             found.align = element.itemsize
             return found if kind is not _I16 else _widened(builder, element.name, found)
 
-        return _working(element)(types.int64, types.int64), generate
+        return _compute_type(element)(types.int64, types.int64), generate
 
     return load_one
 
 
 @functools.cache
-def make_store_one(element: Element, *, shared: bool = False) -> Any:
+def make_store_one(element: ElementType, *, shared: bool = False) -> Any:
     """Return a device function ``store_one(address, index, value)`` of one element."""
 
     @intrinsic
@@ -202,6 +202,6 @@ def make_store_one(element: Element, *, shared: bool = False) -> Any:
             builder.store(value, pointer, align=element.itemsize)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, _working(element)), generate
+        return types.void(types.int64, types.int64, _compute_type(element)), generate
 
     return store_one

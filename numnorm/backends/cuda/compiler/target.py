@@ -17,7 +17,7 @@ from numba.cuda import libdevice, types
 from numba.cuda.cudadrv import driver, libs
 
 from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.memory_access import (
     load_flag,
     load_index,
@@ -74,39 +74,39 @@ def device(function: Callable[..., Any]) -> Any:
     return cuda.jit(device=True, forceinline=True)(function)
 
 
-def constant(element: Element, value: float) -> Any:
+def constant(element: ElementType, value: float) -> Any:
     """Return a number of the working type, for a kernel to close over."""
-    return element.working(value)
+    return element.compute_type(value)
 
 
-def square_root(element: Element) -> Any:
+def square_root(element: ElementType) -> Any:
     """Return the correctly rounded square root of the working type."""
-    return libdevice.fsqrt_rn if element.working is np.float32 else libdevice.dsqrt_rn
+    return libdevice.fsqrt_rn if element.compute_type is np.float32 else libdevice.dsqrt_rn
 
 
-def reciprocal(element: Element) -> Any:
+def reciprocal(element: ElementType) -> Any:
     """Return the correctly rounded reciprocal of the working type."""
-    return libdevice.frcp_rn if element.working is np.float32 else libdevice.drcp_rn
+    return libdevice.frcp_rn if element.compute_type is np.float32 else libdevice.drcp_rn
 
 
-def exponent(element: Element) -> Any:
+def exponent(element: ElementType) -> Any:
     """Return a function of the exponent of a positive number of the working type."""
-    return libdevice.ilogbf if element.working is np.float32 else libdevice.ilogb
+    return libdevice.ilogbf if element.compute_type is np.float32 else libdevice.ilogb
 
 
-def times_power_of_two(element: Element) -> Any:
+def times_power_of_two(element: ElementType) -> Any:
     """Return ``function(value, exponent)`` for values of the working type."""
-    return libdevice.scalbnf if element.working is np.float32 else libdevice.scalbn
+    return libdevice.scalbnf if element.compute_type is np.float32 else libdevice.scalbn
 
 
-def exponential(element: Element) -> Any:
+def exponential(element: ElementType) -> Any:
     """Return exp of the working type, within 2 units in the last place."""
-    return libdevice.expf if element.working is np.float32 else libdevice.exp
+    return libdevice.expf if element.compute_type is np.float32 else libdevice.exp
 
 
-def tangent(element: Element) -> Any:
+def tangent(element: ElementType) -> Any:
     """Return tanh of the working type, within 2 units in the last place."""
-    return libdevice.tanhf if element.working is np.float32 else libdevice.tanh
+    return libdevice.tanhf if element.compute_type is np.float32 else libdevice.tanh
 
 
 class Kernel:

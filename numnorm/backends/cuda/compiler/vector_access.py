@@ -3,14 +3,14 @@
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import device
 
 BYTES = 16
 
 
 @functools.cache
-def make_as_tuple(element: Element) -> Any:
+def make_as_tuple(element: ElementType) -> Any:
     """Return a device function ``as_tuple(values, slot)`` of the elements of one piece."""
     if element.vector == 2:
         return device(lambda v, k: (v[k], v[k + 1]))

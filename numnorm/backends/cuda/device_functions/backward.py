@@ -17,7 +17,7 @@ from numnorm.backends.formulas.norms import input_gradient
 def make_team_xhat(row: TeamRow) -> Any:
     """Return a device function ``xhat(values, width, mean, rstd)``: x becomes xhat, in place."""
     element, team, slots = row.element, row.team, row.slots
-    split, wide = make_split_statistics(row.norm.formula, element, FLOAT64), FLOAT64.working
+    split, wide = make_split_statistics(row.norm.formula, element, FLOAT64), FLOAT64.compute_type
 
     @device
     def xhat(values, width, mean, rstd):
@@ -41,14 +41,14 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
     team_two_sums, inverse = make_team_two_sums(element, team), reciprocal(element)
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
     slope_of, gradient = device(row.norm.formula.backward), device(input_gradient)
-    working, wide, warps = element.working, FLOAT64.working, row.warps
+    compute_type, wide, warps = element.compute_type, FLOAT64.compute_type, row.warps
     zero, none, rooms = constant(element, 0.0), constant(FLOAT64, 0.0), max(1, 2 * warps)
     through_mean = row.norm.formula.centred and not detached.mean
     through_scale = not detached.scale
 
     @device
     def backward(slopes, xhats, width, gamma, beta, rstd, eps_on_deviation):
-        room = cuda.shared.array(rooms, working)
+        room = cuda.shared.array(rooms, compute_type)
         at = cuda.threadIdx.x % team
         sum_g, sum_g_xhat = zero, zero
         for k in range(slots):
@@ -63,10 +63,16 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
             cuda.syncthreads()
         sum_g, sum_g_xhat = team_two_sums(sum_g, sum_g_xhat, room)
         scale, _, _, factor = split(none, wide(rstd))
-        mean_share = inverse(working(max(width, 1))) if through_mean else zero
-        scale_share = inverse(working(max(width - ddof, 1))) if through_scale else zero
+        mean_share = inverse(compute_type(max(width, 1))) if through_mean else zero
+        scale_share = inverse(compute_type(max(width - ddof, 1))) if through_scale else zero
         mean_g, mean_g_xhat = means_of(
-            sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, working(eps_on_deviation)
+            sum_g,
+            sum_g_xhat,
+            scale,
+            factor,
+            mean_share,
+            scale_share,
+            compute_type(eps_on_deviation),
         )
         for k in range(slots):
             if at + k * team < width:

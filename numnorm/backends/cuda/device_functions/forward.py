@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, reciprocal, square_root
 from numnorm.backends.cuda.statistics.row_normalizer import (
     make_inverse_deviation,
@@ -48,7 +48,7 @@ class TeamRow:
     """
 
     norm: Norm
-    element: Element
+    element: ElementType
     team: int
     slots: int
     ddof: int = 0
@@ -64,15 +64,15 @@ def make_parameter(row: TeamRow, missing: float) -> Any:
 
     The values are an array or None, or a number if the norm has no parameters.
     """
-    working, absent = row.element.working, constant(row.element, missing)
+    compute_type, absent = row.element.compute_type, constant(row.element, missing)
     if row.norm.parameters == 0:
-        return device(lambda number, column: working(number))
+        return device(lambda number, column: compute_type(number))
 
     @device
     def parameter(values, column):
         if values is None:
             return absent
-        return working(values[column])
+        return compute_type(values[column])
 
     return parameter
 
@@ -195,14 +195,14 @@ def _make_statistics(row: TeamRow) -> Any:
     leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
     inverse, root = reciprocal(element), square_root(element)
-    working, place = element.working, (_ROOMS - 1) * row.warps
+    compute_type, place = element.compute_type, (_ROOMS - 1) * row.warps
     one, infinity = constant(element, 1.0), constant(element, float("inf"))
 
     @device
     def statistics(values, at, width, eps, eps_on_deviation, room):
         # A team without a row has a width of 0.
-        share = inverse(working(max(width, 1)))
-        scale_share, scale = inverse(working(max(width - ddof, 1))), one
+        share = inverse(compute_type(max(width, 1)))
+        scale_share, scale = inverse(compute_type(max(width - ddof, 1))), one
         high, low, m2 = row_statistics(values, at, width, share, room)
         poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
         if of_any(poor):
@@ -228,14 +228,14 @@ def make_team_forward(row: TeamRow) -> Any:
     statistics, mapped = _make_statistics(row), device(row.norm.formula.forward)
     joined = make_joined_statistics(row.norm.formula, element, FLOAT64)
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
-    working, rooms = element.working, max(1, _ROOMS * row.warps)
+    compute_type, rooms = element.compute_type, max(1, _ROOMS * row.warps)
 
     @device
     def forward(values, width, gamma, beta, eps, eps_on_deviation):
-        room = cuda.shared.array(rooms, working)
+        room = cuda.shared.array(rooms, compute_type)
         at = cuda.threadIdx.x % team
         high, low, factor, scale = statistics(
-            values, at, width, working(eps), working(eps_on_deviation), room
+            values, at, width, compute_type(eps), compute_type(eps_on_deviation), room
         )
         for k in range(slots):
             column = at + k * team

@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.contract.norms import Detached, Norm
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.compiler.target import constant, device
 from numnorm.backends.cuda.device_functions.backward import make_team_backward, make_team_xhat
 from numnorm.backends.cuda.device_functions.forward import TeamRow, make_team_forward
@@ -15,7 +15,7 @@ from numnorm.backends.cuda.device_functions.forward import TeamRow, make_team_fo
 
 def team_row(norm: Norm, dtype: str, team: int, slots: int, ddof: int) -> TeamRow:
     """Return the row that device functions are compiled for."""
-    return TeamRow(norm, ELEMENTS[dtype], team, slots, ddof)
+    return TeamRow(norm, ELEMENT_TYPES[dtype], team, slots, ddof)
 
 
 @functools.cache
@@ -78,7 +78,7 @@ def _with_numbers(
     row: TeamRow, detached: Detached, eps_on_deviation: bool, factor_flows: bool
 ) -> tuple[Any, Any, Any]:
     normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
-    zero, working = constant(row.element, 0.0), row.element.working
+    zero, compute_type = constant(row.element, 0.0), row.element.compute_type
     # The gradient through the factor equals the other term with k, so k counts twice.
     times = constant(row.element, 2.0 if factor_flows else 1.0)
 
@@ -90,7 +90,7 @@ def _with_numbers(
 
     @device
     def backward(slopes, xhats, width, scale, k, eps, rstd):
-        on_deviation = working(eps) if eps_on_deviation else zero
-        gradient(slopes, xhats, width, scale, working(k) * times, rstd, on_deviation)
+        on_deviation = compute_type(eps) if eps_on_deviation else zero
+        gradient(slopes, xhats, width, scale, compute_type(k) * times, rstd, on_deviation)
 
     return forward, make_team_xhat(row), backward

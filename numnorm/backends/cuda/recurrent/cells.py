@@ -14,12 +14,12 @@ from numnorm.backends.contract.recurrent import (
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import on_device_of
 from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, backward, forward
-from numnorm.backends.cuda.recurrent.common.passes import working
+from numnorm.backends.cuda.recurrent.common.passes import compute_type
 from numnorm.backends.cuda.recurrent.gru import passes as gru_cells
 from numnorm.backends.cuda.recurrent.lstm import passes as lstm_cells
 from numnorm.backends.cuda.recurrent.rnn import passes as rnn_cells
 
-__all__ = ["cell_backward", "cell_forward", "cell_weights", "working"]
+__all__ = ["cell_backward", "cell_forward", "cell_weights", "compute_type"]
 
 _HOMES: dict[type, Any] = {LSTMForm: lstm_cells, GRUForm: gru_cells, RNNForm: rnn_cells}
 
@@ -30,7 +30,7 @@ def _kind(form: CellForm) -> CellKind:
 
 
 def cell_weights(form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
-    """Return the parameters of a recurrent cell, all of them `working`, as its passes take them."""
+    """Return the parameters of a recurrent cell, all of them `compute_type`, as its passes take them."""
     home = _HOMES[type(form)]
     with on_device_of(given.weight_x):
         return home.weights(form, given, (ada_scale, ada_k))

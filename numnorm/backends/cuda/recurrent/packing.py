@@ -6,12 +6,12 @@ from typing import Any
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_companion, as_float_array
 from numnorm.backends.cuda.arrays.gather_rows import taken_rows
 from numnorm.backends.cuda.arrays.launch import on_device_of
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, working_element
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, compute_element_type
 
 
 def packed_like(beside: DeviceArray, dtype: Any) -> DeviceArray:
     """Return what an x of a NumPy dtype is computed in, as an array beside another one."""
-    element = working_element(ELEMENTS[dtype.name])
+    element = compute_element_type(ELEMENT_TYPES[dtype.name])
     if element.name == "float64" != beside.owner.statistic_name("float64"):
         raise TypeError(f"dtype must not be float64, of which there is no {beside.owner.label} now")
     return dataclasses.replace(beside, element=element)

@@ -20,7 +20,7 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.gather_rows import taken_rows
 from numnorm.backends.cuda.arrays.launch import on_device_of
-from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 
 _SWAPPED = (1, 0, 2)
 
@@ -34,7 +34,7 @@ def sequence_rows(
     x: DeviceArray, layout: SequenceLayout, batch_first: bool, like: DeviceArray | None
 ) -> DeviceArray:
     """Return the rows of padded sequences in the dtype that they are computed in."""
-    element = working_element(x.element) if like is None else like.element
+    element = compute_element_type(x.element) if like is None else like.element
     with on_device_of(x):
         source = dataclasses.replace(x, array=in_order(x, _SWAPPED if batch_first else None))
         shape = layout.count, x.shape[-1]
@@ -43,7 +43,12 @@ def sequence_rows(
 
 
 def padded(
-    rows: Any, start: int, layout: SequenceLayout, batch_first: bool, x: DeviceArray, dtype: Element
+    rows: Any,
+    start: int,
+    layout: SequenceLayout,
+    batch_first: bool,
+    x: DeviceArray,
+    dtype: ElementType,
 ) -> Any:
     """Return an array of all sequences, of rows of the dtype of x that begin at one of an array."""
     owner, shape = x.owner, (layout.time, layout.batch, x.owner.shape(rows)[1])
@@ -82,7 +87,7 @@ def ordered(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
 
 
 def restored(
-    states: Any, places: Any, given: DeviceArray, layout: SequenceLayout, dtype: Element
+    states: Any, places: Any, given: DeviceArray, layout: SequenceLayout, dtype: ElementType
 ) -> Any:
     """Return the states of the whole batch, those of the order from their places in an array."""
     source = dataclasses.replace(given, array=getattr(states, "array", states))
@@ -95,7 +100,7 @@ def restored(
 
 
 def _converted(
-    x: DeviceArray, into: Element, shape: Shape, places: Any = None, others: Any = None
+    x: DeviceArray, into: ElementType, shape: Shape, places: Any = None, others: Any = None
 ) -> Any:
     """Return `taken_rows`, but x itself in a shape where that is all that is asked for."""
     if places is None and x.element == into:
@@ -124,7 +129,7 @@ def cell_keep(share: Any, layout: SequenceLayout, width: int, x: DeviceArray) ->
         else:
             # NumPy's generator draws, so that what is kept is the same on every device; it is
             # copied over, as the places of the rows are.
-            rows = np.ascontiguousarray(layout.rows(share), x.element.working)
+            rows = np.ascontiguousarray(layout.rows(share), x.element.compute_type)
             array = x.owner.from_host(x.array, rows)
     return dataclasses.replace(x, name="zoneout", array=array, shape=shape)
 

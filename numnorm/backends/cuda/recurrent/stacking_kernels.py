@@ -1,6 +1,6 @@
 """What is done, element by element, between layers of recurrent cells."""
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -13,7 +13,7 @@ from numnorm.backends.cuda.compiler.target import (
 _THREADS = 128
 
 
-def make_moved(element: Element) -> Kernel:
+def make_moved(element: ElementType) -> Kernel:
     """Return the kernel that copies some columns of the rows of an array.
 
     It takes ``source, result`` as addresses; ``count``, the elements, and ``width``, the columns
@@ -33,7 +33,7 @@ def make_moved(element: Element) -> Kernel:
     return Kernel(kernel, ("address",) * 2 + ("index",) * 6, _THREADS)
 
 
-def make_masked(element: Element) -> Kernel:
+def make_masked(element: ElementType) -> Kernel:
     """Return the kernel of a product with a factor where a mask is true, else with 0.
 
     It takes ``source, mask, result`` as addresses, the mask a byte for each element; ``count``, and
@@ -47,11 +47,11 @@ def make_masked(element: Element) -> Kernel:
             # A product in any case: with 0 it shows what is not finite.
             store(result, i, load(source, i) * (factor if load_flag(mask, i) else zero))
 
-    parameters = ("address",) * 3 + ("index",) + (element.working_name,)
+    parameters = ("address",) * 3 + ("index",) + (element.compute_name,)
     return Kernel(kernel, parameters, _THREADS)
 
 
-def make_added(element: Element) -> Kernel:
+def make_added(element: ElementType) -> Kernel:
     """Return the kernel of a sum of ``one`` and ``other``, into ``result``, of ``count``."""
     load, store = make_load_one(element), make_store_one(element)
 

@@ -7,7 +7,7 @@ take the groups that they need; the kind of each is what `Kernel` takes.
 
 from typing import Any, NamedTuple
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 
 
 class Parameter(NamedTuple):
@@ -68,11 +68,11 @@ SIZES = RowSizes, ("index",) * 4
 SUMS = PartialSums, ("address",) * 2
 
 
-def parameters_kind(element: Element) -> Any:
+def parameters_kind(element: ElementType) -> Any:
     """Return the kind of `RowParameters` for a kernel of these elements."""
-    return RowParameters, ((Parameter, ("address", element.working_name)),) * 2
+    return RowParameters, ((Parameter, ("address", element.compute_name)),) * 2
 
 
-def scaling_kind(element: Element) -> Any:
+def scaling_kind(element: ElementType) -> Any:
     """Return the kind of `RowScaling` for a kernel of these elements."""
-    return RowScaling, (element.working_name,) * 3
+    return RowScaling, (element.compute_name,) * 3

@@ -65,7 +65,7 @@ def row_backward(
             arrays: Any = slopes, source, statistics, parameters, *results
             queue(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
         else:
-            terms = x.owner.empty(x.array, (layout.rows, TERMS), x.element.working_name)
+            terms = x.owner.empty(x.array, (layout.rows, TERMS), x.element.compute_name)
             arrays = slopes, source, statistics, parameters, terms
             queue(plan.terms, layout.rows, x, arrays, (plan.sizes, plan.scaling))
             arrays = slopes, source, parameters, terms, *results
@@ -100,8 +100,8 @@ def _partial_sums(norm: Norm, plan: GradientPlan, x: DeviceArray) -> PartialSums
     if not norm.parameters:
         return PartialSums(None, None)
     shape = norm.parameters, *plan.table
-    sums = x.owner.empty(x.array, shape, x.element.working_name)
-    lost = x.owner.empty(x.array, shape, x.element.working_name) if plan.long else None
+    sums = x.owner.empty(x.array, shape, x.element.compute_name)
+    lost = x.owner.empty(x.array, shape, x.element.compute_name) if plan.long else None
     return PartialSums(sums, lost)
 
 

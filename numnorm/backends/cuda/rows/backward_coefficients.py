@@ -8,7 +8,7 @@ bytes.
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import constant, device, make_load, make_store
 from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
 
@@ -17,12 +17,12 @@ _USED = 6
 
 
 @functools.cache
-def make_write_terms(element: Element) -> Any:
+def make_write_terms(element: ElementType) -> Any:
     """Return a device function ``write_terms(address, row, terms, means, places)``.
 
     `places` is a local array of `TERMS` numbers.
     """
-    of = working_element(element)
+    of = compute_element_type(element)
     store, as_tuple, vector, zero = make_store(of), make_as_tuple(of), of.vector, constant(of, 0.0)
 
     @device
@@ -38,9 +38,9 @@ def make_write_terms(element: Element) -> Any:
 
 
 @functools.cache
-def make_read_terms(element: Element) -> Any:
+def make_read_terms(element: ElementType) -> Any:
     """Return a device function ``read_terms(address, row, places) -> (terms, means)``."""
-    of = working_element(element)
+    of = compute_element_type(element)
     load, vector = make_load(of, unchanging=True), of.vector
 
     @device

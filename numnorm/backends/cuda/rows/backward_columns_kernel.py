@@ -1,7 +1,7 @@
 """The gradients of wide rows by columns, from the terms of each row."""
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, constant, cuda
 from numnorm.backends.cuda.rows.arguments import SIZES, SUMS, parameters_kind
 from numnorm.backends.cuda.rows.backward_coefficients import TERMS, make_read_terms
@@ -14,7 +14,7 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
 def make_row_backward_columns(
-    formula: Formula, element: Element, weights: Weights, count: int, shape: RowShape
+    formula: Formula, element: ElementType, weights: Weights, count: int, shape: RowShape
 ) -> Kernel:
     """Return the kernel that stores dx, and sums for `count` parameters.
 
@@ -23,7 +23,11 @@ def make_row_backward_columns(
     which `make_row_backward_terms` stores, and of dx, which may be dy or x; `PartialSums` as for
     `make_row_backward`; `RowSizes`; and the number of parts.
     """
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    columns, compute_type, zero = (
+        row_columns(element, shape),
+        element.compute_type,
+        constant(element, 0.0),
+    )
     lanes, slots, reach = columns.lanes, columns.slots, columns.reach
     weight_of = make_weight(element, weights.gamma, columns, shared=False)
     bias_of = make_weight(element, weights.beta, columns, shared=False)
@@ -34,10 +38,16 @@ def make_row_backward_columns(
     flush = make_flush(element, shape)
 
     def kernel(dy, x, parameters, terms, dx, partials, sizes, parts):
-        values, slopes = cuda.local.array(slots, working), cuda.local.array(slots, working)
-        weight, bias = cuda.local.array(slots, working), cuda.local.array(slots, working)
-        of_gamma, of_beta = cuda.local.array(slots, working), cuda.local.array(slots, working)
-        places = cuda.local.array(TERMS, working)
+        values, slopes = (
+            cuda.local.array(slots, compute_type),
+            cuda.local.array(slots, compute_type),
+        )
+        weight, bias = cuda.local.array(slots, compute_type), cuda.local.array(slots, compute_type)
+        of_gamma, of_beta = (
+            cuda.local.array(slots, compute_type),
+            cuda.local.array(slots, compute_type),
+        )
+        places = cuda.local.array(TERMS, compute_type)
         rows, width, _, _ = sizes
         strips = (width + reach - 1) // reach
         row, at = cuda.blockIdx.x // strips, cuda.blockIdx.x % strips * reach

@@ -3,7 +3,7 @@
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, constant, cuda, device
 from numnorm.backends.cuda.rows.arguments import (
     SIZES,
@@ -36,7 +36,7 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.norms import input_gradient
 
 
-def backward_parameters(element: Element) -> tuple[Any, ...]:
+def backward_parameters(element: ElementType) -> tuple[Any, ...]:
     """Return the kinds of the parameters of a kernel that stores dx of rows.
 
     They are the addresses of dy and x; `SavedStatistics`; `RowParameters`; the address of dx,
@@ -47,7 +47,7 @@ def backward_parameters(element: Element) -> tuple[Any, ...]:
     return "address", "address", *groups, "index", scaling_kind(element)
 
 
-def make_normalize(element: Element, columns: RowColumns) -> Any:
+def make_normalize(element: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``normalize(values, at, limit, terms)``: x becomes xhat.
 
     The terms are what `make_saved_statistics` returns. Columns from `limit` on become 0.
@@ -69,7 +69,7 @@ def make_normalize(element: Element, columns: RowColumns) -> Any:
 
 
 def _make_read_normalized(
-    formula: Formula, element: Element, saved: Element, shape: RowShape
+    formula: Formula, element: ElementType, saved: ElementType, shape: RowShape
 ) -> Any:
     """Return a device function that reads a row: xhat into `values`, dy into `slopes`.
 
@@ -91,7 +91,7 @@ def _make_read_normalized(
     return read_normalized
 
 
-def make_row_means(element: Element) -> Any:
+def make_row_means(element: ElementType) -> Any:
     """Return `make_means`' function, ``means(sum_g, sum_g_xhat, scale, factor, scaling)``."""
     means_of = make_means(element)
 
@@ -103,7 +103,7 @@ def make_row_means(element: Element) -> Any:
     return means
 
 
-def make_write_gradient(element: Element, columns: RowColumns) -> Any:
+def make_write_gradient(element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that stores dx of a row from g and xhat in registers.
 
     ``write_gradient(dx, first, at, limit, slopes, values, means, scale, factor)``.
@@ -123,8 +123,8 @@ def make_write_gradient(element: Element, columns: RowColumns) -> Any:
 
 def make_row_backward(
     formula: Formula,
-    element: Element,
-    saved: Element,
+    element: ElementType,
+    saved: ElementType,
     weights: Weights,
     count: int,
     shape: RowShape,
@@ -146,7 +146,7 @@ def make_row_backward(
 
 
 def _make_gradient_of_row(
-    formula: Formula, element: Element, saved: Element, count: int, shape: RowShape
+    formula: Formula, element: ElementType, saved: ElementType, count: int, shape: RowShape
 ) -> Any:
     """Return a device function that stores dx of a row, and adds to the sums of its columns.
 
@@ -175,13 +175,17 @@ def _make_gradient_of_row(
 
 def _of_columns(
     formula: Formula,
-    element: Element,
-    saved: Element,
+    element: ElementType,
+    saved: ElementType,
     weights: Weights,
     count: int,
     shape: RowShape,
 ) -> Kernel:
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    columns, compute_type, zero = (
+        row_columns(element, shape),
+        element.compute_type,
+        constant(element, 0.0),
+    )
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     weight_of = make_weight(element, weights.gamma, columns, shared=False)
     bias_of = make_weight(element, weights.beta, columns, shared=False)
@@ -191,14 +195,14 @@ def _of_columns(
     half, both = room_for_sums(shape), 2 * room_for_sums(shape)
 
     def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
-        room = cuda.shared.array(both, working)
-        places = cuda.shared.array(folding, working)
-        values = cuda.local.array(slots, working)
-        slopes = cuda.local.array(slots, working)
-        weight = cuda.local.array(slots, working)
-        bias = cuda.local.array(slots, working)
-        of_gamma = cuda.local.array(slots, working)
-        of_beta = cuda.local.array(slots, working)
+        room = cuda.shared.array(both, compute_type)
+        places = cuda.shared.array(folding, compute_type)
+        values = cuda.local.array(slots, compute_type)
+        slopes = cuda.local.array(slots, compute_type)
+        weight = cuda.local.array(slots, compute_type)
+        bias = cuda.local.array(slots, compute_type)
+        of_gamma = cuda.local.array(slots, compute_type)
+        of_beta = cuda.local.array(slots, compute_type)
         thread, part = cuda.threadIdx.x, cuda.blockIdx.x
         at, turn, fresh = thread % team * lanes, 0, True
         rows, width, _, channels = sizes
@@ -233,13 +237,13 @@ def _of_columns(
 
 def _of_segments(
     formula: Formula,
-    element: Element,
-    saved: Element,
+    element: ElementType,
+    saved: ElementType,
     weights: Weights,
     count: int,
     shape: RowShape,
 ) -> Kernel:
-    columns, working = row_columns(element, shape), element.working
+    columns, compute_type = row_columns(element, shape), element.compute_type
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     read_normalized = _make_read_normalized(formula, element, saved, shape)
     gradient_sums = make_run_gradient_sums(formula, element, weights, count, shape)
@@ -248,9 +252,9 @@ def _of_segments(
     both = 2 * half
 
     def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
-        room = cuda.shared.array(both, working)
-        values = cuda.local.array(slots, working)
-        slopes = cuda.local.array(slots, working)
+        room = cuda.shared.array(both, compute_type)
+        values = cuda.local.array(slots, compute_type)
+        slopes = cuda.local.array(slots, compute_type)
         thread, part = cuda.threadIdx.x, cuda.blockIdx.x
         at, turn, (rows, width, segment, channels) = thread % team * lanes, 0, sizes
         segments, start, mine = width // segment, part * teams, thread // team

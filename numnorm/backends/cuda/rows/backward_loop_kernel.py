@@ -13,7 +13,7 @@ import dataclasses
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import Kernel, constant, cuda, device, make_store_one
 from numnorm.backends.cuda.rows.arguments import SIZES, STATISTICS, parameters_kind, scaling_kind
 from numnorm.backends.cuda.rows.backward_coefficients import TERMS, make_write_terms
@@ -45,18 +45,18 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 _PIECES = 2
 
 
-def _columns(element: Element, shape: RowShape, pieces: int) -> RowColumns:
+def _columns(element: ElementType, shape: RowShape, pieces: int) -> RowColumns:
     """Return the columns that a thread holds at a time."""
     return row_columns(element, dataclasses.replace(shape, pieces=pieces))
 
 
-def _columns_of_run(element: Element, shape: RowShape) -> RowColumns:
+def _columns_of_run(element: ElementType, shape: RowShape) -> RowColumns:
     """Return the columns of a segment that a thread holds at a time."""
     few = shape.whole and element.itemsize > 2
     return _columns(element, shape, _PIECES if few else 1)
 
 
-def _make_read_run(formula: Formula, element: Element, columns: RowColumns) -> Any:
+def _make_read_run(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that reads a thread's next columns of a segment.
 
     ``read_run(arrays, first, at, limit, terms, weights, registers)`` of the arrays ``dy, x`` puts
@@ -78,7 +78,7 @@ def _make_read_run(formula: Formula, element: Element, columns: RowColumns) -> A
 
 
 def _make_sums_of_runs(
-    formula: Formula, element: Element, weights: Weights, count: int, shape: RowShape
+    formula: Formula, element: ElementType, weights: Weights, count: int, shape: RowShape
 ) -> Any:
     """Return a device function that stores the sums of each segment of a row.
 
@@ -86,8 +86,8 @@ def _make_sums_of_runs(
     thread's parts of the sums of g and of g * xhat over the row, and the index of the half of the
     shared room that is free.
     """
-    columns, working = _columns_of_run(element, shape), element.working
-    zero, table = constant(element, 0.0), working_element(element)
+    columns, compute_type = _columns_of_run(element, shape), element.compute_type
+    zero, table = constant(element, 0.0), compute_element_type(element)
     team, teams, step = shape.team, shape.teams, columns.reach
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     read_run, add_each = _make_read_run(formula, element, columns), make_add_each(4)
@@ -98,7 +98,7 @@ def _make_sums_of_runs(
     def sums_of_runs(arrays, parameters, sums, row, at, sizes, terms, registers, room):
         rows, width, run, channels = sizes
         runs = width // run
-        high, low = cuda.local.array(4, working), cuda.local.array(4, working)
+        high, low = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
         for k in range(4):
             high[k], low[k] = zero, zero
         mine, start, turn = cuda.threadIdx.x // team, 0, 0
@@ -129,7 +129,9 @@ def _make_sums_of_runs(
     return sums_of_runs
 
 
-def _make_write_runs(formula: Formula, element: Element, weights: Weights, shape: RowShape) -> Any:
+def _make_write_runs(
+    formula: Formula, element: ElementType, weights: Weights, shape: RowShape
+) -> Any:
     """Return a device function that stores dx of a row.
 
     ``write_runs(arrays, parameters, dx, row, at, sizes, terms, means, registers)``. Each thread
@@ -161,8 +163,8 @@ def _make_write_runs(formula: Formula, element: Element, weights: Weights, shape
 
 def make_row_backward_loop(
     formula: Formula,
-    element: Element,
-    saved: Element,
+    element: ElementType,
+    saved: ElementType,
     weights: Weights,
     count: int,
     shape: RowShape,
@@ -173,7 +175,7 @@ def make_row_backward_loop(
     of each segment as `make_row_backward`. The teams of a block share the segments of a row; they
     need no barrier for their sums unless the block is one team.
     """
-    columns, working, team = _columns_of_run(element, shape), element.working, shape.team
+    columns, compute_type, team = _columns_of_run(element, shape), element.compute_type, shape.team
     lanes, slots, half = columns.lanes, columns.slots, room_for_sums(shape)
     statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
     sums_of_runs = _make_sums_of_runs(formula, element, weights, count, shape)
@@ -181,9 +183,9 @@ def make_row_backward_loop(
     write_runs, both = _make_write_runs(formula, element, weights, shape), 2 * half
 
     def kernel(dy, x, saved, parameters, dx, partials, sizes, parts, scaling):
-        room = cuda.shared.array(both, working)
-        values = cuda.local.array(slots, working)
-        slopes = cuda.local.array(slots, working)
+        room = cuda.shared.array(both, compute_type)
+        values = cuda.local.array(slots, compute_type)
+        slopes = cuda.local.array(slots, compute_type)
         row, at = cuda.blockIdx.x, cuda.threadIdx.x % team * lanes
         terms = statistics(saved.mean, saved.rstd, row)
         arrays, registers = (dy, x), (values, slopes)
@@ -198,14 +200,14 @@ def make_row_backward_loop(
 
 
 def make_row_backward_terms(
-    formula: Formula, element: Element, saved: Element, weights: Weights, shape: RowShape
+    formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
 ) -> Kernel:
     """Return the kernel that stores the terms of rows for `make_row_backward_columns`.
 
     It has a block for each row. It takes the addresses of dy and x, `SavedStatistics`,
     `RowParameters`, the address of the table of terms, `RowSizes` and `RowScaling`.
     """
-    columns, working = _columns(element, shape, _PIECES), element.working
+    columns, compute_type = _columns(element, shape, _PIECES), element.compute_type
     lanes, slots, step = columns.lanes, columns.slots, columns.reach
     statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
@@ -213,18 +215,18 @@ def make_row_backward_terms(
     bias_of = make_weight(element, weights.beta, columns, shared=False)
     first_weight = make_first_weight(shared=False)
     gradient_sums = make_column_gradient_sums(formula, element, 0, columns)
-    add_each, joined = make_add_each(2), make_joined(element, working_element(element))
+    add_each, joined = make_add_each(2), make_joined(element, compute_element_type(element))
     block_two_sums, room_size = make_team_two_sums(element, shape.threads), room_for_sums(shape)
     write_terms, zero = make_write_terms(element), constant(element, 0.0)
 
     def kernel(dy, x, saved, parameters, terms, sizes, scaling):
-        room = cuda.shared.array(room_size, working)
-        values = cuda.local.array(slots, working)
-        slopes = cuda.local.array(slots, working)
-        weight = cuda.local.array(slots, working)
-        bias = cuda.local.array(slots, working)
-        places = cuda.local.array(TERMS, working)
-        high, low = cuda.local.array(2, working), cuda.local.array(2, working)
+        room = cuda.shared.array(room_size, compute_type)
+        values = cuda.local.array(slots, compute_type)
+        slopes = cuda.local.array(slots, compute_type)
+        weight = cuda.local.array(slots, compute_type)
+        bias = cuda.local.array(slots, compute_type)
+        places = cuda.local.array(TERMS, compute_type)
+        high, low = cuda.local.array(2, compute_type), cuda.local.array(2, compute_type)
         for k in range(2):
             high[k], low[k] = zero, zero
         row, at, width = cuda.blockIdx.x, cuda.threadIdx.x * lanes, sizes.width

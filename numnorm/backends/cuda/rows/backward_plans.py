@@ -4,7 +4,7 @@ import functools
 from typing import NamedTuple
 
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.rows.arguments import RowScaling, RowSizes
 from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
@@ -68,8 +68,8 @@ _finish = functools.cache(make_parameter_gradients)
 @functools.lru_cache(maxsize=1024)
 def gradient_plan(
     norm: Norm,
-    element: Element,
-    saved: Element,
+    element: ElementType,
+    saved: ElementType,
     weights: Weights,
     layout: RowLayout,
     scaling: Scaling,

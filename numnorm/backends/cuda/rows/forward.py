@@ -13,7 +13,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.launch import on_device_of, queue
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, Element
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.rows.arguments import (
@@ -43,7 +43,7 @@ class Weight(NamedTuple):
     """Gamma or beta: an array and the type of its elements, or a number that stands for all."""
 
     array: Any
-    element: Element | None
+    element: ElementType | None
     number: float
 
     @property
@@ -54,7 +54,7 @@ class Weight(NamedTuple):
 
 @functools.cache
 def _forward_kernel(
-    formula: Formula, element: Element, saved: Element, weights: Weights, shape: RowShape
+    formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
 ) -> Kernel:
     make = make_row_forward if shape.pieces else make_row_forward_loop
     return make(formula, element, saved, weights, shape)
@@ -63,8 +63,8 @@ def _forward_kernel(
 @functools.lru_cache(maxsize=1024)
 def _forward_plan(
     formula: Formula,
-    element: Element,
-    saved: Element,
+    element: ElementType,
+    saved: ElementType,
     weights: Weights,
     layout: RowLayout,
     scaling: Scaling,
@@ -92,7 +92,11 @@ def row_forward(
     save: bool,
 ) -> tuple[Any, Any, Any]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    owner, order, saved = x.owner, layout.order, ELEMENTS[x.owner.statistic_name(x.element.name)]
+    owner, order, saved = (
+        x.owner,
+        layout.order,
+        ELEMENT_TYPES[x.owner.statistic_name(x.element.name)],
+    )
     with on_device_of(x):
         scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
         shift = weight_of(norm, "beta", beta, 0.0, layout, x)
@@ -124,7 +128,7 @@ def weight_of(
     return Weight(array.array, array.element, missing)
 
 
-def _statistics(x: DeviceArray, layout: RowLayout, saved: Element) -> SavedStatistics:
+def _statistics(x: DeviceArray, layout: RowLayout, saved: ElementType) -> SavedStatistics:
     """Return new arrays for the mean and rstd of each row."""
     shape, name = layout.statistic_shape, saved.name
     mean, rstd = x.owner.empty(x.array, shape, name), x.owner.empty(x.array, shape, name)

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -36,17 +36,17 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 _ROOMS = 4
 
 
-def forward_parameters(element: Element) -> tuple[Any, ...]:
+def forward_parameters(element: ElementType) -> tuple[Any, ...]:
     """Return the kinds of the parameters of a forward kernel.
 
     They are the address of x; `RowParameters`; the address of y; `SavedStatistics`; `RowSizes`;
     `RowScaling`; and the numbers ``eps`` and ``root_eps``, the square root of eps.
     """
-    numbers = scaling_kind(element), element.working_name, element.working_name
+    numbers = scaling_kind(element), element.compute_name, element.compute_name
     return "address", parameters_kind(element), "address", STATISTICS, SIZES, *numbers
 
 
-def _columns_in_registers(element: Element, shape: RowShape) -> tuple[RowColumns, RowColumns]:
+def _columns_in_registers(element: ElementType, shape: RowShape) -> tuple[RowColumns, RowColumns]:
     """Return all columns of a thread, and the 16 bytes of them that it handles at a time.
 
     Only the last 16 bytes of a thread can lie behind the end of the row.
@@ -56,7 +56,7 @@ def _columns_in_registers(element: Element, shape: RowShape) -> tuple[RowColumns
     return dataclasses.replace(columns, sure=columns.pieces - step.pieces), step
 
 
-def _make_row_statistics(formula: Formula, element: Element, shape: RowShape) -> Any:
+def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``row_statistics(values, origin, at, width, share, room)``.
 
     It returns ``high, low, m2`` of a row in registers: the mean is ``high + low``, or 0 if the norm
@@ -111,7 +111,7 @@ def _make_row_statistics(formula: Formula, element: Element, shape: RowShape) ->
     return centred if formula.centred else uncentred
 
 
-def _make_rescale(element: Element, shape: RowShape) -> Any:
+def _make_rescale(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``rescale(values, least, room)``.
 
     It multiplies a row by a power of two and returns the power. The largest absolute value of the
@@ -135,7 +135,7 @@ def _make_rescale(element: Element, shape: RowShape) -> Any:
 
 
 def make_write_normalized(
-    formula: Formula, element: Element, weights: Weights, columns: RowColumns
+    formula: Formula, element: ElementType, weights: Weights, columns: RowColumns
 ) -> Any:
     """Return a device function that stores y at a thread's columns.
 
@@ -146,13 +146,13 @@ def make_write_normalized(
     gamma_of = make_weight(element, weights.gamma, columns, shared=weights.shared)
     beta_of = make_weight(element, weights.beta, columns, shared=weights.shared)
     write_columns, forward = make_write_columns(element, columns), device(formula.forward)
-    slots, working = columns.slots, element.working
+    slots, compute_type = columns.slots, element.compute_type
 
     @device
     def write_normalized(y, parameters, firsts, at, sizes, terms, values, slot):
         high, low, factor = terms
-        weight = cuda.local.array(slots, working)
-        bias = cuda.local.array(slots, working)
+        weight = cuda.local.array(slots, compute_type)
+        bias = cuda.local.array(slots, compute_type)
         gamma_of(parameters.gamma, firsts[1], at, sizes, weight)
         beta_of(parameters.beta, firsts[1], at, sizes, bias)
         for k in range(slots):
@@ -163,7 +163,9 @@ def make_write_normalized(
     return write_normalized
 
 
-def _make_write_row(formula: Formula, element: Element, weights: Weights, shape: RowShape) -> Any:
+def _make_write_row(
+    formula: Formula, element: ElementType, weights: Weights, shape: RowShape
+) -> Any:
     """Return a device function that stores y of a row in registers.
 
     ``write_row(y, parameters, row, at, sizes, terms, values)``, as `make_write_normalized`.
@@ -188,13 +190,13 @@ def _make_write_row(formula: Formula, element: Element, weights: Weights, shape:
 
 
 def make_row_forward(
-    formula: Formula, element: Element, saved: Element, weights: Weights, shape: RowShape
+    formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
 ) -> Kernel:
     """Return the kernel of rows that fit the registers of a team.
 
     It takes what `forward_parameters` names.
     """
-    columns, working = _columns_in_registers(element, shape)[0], element.working
+    columns, compute_type = _columns_in_registers(element, shape)[0], element.compute_type
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     read_row, load_one = make_read_columns(element, columns), make_load_one(element)
     rescale, row_statistics = (
@@ -209,8 +211,8 @@ def make_row_forward(
     rooms = _ROOMS * warps
 
     def kernel(x, parameters, y, statistics, sizes, scaling, eps, root_eps):
-        room = cuda.shared.array(rooms, working)
-        values = cuda.local.array(slots, working)
+        room = cuda.shared.array(rooms, compute_type)
+        values = cuda.local.array(slots, compute_type)
         thread, scale, width = cuda.threadIdx.x, one, sizes.width
         share, scale_share, eps_on_deviation = scaling
         # A team behind the last row takes part in the barriers, and stores nothing.
@@ -240,7 +242,7 @@ def make_row_forward(
     return Kernel(kernel, forward_parameters(element), shape.threads)
 
 
-def make_save(formula: Formula, element: Element, saved: Element) -> Any:
+def make_save(formula: Formula, element: ElementType, saved: ElementType) -> Any:
     """Return a device function that stores a row's mean and rstd.
 
     ``save(statistics, row, high, low, factor, scale)``. For a norm without a mean it stores

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -36,7 +36,7 @@ _ROOMS = 4
 _SINGLE_PIECES = 2
 
 
-def _columns_of_turn(element: Element, shape: RowShape) -> tuple[RowColumns, RowColumns]:
+def _columns_of_turn(element: ElementType, shape: RowShape) -> tuple[RowColumns, RowColumns]:
     """Return a thread's columns of one turn, and the same for turns that are inside the row."""
     few = shape.whole or element.itemsize == 2
     pieces = 1 if few else _SINGLE_PIECES
@@ -44,7 +44,7 @@ def _columns_of_turn(element: Element, shape: RowShape) -> tuple[RowColumns, Row
     return columns, dataclasses.replace(columns, sure=columns.pieces)
 
 
-def _make_sums(element: Element, shape: RowShape) -> Any:
+def _make_sums(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``sums(x, first, at, stop, scale, high, values)``.
 
     It returns a thread's sums of ``x * scale - high`` and of its square, over the columns before
@@ -78,7 +78,7 @@ def _make_sums(element: Element, shape: RowShape) -> Any:
     return sums
 
 
-def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any:
+def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
     """Return a device function that computes ``high, low, m2`` of a row times a scale.
 
     ``statistics(x, first, at, width, scale, share, values, room)``. It sums deviations from the
@@ -88,7 +88,7 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
     sums, team_sum = _make_sums(element, shape), make_team_sum(element, shape.threads)
     load_one, inverse = make_load_one(element), reciprocal(element)
     squared_deviations = make_squared_deviations(element)
-    zero, warps, working = constant(element, 0.0), shape.threads // WARP, element.working
+    zero, warps, compute_type = constant(element, 0.0), shape.threads // WARP, element.compute_type
     reach = _columns_of_turn(element, shape)[0].reach
 
     @device
@@ -104,7 +104,7 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
         origin = load_one(x, first) * scale
         seen = min(width, reach)
         total, _ = sums(x, first, at, seen, scale, origin, values)
-        high = origin + team_sum(total, room) * inverse(working(seen))
+        high = origin + team_sum(total, room) * inverse(compute_type(seen))
         low, m2, lost = around(x, first, at, width, scale, high, share, values, room)
         if lost > m2:
             high += low
@@ -119,7 +119,7 @@ def _make_statistics(formula: Formula, element: Element, shape: RowShape) -> Any
     return centred if formula.centred else uncentred
 
 
-def _make_largest(element: Element, shape: RowShape) -> Any:
+def _make_largest(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``largest(x, first, at, width, least, values, room)``.
 
     It returns the largest absolute value of a row, at least `least`.
@@ -143,7 +143,7 @@ def _make_largest(element: Element, shape: RowShape) -> Any:
 
 
 def _make_write_turn(
-    formula: Formula, element: Element, weights: Weights, columns: RowColumns
+    formula: Formula, element: ElementType, weights: Weights, columns: RowColumns
 ) -> Any:
     """Return a device function that reads a thread's columns once more, and stores y there.
 
@@ -164,14 +164,14 @@ def _make_write_turn(
 
 
 def make_row_forward_loop(
-    formula: Formula, element: Element, saved: Element, weights: Weights, shape: RowShape
+    formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
 ) -> Kernel:
     """Return the kernel of rows of any width, with one block for each row.
 
     It takes what `forward_parameters` names; y may be x.
     """
     columns, all_sure = _columns_of_turn(element, shape)
-    working, warps = element.working, shape.threads // WARP
+    compute_type, warps = element.compute_type, shape.threads // WARP
     lanes, slots, reach = columns.lanes, columns.slots, columns.reach
     write_some = _make_write_turn(formula, element, weights, columns)
     write_all = _make_write_turn(formula, element, weights, all_sure)
@@ -182,8 +182,8 @@ def make_row_forward_loop(
     leaves_range, one, rooms = make_leaves_range(element), constant(element, 1.0), _ROOMS * warps
 
     def kernel(x, parameters, y, saved, sizes, scaling, eps, root_eps):
-        room = cuda.shared.array(rooms, working)
-        values = cuda.local.array(slots, working)
+        room = cuda.shared.array(rooms, compute_type)
+        values = cuda.local.array(slots, compute_type)
         row, scale, width = cuda.blockIdx.x, one, sizes.width
         share, scale_share, eps_on_deviation = scaling
         first, at = row * width, cuda.threadIdx.x * lanes

@@ -7,7 +7,7 @@ beta are sums of ``dy * xhat`` and of ``dy``: of each column over rows, or of ea
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
     constant,
     cuda,
@@ -27,7 +27,7 @@ def room_for_sums(shape: RowShape) -> int:
 
 
 def make_column_gradient_sums(
-    formula: Formula, element: Element, count: int, columns: RowColumns
+    formula: Formula, element: ElementType, count: int, columns: RowColumns
 ) -> Any:
     """Return a device function that turns dy into g, and adds to the sums of each column.
 
@@ -55,15 +55,15 @@ def make_column_gradient_sums(
     return gradient_sums
 
 
-def make_run_weight(element: Element, of: Element | None) -> Any:
+def make_run_weight(element: ElementType, of: ElementType | None) -> Any:
     """Return a device function ``run_weight(parameter, channel)`` of a `Parameter`."""
     if of is None:
         return device(lambda parameter, channel: parameter.number)
-    load_one, working = make_load_one(of), element.working
-    return device(lambda parameter, channel: working(load_one(parameter.address, channel)))
+    load_one, compute_type = make_load_one(of), element.compute_type
+    return device(lambda parameter, channel: compute_type(load_one(parameter.address, channel)))
 
 
-def make_sums_in_run(formula: Formula, element: Element, columns: RowColumns) -> Any:
+def make_sums_in_run(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that turns dy of one segment into g, and sums over the segment.
 
     ``sums_in_run(slopes, values, at, left, right, gamma, beta)`` returns this thread's parts of
@@ -92,7 +92,7 @@ def make_sums_in_run(formula: Formula, element: Element, columns: RowColumns) ->
 
 
 def make_run_gradient_sums(
-    formula: Formula, element: Element, weights: Weights, count: int, shape: RowShape
+    formula: Formula, element: ElementType, weights: Weights, count: int, shape: RowShape
 ) -> Any:
     """Return a device function that turns dy into g, and stores the sums of each segment.
 
@@ -105,7 +105,7 @@ def make_run_gradient_sums(
     team, zero = shape.team, constant(element, 0.0)
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     sums_in_run = make_sums_in_run(formula, element, row_columns(element, shape))
-    store_one = make_store_one(working_element(element))
+    store_one = make_store_one(compute_element_type(element))
     team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
 
     @device

@@ -1,6 +1,6 @@
 """The gradients of parameters, from the partial sums that a backward kernel stores."""
 
-from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -14,7 +14,7 @@ from numnorm.backends.cuda.threads.group_reductions import WARP
 COLUMNS = WARP  # columns of a block
 
 
-def make_parameter_gradients(element: Element, of: Element, strips: int = 8) -> Kernel:
+def make_parameter_gradients(element: ElementType, of: ElementType, strips: int = 8) -> Kernel:
     """Return the kernel that adds up the rows of ``sums (parameters, count, columns)``.
 
     It has a block for each `COLUMNS` columns of each parameter. It takes the addresses of sums,
@@ -24,13 +24,13 @@ def make_parameter_gradients(element: Element, of: Element, strips: int = 8) -> 
 
     Each of the `strips` of threads sums every strips-th row; their sums are then added in order.
     """
-    table = working_element(element)
+    table = compute_element_type(element)
     load_one, store_one, joined = make_load_one(table), make_store_one(of), make_joined(table, of)
-    working, zero, places = table.working, constant(table, 0.0), strips * COLUMNS
+    compute_type, zero, places = table.compute_type, constant(table, 0.0), strips * COLUMNS
 
     def kernel(sums, dgamma, dbeta, count, columns):
-        high_of = cuda.shared.array(places, working)
-        low_of = cuda.shared.array(places, working)
+        high_of = cuda.shared.array(places, compute_type)
+        low_of = cuda.shared.array(places, compute_type)
         thread, lane = cuda.threadIdx.x, cuda.threadIdx.x % COLUMNS
         blocks = (columns + COLUMNS - 1) // COLUMNS
         parameter, column = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * COLUMNS + lane

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element, working_element
+from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.threads.compensated_sums import make_joined, two_sum
 from numnorm.backends.cuda.threads.group_reductions import WARP
@@ -32,13 +32,13 @@ def _folded_columns(shape: RowShape, columns: RowColumns) -> RowColumns:
     return RowColumns(shape.threads, 1, -(-columns.slots // shape.teams))
 
 
-def room_for_folding(element: Element, shape: RowShape) -> int:
+def room_for_folding(element: ElementType, shape: RowShape) -> int:
     """Return how many numbers of shared memory `flush` takes."""
     columns = row_columns(element, shape)
     return 1 if shape.teams == 1 else shape.threads // WARP * columns.reach
 
 
-def _make_fold_teams(element: Element, shape: RowShape) -> Any:
+def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``fold_teams(values, folded, at, room)``.
 
     It sums the values of all teams of a block. The sums are in the columns of `_folded_columns`.
@@ -72,7 +72,7 @@ def _make_fold_teams(element: Element, shape: RowShape) -> Any:
 
 
 @functools.cache
-def make_flush(element: Element, shape: RowShape) -> Any:
+def make_flush(element: ElementType, shape: RowShape) -> Any:
     """Return a device function that adds the sums in registers to a row of a table.
 
     ``flush(values, at, width, first, fresh, last, partials, room)``: the row has the `width`
@@ -80,17 +80,17 @@ def make_flush(element: Element, shape: RowShape) -> Any:
     the tables, and the last one does not write what rounding lost. All threads of a block must
     call it; `at` is the first column of a thread.
     """
-    columns, of = _folded_columns(shape, row_columns(element, shape)), working_element(element)
+    columns, of = _folded_columns(shape, row_columns(element, shape)), compute_element_type(element)
     # The tables are new memory: they are aligned even if the rows are not.
     one_piece = dataclasses.replace(columns, pieces=1, aligned=True)
     read_piece, write_piece = make_read_columns(of, one_piece), make_write_columns(of, one_piece)
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
-    joined, slots, working = make_joined(element, of), columns.slots, element.working
+    joined, slots, compute_type = make_joined(element, of), columns.slots, element.compute_type
     zero = constant(element, 0.0)
 
     @device
     def add(values, at, width, first, fresh, last, partials):
-        high, low = cuda.local.array(lanes, working), cuda.local.array(lanes, working)
+        high, low = cuda.local.array(lanes, compute_type), cuda.local.array(lanes, compute_type)
         for p in range(pieces):
             here = at + p * stride
             for j in range(lanes):
@@ -119,7 +119,7 @@ def make_flush(element: Element, shape: RowShape) -> Any:
 
     @device
     def flush_folded(values, at, width, first, fresh, last, partials, room):
-        folded = cuda.local.array(slots, working)
+        folded = cuda.local.array(slots, compute_type)
         fold_teams(values, folded, at, room)
         add(folded, cuda.threadIdx.x, width, first, fresh, last, partials)
 

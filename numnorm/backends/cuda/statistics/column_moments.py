@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import constant, device, reciprocal
 from numnorm.backends.cuda.statistics.row_normalizer import make_squared_deviations
 
@@ -12,37 +12,37 @@ _SMALLEST = constant(FLOAT64, 1e-300)
 
 
 @functools.cache
-def make_centre(element: Element) -> Any:
+def make_centre(element: ElementType) -> Any:
     """Return a device function ``centre(first, second, count) -> (low, m2)``.
 
     From the sum of `count` deviations and the sum of their squares it computes their mean, `low`,
     and the sum of the squared deviations from that mean.
     """
-    inverse, working = reciprocal(element), element.working
+    inverse, compute_type = reciprocal(element), element.compute_type
     squared_deviations = make_squared_deviations(element)
 
     @device
     def centre(first, second, count):
-        low = first * inverse(working(count))
+        low = first * inverse(compute_type(count))
         return low, squared_deviations(second, first, low)
 
     return centre
 
 
 @functools.cache
-def make_is_poor(element: Element) -> Any:
+def make_is_poor(element: ElementType) -> Any:
     """Return a device function ``is_poor(origin, m2, count)``: whether squares left the range.
 
     An `m2` of 0 around a large origin is exact: the square of the least possible deviation from
     that origin would not underflow.
     """
-    smallest, working = constant(element, element.smallest_variance), element.working
+    smallest, compute_type = constant(element, element.smallest_variance), element.compute_type
     infinity, zero = constant(element, float("inf")), constant(element, 0.0)
-    large = constant(element, 1e-14 if element.working_name == "float32" else 1e-140)
+    large = constant(element, 1e-14 if element.compute_name == "float32" else 1e-140)
 
     @device
     def is_poor(origin, m2, count):
-        if smallest * working(count) < m2 and m2 < infinity:
+        if smallest * compute_type(count) < m2 and m2 < infinity:
             return False
         return not (m2 == zero and large < abs(origin))
 
@@ -50,9 +50,9 @@ def make_is_poor(element: Element) -> Any:
 
 
 @functools.cache
-def make_unscaled(element: Element) -> Any:
+def make_unscaled(element: ElementType) -> Any:
     """Return a device function ``unscaled(high, low, m2, scale)``: mean and m2, in float64."""
-    kind, one, zero = FLOAT64.working, constant(element, 1.0), constant(FLOAT64, 0.0)
+    kind, one, zero = FLOAT64.compute_type, constant(element, 1.0), constant(FLOAT64, 0.0)
 
     @device
     def unscaled(high, low, m2, scale):

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     constant,
     device,
@@ -24,7 +24,7 @@ def normalized(x, high, low, factor):
 
 
 @functools.cache
-def make_squared_deviations(element: Element) -> Any:
+def make_squared_deviations(element: ElementType) -> Any:
     """Return `squared_deviations` as a device function that is never negative."""
     zero = constant(element, 0.0)
 
@@ -38,7 +38,7 @@ def make_squared_deviations(element: Element) -> Any:
 
 
 @functools.cache
-def make_leaves_range(element: Element) -> Any:
+def make_leaves_range(element: ElementType) -> Any:
     """Return a device function ``leaves_range(variance, eps, eps_on_deviation)``.
 
     It returns whether the squares of a row overflow, or lose digits because they underflow.
@@ -55,7 +55,7 @@ def make_leaves_range(element: Element) -> Any:
 
 
 @functools.cache
-def make_inverse_deviation(element: Element) -> Any:
+def make_inverse_deviation(element: ElementType) -> Any:
     """Return `formulas.norms.inverse_deviation` in the working type.
 
     The literals of that function would be float64 in a kernel.
@@ -72,7 +72,7 @@ def make_inverse_deviation(element: Element) -> Any:
 
 
 @functools.cache
-def make_deviation_flow(element: Element) -> Any:
+def make_deviation_flow(element: ElementType) -> Any:
     """Return `formulas.norms.deviation_flow` in the working type.
 
     The literals of that function would be float64 in a kernel.
@@ -88,7 +88,7 @@ def make_deviation_flow(element: Element) -> Any:
 
 
 @functools.cache
-def make_power_of_two(element: Element) -> Any:
+def make_power_of_two(element: ElementType) -> Any:
     """Return a device function ``power_of_two(value)``.
 
     It returns a power of two near 1 / value, and 1 for a value that is 0, infinite or NaN.

@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     constant,
     device,
@@ -16,7 +16,7 @@ from numnorm.backends.cuda.statistics.row_normalizer import make_deviation_flow
 
 
 @functools.cache
-def make_saved_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+def make_saved_statistics(formula: Formula, element: ElementType, saved: ElementType) -> Any:
     """Return a device function ``statistics(mean, rstd, row) -> (scale, high, low, factor)``.
 
     It loads the statistics of a row from two addresses, and splits them: `make_split_statistics`.
@@ -34,14 +34,14 @@ def make_saved_statistics(formula: Formula, element: Element, saved: Element) ->
 
 
 @functools.cache
-def make_split_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+def make_split_statistics(formula: Formula, element: ElementType, saved: ElementType) -> Any:
     """Return a device function ``split(mean, rstd) -> (scale, high, low, factor)``.
 
     The results have the working type. ``((x * scale - high) - low) * factor`` is the normalized
     value, and ``factor * scale`` is rstd. The scale is 1 unless rstd is near the ends of the
     working type's range.
     """
-    kind, wide = element.working, saved.working
+    kind, wide = element.compute_type, saved.compute_type
     exponent_of, most = exponent(saved), element.largest_exponent
     scaled, saved_scaled = times_power_of_two(element), times_power_of_two(saved)
     zero, one = constant(element, 0.0), constant(element, 1.0)
@@ -66,13 +66,13 @@ def make_split_statistics(formula: Formula, element: Element, saved: Element) ->
 
 
 @functools.cache
-def make_joined_statistics(formula: Formula, element: Element, saved: Element) -> Any:
+def make_joined_statistics(formula: Formula, element: ElementType, saved: ElementType) -> Any:
     """Return a device function ``joined(high, low, factor, scale) -> (mean, rstd)``.
 
     It is the inverse of `make_split_statistics`, in the type of saved statistics. For a norm
     without a mean it returns 1 / rstd in the place of the mean.
     """
-    kind, zero, unit = saved.working, constant(saved, 0.0), constant(saved, 1.0)
+    kind, zero, unit = saved.compute_type, constant(saved, 0.0), constant(saved, 1.0)
     one, centred = constant(element, 1.0), formula.centred
 
     @device
@@ -86,7 +86,7 @@ def make_joined_statistics(formula: Formula, element: Element, saved: Element) -
 
 
 @functools.cache
-def make_means(element: Element) -> Any:
+def make_means(element: ElementType) -> Any:
     """Return a device function of the two means that `input_gradient` subtracts.
 
     ``means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation)`` returns

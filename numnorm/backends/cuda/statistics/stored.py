@@ -18,7 +18,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     overlap,
 )
 from numnorm.backends.cuda.arrays.launch import on_device_of, queue
-from numnorm.backends.cuda.compiler.element_type import ELEMENTS, FLOAT64, Element
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.statistics.stored_kernels import (
     make_converted,
@@ -100,15 +100,15 @@ def in_float64(statistic: Statistic) -> Statistic:
 def saved(statistic: Statistic, x: DeviceArray) -> Any:
     """Return a new array for the caller, of the dtype of saved statistics of x."""
     with on_device_of(x):
-        return _as_array(statistic, ELEMENTS[x.owner.statistic_name(x.element.name)])
+        return _as_array(statistic, ELEMENT_TYPES[x.owner.statistic_name(x.element.name)])
 
 
 def handed_out(statistic: Statistic) -> Any:
     """Return a new array for the caller, of float64 or, if the library lacks it, of float32."""
-    return _as_array(statistic, ELEMENTS[statistic.owner.statistic_name("float64")])
+    return _as_array(statistic, ELEMENT_TYPES[statistic.owner.statistic_name("float64")])
 
 
-def _as_array(statistic: Statistic, into: Element) -> Any:
+def _as_array(statistic: Statistic, into: ElementType) -> Any:
     if statistic.shareable and statistic.element == into:
         return statistic.array
     x = statistic.x

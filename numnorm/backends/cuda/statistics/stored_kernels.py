@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import FLOAT64, Element
+from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -24,12 +24,12 @@ _ZERO, _ONE, _INFINITY, _NAN = (
 _SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
 
 
-def make_reciprocal(of: Element) -> Kernel:
+def make_reciprocal(of: ElementType) -> Kernel:
     """Return the kernel of the reciprocals of values, and 0 for 0.
 
     It takes the addresses of values and of the result, which is float64, and ``count``.
     """
-    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.compute_type
     inverse = reciprocal_of(FLOAT64)
 
     def kernel(values, result, count):
@@ -60,13 +60,13 @@ def make_inverse_root() -> Any:
     return inverse_root
 
 
-def make_reciprocal_deviation(of: Element) -> Kernel:
+def make_reciprocal_deviation(of: ElementType) -> Kernel:
     """Return the kernel of `make_inverse_root` of each variance.
 
     It takes the addresses of the variances and of the result, which is float64; ``count``; and the
     numbers ``factor``, by which it multiplies the variances first, and ``eps``.
     """
-    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.working
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.compute_type
     inverse_root = make_inverse_root()
 
     def kernel(variance, result, count, factor, eps):
@@ -77,14 +77,14 @@ def make_reciprocal_deviation(of: Element) -> Kernel:
     return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
 
 
-def make_update_running(running: Element) -> Kernel:
+def make_update_running(running: ElementType) -> Kernel:
     """Return the kernel that moves running statistics towards new ones.
 
     ``running * (1 - share) + new * factor * share``. It takes the addresses of the running
     statistics and of the new ones, which are float64; ``count``; and ``factor`` and ``share``.
     """
     load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
-    kind, rounded = FLOAT64.working, running.working
+    kind, rounded = FLOAT64.compute_type, running.compute_type
 
     def kernel(running, new, count, factor, share):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -95,13 +95,13 @@ def make_update_running(running: Element) -> Kernel:
     return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
 
 
-def make_converted(of: Element, into: Element) -> Kernel:
+def make_converted(of: ElementType, into: ElementType) -> Kernel:
     """Return the kernel that converts statistics to another type.
 
     It takes the addresses of values and of the result; ``count``; and a ``factor`` for the values.
     """
     load, store = make_load_one(of), make_store_one(into)
-    wide, kind = FLOAT64.working, into.working
+    wide, kind = FLOAT64.compute_type, into.compute_type
 
     def kernel(values, result, count, factor):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x

@@ -3,13 +3,13 @@
 import functools
 from typing import Any, NamedTuple
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, device, exponential, reciprocal, tangent
 from numnorm.backends.formulas.cells import tanh_gradient
 
 
 @functools.cache
-def make_sigmoid(element: Element) -> Any:
+def make_sigmoid(element: ElementType) -> Any:
     """Return a device function ``sigmoid(x)``, 1 / (1 + exp(-x)).
 
     It uses exp(-|x|), which cannot overflow.
@@ -41,7 +41,7 @@ class Activation(NamedTuple):
 
 
 @functools.cache
-def make_activation(element: Element, *, rectified: bool) -> Activation:
+def make_activation(element: ElementType, *, rectified: bool) -> Activation:
     """Return ReLU if `rectified`, otherwise tanh."""
     zero, one = constant(element, 0.0), constant(element, 1.0)
     if not rectified:

@@ -6,7 +6,7 @@ The pair replaces a float64 sum, which many devices compute slowly.
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, device
 
 
@@ -35,13 +35,13 @@ def make_add_each(count: int) -> Any:
 
 
 @functools.cache
-def make_joined(element: Element, of: Element) -> Any:
+def make_joined(element: ElementType, of: ElementType) -> Any:
     """Return a device function ``joined(high, low)`` of a sum in the working type of `of`.
 
     The lost part of an infinite sum is NaN: the sum stays infinite.
     """
-    wide = element.working if element.working_name == "float64" else of.working
-    narrow, zero = of.working, constant(element, 0.0)
+    wide = element.compute_type if element.compute_name == "float64" else of.compute_type
+    narrow, zero = of.compute_type, constant(element, 0.0)
 
     @device
     def joined(high, low):

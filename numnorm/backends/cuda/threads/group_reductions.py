@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 
 WARP = 32
@@ -27,7 +27,7 @@ def _larger(a, b):
 
 
 @functools.cache
-def make_team_sum(element: Element, team: int) -> Any:
+def make_team_sum(element: ElementType, team: int) -> Any:
     """Return a device function ``team_sum(value, room)``.
 
     For a team that is wider than a warp, `room` is shared memory with one number for each warp of
@@ -37,7 +37,7 @@ def make_team_sum(element: Element, team: int) -> Any:
 
 
 @functools.cache
-def make_team_two_sums(element: Element, team: int) -> Any:
+def make_team_two_sums(element: ElementType, team: int) -> Any:
     """Return a device function ``team_two_sums(a, b, room)`` of two sums with one barrier.
 
     For a team that is wider than a warp, the team is the block, and `room` is shared memory with
@@ -70,7 +70,7 @@ def make_team_two_sums(element: Element, team: int) -> Any:
 
 
 @functools.cache
-def make_team_sums(element: Element, team: int, count: int) -> Any:
+def make_team_sums(element: ElementType, team: int, count: int) -> Any:
     """Return a device function ``team_sums(values, room)`` of `count` sums with one barrier.
 
     It replaces each number in the array `values` by the sum over the team. For a team that is
@@ -81,18 +81,18 @@ def make_team_sums(element: Element, team: int, count: int) -> Any:
 
 
 @functools.cache
-def make_team_largest_of(element: Element, team: int, count: int) -> Any:
+def make_team_largest_of(element: ElementType, team: int, count: int) -> Any:
     """Return the function of `make_team_sums` for maxima of numbers that are not negative."""
     return _make_folds(element, team, count, _larger)
 
 
 @functools.cache
-def make_team_largest(element: Element, team: int) -> Any:
+def make_team_largest(element: ElementType, team: int) -> Any:
     """Return the function of `make_team_sum` for the maximum; it ignores NaN and negatives."""
     return _make_fold(element, team, _larger)
 
 
-def _make_fold(element: Element, team: int, fold: Callable[..., Any]) -> Any:
+def _make_fold(element: ElementType, team: int, fold: Callable[..., Any]) -> Any:
     in_warp = _make_fold_in_warp(min(team, WARP), device(fold))
     if team <= WARP:
 
@@ -118,7 +118,7 @@ def _make_fold(element: Element, team: int, fold: Callable[..., Any]) -> Any:
     return of_wide_team
 
 
-def _make_folds(element: Element, team: int, count: int, fold: Callable[..., Any]) -> Any:
+def _make_folds(element: ElementType, team: int, count: int, fold: Callable[..., Any]) -> Any:
     in_warp = _make_fold_in_warp(min(team, WARP), device(fold))
     if team <= WARP:
 

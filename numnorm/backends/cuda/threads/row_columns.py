@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     constant,
     device,
@@ -65,7 +65,7 @@ class RowColumns:
         return self.stride * self.pieces
 
 
-def row_columns(element: Element, shape: RowShape) -> RowColumns:
+def row_columns(element: ElementType, shape: RowShape) -> RowColumns:
     """Return the columns that a thread holds of rows of this shape."""
     if shape.single:
         return RowColumns(shape.team, 1, 1)
@@ -74,7 +74,7 @@ def row_columns(element: Element, shape: RowShape) -> RowColumns:
     return RowColumns(shape.team, 1, element.vector * shape.pieces)
 
 
-def _make_read_piece(of: Element, columns: RowColumns, *, unchanging: bool) -> Any:
+def _make_read_piece(of: ElementType, columns: RowColumns, *, unchanging: bool) -> Any:
     """Return a device function ``read_piece(address, index, values, slot)``."""
     load, load_one = make_load(of, unchanging=unchanging), make_load_one(of)
     lanes, vector = columns.lanes, of.vector
@@ -94,7 +94,7 @@ def _make_read_piece(of: Element, columns: RowColumns, *, unchanging: bool) -> A
     return at_once if columns.aligned and lanes > 1 else one_by_one
 
 
-def _make_read_all(element: Element, columns: RowColumns, read_piece: Any) -> Any:
+def _make_read_all(element: ElementType, columns: RowColumns, read_piece: Any) -> Any:
     """Return the function of `make_read_columns`, from a function that reads one piece."""
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
     sure, zero = columns.sure, constant(element, 0.0)
@@ -115,7 +115,7 @@ def _make_read_all(element: Element, columns: RowColumns, read_piece: Any) -> An
 
 
 @functools.cache
-def make_read_columns(of: Element, columns: RowColumns, *, unchanging: bool = False) -> Any:
+def make_read_columns(of: ElementType, columns: RowColumns, *, unchanging: bool = False) -> Any:
     """Return a device function ``read_columns(address, first, at, width, values)``.
 
     It reads a thread's columns of the row that begins at index `first`; `at` is the first of the
@@ -124,7 +124,7 @@ def make_read_columns(of: Element, columns: RowColumns, *, unchanging: bool = Fa
     return _make_read_all(of, columns, _make_read_piece(of, columns, unchanging=unchanging))
 
 
-def _make_write_piece(of: Element, columns: RowColumns) -> Any:
+def _make_write_piece(of: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``write_piece(address, index, values, slot)``."""
     store, store_one, as_tuple = make_store(of), make_store_one(of), make_as_tuple(of)
     lanes, vector = columns.lanes, of.vector
@@ -143,7 +143,7 @@ def _make_write_piece(of: Element, columns: RowColumns) -> Any:
 
 
 @functools.cache
-def make_write_columns(of: Element, columns: RowColumns) -> Any:
+def make_write_columns(of: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``write_columns(address, first, at, width, values)``."""
     write_piece, lanes, pieces = _make_write_piece(of, columns), columns.lanes, columns.pieces
     stride, sure = columns.stride, columns.sure
@@ -161,14 +161,14 @@ def make_write_columns(of: Element, columns: RowColumns) -> Any:
 
 
 @functools.cache
-def make_column_weight(element: Element, of: Element | None, columns: RowColumns) -> Any:
+def make_column_weight(element: ElementType, of: ElementType | None, columns: RowColumns) -> Any:
     """Return a device function that fills an array with a parameter at a thread's columns.
 
     ``column_weight(address, number, first, at, width, values)``: the parameter's row begins at
     index `first` of an array of the type `of`, and the values have the working type. If `of` is
     None, all of them become the number.
     """
-    lanes, slots, working = columns.lanes, columns.slots, element.working
+    lanes, slots, compute_type = columns.lanes, columns.slots, element.compute_type
     if of is None:
 
         @device
@@ -182,7 +182,7 @@ def make_column_weight(element: Element, of: Element | None, columns: RowColumns
     @device
     def read_converted(address, index, values, slot):
         for j in range(lanes):
-            values[slot + j] = working(load_one(address, index + j))
+            values[slot + j] = compute_type(load_one(address, index + j))
 
     if of == element:
         read_columns = make_read_columns(of, columns, unchanging=True)

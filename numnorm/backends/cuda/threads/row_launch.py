@@ -1,6 +1,6 @@
 """The launch configurations of row kernels: threads of a row, and rows of a block."""
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.threads.group_reductions import WARP
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
@@ -29,7 +29,7 @@ _ROWS_OF_PART = 8  # the least rows of a part
 _THREADS = 1 << 17  # the most threads of a launch; more would not run at the same time
 
 
-def row_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
+def row_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
     """Return the shape for rows of `width` elements, `aligned` if all begin at 16 bytes."""
     needed = -(-width // element.vector)
     for team, registers in _TEAMS:
@@ -39,7 +39,7 @@ def row_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
     return _shape(_LOOP, 0, width, element, aligned)
 
 
-def backward_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
+def backward_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
     """Return the shape for the gradients of rows of `width` elements."""
     most, needed = _pieces(element, _EASY), -(-width // element.vector)
     for team in _BACKWARD_TEAMS:
@@ -49,13 +49,13 @@ def backward_shape(width: int, element: Element, *, aligned: bool) -> RowShape:
     return _shape(_BACKWARD_LOOP, 0, width, element, aligned)
 
 
-def _shape(team: int, pieces: int, width: int, element: Element, aligned: bool) -> RowShape:
+def _shape(team: int, pieces: int, width: int, element: ElementType, aligned: bool) -> RowShape:
     whole, several = width % element.vector == 0, pieces > 0 and team <= WARP
     teams = max(1, _BLOCK // team) if several else 1
     return RowShape(team, teams, pieces, whole, aligned or not whole)  # one element is aligned
 
 
-def run_shape(width: int, run: int, element: Element, shape: RowShape) -> RowShape:
+def run_shape(width: int, run: int, element: ElementType, shape: RowShape) -> RowShape:
     """Return how a block that reads rows in a loop shares the segments of a row.
 
     If a row has a segment for each warp, a team is a warp, or a part of one for short segments:
@@ -73,7 +73,7 @@ def strip_shape(shape: RowShape) -> RowShape:
     return RowShape(_BACKWARD_STRIP, 1, 1, shape.whole, shape.aligned)
 
 
-def strips_of(width: int, element: Element, shape: RowShape) -> int:
+def strips_of(width: int, element: ElementType, shape: RowShape) -> int:
     """Return how many strips of columns a row has, each for a block of this shape."""
     return -(-width // (shape.threads * element.vector))
 
@@ -94,6 +94,6 @@ def blocks_of(rows: int, shape: RowShape) -> int:
     return -(-rows // shape.teams)
 
 
-def _pieces(element: Element, registers: int) -> int:
-    words = 2 if element.working_name == "float64" else 1
+def _pieces(element: ElementType, registers: int) -> int:
+    words = 2 if element.compute_name == "float64" else 1
     return min(_PIECES, registers // (element.vector * words))

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import device, make_load_one
 from numnorm.backends.cuda.threads.row_columns import RowColumns, make_column_weight
 
@@ -21,8 +21,8 @@ class Weights:
         Whether all elements of a segment share one parameter. Otherwise each has its own.
     """
 
-    gamma: Element | None
-    beta: Element | None
+    gamma: ElementType | None
+    beta: ElementType | None
     shared: bool = False
 
 
@@ -46,7 +46,9 @@ def make_first_weight(*, shared: bool) -> Any:
 
 
 @functools.cache
-def make_weight(element: Element, of: Element | None, columns: RowColumns, *, shared: bool) -> Any:
+def make_weight(
+    element: ElementType, of: ElementType | None, columns: RowColumns, *, shared: bool
+) -> Any:
     """Return a device function that fills an array with a parameter at a thread's columns.
 
     ``weight(parameter, first, at, sizes, values)``: the parameter is a `Parameter`, `first` is
@@ -60,7 +62,7 @@ def make_weight(element: Element, of: Element | None, columns: RowColumns, *, sh
             column_weight(parameter.address, parameter.number, first, at, sizes.width, values)
 
         return of_columns
-    load_one, working = make_load_one(of), element.working
+    load_one, compute_type = make_load_one(of), element.compute_type
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
 
     @device
@@ -69,6 +71,6 @@ def make_weight(element: Element, of: Element | None, columns: RowColumns, *, sh
             for j in range(lanes):
                 here = min(at + p * stride + j, sizes.width - 1)
                 channel = (first + here // sizes.segment) % sizes.channels
-                values[p * lanes + j] = working(load_one(parameter.address, channel))
+                values[p * lanes + j] = compute_type(load_one(parameter.address, channel))
 
     return of_channels

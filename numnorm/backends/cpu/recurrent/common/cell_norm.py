@@ -10,7 +10,7 @@ from numnorm.backends.contract.norms import Formula, Norm
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.rows.segment_loops import make_gradient_sums, make_input_gradients
 from numnorm.backends.cpu.simd.access import VectorAccess
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.statistics.normalize import location
 from numnorm.backends.cpu.statistics.normalize import make_normalized as make_centred_scaled
 from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
@@ -43,11 +43,11 @@ class CellNorm(NamedTuple):
 
 
 def make_normalized(
-    norm: Norm | None, storage: Storage, access: VectorAccess
+    norm: Norm | None, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
     """Return a compiled ``normalized(row, statistics, gamma, beta, j, tail)`` of some elements."""
     read, term, _ = access
-    apply, real = make_cell_norm(norm, storage).apply, storage.working
+    apply, real = make_cell_norm(norm, element_type).apply, element_type.compute_type
 
     @inlined
     def normalized(row, statistics, gamma, beta, j, tail):
@@ -58,19 +58,19 @@ def make_normalized(
 
 
 @functools.cache
-def make_cell_norm(norm: Norm | None, storage: Storage) -> CellNorm:
+def make_cell_norm(norm: Norm | None, element_type: ElementType) -> CellNorm:
     """Return the functions of a norm, or of none."""
     if norm is None:
         return _identity()
-    return _norm(norm.formula, storage, summed=norm.parameters > 0)
+    return _norm(norm.formula, element_type, summed=norm.parameters > 0)
 
 
-def _norm(formula: Formula, storage: Storage, *, summed: bool) -> CellNorm:
-    real, row_statistics = storage.working, make_row_statistics(formula, storage)
+def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellNorm:
+    real, row_statistics = element_type.compute_type, make_row_statistics(formula, element_type)
     forward, normalized = inlined(formula.forward), make_centred_scaled(formula.centred)
-    statistics_of, means_of = make_saved_statistics(storage), make_means(storage)
-    gradient_sums = make_gradient_sums(formula, storage)
-    input_gradients = make_input_gradients(formula, storage)
+    statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
+    gradient_sums = make_gradient_sums(formula, element_type)
+    input_gradients = make_input_gradients(formula, element_type)
 
     @inlined
     def statistics(row, scaling):

@@ -18,7 +18,7 @@ from numnorm.backends.cpu.recurrent.kernels import arguments as groups
 from numnorm.backends.cpu.recurrent.kernels.backward import make_backward
 from numnorm.backends.cpu.recurrent.kernels.forward import make_forward
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
-from numnorm.backends.cpu.simd.element_type import Storage, storage_of
+from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.memory_pool import POOL, WORKING_MEMORY
 
 # A thread takes so many rows of a batch at least: its products are faster with more.
@@ -71,28 +71,28 @@ def forward(
     save: bool,
 ) -> tuple[tuple[Array, ...], groups.Saved | None]:
     """Return all states, and cells; if nothing is saved, the cells are the last ones alone."""
-    storage = storage_of(x.dtype)
+    element_type = element_type_of(x.dtype)
     rows, (batch, width) = x.shape[0], states[0].shape
     fused, kept = batch >= _LEAST_FUSED, rows if save else batch
     each, apart, has_cell = kind.norms_each_product(form), kind.keeps_cell_apart(form), states[1:]
     xp, products, carried, other_cell = tables(
         WORKING_MEMORY,
-        storage.working_dtype,
+        element_type.compute_dtype,
         (rows if save or not fused else batch, kind.gates * width),
         (kept if each else 0, kind.gates * width),
         (batch + kept if save else batch, width if has_cell else 0),
         (kept if apart else 0, width),
     )
     # Not with the others, which may be kept for long.
-    panels_x, panels_h, scratch = _panels(weights, storage, (batch, width))
-    (state,) = tables(POOL, storage.working_dtype, (batch + rows, width))  # the caller gets it
+    panels_x, panels_h, scratch = _panels(weights, element_type, (batch, width))
+    (state,) = tables(POOL, element_type.compute_dtype, (batch + rows, width))  # the caller gets it
     state[:batch], cell = states[0], other_cell
     if has_cell:
         carried[:batch] = states[1]
         if not apart:
             cell = carried[batch:] if save else carried
     if not fused:
-        product(x, panels_x, xp, storage)
+        product(x, panels_x, xp, element_type)
     saved = groups.Saved(
         products if each else xp,
         xp if each else None,
@@ -102,7 +102,7 @@ def forward(
         _statistics(kind, form, rows if save else 0),
     )
     run_kernel(
-        make_forward(kind, form, storage),
+        make_forward(kind, form, element_type),
         (
             steps, groups.Factors(x if fused else x[:0], panels_x, panels_h), weights.others,
             saved, _scalings(kind, form, scaling, width), _masks(masks), scratch,
@@ -127,26 +127,26 @@ def backward(
     dstates: tuple[Array, ...],
 ) -> CellGradients:
     """Return all gradients; those of the last states become those of the first."""
-    storage = storage_of(x.dtype)
+    element_type = element_type_of(x.dtype)
     dh, dc = dstates[0], dstates[1] if dstates[1:] else None
     batch, width = dh.shape
     wide, each = kind.gates * width, kind.norms_each_product(form)
-    gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, storage)
+    gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, element_type)
     dz, dxp, gates, normalized, cell, weight_h = tables(
         WORKING_MEMORY,
-        storage.working_dtype,
+        element_type.compute_dtype,
         (gradients.most_rows, wide),
         (gradients.most_rows if each else 0, wide),
         (batch, wide),
         (batch, width),
         (batch, width),
-        packed_shape(wide, width, storage),
+        packed_shape(wide, width, element_type),
     )
-    sums = _sums_of(batch, kind.sums * width, storage)
+    sums = _sums_of(batch, kind.sums * width, element_type)
     kernel, arguments = (
-        make_backward(kind, form, storage),
+        make_backward(kind, form, element_type),
         (
-            packed(weights.h, weight_h, storage), weights.others, saved,
+            packed(weights.h, weight_h, element_type), weights.others, saved,
             _coefficients(kind, form, scaling, width), _masks(masks),
             groups.Gradients(dy, dh, dc, dz, dxp if each else None),
             groups.Scratch(gates, normalized, cell), sums,
@@ -171,16 +171,16 @@ def run_kernel(
         run(kernel, (*flattened(arguments), parts), rows * width * width // 64, parts)
 
 
-def _panels(weights: Weights, storage: Storage, shape: tuple[int, ...]) -> list[Array]:
+def _panels(weights: Weights, element_type: ElementType, shape: tuple[int, ...]) -> list[Array]:
     """Return the transposed weights packed, and an uninitialized array beside them."""
-    dtype = storage.working_dtype
+    dtype = element_type.compute_dtype
     if weights.panels_x is not None and weights.panels_h is not None:
         return [weights.panels_x, weights.panels_h, *tables(WORKING_MEMORY, dtype, shape)]
     (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
-    sizes = packed_shape(inputs, width, storage), packed_shape(hidden, width, storage)
+    sizes = packed_shape(inputs, width, element_type), packed_shape(hidden, width, element_type)
     panels_x, panels_h, other = tables(WORKING_MEMORY, dtype, *sizes, shape)
-    packed(weights.x.T, panels_x, storage)
-    packed(weights.h.T, panels_h, storage)
+    packed(weights.x.T, panels_x, element_type)
+    packed(weights.h.T, panels_h, element_type)
     return [panels_x, panels_h, other]
 
 
@@ -217,10 +217,10 @@ def _coefficients(
     return groups.GradientCoefficients(*(of_norm(*pair) for pair in kind.norms(form, width)))
 
 
-def _sums_of(batch: int, numbers: int, storage: Storage) -> groups.Sums:
+def _sums_of(batch: int, numbers: int, element_type: ElementType) -> groups.Sums:
     """Return the sums of a batch, all 0."""
     size = max(_LEAST_ROWS, -(-batch // _MOST_GROUPS))
     if -(-batch // size) == 3:
         size = _ROWS_OF_SIX
     totals = np.zeros((-(-batch // size), numbers))
-    return groups.Sums(totals.astype(storage.working_dtype), totals, size)
+    return groups.Sums(totals.astype(element_type.compute_dtype), totals, size)

@@ -13,7 +13,7 @@ from numnorm.backends.cpu.matmul.matmul import add_transposed_product, packed, p
 from numnorm.backends.cpu.matmul.micro_kernel import tiling
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.memory_pool import POOL, WORKING_MEMORY
 
 # A stretch has about so many rows, or a single step: what a tile of a transposed product adds
@@ -67,20 +67,24 @@ class ProductGradients:
         x: Array,
         state: Array,
         steps: Steps,
-        storage: Storage,
+        element_type: ElementType,
     ) -> None:
         self.steps, self.stretches = steps, _stretches_of(steps.counts)
         self.most_rows = max((stretch.rows for stretch in self.stretches), default=0)
-        (width, inputs), hidden, dtype = weight_x.shape, weight_h.shape[1], storage.working_dtype
+        (width, inputs), hidden, dtype = (
+            weight_x.shape,
+            weight_h.shape[1],
+            element_type.compute_dtype,
+        )
         panels, self._room_x, self._room_h = tables(
             WORKING_MEMORY,
             dtype,
-            packed_shape(width, inputs, storage),
-            packed_shape(self.most_rows, inputs, storage),
-            packed_shape(self.most_rows, hidden, storage),
+            packed_shape(width, inputs, element_type),
+            packed_shape(self.most_rows, inputs, element_type),
+            packed_shape(self.most_rows, hidden, element_type),
         )
-        self._panels = packed(weight_x, panels, storage)
-        self._x, self._state, self._storage = x, state, storage
+        self._panels = packed(weight_x, panels, element_type)
+        self._x, self._state, self._storage = x, state, element_type
         (self.x,) = tables(POOL, dtype, x.shape)  # the caller gets it
         self.weight_x = np.zeros((width, inputs), dtype)
         self.weight_h = np.zeros((width, hidden), dtype)
@@ -90,12 +94,16 @@ class ProductGradients:
 
     def add(self, stretch: Stretch, slopes: tuple[Array, Array]) -> None:
         """Take the gradients of the products with x and with the state."""
-        storage, rows = self._storage, slice(stretch.first, stretch.last)
+        element_type, rows = self._storage, slice(stretch.first, stretch.last)
         of_x, of_h = slopes[0][: stretch.rows], slopes[1][: stretch.rows]
-        product(of_x, self._panels, self.x[rows], storage)
+        product(of_x, self._panels, self.x[rows], element_type)
         x, before = self._x[rows], self._states_before(stretch)
-        add_transposed_product(of_x, packed(x, self._room_x, storage), self.weight_x, storage)
-        add_transposed_product(of_h, packed(before, self._room_h, storage), self.weight_h, storage)
+        add_transposed_product(
+            of_x, packed(x, self._room_x, element_type), self.weight_x, element_type
+        )
+        add_transposed_product(
+            of_h, packed(before, self._room_h, element_type), self.weight_h, element_type
+        )
 
     def of_weights(self) -> dict[str, Array]:
         """Return the gradients of the weights by their names."""

@@ -12,7 +12,7 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm, make_normalized
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import stretch
 from numnorm.backends.formulas.cells import gru_candidate_input
 
@@ -41,9 +41,9 @@ class ProductNorm(NamedTuple):
 
 
 @functools.cache
-def make_product_norm(form: GRUForm, storage: Storage) -> ProductNorm:
+def make_product_norm(form: GRUForm, element_type: ElementType) -> ProductNorm:
     """Return how a product is normalized."""
-    norm = make_cell_norm(form.norm, storage)
+    norm = make_cell_norm(form.norm, element_type)
 
     @inlined
     def arrays(statistics):
@@ -82,14 +82,16 @@ def make_product_norm(form: GRUForm, storage: Storage) -> ProductNorm:
     return ProductNorm(arrays, find, again, gradient)
 
 
-def make_gates(form: GRUForm, storage: Storage, access: VectorAccess) -> Callable[..., Any]:
+def make_gates(
+    form: GRUForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., Any]:
     """Return a compiled ``gates(hp, xp, parameters, statistics, width, j, tail)`` of some units.
 
     It returns 1 - z, r, the candidate, and the product with the state's part of it. The statistics
     are those of both products.
     """
-    read, normalized = access.read, make_normalized(form.norm, storage, access)
-    sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
+    read, normalized = access.read, make_normalized(form.norm, element_type, access)
+    sigmoid, tanh = make_sigmoid(element_type.compute_type), make_tanh(element_type.compute_type)
     candidate_input = inlined(gru_candidate_input)
 
     @inlined

@@ -8,16 +8,18 @@ from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.gru.gates import make_gates, make_product_norm
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, no_second_half
 from numnorm.backends.cpu.simd.access import VectorAccess
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import gru_state
 
 
-def _make_new_state(form: GRUForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
+def _make_new_state(
+    form: GRUForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: the new state."""
     read, _, write = access
-    gates, blend = make_gates(form, storage, access), make_zoneout(form.zoneout, access).blend
-    state, real = inlined(gru_state), storage.working
+    gates, blend = make_gates(form, element_type, access), make_zoneout(form.zoneout, access).blend
+    state, real = inlined(gru_state), element_type.compute_type
 
     @inlined
     def new_state(hp, xp, parameters, statistics, h_prev, h, mask, j, tail):
@@ -28,10 +30,14 @@ def _make_new_state(form: GRUForm, storage: Storage, access: VectorAccess) -> Ca
     return new_state
 
 
-def make_row(form: GRUForm, storage: Storage) -> tuple[Callable[..., None], Callable[..., None]]:
+def make_row(
+    form: GRUForm, element_type: ElementType
+) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return the compiled functions of one row of one step; the first does all."""
-    norm = make_product_norm(form, storage)
-    new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
+    norm = make_product_norm(form, element_type)
+    new_state = make_unit_loop(
+        lambda access: _make_new_state(form, element_type, access), element_type
+    )
 
     @inlined
     def row(hp, xp, saved, parameters, scalings, masks, scratch, place):

@@ -9,15 +9,17 @@ from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.gru.gates import make_gates, make_product_norm
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, make_write_summed
 from numnorm.backends.cpu.simd.access import VectorAccess
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import gru_gradient
 
 
-def _make_gradient(form: GRUForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
+def _make_gradient(
+    form: GRUForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: what enters the gates, and the state before."""
     read, _, write = access
-    gates, real = make_gates(form, storage, access), storage.working
+    gates, real = make_gates(form, element_type, access), element_type.compute_type
     zoneout, zoned = make_zoneout(form.zoneout, access), form.zoneout
     cell_gradient, write_summed = inlined(gru_gradient), make_write_summed(access)
 
@@ -52,10 +54,12 @@ def _sections(sums, width):
     return offsets, sums[4 * width : 7 * width], sums[7 * width :]
 
 
-def make_row_gradient(form: GRUForm, storage: Storage) -> Callable[..., None]:
+def make_row_gradient(form: GRUForm, element_type: ElementType) -> Callable[..., None]:
     """Return a compiled function of the gradient of one row of one step."""
-    norm = make_product_norm(form, storage)
-    gradient = make_unit_loop(lambda access: _make_gradient(form, storage, access), storage)
+    norm = make_product_norm(form, element_type)
+    gradient = make_unit_loop(
+        lambda access: _make_gradient(form, element_type, access), element_type
+    )
 
     @inlined
     def row(saved, parameters, coefficients, masks, gradients, scratch, sums, place):

@@ -31,16 +31,16 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     ZoneoutMasks,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES
 
 
 @functools.cache
-def make_backward(kind: CellKind, form: CellForm, storage: Storage) -> Kernel:
+def make_backward(kind: CellKind, form: CellForm, element_type: ElementType) -> Kernel:
     """Return the backward kernel of a cell; `panels` is W_h packed, `parts` are of the groups."""
-    lanes, gates = storage.lanes, kind.gates
+    lanes, gates = element_type.lanes, kind.gates
     product = make_product(lanes, onto=kind.accumulates(form))
-    row = kind.make_row_gradient(form, storage)
+    row = kind.make_row_gradient(form, element_type)
 
     def kernel(
         steps: StepRange,
@@ -80,4 +80,4 @@ def make_backward(kind: CellKind, form: CellForm, storage: Storage) -> Kernel:
             if s % between == 0:
                 flush_groups(sums.sums, sums.totals, left, right, size)
 
-    return grouped_twins(f"{kind.name}_backward.{form.name}.{storage.name}", kernel)
+    return grouped_twins(f"{kind.name}_backward.{form.name}.{element_type.name}", kernel)

@@ -23,16 +23,16 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     ZoneoutMasks,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 
 
-def _make_multiply(accumulate: bool, storage: Storage) -> Callable[..., None]:
+def _make_multiply(accumulate: bool, element_type: ElementType) -> Callable[..., None]:
     """Return a compiled function of one step's rows: their products with x and with the state.
 
     Those with x are left out if x has no rows.
     """
-    lanes = storage.lanes
+    lanes = element_type.lanes
     product = make_product(lanes, onto=accumulate)
 
     @inlined
@@ -53,11 +53,11 @@ def _make_multiply(accumulate: bool, storage: Storage) -> Callable[..., None]:
 
 
 @functools.cache
-def make_forward(kind: CellKind, form: CellForm, storage: Storage) -> Kernel:
+def make_forward(kind: CellKind, form: CellForm, element_type: ElementType) -> Kernel:
     """Return the forward kernel of a cell; `scratch (batch, H)` holds a gate of each row."""
     each, gates = kind.norms_each_product(form), kind.gates
-    multiply = _make_multiply(not each, storage)
-    first_half, second_half = kind.make_row(form, storage)
+    multiply = _make_multiply(not each, element_type)
+    first_half, second_half = kind.make_row(form, element_type)
     # Where the products with x go.
     of_x = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
 
@@ -105,4 +105,4 @@ def make_forward(kind: CellKind, form: CellForm, storage: Storage) -> Kernel:
                     scratch[left + r], place,
                 )  # fmt: skip
 
-    return grouped_twins(f"{kind.name}_forward.{form.name}.{storage.name}", kernel)
+    return grouped_twins(f"{kind.name}_forward.{form.name}.{element_type.name}", kernel)

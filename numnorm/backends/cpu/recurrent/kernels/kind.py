@@ -37,12 +37,12 @@ class CellKind(NamedTuple):
     gradients : callable
         ``gradients(totals, width)``: the sums by the names of the parameters.
     make_row : callable
-        ``make_row(form, storage)`` returns two compiled functions of one row of one step:
+        ``make_row(form, element_type)`` returns two compiled functions of one row of one step:
         ``row(z, xp, saved, parameters, scalings, masks, scratch, place)``
         All rows of a step are handed to the first, then all to the second, so that the processor
         begins with a row while it waits for the sums of the last.
     make_row_gradient : callable
-        ``make_row_gradient(form, storage)`` returns that of its gradient:
+        ``make_row_gradient(form, element_type)`` returns that of its gradient:
         ``row(saved, parameters, coefficients, masks, gradients, scratch, sums, place)``
     """
 

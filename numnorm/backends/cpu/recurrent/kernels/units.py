@@ -5,16 +5,18 @@ from typing import Any
 
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.access import VectorAccess, full_access, tail_access
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 
 
-def make_unit_loop(make: Callable[[VectorAccess], Any], storage: Storage) -> Callable[..., None]:
+def make_unit_loop(
+    make: Callable[[VectorAccess], Any], element_type: ElementType
+) -> Callable[..., None]:
     """Return a compiled ``loop(width, arguments)`` of all units of a row.
 
     It calls ``function(*arguments, j, tail)`` for a vector of units from the j-th on, whole or
     with a tail; `make` returns that function for either access.
     """
-    count = storage.lanes
+    count = element_type.lanes
     full, last = make(full_access(count)), make(tail_access(count))
 
     @inlined

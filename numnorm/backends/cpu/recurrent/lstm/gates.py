@@ -16,7 +16,7 @@ from numnorm.backends.cpu.recurrent.common.cell_norm import (
 )
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import stretch
 
 
@@ -44,9 +44,9 @@ class GateNorm(NamedTuple):
 
 
 @functools.cache
-def make_gate_norm(form: LSTMForm, storage: Storage) -> GateNorm:
+def make_gate_norm(form: LSTMForm, element_type: ElementType) -> GateNorm:
     """Return how a form's gates are normalized."""
-    norm = make_cell_norm(form.gates, storage)
+    norm = make_cell_norm(form.gates, element_type)
     if form.by_product:
         return _by_product(norm)
     return _separate(norm) if form.separate else _none()
@@ -137,13 +137,15 @@ def _none() -> GateNorm:
     return GateNorm(find, again, gradient)
 
 
-def make_gates(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callable[..., Any]:
+def make_gates(
+    form: LSTMForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., Any]:
     """Return a compiled ``gates(z, xp, parameters, statistics, width, j, tail)`` of some units.
 
     It returns f, i, o and g; the statistics are those for each gate.
     """
-    entering = _make_entering(form, storage, access)
-    sigmoid, tanh = make_sigmoid(storage.working), make_tanh(storage.working)
+    entering = _make_entering(form, element_type, access)
+    sigmoid, tanh = make_sigmoid(element_type.compute_type), make_tanh(element_type.compute_type)
 
     @inlined
     def gates(z, xp, parameters, statistics, width, j, tail):
@@ -156,9 +158,11 @@ def make_gates(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callab
     return gates
 
 
-def _make_entering(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callable[..., Any]:
+def _make_entering(
+    form: LSTMForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., Any]:
     """Return a compiled ``entering(z, xp, parameters, statistics, j, tail)`` of a gate."""
-    read, normalized = access.read, make_normalized(form.gates, storage, access)
+    read, normalized = access.read, make_normalized(form.gates, element_type, access)
 
     @inlined
     def of_sum(z, xp, parameters, statistics, j, tail):

@@ -10,15 +10,17 @@ from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop
 from numnorm.backends.cpu.recurrent.lstm.gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_tanh
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import lstm_cell, lstm_state
 
 
-def _make_new_cell(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
+def _make_new_cell(
+    form: LSTMForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: the cell before its norm, and the gate o."""
     read, _, write = access
-    gates, new = make_gates(form, storage, access), inlined(lstm_cell)
+    gates, new = make_gates(form, element_type, access), inlined(lstm_cell)
 
     @inlined
     def new_cell(z, xp, parameters, statistics, c_prev, cell, o_gate, j, tail):
@@ -29,10 +31,12 @@ def _make_new_cell(form: LSTMForm, storage: Storage, access: VectorAccess) -> Ca
     return new_cell
 
 
-def _make_new_state(form: LSTMForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
+def _make_new_state(
+    form: LSTMForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: the state, and the cell that is carried on."""
     read, term, write = access
-    apply, real = make_cell_norm(form.cell, storage).apply, storage.working
+    apply, real = make_cell_norm(form.cell, element_type).apply, element_type.compute_type
     tanh, state, carries = make_tanh(real), inlined(lstm_state), form.carries_normalized
     apart, blend = carries or form.zoneout, make_zoneout(form.zoneout, access).blend
 
@@ -66,11 +70,20 @@ def _cell_row(cell, place):
     return cell[place.i if cell.shape[0] > place.batch else place.b]
 
 
-def make_row(form: LSTMForm, storage: Storage) -> tuple[Callable[..., None], Callable[..., None]]:
+def make_row(
+    form: LSTMForm, element_type: ElementType
+) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return the compiled functions of one row of one step: up to the cell, and from there on."""
-    gate_norm, cell_norm = make_gate_norm(form, storage), make_cell_norm(form.cell, storage)
-    new_cell = make_unit_loop(lambda access: _make_new_cell(form, storage, access), storage)
-    new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
+    gate_norm, cell_norm = (
+        make_gate_norm(form, element_type),
+        make_cell_norm(form.cell, element_type),
+    )
+    new_cell = make_unit_loop(
+        lambda access: _make_new_cell(form, element_type, access), element_type
+    )
+    new_state = make_unit_loop(
+        lambda access: _make_new_state(form, element_type, access), element_type
+    )
 
     @inlined
     def to_cell(z, xp, saved, parameters, scalings, masks, o, place):

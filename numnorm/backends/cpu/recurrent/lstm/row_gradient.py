@@ -11,16 +11,16 @@ from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, make_wr
 from numnorm.backends.cpu.recurrent.lstm.gates import make_gate_norm, make_gates
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_tanh
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import lstm_cell_gradient, lstm_state_gradient
 
 
 def _make_gates_again(
-    form: LSTMForm, storage: Storage, access: VectorAccess
+    form: LSTMForm, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: the gates again."""
-    gates, write, by_product = make_gates(form, storage, access), access.write, form.by_product
+    gates, write, by_product = make_gates(form, element_type, access), access.write, form.by_product
 
     @inlined
     def gates_again(rows, parameters, statistics, results, distance, j, tail):
@@ -42,11 +42,11 @@ def _make_gates_again(
 
 
 def _make_state_gradient(
-    form: LSTMForm, storage: Storage, access: VectorAccess
+    form: LSTMForm, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: what reaches the normalized cell, and o."""
     read, _, write = access
-    normalized, real = make_normalized(form.cell, storage, access), storage.working
+    normalized, real = make_normalized(form.cell, element_type, access), element_type.compute_type
     tanh, carries, zoned = make_tanh(real), form.carries_normalized, form.zoneout
     zoneout, state_gradient = make_zoneout(zoned, access), inlined(lstm_state_gradient)
     write_summed = make_write_summed(access)
@@ -69,11 +69,11 @@ def _make_state_gradient(
 
 
 def _make_gate_gradient(
-    form: LSTMForm, storage: Storage, access: VectorAccess
+    form: LSTMForm, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: what reaches f, i, g and the cell before."""
     read, _, write = access
-    real, carries, zoned = storage.working, form.carries_normalized, form.zoneout
+    real, carries, zoned = element_type.compute_type, form.carries_normalized, form.zoneout
     zoneout, cell_gradient = make_zoneout(zoned, access), inlined(lstm_cell_gradient)
     write_summed = make_write_summed(access)
 
@@ -105,15 +105,20 @@ def _sections(sums, width):
     return sums[:wide], (sums[wide : 2 * wide], sums[2 * wide : 3 * wide]), of_cell
 
 
-def make_row_gradient(form: LSTMForm, storage: Storage) -> Callable[..., None]:
+def make_row_gradient(form: LSTMForm, element_type: ElementType) -> Callable[..., None]:
     """Return a compiled function of the gradient of one row of one step."""
-    gate_norm, cell_norm = make_gate_norm(form, storage), make_cell_norm(form.cell, storage)
-    gates_again = make_unit_loop(lambda access: _make_gates_again(form, storage, access), storage)
+    gate_norm, cell_norm = (
+        make_gate_norm(form, element_type),
+        make_cell_norm(form.cell, element_type),
+    )
+    gates_again = make_unit_loop(
+        lambda access: _make_gates_again(form, element_type, access), element_type
+    )
     through_state = make_unit_loop(
-        lambda access: _make_state_gradient(form, storage, access), storage
+        lambda access: _make_state_gradient(form, element_type, access), element_type
     )
     through_cell = make_unit_loop(
-        lambda access: _make_gate_gradient(form, storage, access), storage
+        lambda access: _make_gate_gradient(form, element_type, access), element_type
     )
     direct = form.gates is None
 

@@ -9,13 +9,15 @@ from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, no_second_half
 from numnorm.backends.cpu.recurrent.rnn.state import make_state
 from numnorm.backends.cpu.simd.access import VectorAccess
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 
 
-def _make_new_state(form: RNNForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
+def _make_new_state(
+    form: RNNForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: the new state."""
-    write, state = access.write, make_state(form, storage, access)
+    write, state = access.write, make_state(form, element_type, access)
     blend = make_zoneout(form.zoneout, access).blend
 
     @inlined
@@ -26,10 +28,14 @@ def _make_new_state(form: RNNForm, storage: Storage, access: VectorAccess) -> Ca
     return new_state
 
 
-def make_row(form: RNNForm, storage: Storage) -> tuple[Callable[..., None], Callable[..., None]]:
+def make_row(
+    form: RNNForm, element_type: ElementType
+) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return the compiled functions of one row of one step; the first does all."""
-    norm = make_cell_norm(form.norm, storage)
-    new_state = make_unit_loop(lambda access: _make_new_state(form, storage, access), storage)
+    norm = make_cell_norm(form.norm, element_type)
+    new_state = make_unit_loop(
+        lambda access: _make_new_state(form, element_type, access), element_type
+    )
 
     @inlined
     def row(z, xp, saved, parameters, scalings, masks, scratch, place):

@@ -11,26 +11,28 @@ from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.kernels.units import make_unit_loop, make_write_summed
 from numnorm.backends.cpu.recurrent.rnn.state import make_state
 from numnorm.backends.cpu.simd.access import VectorAccess
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import unless_zero
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import tanh_gradient
 
 
-def _make_activation_gradient(form: RNNForm, storage: Storage) -> Callable[..., Any]:
+def _make_activation_gradient(form: RNNForm, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``gradient(dy, y)`` of the activation's argument."""
     if form.rectified:
         return unless_zero
-    gradient, real = inlined(tanh_gradient), storage.working
+    gradient, real = inlined(tanh_gradient), element_type.compute_type
     return inlined(lambda dy, y: gradient(dy, y, real(1)))
 
 
-def _make_gradient(form: RNNForm, storage: Storage, access: VectorAccess) -> Callable[..., None]:
+def _make_gradient(
+    form: RNNForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., None]:
     """Return a compiled function of some units: the gradient of what the norm returns."""
     read, _, write = access
     state, activation_gradient = (
-        make_state(form, storage, access),
-        _make_activation_gradient(form, storage),
+        make_state(form, element_type, access),
+        _make_activation_gradient(form, element_type),
     )
     zoneout, zoned = make_zoneout(form.zoneout, access), form.zoneout
     write_summed = make_write_summed(access)
@@ -48,10 +50,12 @@ def _make_gradient(form: RNNForm, storage: Storage, access: VectorAccess) -> Cal
     return gradient
 
 
-def make_row_gradient(form: RNNForm, storage: Storage) -> Callable[..., None]:
+def make_row_gradient(form: RNNForm, element_type: ElementType) -> Callable[..., None]:
     """Return a compiled function of the gradient of one row of one step."""
-    norm = make_cell_norm(form.norm, storage)
-    gradient = make_unit_loop(lambda access: _make_gradient(form, storage, access), storage)
+    norm = make_cell_norm(form.norm, element_type)
+    gradient = make_unit_loop(
+        lambda access: _make_gradient(form, element_type, access), element_type
+    )
 
     @inlined
     def row(saved, parameters, coefficients, masks, gradients, scratch, sums, place):

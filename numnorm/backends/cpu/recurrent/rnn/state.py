@@ -8,13 +8,15 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_normalized
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_activation
-from numnorm.backends.cpu.simd.element_type import Storage
+from numnorm.backends.cpu.simd.element_type import ElementType
 
 
-def make_state(form: RNNForm, storage: Storage, access: VectorAccess) -> Callable[..., Any]:
+def make_state(
+    form: RNNForm, element_type: ElementType, access: VectorAccess
+) -> Callable[..., Any]:
     """Return a compiled ``state(z, parameters, statistics, j, tail)``, before zoneout."""
-    read, normalized = access.read, make_normalized(form.norm, storage, access)
-    activation = make_activation(form.rectified, storage.working).value
+    read, normalized = access.read, make_normalized(form.norm, element_type, access)
+    activation = make_activation(form.rectified, element_type.compute_type).value
 
     @inlined
     def state(z, parameters, statistics, j, tail):

@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula, Norm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     constant,
     cuda,
@@ -55,12 +55,12 @@ class Parts:
 CELL = Parts(1, 1)
 
 
-def gain_of(norm: Norm | None, element: Element) -> Element | None:
+def gain_of(norm: Norm | None, element: ElementType) -> ElementType | None:
     """Return the elements of a norm's gamma; None where a number stands for all of it."""
     return element if norm is not None and norm.parameters > 0 else None
 
 
-def bias_of(norm: Norm | None, element: Element) -> Element | None:
+def bias_of(norm: Norm | None, element: ElementType) -> ElementType | None:
     """Return those of its beta."""
     return element if norm is not None and norm.parameters > 1 else None
 
@@ -70,7 +70,9 @@ def room_for_parts(count: int, shape: RowShape) -> int:
     return 2 * count * max(1, shape.threads // WARP)
 
 
-def _make_row_statistics(formula: Formula, element: Element, shape: RowShape, parts: Parts) -> Any:
+def _make_row_statistics(
+    formula: Formula, element: ElementType, shape: RowShape, parts: Parts
+) -> Any:
     """Return a device function ``row_statistics(values, origins, found, squares, at, width, share, room)``.
 
     It finds high and low of each part, into `found`, where its scale is, and its `squares`, the
@@ -79,14 +81,14 @@ def _make_row_statistics(formula: Formula, element: Element, shape: RowShape, pa
     """
     columns, count, sections = row_columns(element, shape), parts.count, parts.sections
     lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
-    working, zero = element.working, constant(element, 0.0)
+    compute_type, zero = element.compute_type, constant(element, 0.0)
     team_sums = make_team_sums(element, shape.team, count)
     both, half = 2 * count, room_for_parts(count, shape)
     team_both = make_team_sums(element, shape.team, both)
 
     @device
     def centred(values, origins, found, squares, at, width, share, room):
-        sums = cuda.local.array(both, working)
+        sums = cuda.local.array(both, compute_type)
         for n in range(count):
             sums[n] = zero
             scale = found[n * NUMBERS]
@@ -131,7 +133,7 @@ def _make_row_statistics(formula: Formula, element: Element, shape: RowShape, pa
     return centred if formula.centred else uncentred
 
 
-def _make_rescale(element: Element, shape: RowShape, parts: Parts) -> Any:
+def _make_rescale(element: ElementType, shape: RowShape, parts: Parts) -> Any:
     """Return a device function ``rescale(values, found, squares, scaling, room)``.
 
     It makes the scale of each part whose squares left the range of the working type a power of
@@ -143,12 +145,12 @@ def _make_rescale(element: Element, shape: RowShape, parts: Parts) -> Any:
         make_team_largest_of(element, shape.team, count),
         make_power_of_two(element),
     )
-    is_poor, working = make_is_poor(element), element.working
+    is_poor, compute_type = make_is_poor(element), element.compute_type
     infinity, half = constant(element, float("inf")), room_for_parts(count, shape)
 
     @device
     def rescale(values, found, squares, scaling, room):
-        largest = cuda.local.array(count, working)
+        largest = cuda.local.array(count, compute_type)
         _, _, _, eps_on_deviation, root_eps = scaling
         for n in range(count):
             poor = is_poor(squares[n], scaling)
@@ -163,7 +165,7 @@ def _make_rescale(element: Element, shape: RowShape, parts: Parts) -> Any:
 
 
 @functools.cache
-def make_is_poor(element: Element) -> Any:
+def make_is_poor(element: ElementType) -> Any:
     """Return a device function: whether squares are too small or too large for their digits."""
     smallest = constant(element, element.smallest_variance)
     infinity = constant(element, float("inf"))
@@ -178,7 +180,7 @@ def make_is_poor(element: Element) -> Any:
 
 
 @functools.cache
-def make_cell_moments(formula: Formula, element: Element, shape: RowShape, parts: Parts) -> Any:
+def make_cell_moments(formula: Formula, element: ElementType, shape: RowShape, parts: Parts) -> Any:
     """Return a device function of the statistics of parts, but for their factors.
 
     ``moments(values, origins, found, squares, at, width, scaling, room)``, as
@@ -207,7 +209,7 @@ def make_cell_moments(formula: Formula, element: Element, shape: RowShape, parts
 
 
 @functools.cache
-def make_cell_factor(element: Element) -> Any:
+def make_cell_factor(element: ElementType) -> Any:
     """Return a device function ``factor(scale, squares, scaling)``, the last of the statistics."""
     inverse_deviation, one = make_inverse_deviation(element), constant(element, 1.0)
 
@@ -221,7 +223,9 @@ def make_cell_factor(element: Element) -> Any:
 
 
 @functools.cache
-def make_cell_statistics(formula: Formula, element: Element, shape: RowShape, parts: Parts) -> Any:
+def make_cell_statistics(
+    formula: Formula, element: ElementType, shape: RowShape, parts: Parts
+) -> Any:
     """Return a device function ``statistics(values, origins, found, at, width, scaling, room)``.
 
     It finds the statistics of each part of a thread's values, and leaves those alone. An origin is
@@ -230,11 +234,11 @@ def make_cell_statistics(formula: Formula, element: Element, shape: RowShape, pa
     room has `ROOMS` times `room_for_parts`. All threads of a block take part.
     """
     moments, factor = make_cell_moments(formula, element, shape, parts), make_cell_factor(element)
-    working, count = element.working, parts.count
+    compute_type, count = element.compute_type, parts.count
 
     @device
     def statistics(values, origins, found, at, width, scaling, room):
-        squares = cuda.local.array(count, working)
+        squares = cuda.local.array(count, compute_type)
         moments(values, origins, found, squares, at, width, scaling, room)
         for n in range(count):
             found[n * NUMBERS + 3] = factor(found[n * NUMBERS], squares[n], scaling)
@@ -243,7 +247,7 @@ def make_cell_statistics(formula: Formula, element: Element, shape: RowShape, pa
 
 
 @functools.cache
-def make_keep_statistics(element: Element, count: int) -> Any:
+def make_keep_statistics(element: ElementType, count: int) -> Any:
     """Return a device function ``keep(table, row, places, place, found)`` of a row's statistics.
 
     The row of the table has so many `places`; those of `found` begin at one of them.
@@ -259,7 +263,7 @@ def make_keep_statistics(element: Element, count: int) -> Any:
 
 
 @functools.cache
-def make_kept_statistics(element: Element, count: int) -> Any:
+def make_kept_statistics(element: ElementType, count: int) -> Any:
     """Return a device function ``kept(table, row, places, place, found)``: them again."""
     load_one = make_load_one(element)
 
@@ -278,7 +282,7 @@ def normalized(x: Any, found: Any, n: Any) -> Any:
     return ((x * found[at] - found[at + 1]) - found[at + 2]) * found[at + 3]
 
 
-def make_normalize(element: Element, shape: RowShape, parts: Parts) -> Any:
+def make_normalize(element: ElementType, shape: RowShape, parts: Parts) -> Any:
     """Return a device function ``normalize(values, found, at, limit)`` of a thread's in place."""
     columns, sections = row_columns(element, shape), parts.sections
     lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots

@@ -3,7 +3,7 @@
 from typing import Any
 
 from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.statistics.saved import make_means
 from numnorm.backends.cuda.threads.group_reductions import SumsOf
@@ -12,7 +12,9 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.norms import input_gradient
 
 
-def make_through_norm(norm: Norm | None, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+def make_through_norm(
+    norm: Norm | None, element: ElementType, shape: RowShape, sums_of: SumsOf
+) -> Any:
     """Return a device function that takes the slope of a norm's result through the norm.
 
     ``through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)``: the flows are
@@ -21,14 +23,18 @@ def make_through_norm(norm: Norm | None, element: Element, shape: RowShape, sums
     """
     if norm is None:
         return device(lambda slope, at, width, xhat, gain, numbers, found, flows, room: None)
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    columns, compute_type, zero = (
+        row_columns(element, shape),
+        element.compute_type,
+        constant(element, 0.0),
+    )
     lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
     backward, gradient = device(norm.formula.backward), device(input_gradient)
     row_sums, means_of = sums_of(2), make_means(element)
 
     @device
     def through_norm(slope, at, width, xhat, gain, numbers, found, flows, room):
-        sums = cuda.local.array(2, working)
+        sums = cuda.local.array(2, compute_type)
         sums[0], sums[1] = zero, zero
         for k in range(slots):
             # Of the formulas only AdaNorm's, whose parameters are numbers, asks for the second.

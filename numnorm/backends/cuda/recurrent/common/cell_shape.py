@@ -1,6 +1,6 @@
 """How many threads take a step of a recurrent cell for one row of the batch."""
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.threads.group_reductions import WARP
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
@@ -9,7 +9,7 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 _TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
 
 
-def cell_shape(units: int, element: Element, *, whole: bool) -> RowShape:
+def cell_shape(units: int, element: ElementType, *, whole: bool) -> RowShape:
     """Return the shape for cells of so many units, whose gates are whole pieces or any.
 
     Raises

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS, Parts, gain_of
 from numnorm.backends.cuda.statistics.saved import make_means
@@ -40,7 +40,7 @@ class Stretch:
 
 def make_through_gate_norm(
     norm: Norm | None,
-    element: Element,
+    element: ElementType,
     shape: RowShape,
     parts: Parts,
     stretch: Stretch,
@@ -62,7 +62,7 @@ def make_through_gate_norm(
             pass
 
         return nothing
-    working, both = element.working, 2 * parts.count
+    compute_type, both = element.compute_type, 2 * parts.count
     add_up, write = (
         make(norm, element, shape, parts, stretch)
         for make in (make_gate_norm_terms, make_gate_norm_gradient)
@@ -73,7 +73,7 @@ def make_through_gate_norm(
     def through_norm(
         slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
     ):  # fmt: skip
-        sums = cuda.local.array(both, working)
+        sums = cuda.local.array(both, compute_type)
         add_up(slopes, values, weights, numbers, width, at, sums)
         row_sums(sums, room)
         write(
@@ -84,14 +84,19 @@ def make_through_gate_norm(
 
 
 def make_gate_norm_terms(
-    norm: Norm, element: Element, shape: RowShape, parts: Parts, stretch: Stretch
+    norm: Norm, element: ElementType, shape: RowShape, parts: Parts, stretch: Stretch
 ) -> Any:
     """Return a device function of a thread's share of the sums: two for each part.
 
     ``add_up(slopes, values, weights, numbers, width, at, sums)``
     """
     columns, zero = row_columns(element, shape), constant(element, 0.0)
-    working, slots, count, size = element.working, columns.slots, parts.count, parts.sections
+    compute_type, slots, count, size = (
+        element.compute_type,
+        columns.slots,
+        parts.count,
+        parts.sections,
+    )
     gain_at = make_column_weight(element, gain_of(norm, element), columns)
     backward, both, sections = device(norm.formula.backward), 2 * count, count * size
     start, each = stretch.first, stretch.count
@@ -99,7 +104,7 @@ def make_gate_norm_terms(
 
     @device
     def add_up(slopes, values, weights, numbers, width, at, sums):
-        gain = cuda.local.array(slots, working)
+        gain = cuda.local.array(slots, compute_type)
         for n in range(both):
             sums[n] = zero
         for section in range(sections):
@@ -115,14 +120,14 @@ def make_gate_norm_terms(
 
 
 def make_gate_norm_gradient(
-    norm: Norm, element: Element, shape: RowShape, parts: Parts, stretch: Stretch
+    norm: Norm, element: ElementType, shape: RowShape, parts: Parts, stretch: Stretch
 ) -> Any:
     """Return a device function that stores the gradients, once there are the sums of the row.
 
     ``write_gradient(slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at,
     limit)``
     """
-    columns, working = row_columns(element, shape), element.working
+    columns, compute_type = row_columns(element, shape), element.compute_type
     slots, count, size = columns.slots, parts.count, parts.sections
     gain_at = make_column_weight(element, gain_of(norm, element), columns)
     write, means_of = make_write_columns(element, columns), make_means(element)
@@ -134,7 +139,7 @@ def make_gate_norm_gradient(
     def write_gradient(
         slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
     ):  # fmt: skip
-        gain = cuda.local.array(slots, working)
+        gain = cuda.local.array(slots, compute_type)
         for section in range(sections):
             gate, n = start + section % each, section // size
             scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]

@@ -5,7 +5,7 @@ A block adds up some columns of a part of the rows, a thread each of them: no th
 
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -38,17 +38,17 @@ def parts_of(rows: int, columns: int) -> int:
     return min(-(-rows // _ROWS_BETWEEN_FLUSHES), most)
 
 
-def _make_value(element: Element, normed: bool) -> Any:
+def _make_value(element: ElementType, normed: bool) -> Any:
     """Return a device function ``value(values, table, row, column, cut)``: a normalized value."""
     zero = constant(element, 0.0)
     if not normed:
         return device(lambda values, table, row, column, cut: zero)
     load_one, kept = make_load_one(element), make_kept_statistics(element, 1)
-    working = element.working
+    compute_type = element.compute_type
 
     @device
     def value(values, table, row, column, cut):
-        found = cuda.local.array(NUMBERS, working)
+        found = cuda.local.array(NUMBERS, compute_type)
         columns, places, place = cut
         kept(table, row, places, place, found)
         return normalized(load_one(values, row * columns + column), found, 0)
@@ -56,7 +56,7 @@ def _make_value(element: Element, normed: bool) -> Any:
     return value
 
 
-def make_cell_sums(element: Element, *, normed: bool) -> Kernel:
+def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
     """Return the kernel of sums over rows, for each column.
 
     Launched with `blocks_of_columns` blocks for each part, it takes as addresses ``slopes, values
@@ -99,7 +99,7 @@ def make_cell_sums(element: Element, *, normed: bool) -> Kernel:
     return Kernel(kernel, ("address",) * 4 + ("index",) * 6, _COLUMNS)
 
 
-def make_added_up(element: Element) -> Kernel:
+def make_added_up(element: ElementType) -> Kernel:
     """Return the kernel that adds up to three arrays.
 
     It takes ``a, b, c, result`` as addresses, 0 for what there is not, and ``count``.

@@ -12,7 +12,7 @@ from numnorm.backends.contract.recurrent import Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows import taken_rows, write_rows
 from numnorm.backends.cuda.arrays.launch import on_device_of, queue
-from numnorm.backends.cuda.compiler.element_type import working_element
+from numnorm.backends.cuda.compiler.element_type import compute_element_type
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
@@ -60,9 +60,9 @@ class Table(NamedTuple):
     places: int
 
 
-def working(x: DeviceArray) -> DeviceArray:
+def compute_type(x: DeviceArray) -> DeviceArray:
     """Return an array in the dtype that it is computed in, C-contiguous."""
-    element = working_element(x.element)
+    element = compute_element_type(x.element)
     with on_device_of(x):
         array = x.owner.contiguous(x.array)
         if x.element != element:
@@ -72,12 +72,12 @@ def working(x: DeviceArray) -> DeviceArray:
 
 def copied(x: DeviceArray) -> Any:
     """Return a copy of a C-contiguous array, in the dtype that it is computed in."""
-    return taken_rows(x, working_element(x.element), x.shape)
+    return taken_rows(x, compute_element_type(x.element), x.shape)
 
 
 def new(x: DeviceArray, shape: Shape) -> Any:
     """Return a new array of the working dtype of x, of any content."""
-    return x.owner.empty(x.array, shape, x.element.working_name)
+    return x.owner.empty(x.array, shape, x.element.compute_name)
 
 
 def make_weights(given: Any, others: tuple[Any, ...], numbers: tuple[float, float]) -> Weights:

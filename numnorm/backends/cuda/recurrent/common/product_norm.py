@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device, make_load_one
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     NUMBERS,
@@ -64,13 +64,13 @@ class ProductNorm:
 
 
 def make_read_products(
-    of: ProductNorm, element: Element, shape: RowShape, *, summed: bool = False
+    of: ProductNorm, element: ElementType, shape: RowShape, *, summed: bool = False
 ) -> Any:
     """Return a device function ``read_products(products, span, values)``.
 
     Where no norm is taken of each product, the values are their sum; `summed` if z is that already.
     """
-    columns, working = row_columns(element, shape), element.working
+    columns, compute_type = row_columns(element, shape), element.compute_type
     read, slots = make_read_columns(element, columns), columns.slots
     gates, start, count = of.gates.gates, of.gates.first, of.gates.count
 
@@ -91,7 +91,7 @@ def make_read_products(
 
     @device
     def of_sum(products, span, values):
-        other = cuda.local.array(slots, working)
+        other = cuda.local.array(slots, compute_type)
         of_array(products.z, span, values)
         for gate in range(count):
             first = (span.row * gates + start + gate) * span.width
@@ -104,7 +104,7 @@ def make_read_products(
     return of_z if summed else of_sum
 
 
-def _make_origins(of: ProductNorm, element: Element) -> Any:
+def _make_origins(of: ProductNorm, element: ElementType) -> Any:
     """Return a device function ``origins_of(products, span, origins)``: a value of each part."""
     load_one, gates, start, count = (
         make_load_one(element),
@@ -127,7 +127,7 @@ def _make_origins(of: ProductNorm, element: Element) -> Any:
     return of_each if of.by_product else of_sum
 
 
-def _make_write_sums(of: ProductNorm, element: Element, shape: RowShape) -> Any:
+def _make_write_sums(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``write_sums(sums, span, values)``, unless there are none."""
     columns, count, has_sums = row_columns(element, shape), of.gates.count, not of.by_product
     write, slots, gates = make_write_columns(element, columns), columns.slots, of.gates.gates
@@ -142,7 +142,7 @@ def _make_write_sums(of: ProductNorm, element: Element, shape: RowShape) -> Any:
     return write_sums
 
 
-def make_normalize_products(of: ProductNorm, element: Element, shape: RowShape) -> Any:
+def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``normalize(products, saved, span, values, scaling, room)``.
 
     It normalizes what was read of the products, and saves their sums and the statistics.
@@ -155,7 +155,7 @@ def make_normalize_products(of: ProductNorm, element: Element, shape: RowShape) 
             write_sums(saved.sums, span, values)
 
         return plain
-    count, numbers, working = of.parts.count, of.parts.count * NUMBERS, element.working
+    count, numbers, compute_type = of.parts.count, of.parts.count * NUMBERS, element.compute_type
     statistics = make_cell_statistics(of.norm.formula, element, shape, of.parts)
     origins_of, keep = _make_origins(of, element), make_keep_statistics(element, 1)
     normalize, places = make_normalize(element, shape, of.parts), of.places
@@ -163,8 +163,8 @@ def make_normalize_products(of: ProductNorm, element: Element, shape: RowShape) 
 
     @device
     def normalize_products(products, saved, span, values, scaling, room):
-        found = cuda.local.array(numbers, working)
-        origins = cuda.local.array(count, working)
+        found = cuda.local.array(numbers, compute_type)
+        origins = cuda.local.array(count, compute_type)
         origins_of(products, span, origins)
         statistics(values, origins, found, span.at, span.width, scaling, room)
         # Not before: the sums may be written over the products that all threads have origins of.
@@ -177,7 +177,7 @@ def make_normalize_products(of: ProductNorm, element: Element, shape: RowShape) 
     return normalize_products
 
 
-def make_normalize_again(of: ProductNorm, element: Element, shape: RowShape) -> Any:
+def make_normalize_again(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``normalize_again(table, span, values, found)``.
 
     It normalizes what was read of the products, and finds their statistics.
@@ -196,19 +196,19 @@ def make_normalize_again(of: ProductNorm, element: Element, shape: RowShape) -> 
     return normalize_again
 
 
-def make_add_normalized(norm: Norm | None, element: Element, shape: RowShape) -> Any:
+def make_add_normalized(norm: Norm | None, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``add(values, gamma, numbers, first, at, limit, total)``.
 
     It adds what a norm makes of one gate's normalized values, whose gamma begins at `first`. The
     numbers stand for gamma and beta where there is no array of them.
     """
-    columns, working = row_columns(element, shape), element.working
+    columns, compute_type = row_columns(element, shape), element.compute_type
     gain, slots = make_column_weight(element, gain_of(norm, element), columns), columns.slots
     apply = device(norm.formula.forward if norm else lambda xhat, g, b: xhat)
 
     @device
     def add(values, gamma, numbers, first, at, limit, total):
-        weight = cuda.local.array(slots, working)
+        weight = cuda.local.array(slots, compute_type)
         gain(gamma, numbers[0], first, at, limit, weight)
         for k in range(slots):
             total[k] += apply(values[k], weight[k], numbers[1])

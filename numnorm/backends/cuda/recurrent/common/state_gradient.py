@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
 from numnorm.backends.cuda.recurrent.common.zoneout import make_blend_gradient
 from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_columns
@@ -10,7 +10,7 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
 def make_state_gradient(
-    element: Element, shape: RowShape, *, zoneout: bool, past_every_step: bool
+    element: ElementType, shape: RowShape, *, zoneout: bool, past_every_step: bool
 ) -> Any:
     """Return a device function ``gradient_of(incoming, span, later, grad, kept)``.
 
@@ -19,13 +19,13 @@ def make_state_gradient(
     where anything does. With zoneout, the share that goes past this step is `kept`, and the
     gradient is that of the new state.
     """
-    columns, working = row_columns(element, shape), element.working
+    columns, compute_type = row_columns(element, shape), element.compute_type
     read, slots = make_read_columns(element, columns), columns.slots
     blend_gradient = make_blend_gradient(element, shape, zoneout=zoneout)
 
     @device
     def gradient_of(incoming, span, later, grad, kept):
-        other = cuda.local.array(slots, working)
+        other = cuda.local.array(slots, compute_type)
         row, width, at, _ = span
         first, goes_on = row * width, row < later
         read(incoming.dy, first, at, width, grad)

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import ROOMS, room_for_parts
 from numnorm.backends.cuda.recurrent.common.step_parameters import (
@@ -50,8 +50,8 @@ class StepKind:
 
     weights: type
     parts: Callable[[Any], tuple[int, int]]
-    make_step: Callable[[Any, Element, RowShape], Any]
-    make_step_back: Callable[[Any, Element, RowShape, SumsOf], Any]
+    make_step: Callable[[Any, ElementType, RowShape], Any]
+    make_step_back: Callable[[Any, ElementType, RowShape, SumsOf], Any]
 
 
 def _addresses(group: Any) -> tuple[Any, tuple[str, ...]]:
@@ -59,12 +59,12 @@ def _addresses(group: Any) -> tuple[Any, tuple[str, ...]]:
     return group, ("address",) * len(group._fields)
 
 
-def _numbers(group: Any, element: Element) -> tuple[Any, tuple[str, ...]]:
+def _numbers(group: Any, element: ElementType) -> tuple[Any, tuple[str, ...]]:
     """Return the kind of a group of numbers."""
-    return group, (element.working_name,) * len(group._fields)
+    return group, (element.compute_name,) * len(group._fields)
 
 
-def _make_span(element: Element, shape: RowShape) -> Any:
+def _make_span(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``span_of(rows, width)`` of the part of a row that a thread has."""
     lanes, team, teams = row_columns(element, shape).lanes, shape.team, shape.teams
 
@@ -79,20 +79,20 @@ def _make_span(element: Element, shape: RowShape) -> Any:
     return span_of
 
 
-def make_cell_forward(kind: StepKind, form: Any, element: Element, shape: RowShape) -> Kernel:
+def make_cell_forward(kind: StepKind, form: Any, element: ElementType, shape: RowShape) -> Kernel:
     """Return the kernel of one step.
 
     It takes `Products`, the kind's weights, `StepStates`, `StepSaved`, the number of rows and
     the units of each, `AdaNumbers`, and of both norms `ScalingNumbers`.
     """
-    working, span_of = element.working, _make_span(element, shape)
+    compute_type, span_of = element.compute_type, _make_span(element, shape)
     step, (of_gates, of_other) = kind.make_step(form, element, shape), kind.parts(form)
     behind = ROOMS * room_for_parts(of_gates, shape)
     warps = max(1, shape.threads // WARP)  # for what all threads of a cell's norm begin with
     size = behind + ROOMS * room_for_parts(of_other, shape) + warps
 
     def kernel(products, weights, states, saved, rows, width, ada, scalings):
-        shared = cuda.shared.array(size, working)
+        shared = cuda.shared.array(size, compute_type)
         rooms = shared, shared[behind:]
         step(products, weights, states, saved, span_of(rows, width), ada, scalings, rooms)
 
@@ -104,20 +104,20 @@ def make_cell_forward(kind: StepKind, form: Any, element: Element, shape: RowSha
     return Kernel(kernel, parameters, shape.threads)
 
 
-def make_cell_backward(kind: StepKind, form: Any, element: Element, shape: RowShape) -> Kernel:
+def make_cell_backward(kind: StepKind, form: Any, element: ElementType, shape: RowShape) -> Kernel:
     """Return the kernel of one step back.
 
     It takes `ReadBack`, the kind's weights, `Incoming`, `Results`, the number of rows, how many
     of them the next step has, the units of each, `AdaNumbers`, and of both norms `FlowNumbers`.
     """
-    working, span_of = element.working, _make_span(element, shape)
+    compute_type, span_of = element.compute_type, _make_span(element, shape)
     sums_of = functools.partial(make_team_sums, element, shape.team)
     step_back = kind.make_step_back(form, element, shape, sums_of)
     of_gates, of_other = kind.parts(form)
     behind, size = room_for_parts(of_gates, shape), room_for_parts(of_gates + of_other, shape)
 
     def kernel(saved, weights, incoming, results, rows, later, width, ada, flows):
-        shared = cuda.shared.array(size, working)
+        shared = cuda.shared.array(size, compute_type)
         rooms = shared, shared[behind:]
         span = span_of(rows, width)
         step_back(saved, weights, incoming, results, span, later, ada, flows, rooms)

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
 from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_columns
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.cells import zoneout_blend, zoneout_gradient
 
 
-def make_blend(element: Element, shape: RowShape, *, zoneout: bool) -> Any:
+def make_blend(element: ElementType, shape: RowShape, *, zoneout: bool) -> Any:
     """Return a device function ``blend(mask, first, at, limit, new, before)``.
 
     It blends a thread's new elements with those before, by the row of the mask from `first` on;
@@ -17,12 +17,16 @@ def make_blend(element: Element, shape: RowShape, *, zoneout: bool) -> Any:
     """
     if not zoneout:
         return device(lambda mask, first, at, limit, new, before: None)
-    columns, working, blended = row_columns(element, shape), element.working, device(zoneout_blend)
+    columns, compute_type, blended = (
+        row_columns(element, shape),
+        element.compute_type,
+        device(zoneout_blend),
+    )
     read, slots = make_read_columns(element, columns), columns.slots
 
     @device
     def blend(mask, first, at, limit, new, before):
-        share = cuda.local.array(slots, working)
+        share = cuda.local.array(slots, compute_type)
         read(mask, first, at, limit, share)
         for k in range(slots):
             new[k] = blended(new[k], before[k], share[k])
@@ -30,7 +34,7 @@ def make_blend(element: Element, shape: RowShape, *, zoneout: bool) -> Any:
     return blend
 
 
-def make_blend_gradient(element: Element, shape: RowShape, *, zoneout: bool) -> Any:
+def make_blend_gradient(element: ElementType, shape: RowShape, *, zoneout: bool) -> Any:
     """Return a device function ``blend_gradient(mask, span, grad, kept)``.
 
     The gradient becomes that of the new elements, and `kept` that of those before; without

@@ -7,7 +7,7 @@ a thread holds the rest of both products apart from them.
 from typing import Any
 
 from numnorm.backends.contract.recurrent import GRUForm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, tangent
 from numnorm.backends.cuda.recurrent.common.cell_norm import Parts
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
@@ -35,7 +35,7 @@ def product_norms(form: GRUForm) -> tuple[ProductNorm, ProductNorm]:
     )
 
 
-def make_gates(form: GRUForm, element: Element, shape: RowShape) -> Any:
+def make_gates(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``gates_of(both, rest, weights, numbers, at, width, gates)``.
 
     It makes of the normalized products four sections: 1 - z, r, the new state that they suggest,
@@ -43,7 +43,11 @@ def make_gates(form: GRUForm, element: Element, shape: RowShape) -> Any:
     all its digits. The weights are ``offset, offset_x, offset_h, gamma_h, gamma_x``, and the
     numbers stand for gamma and beta where there is no array of them.
     """
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    columns, compute_type, zero = (
+        row_columns(element, shape),
+        element.compute_type,
+        constant(element, 0.0),
+    )
     slots, sigmoid, tanh = columns.slots, make_sigmoid(element), tangent(element)
     offset_of = make_column_weight(element, element, columns)
     add = make_add_normalized(form.norm, element, shape)
@@ -52,7 +56,7 @@ def make_gates(form: GRUForm, element: Element, shape: RowShape) -> Any:
     @device
     def gates_of(both, rest, weights, numbers, at, width, gates):
         offset, offset_x, offset_h, gamma_h, gamma_x = weights
-        total = cuda.local.array(slots, working)
+        total = cuda.local.array(slots, compute_type)
         for gate in range(2):
             first = gate * width
             offset_of(offset, zero, first, at, width, total)

@@ -7,7 +7,7 @@ is stored for the sums over all steps.
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.recurrent import GRUForm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import (
@@ -52,7 +52,7 @@ class GRUWeights(NamedTuple):
     gamma_x: Any
 
 
-def make_new_state(form: GRUForm, element: Element, shape: RowShape) -> Any:
+def make_new_state(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``new_state(mask, row, width, at, gates, before, new)``.
 
     The new state is made of the gates and of the one `before`, both of a thread's units.
@@ -69,9 +69,13 @@ def make_new_state(form: GRUForm, element: Element, shape: RowShape) -> Any:
     return new_state
 
 
-def make_step(form: GRUForm, element: Element, shape: RowShape) -> Any:
+def make_step(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of a row's step, as `StepKind` has it."""
-    columns, working, norms = row_columns(element, shape), element.working, product_norms(form)
+    columns, compute_type, norms = (
+        row_columns(element, shape),
+        element.compute_type,
+        product_norms(form),
+    )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     read_both, read_rest = (make_read_products(of, element, shape) for of in norms)
     normalize_both, normalize_rest = (make_normalize_products(of, element, shape) for of in norms)
@@ -80,10 +84,10 @@ def make_step(form: GRUForm, element: Element, shape: RowShape) -> Any:
 
     @device
     def step(products, weights, states, saved, span, ada, scalings, rooms):
-        both = cuda.local.array(four, working)
-        rest = cuda.local.array(two, working)
-        gates = cuda.local.array(four, working)
-        before = cuda.local.array(slots, working)
+        both = cuda.local.array(four, compute_type)
+        rest = cuda.local.array(two, compute_type)
+        gates = cuda.local.array(four, compute_type)
+        before = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read_both(products, span, both)
         read_rest(products, span, rest)
@@ -97,20 +101,24 @@ def make_step(form: GRUForm, element: Element, shape: RowShape) -> Any:
     return step
 
 
-def _make_gate_gradients(form: GRUForm, element: Element, shape: RowShape) -> Any:
+def _make_gate_gradients(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of what reaches the gates, and the state before.
 
     ``gate_gradients(before, dh, span, gates, grad, kept)``: 1 - z and r become the gradients of z
     and r, and the other two those of the rest of the product with the state and of that with x; dh
     that of the state before, with what was `kept` of it.
     """
-    columns, working, one = row_columns(element, shape), element.working, constant(element, 1.0)
+    columns, compute_type, one = (
+        row_columns(element, shape),
+        element.compute_type,
+        constant(element, 1.0),
+    )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, zoned, gradient = columns.slots, form.zoneout, device(gru_gradient)
 
     @device
     def gate_gradients(before, dh, span, gates, grad, kept):
-        state = cuda.local.array(slots, working)
+        state = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read(before, row * width, at, width, state)
         for k in range(slots):
@@ -126,7 +134,7 @@ def _make_gate_gradients(form: GRUForm, element: Element, shape: RowShape) -> An
     return gate_gradients
 
 
-def _make_write_gradients(element: Element, shape: RowShape) -> Any:
+def _make_write_gradients(element: ElementType, shape: RowShape) -> Any:
     """Return a device function that stores what reaches the norms' results, for either product.
 
     ``write_gradients(results, span, grads)``: these are the sections that `gate_gradients` leaves.
@@ -147,7 +155,9 @@ def _make_write_gradients(element: Element, shape: RowShape) -> Any:
     return write_gradients
 
 
-def _make_through_norms(form: GRUForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+def _make_through_norms(
+    form: GRUForm, element: ElementType, shape: RowShape, sums_of: SumsOf
+) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
     ``through_norms(grads, normal, found, gammas, ada, flows, room, results, span)``: the gradients
@@ -164,12 +174,16 @@ def _make_through_norms(form: GRUForm, element: Element, shape: RowShape, sums_o
         )
         for of in (of_both, of_rest)
     )
-    two, working, row_sums = 2 * row_columns(element, shape).slots, element.working, sums_of(SUMS)
+    two, compute_type, row_sums = (
+        2 * row_columns(element, shape).slots,
+        element.compute_type,
+        sums_of(SUMS),
+    )
     behind = 2 * OF_GATES.count
 
     @device
     def through_norms(grads, normal, found, gammas, ada, flows, room, results, span):
-        sums = cuda.local.array(SUMS, working)
+        sums = cuda.local.array(SUMS, compute_type)
         row, width, at, limit = span
         dz, dxp, _, _ = results
         add_both(grads, normal[0], gammas, ada, width, at, sums)
@@ -187,9 +201,13 @@ def _make_through_norms(form: GRUForm, element: Element, shape: RowShape, sums_o
     return through_norms
 
 
-def make_step_back(form: GRUForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function of a row's step back, as `StepKind` has it."""
-    working, slots, norms = element.working, row_columns(element, shape).slots, product_norms(form)
+    compute_type, slots, norms = (
+        element.compute_type,
+        row_columns(element, shape).slots,
+        product_norms(form),
+    )
     read_both, read_rest = (make_read_products(of, element, shape) for of in norms)
     both_again, rest_again = (make_normalize_again(of, element, shape) for of in norms)
     state_gradient = make_state_gradient(element, shape, zoneout=form.zoneout, past_every_step=True)
@@ -202,13 +220,13 @@ def make_step_back(form: GRUForm, element: Element, shape: RowShape, sums_of: Su
 
     @device
     def step_back(saved, weights, incoming, results, span, later, ada, flows, rooms):
-        both = cuda.local.array(four, working)
-        rest = cuda.local.array(two, working)
-        gates = cuda.local.array(four, working)
-        found = cuda.local.array(of_parts, working)
-        found_rest = cuda.local.array(of_parts, working)
-        grad = cuda.local.array(slots, working)
-        kept = cuda.local.array(slots, working)
+        both = cuda.local.array(four, compute_type)
+        rest = cuda.local.array(two, compute_type)
+        gates = cuda.local.array(four, compute_type)
+        found = cuda.local.array(of_parts, compute_type)
+        found_rest = cuda.local.array(of_parts, compute_type)
+        grad = cuda.local.array(slots, compute_type)
+        kept = cuda.local.array(slots, compute_type)
         read_both(saved, span, both)
         read_rest(saved, span, rest)
         both_again(saved.table, span, both, found)

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     Kernel,
     constant,
@@ -43,18 +43,22 @@ class StateGradients(NamedTuple):
     last: Any
 
 
-def make_gates_and_cell(element: Element) -> Kernel:
+def make_gates_and_cell(element: ElementType) -> Kernel:
     """Return the kernel of a step's gates and of the cell before its norm.
 
     It takes as addresses what enters the gates, ``z (rows, 4H)``, ``xp``, the like to be added, or
     0, and ``offset (4H,)``; the cell before; and the results ``gates (rows, 4H), cell (rows, H)``;
     then ``count``, the number of cells, and ``width`` (H).
     """
-    load, store, working = make_load_one(element), make_store_one(element), element.working
+    load, store, compute_type = (
+        make_load_one(element),
+        make_store_one(element),
+        element.compute_type,
+    )
     sigmoid, tanh, new_cell = make_sigmoid(element), tangent(element), device(lstm_cell)
 
     def kernel(z, xp, offset, c_prev, gates, cell, count, width):
-        values = cuda.local.array(GATES, working)
+        values = cuda.local.array(GATES, compute_type)
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
             unit = i % width
@@ -71,7 +75,7 @@ def make_gates_and_cell(element: Element) -> Kernel:
     return Kernel(kernel, ("address",) * 6 + _SIZES, _THREADS)
 
 
-def make_state(element: Element) -> Kernel:
+def make_state(element: ElementType) -> Kernel:
     """Return the kernel of a step's state: ``gates, normal, h, count, width``.
 
     `normal` is the normalized cell.
@@ -89,7 +93,7 @@ def make_state(element: Element) -> Kernel:
     return Kernel(kernel, ("address",) * 3 + _SIZES, _THREADS)
 
 
-def make_state_gradient(element: Element, *, carries: bool) -> Kernel:
+def make_state_gradient(element: ElementType, *, carries: bool) -> Kernel:
     """Return the kernel of the gradients of the normalized cell and of the output gate.
 
     It takes as addresses ``gates, normal``, as the forward pass left them, `StateGradients`,
@@ -115,7 +119,7 @@ def make_state_gradient(element: Element, *, carries: bool) -> Kernel:
     return Kernel(kernel, parameters, _THREADS)
 
 
-def make_cell_gradient(element: Element, *, carries: bool) -> Kernel:
+def make_cell_gradient(element: ElementType, *, carries: bool) -> Kernel:
     """Return the kernel of the gradients of the other gates and of the cell before.
 
     It takes as addresses ``gates``, the cell before, ``dcell``, ``dc``, which becomes the gradient

@@ -3,7 +3,7 @@
 from typing import Any
 
 from numnorm.backends.contract.recurrent import LSTMForm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, tangent
 from numnorm.backends.cuda.recurrent.common.cell_norm import Parts
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
@@ -38,13 +38,17 @@ def normalized_units(form: LSTMForm, units: int) -> int:
     return units if form.separate else GATES * units
 
 
-def make_gates(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def make_gates(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function that makes gates of the normalized products.
 
     ``gates_of(values, weights, numbers, at, width, limit, gates)``: the weights are ``offset,
     gamma_h, gamma_x``, and the numbers stand for gamma and beta where there is no array of them.
     """
-    columns, working, zero = row_columns(element, shape), element.working, constant(element, 0.0)
+    columns, compute_type, zero = (
+        row_columns(element, shape),
+        element.compute_type,
+        constant(element, 0.0),
+    )
     slots, by_product = columns.slots, form.by_product
     offset_of = make_column_weight(element, element, columns)
     add, sigmoid = make_add_normalized(form.gates, element, shape), make_sigmoid(element)
@@ -53,7 +57,7 @@ def make_gates(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     @device
     def gates_of(values, weights, numbers, at, width, limit, gates):
         offset, gamma_h, gamma_x = weights
-        total = cuda.local.array(slots, working)
+        total = cuda.local.array(slots, compute_type)
         for gate in range(GATES):
             first = gate * width
             offset_of(offset, zero, first, at, limit, total)

@@ -9,7 +9,7 @@ step would take more memory traffic than all the rest of a step.
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.recurrent import LSTMForm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, tangent
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     CELL,
@@ -69,15 +69,15 @@ class LSTMWeights(NamedTuple):
 # The cell's norm
 
 
-def _make_apply_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def _make_apply_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``apply_norm(cells, weights, numbers, span, found, gain, normal)``.
 
     The cells become normalized values by their statistics; `gain` is gamma there, and `normal` the
     norm's result. The weights are gamma and beta.
     """
-    columns, working, slots = (
+    columns, compute_type, slots = (
         row_columns(element, shape),
-        element.working,
+        element.compute_type,
         row_columns(element, shape).slots,
     )
     if form.cell is None:
@@ -94,7 +94,7 @@ def _make_apply_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
 
     @device
     def apply_norm(cells, weights, numbers, span, found, gain, normal):
-        shift = cuda.local.array(slots, working)
+        shift = cuda.local.array(slots, compute_type)
         gain_at(weights[0], numbers[0], 0, span.at, span.width, gain)
         bias_at(weights[1], numbers[1], 0, span.at, span.width, shift)
         normalize(cells, found, span.at, span.width)
@@ -104,21 +104,21 @@ def _make_apply_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return apply_norm
 
 
-def _make_find_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def _make_find_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``find_norm(cells, table, span, scaling, room, found)``.
 
     It finds the statistics of a row's cell, and stores them unless the table is 0.
     """
     if form.cell is None:
         return device(lambda cells, table, span, scaling, room, found: None)
-    formula, working, zero = form.cell.formula, element.working, constant(element, 0.0)
+    formula, compute_type, zero = form.cell.formula, element.compute_type, constant(element, 0.0)
     statistics, centred = make_cell_statistics(formula, element, shape, CELL), formula.centred
     team_sum, keep = make_team_sum(element, shape.team), make_keep_statistics(element, 1)
     behind, all_places = ROOMS * room_for_parts(1, shape), places(form)
 
     @device
     def find_norm(cells, table, span, scaling, room, found):
-        origins = cuda.local.array(1, working)
+        origins = cuda.local.array(1, compute_type)
         origins[0] = zero
         if centred:  # the first cell, for all threads
             origins[0] = team_sum(cells[0] if span.at == 0 else zero, room[behind:])
@@ -129,7 +129,7 @@ def _make_find_norm(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return find_norm
 
 
-def _make_norm_again(form: LSTMForm, element: Element) -> Any:
+def _make_norm_again(form: LSTMForm, element: ElementType) -> Any:
     """Return a device function ``norm_again(table, row, found)``: the cell's statistics again."""
     if form.cell is None:
         return device(lambda table, row, found: None)
@@ -140,7 +140,7 @@ def _make_norm_again(form: LSTMForm, element: Element) -> Any:
 # Forward
 
 
-def make_new_cell(element: Element, shape: RowShape) -> Any:
+def make_new_cell(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``new_cell(gates, before, at, limit, cells)``; 0 from a limit on."""
     columns, cell, zero = row_columns(element, shape), device(lstm_cell), constant(element, 0.0)
     lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
@@ -157,7 +157,7 @@ def make_new_cell(element: Element, shape: RowShape) -> Any:
     return new_cell
 
 
-def make_write_states(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def make_write_states(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function that stores a row's new state and cell.
 
     ``write_states(addresses, row, width, at, limit, gates, cells, before, normal)``: the addresses
@@ -188,9 +188,13 @@ def make_write_states(form: LSTMForm, element: Element, shape: RowShape) -> Any:
     return write_states
 
 
-def make_step(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def make_step(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of a row's step, as `StepKind` has it."""
-    columns, working, of = row_columns(element, shape), element.working, product_norm(form)
+    columns, compute_type, of = (
+        row_columns(element, shape),
+        element.compute_type,
+        product_norm(form),
+    )
     read, read_products = (
         make_read_columns(element, columns),
         make_read_products(of, element, shape),
@@ -210,14 +214,14 @@ def make_step(form: LSTMForm, element: Element, shape: RowShape) -> Any:
 
     @device
     def step(products, weights, states, saved, span, ada, scalings, rooms):
-        values = cuda.local.array(size, working)
-        gates = cuda.local.array(all_gates, working)
-        before = cuda.local.array(slots, working)
-        cells = cuda.local.array(slots, working)
-        xhat = cuda.local.array(slots, working)
-        gain = cuda.local.array(slots, working)
-        normal = cuda.local.array(slots, working)
-        found = cuda.local.array(NUMBERS, working)
+        values = cuda.local.array(size, compute_type)
+        gates = cuda.local.array(all_gates, compute_type)
+        before = cuda.local.array(slots, compute_type)
+        cells = cuda.local.array(slots, compute_type)
+        xhat = cuda.local.array(slots, compute_type)
+        gain = cuda.local.array(slots, compute_type)
+        normal = cuda.local.array(slots, compute_type)
+        found = cuda.local.array(NUMBERS, compute_type)
         row, width, at, limit = span
         read_products(products, span, values)
         normalize_products(products, saved, span, values, scalings.gates, rooms[0])
@@ -239,14 +243,20 @@ def make_step(form: LSTMForm, element: Element, shape: RowShape) -> Any:
 # Backward
 
 
-def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+def _make_cell_gradient(
+    form: LSTMForm, element: ElementType, shape: RowShape, sums_of: SumsOf
+) -> Any:
     """Return a device function of what reaches the cell before its norm.
 
     ``cell_gradient(saved, weights, dn, span, ada, flow, room, gates, grad, passes)``: the gradient
     of the state becomes that of the cell, and o in the gates its gradient. The weights are gamma
     and beta, and `passes` is what of dc reaches the new cell.
     """
-    columns, working, tanh = row_columns(element, shape), element.working, tangent(element)
+    columns, compute_type, tanh = (
+        row_columns(element, shape),
+        element.compute_type,
+        tangent(element),
+    )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
     carries, gradient = form.carries_normalized, device(lstm_state_gradient)
@@ -257,10 +267,10 @@ def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape, sums_
 
     @device
     def cell_gradient(saved, weights, dn, span, ada, flow, room, gates, grad, passes):
-        xhat = cuda.local.array(slots, working)
-        found = cuda.local.array(NUMBERS, working)
-        gain = cuda.local.array(slots, working)
-        normal = cuda.local.array(slots, working)
+        xhat = cuda.local.array(slots, compute_type)
+        found = cuda.local.array(NUMBERS, compute_type)
+        gain = cuda.local.array(slots, compute_type)
+        normal = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read(saved.cell, row * width, at, width, xhat)
         norm_again(saved.table, row, found)
@@ -279,19 +289,23 @@ def _make_cell_gradient(form: LSTMForm, element: Element, shape: RowShape, sums_
     return cell_gradient
 
 
-def _make_gate_gradients(form: LSTMForm, element: Element, shape: RowShape) -> Any:
+def _make_gate_gradients(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of what reaches the gates, and the cell before.
 
     ``gate_gradients(before, dc, span, gates, grad, kept)``: f, i and g become their gradients; dc
     that of the cell before, with what was `kept` of it.
     """
-    columns, working, one = row_columns(element, shape), element.working, constant(element, 1.0)
+    columns, compute_type, one = (
+        row_columns(element, shape),
+        element.compute_type,
+        constant(element, 1.0),
+    )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, zoned, gradient = columns.slots, form.zoneout, device(lstm_cell_gradient)
 
     @device
     def gate_gradients(before, dc, span, gates, grad, kept):
-        cell = cuda.local.array(slots, working)
+        cell = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read(before, row * width, at, width, cell)
         for k in range(slots):
@@ -304,9 +318,13 @@ def _make_gate_gradients(form: LSTMForm, element: Element, shape: RowShape) -> A
     return gate_gradients
 
 
-def make_step_back(form: LSTMForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function of a row's step back, as `StepKind` has it."""
-    columns, working, of = row_columns(element, shape), element.working, product_norm(form)
+    columns, compute_type, of = (
+        row_columns(element, shape),
+        element.compute_type,
+        product_norm(form),
+    )
     slots, all_gates, size = columns.slots, GATES * columns.slots, of.sections * columns.slots
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     read_products = make_read_products(of, element, shape, summed=True)
@@ -322,12 +340,12 @@ def make_step_back(form: LSTMForm, element: Element, shape: RowShape, sums_of: S
 
     @device
     def step_back(saved, weights, incoming, results, span, later, ada, flows, rooms):
-        values = cuda.local.array(size, working)
-        gates = cuda.local.array(all_gates, working)
-        found = cuda.local.array(numbers, working)
-        grad = cuda.local.array(slots, working)
-        passes = cuda.local.array(slots, working)
-        kept = cuda.local.array(slots, working)
+        values = cuda.local.array(size, compute_type)
+        gates = cuda.local.array(all_gates, compute_type)
+        found = cuda.local.array(numbers, compute_type)
+        grad = cuda.local.array(slots, compute_type)
+        passes = cuda.local.array(slots, compute_type)
+        kept = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read_products(saved, span, values)
         normalize_again(saved.table, span, values, found)

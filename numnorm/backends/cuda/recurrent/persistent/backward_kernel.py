@@ -6,7 +6,7 @@ it needs what reaches the products of the step behind, and of a row that was nor
 
 from typing import Any, NamedTuple
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, grid_barrier, shared_memory
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.cell_passes import FormFacts
@@ -51,7 +51,7 @@ def sums_of_row(step: StepKind, form: Any) -> int:
 
 
 def make_backward(
-    step: StepKind, gates: int, facts: FormFacts, form: Any, element: Element, shape: SliceShape
+    step: StepKind, gates: int, facts: FormFacts, form: Any, element: ElementType, shape: SliceShape
 ) -> Kernel:
     """Return the kernel of all steps of a cell back, to be launched by its plan.
 
@@ -106,10 +106,10 @@ def make_backward(
                 )  # fmt: skip
                 later = count
 
-    flow = group_of(FlowNumbers, element.working_name)
+    flow = group_of(FlowNumbers, element.compute_name)
     groups = BackwardInputs, ReadBack, step.weights, Incoming, Results
     parameters = (
-        *map(group_of, groups), group_of(AdaNumbers, element.working_name),
+        *map(group_of, groups), group_of(AdaNumbers, element.compute_name),
         (OfNorms, (flow, flow)), group_of(Sizes, "index"),
     )  # fmt: skip
     return Kernel(kernel, parameters, shape.threads)

@@ -8,7 +8,7 @@ of a row that is normalized no more than four numbers.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, cuda, grid_barrier, shared_memory
 from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm
 from numnorm.backends.cuda.recurrent.common.step_parameters import (
@@ -128,7 +128,7 @@ class PersistentStep(NamedTuple):
         Returns the norms of the products.
     """
 
-    make_step: Callable[[Any, Element, SliceShape], Any]
+    make_step: Callable[[Any, ElementType, SliceShape], Any]
     slice_places: Callable[[Any], int]
     product_norms: Callable[[Any], tuple[ProductNorm, ...]]
 
@@ -139,21 +139,21 @@ def group_of(group: Any, kind: str = "address") -> Any:
 
 
 def make_forward(
-    gates: int, weights: Any, element: Element, shape: SliceShape, take_step: Any
+    gates: int, weights: Any, element: ElementType, shape: SliceShape, take_step: Any
 ) -> Kernel:
     """Return the kernel of all steps of a cell, to be launched by its plan.
 
     It takes `Inputs`, `Arrays`, the group of the cell's `weights`, `AdaNumbers`, of both norms
     `ScalingNumbers`, and `Sizes`.
     """
-    place_of, working = make_place_of(shape), element.working
+    place_of, compute_type = make_place_of(shape), element.compute_type
     read = make_read_columns(element, row_columns(element, shape.of_units))
     take_weights = make_take_weights(gates, element, shape)
     products_of, both = make_slice_products(gates, element, shape), 2 * gates
 
     def kernel(inputs, arrays, others, ada, scalings, sizes):
-        values = cuda.local.array(both, working)
-        before = cuda.local.array(1, working)
+        values = cuda.local.array(both, compute_type)
+        before = cuda.local.array(1, compute_type)
         memory, batch, width = shared_memory(), sizes.batch, sizes.width
         sliced, at, first, mine = place_of(sizes.slices, sizes.group, batch, width)
         take_weights(memory, inputs.weights, at - sliced[2], width)
@@ -175,9 +175,9 @@ def make_forward(
             )  # fmt: skip
             earlier, now = now, now + count
 
-    scaling = group_of(ScalingNumbers, element.working_name)
+    scaling = group_of(ScalingNumbers, element.compute_name)
     parameters = (
-        *map(group_of, (Inputs, Arrays, weights)), group_of(AdaNumbers, element.working_name),
+        *map(group_of, (Inputs, Arrays, weights)), group_of(AdaNumbers, element.compute_name),
         (OfNorms, (scaling, scaling)), group_of(Sizes, "index"),
     )  # fmt: skip
     return Kernel(kernel, parameters, shape.threads)

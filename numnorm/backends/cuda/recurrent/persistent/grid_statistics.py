@@ -7,7 +7,7 @@ slices together.
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, grid_barrier, reciprocal
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS, Parts, make_cell_moments
 from numnorm.backends.cuda.recurrent.persistent.merged_statistics import (
@@ -18,7 +18,7 @@ from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.group_reductions import make_team_sums
 
 
-def make_exchange(formula: Formula, element: Element, shape: SliceShape, parts: Parts) -> Any:
+def make_exchange(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
     """Return a device function of the statistics of a row's parts, from all of its slices.
 
     ``exchange(values, sliced, place, there, table, row, rows, scaling, found)``: `sliced` is
@@ -36,10 +36,10 @@ def make_exchange(formula: Formula, element: Element, shape: SliceShape, parts: 
     return exchange
 
 
-def make_leave(formula: Formula, element: Element, shape: SliceShape, parts: Parts) -> Any:
+def make_leave(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
     """Return a device function of what is before the barrier, with the arguments of `exchange`."""
     units, count, size = shape.units, parts.count, parts.sections
-    working, zero, inverse = element.working, constant(element, 0.0), reciprocal(element)
+    compute_type, zero, inverse = element.compute_type, constant(element, 0.0), reciprocal(element)
     moments = make_cell_moments(formula, element, shape.of_units, parts)
     first_of, store_slice = make_team_sums(element, units, count), make_store_slice(element)
     sections_of = constant(element, size)
@@ -47,12 +47,12 @@ def make_leave(formula: Formula, element: Element, shape: SliceShape, parts: Par
     @device
     def leave(values, sliced, place, there, table, row, rows, scaling, found):
         slices, part, unit, width, _ = sliced
-        origins = cuda.local.array(count, working)
-        squares = cuda.local.array(count, working)
+        origins = cuda.local.array(count, compute_type)
+        squares = cuda.local.array(count, compute_type)
         for n in range(count):
             origins[n] = values[n * size] if unit == 0 else zero
         first_of(origins, squares)
-        own_share = inverse(sections_of * working(width))
+        own_share = inverse(sections_of * compute_type(width))
         _, scale_share, eps, eps_on_deviation, root_eps = scaling
         own = own_share, scale_share, eps, eps_on_deviation, root_eps
         # A part of a warp needs no room for its sums.
@@ -67,19 +67,19 @@ def make_leave(formula: Formula, element: Element, shape: SliceShape, parts: Par
     return leave
 
 
-def make_gather(formula: Formula, element: Element, shape: SliceShape, parts: Parts) -> Any:
+def make_gather(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
     """Return a device function of what is behind the barrier.
 
     ``gather(sliced, place, there, table, row, rows, scaling, found)``
     """
-    units, size, working = shape.units, parts.sections, element.working
+    units, size, compute_type = shape.units, parts.sections, element.compute_type
     merged = make_merged_statistics(formula, element, units, parts.count)
     full, sections_of = constant(element, units * size), constant(element, size)
 
     @device
     def gather(sliced, place, there, table, row, rows, scaling, found):
         slices, _, _, _, last = sliced
-        sizes, seen = (full, sections_of * working(last)), slices if there else 0
+        sizes, seen = (full, sections_of * compute_type(last)), slices if there else 0
         merged(table, (place * rows + row) * slices, rows * slices, seen, sizes, scaling, found)
 
     return gather

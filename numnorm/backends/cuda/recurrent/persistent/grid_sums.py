@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     constant,
     cuda,
@@ -15,7 +15,7 @@ from numnorm.backends.cuda.compiler.target import (
 from numnorm.backends.cuda.threads.group_reductions import SumsOf, make_team_sums
 
 
-def slice_sums_of(element: Element, units: int) -> SumsOf:
+def slice_sums_of(element: ElementType, units: int) -> SumsOf:
     """Return what makes the sums of a row whose slices have so many units.
 
     They are device functions ``sums(values, room)`` of so many numbers. The room is ``table,
@@ -25,7 +25,7 @@ def slice_sums_of(element: Element, units: int) -> SumsOf:
     return functools.partial(_make_slice_sums, element, units)
 
 
-def _make_slice_sums(element: Element, units: int, count: int) -> Any:
+def _make_slice_sums(element: ElementType, units: int, count: int) -> Any:
     load_one, store_one = make_load_one(element), make_store_one(element)
     team_sums, zero = make_team_sums(element, units, count), constant(element, 0.0)
 

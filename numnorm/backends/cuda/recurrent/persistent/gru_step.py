@@ -3,7 +3,7 @@
 from typing import Any
 
 from numnorm.backends.contract.recurrent import GRUForm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device, grid_barrier
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     NUMBERS,
@@ -27,7 +27,7 @@ from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 
 
-def _make_normalized(form: GRUForm, element: Element, shape: SliceShape) -> Any:
+def _make_normalized(form: GRUForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function that normalizes a thread's units of both products.
 
     ``normalized(both, rest, slices, table, scalings, span, sliced, rows)``
@@ -39,7 +39,7 @@ def _make_normalized(form: GRUForm, element: Element, shape: SliceShape) -> Any:
             pass
 
         return plain
-    formula, working, numbers = form.norm.formula, element.working, 2 * NUMBERS
+    formula, compute_type, numbers = form.norm.formula, element.compute_type, 2 * NUMBERS
     of_both, of_rest = Parts(1, OF_GATES.sections), Parts(1, OF_REST.sections)
     leave_both, leave_rest = (make_leave(formula, element, shape, p) for p in (of_both, of_rest))
     gather_both, gather_rest = (make_gather(formula, element, shape, p) for p in (of_both, of_rest))
@@ -51,8 +51,8 @@ def _make_normalized(form: GRUForm, element: Element, shape: SliceShape) -> Any:
 
     @device
     def normalized(both, rest, slices, table, scalings, span, sliced, rows):
-        found = cuda.local.array(numbers, working)
-        found_rest = cuda.local.array(numbers, working)
+        found = cuda.local.array(numbers, compute_type)
+        found_rest = cuda.local.array(numbers, compute_type)
         active, row, batch = span.limit > 0, span.row, rows.batch
         kept(table, rows.x, all_places, 2, found[NUMBERS:])
         kept(table, rows.x, all_places, 3, found_rest[NUMBERS:])
@@ -70,10 +70,10 @@ def _make_normalized(form: GRUForm, element: Element, shape: SliceShape) -> Any:
     return normalized
 
 
-def _make_step(form: GRUForm, element: Element, shape: SliceShape) -> Any:
+def _make_step(form: GRUForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a step, as `PersistentStep` has it."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalized, working = _make_normalized(form, element, shape), element.working
+    normalized, compute_type = _make_normalized(form, element, shape), element.compute_type
     gates_of, new_state = (
         make(form, element, shape.of_units) for make in (make_gates, make_new_state)
     )
@@ -81,10 +81,10 @@ def _make_step(form: GRUForm, element: Element, shape: SliceShape) -> Any:
 
     @device
     def step(values, before, addresses, ada, scalings, span, sliced, rows, kept):
-        both = cuda.local.array(4, working)
-        rest = cuda.local.array(2, working)
-        gates = cuda.local.array(4, working)
-        new = cuda.local.array(1, working)
+        both = cuda.local.array(4, compute_type)
+        rest = cuda.local.array(2, compute_type)
+        gates = cuda.local.array(4, compute_type)
+        new = cuda.local.array(1, compute_type)
         inputs, arrays, weights = addresses
         row, width, at, limit = span
         if arrays.products != 0:

@@ -1,7 +1,7 @@
 """The statistics of a recurrent cell's products with x, of all steps at once."""
 
 from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, cuda, make_load_one
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     NUMBERS,
@@ -17,7 +17,9 @@ from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_col
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
-def make_product_statistics(norm: Norm, count: int, element: Element, shape: RowShape) -> Kernel:
+def make_product_statistics(
+    norm: Norm, count: int, element: ElementType, shape: RowShape
+) -> Kernel:
     """Return the kernel for a norm of so many gates as one row.
 
     It takes the addresses of ``xp (rows, gates * H)`` and of ``table (rows, places, NUMBERS)``;
@@ -25,7 +27,7 @@ def make_product_statistics(norm: Norm, count: int, element: Element, shape: Row
     which of them is the first of these; how many statistics a row has, and which of them become
     these; and `ScalingNumbers`.
     """
-    columns, working = row_columns(element, shape), element.working
+    columns, compute_type = row_columns(element, shape), element.compute_type
     read, load_one = make_read_columns(element, columns), make_load_one(element)
     statistics = make_cell_statistics(norm.formula, element, shape, Parts(1, count))
     keep, team, teams = make_keep_statistics(element, 1), shape.team, shape.teams
@@ -33,10 +35,10 @@ def make_product_statistics(norm: Norm, count: int, element: Element, shape: Row
     size, of_all = count * columns.slots, ROOMS * room_for_parts(1, shape)
 
     def kernel(xp, table, rows, width, gates, first, places, place, scaling):
-        room = cuda.shared.array(of_all, working)
-        values = cuda.local.array(size, working)
-        origins = cuda.local.array(1, working)
-        found = cuda.local.array(NUMBERS, working)
+        room = cuda.shared.array(of_all, compute_type)
+        values = cuda.local.array(size, compute_type)
+        origins = cuda.local.array(1, compute_type)
+        found = cuda.local.array(NUMBERS, compute_type)
         row, at = (
             cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
             cuda.threadIdx.x % team * lanes,
@@ -51,5 +53,5 @@ def make_product_statistics(norm: Norm, count: int, element: Element, shape: Row
         if there and cuda.threadIdx.x % team == 0:
             keep(table, row, places, place, found)
 
-    scaling = group_of(ScalingNumbers, element.working_name)
+    scaling = group_of(ScalingNumbers, element.compute_name)
     return Kernel(kernel, (*("address",) * 2, *("index",) * 6, scaling), shape.threads)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from numnorm.backends.contract.recurrent import LSTMForm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     CELL,
@@ -44,7 +44,7 @@ def _slice_places(form: LSTMForm) -> int:
     return _slice_parts(form).count + (form.cell is not None)
 
 
-def _make_enter(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
+def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of what enters a thread's gates.
 
     ``enter(values, inputs, arrays, scaling, span, sliced, rows)``: the products with the state
@@ -70,7 +70,7 @@ def _make_enter(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
             save(values, arrays, span, rows)
 
         return plain
-    parts, all_places, working = gate_parts(form), places(form), element.working
+    parts, all_places, compute_type = gate_parts(form), places(form), element.compute_type
     of_slices, count = _slice_parts(form), gate_parts(form).count * NUMBERS
     exchange = make_exchange(form.gates.formula, element, shape, of_slices)
     keep = make_keep_statistics(element, of_slices.count)
@@ -80,7 +80,7 @@ def _make_enter(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
 
     @device
     def enter(values, inputs, arrays, scaling, span, sliced, rows):
-        found = cuda.local.array(count, working)
+        found = cuda.local.array(count, compute_type)
         active = span.limit > 0
         save(values, arrays, span, rows)
         if by_product:
@@ -93,7 +93,7 @@ def _make_enter(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     return enter
 
 
-def _make_cell_of(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
+def _make_cell_of(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a thread's cell, normalized.
 
     ``cell_of(cells, inputs, table, weights, ada, scaling, span, sliced, rows, normal)``
@@ -111,13 +111,13 @@ def _make_cell_of(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     exchange = make_exchange(form.cell.formula, element, shape, CELL)
     keep, all_places = make_keep_statistics(element, 1), places(form)
     apply, last = device(form.cell.formula.forward), _slice_places(form) - 1
-    working = element.working
+    compute_type = element.compute_type
 
     @device
     def cell_of(cells, inputs, table, weights, ada, scaling, span, sliced, rows, normal):
-        found = cuda.local.array(NUMBERS, working)
-        weight = cuda.local.array(1, working)
-        shift = cuda.local.array(1, working)
+        found = cuda.local.array(NUMBERS, compute_type)
+        weight = cuda.local.array(1, compute_type)
+        shift = cuda.local.array(1, compute_type)
         active, at, width = span.limit > 0, span.at, span.width
         exchange(cells, sliced, last, active, inputs.slices, span.row, rows.batch, scaling, found)
         if active and at == 0:
@@ -129,20 +129,20 @@ def _make_cell_of(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
     return cell_of
 
 
-def _make_step(form: LSTMForm, element: Element, shape: SliceShape) -> Any:
+def _make_step(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a step, as `PersistentStep` has it."""
     enter, cell_of = (make(form, element, shape) for make in (_make_enter, _make_cell_of))
     gates_of, write_states = (
         make(form, element, shape.of_units) for make in (make_gates, make_write_states)
     )
     new_cell = make_new_cell(element, shape.of_units)
-    working, size = element.working, element.itemsize
+    compute_type, size = element.compute_type, element.itemsize
 
     @device
     def step(values, before, addresses, ada, scalings, span, sliced, rows, kept):
-        gates = cuda.local.array(GATES, working)
-        cells = cuda.local.array(1, working)
-        normal = cuda.local.array(1, working)
+        gates = cuda.local.array(GATES, compute_type)
+        cells = cuda.local.array(1, compute_type)
+        normal = cuda.local.array(1, compute_type)
         inputs, arrays, weights = addresses
         row, width, at, limit = span
         enter(values, inputs, arrays, scalings.gates, span, sliced, rows)

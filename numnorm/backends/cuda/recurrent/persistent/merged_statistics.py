@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.contract.norms import Formula
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     constant,
     cuda,
@@ -26,7 +26,7 @@ from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_large
 
 
 @functools.cache
-def make_store_slice(element: Element) -> Any:
+def make_store_slice(element: ElementType) -> Any:
     """Return a device function ``store_slice(table, place, reach, high, low, squares)``."""
     store, wide = make_store(element), element.vector == NUMBERS
 
@@ -43,7 +43,7 @@ def make_store_slice(element: Element) -> Any:
 
 
 @functools.cache
-def _make_load_slice(element: Element) -> Any:
+def _make_load_slice(element: ElementType) -> Any:
     """Return a device function ``load_slice(table, place)`` of the four numbers."""
     load, wide = make_load(element), element.vector == NUMBERS
 
@@ -60,18 +60,22 @@ def _make_load_slice(element: Element) -> Any:
     return at_once if wide else in_halves
 
 
-def _make_row_statistics(formula: Formula, element: Element, team: int) -> Any:
+def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> Any:
     """Return a device function ``row_statistics(table, first, slices, sizes, share, found)``.
 
     It finds high and low of a part by those of its slices, which begin at a place of the table,
     for the scale in `found`, and returns the squares. The sizes are a slice's and the last one's.
     """
-    load, zero, working = _make_load_slice(element), constant(element, 0.0), element.working
+    load, zero, compute_type = (
+        _make_load_slice(element),
+        constant(element, 0.0),
+        element.compute_type,
+    )
     team_sum, team_both = make_team_sums(element, team, 1), make_team_sums(element, team, 2)
 
     @device
     def centred(table, first, slices, sizes, share, found):
-        sums = cuda.local.array(2, working)
+        sums = cuda.local.array(2, compute_type)
         full, last = sizes
         mine, scale = cuda.threadIdx.x % team, found[0]
         reach, origin, _, _ = load(table, first)
@@ -98,7 +102,7 @@ def _make_row_statistics(formula: Formula, element: Element, team: int) -> Any:
 
     @device
     def uncentred(table, first, slices, sizes, share, found):
-        sums = cuda.local.array(1, working)
+        sums = cuda.local.array(1, compute_type)
         mine, scale = cuda.threadIdx.x % team, found[0]
         sums[0] = zero
         for n in range(mine, slices, team):
@@ -112,7 +116,7 @@ def _make_row_statistics(formula: Formula, element: Element, team: int) -> Any:
     return centred if formula.centred else uncentred
 
 
-def _make_common_scale(element: Element, team: int) -> Any:
+def _make_common_scale(element: ElementType, team: int) -> Any:
     """Return a device function ``common_scale(table, first, slices, scaling)``.
 
     It is a power of two that brings the largest values of all slices, or epsilon, near 1. A slice
@@ -142,7 +146,7 @@ def _make_common_scale(element: Element, team: int) -> Any:
     return common_scale
 
 
-def make_merged_statistics(formula: Formula, element: Element, team: int, count: int) -> Any:
+def make_merged_statistics(formula: Formula, element: ElementType, team: int, count: int) -> Any:
     """Return a device function ``merged(table, first, apart, slices, sizes, scaling, found)``.
 
     It finds the statistics of the parts of a row, as `make_cell_statistics` does, from what blocks
@@ -170,7 +174,7 @@ def make_merged_statistics(formula: Formula, element: Element, team: int, count:
     return of_all
 
 
-def _make_merged_part(formula: Formula, element: Element, team: int) -> Any:
+def _make_merged_part(formula: Formula, element: ElementType, team: int) -> Any:
     """Return a device function ``merged(table, first, slices, sizes, scaling, found)`` of one."""
     row_statistics, common_scale = (
         _make_row_statistics(formula, element, team),

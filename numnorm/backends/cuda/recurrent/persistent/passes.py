@@ -10,7 +10,7 @@ from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import GRUForm, LSTMForm, RNNForm, Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import queue, queue_together
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, device_limits
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.cell_passes import (
@@ -67,18 +67,18 @@ _backward_kernel = functools.cache(make_backward)
 
 @functools.cache
 def _forward_kernel(
-    step: StepKind, gates: int, form: Any, element: Element, shape: SliceShape
+    step: StepKind, gates: int, form: Any, element: ElementType, shape: SliceShape
 ) -> Kernel:
     take_step = _STEPS[type(form)].make_step(form, element, shape)
     return make_forward(gates, step.weights, element, shape, take_step)
 
 
-def forward_kernel(kind: CellKind, form: Any, element: Element, shape: SliceShape) -> Kernel:
+def forward_kernel(kind: CellKind, form: Any, element: ElementType, shape: SliceShape) -> Kernel:
     """Return the kernel of all steps of a cell."""
     return _forward_kernel(kind.step, kind.gates, form, element, shape)
 
 
-def backward_kernel(kind: CellKind, form: Any, element: Element, shape: SliceShape) -> Kernel:
+def backward_kernel(kind: CellKind, form: Any, element: ElementType, shape: SliceShape) -> Kernel:
     """Return the kernel of all steps of a cell back."""
     return _backward_kernel(kind.step, kind.gates, kind.facts_of(form), form, element, shape)
 

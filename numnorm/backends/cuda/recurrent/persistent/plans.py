@@ -9,7 +9,7 @@ import dataclasses
 from typing import NamedTuple
 
 from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.threads.group_reductions import WARP
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
@@ -71,12 +71,12 @@ class SliceShape:
         return RowShape(self.units, self.teams, 1, False, single=True)
 
 
-def padded_width(width: int, element: Element) -> int:
+def padded_width(width: int, element: ElementType) -> int:
     """Return how many elements of a state a product is summed over, with zeros behind the last."""
     return -(-width // element.vector) * element.vector
 
 
-def shared_numbers(width: int, columns: int, element: Element, shape: SliceShape) -> int:
+def shared_numbers(width: int, columns: int, element: ElementType, shape: SliceShape) -> int:
     """Return how many numbers a block shares: weights, states, and the warps' sums of products.
 
     The width is that of the states, and there are so many columns of the weights.
@@ -114,7 +114,7 @@ class Plan(NamedTuple):
 
 
 def forward_plan(
-    batch: int, width: int, gates: int, element: Element, limits: DeviceLimits, *, whole: bool
+    batch: int, width: int, gates: int, element: ElementType, limits: DeviceLimits, *, whole: bool
 ) -> Plan | None:
     """Return how the blocks share cells with so many gates of each unit, or None.
 
@@ -126,7 +126,7 @@ def forward_plan(
 
 
 def backward_plan(
-    batch: int, width: int, gates: int, element: Element, limits: DeviceLimits
+    batch: int, width: int, gates: int, element: ElementType, limits: DeviceLimits
 ) -> Plan | None:
     """Return how they share the way back: products of all gates with the columns of a slice."""
     whole = gates * width % element.vector == 0
@@ -134,7 +134,7 @@ def backward_plan(
 
 
 def _first_plan(
-    batch: int, width: int, product: tuple[int, int], element: Element, limits: DeviceLimits,
+    batch: int, width: int, product: tuple[int, int], element: ElementType, limits: DeviceLimits,
     *, whole: bool,
 ) -> Plan | None:  # fmt: skip
     """Return that with the most rows of a product of so many elements, and columns of a unit."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from numnorm.backends.contract.recurrent import RNNForm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     CELL,
@@ -23,7 +23,7 @@ from numnorm.backends.cuda.recurrent.rnn.step import (
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 
 
-def _make_normalized(form: RNNForm, element: Element, shape: SliceShape) -> Any:
+def _make_normalized(form: RNNForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function that normalizes the sum of both products.
 
     ``normalized(values, slices, table, scaling, span, sliced, rows)``
@@ -37,11 +37,11 @@ def _make_normalized(form: RNNForm, element: Element, shape: SliceShape) -> Any:
         return plain
     exchange = make_exchange(form.norm.formula, element, shape, CELL)
     normalize = make_normalize(element, shape.of_units, CELL)
-    keep, working = make_keep_statistics(element, 1), element.working
+    keep, compute_type = make_keep_statistics(element, 1), element.compute_type
 
     @device
     def normalized(values, slices, table, scaling, span, sliced, rows):
-        found = cuda.local.array(NUMBERS, working)
+        found = cuda.local.array(NUMBERS, compute_type)
         active = span.limit > 0
         exchange(values, sliced, 0, active, slices, span.row, rows.batch, scaling, found)
         if active and span.at == 0:
@@ -51,10 +51,10 @@ def _make_normalized(form: RNNForm, element: Element, shape: SliceShape) -> Any:
     return normalized
 
 
-def _make_step(form: RNNForm, element: Element, shape: SliceShape) -> Any:
+def _make_step(form: RNNForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a step, as `PersistentStep` has it."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalized, working = _make_normalized(form, element, shape), element.working
+    normalized, compute_type = _make_normalized(form, element, shape), element.compute_type
     new_state, write_state = (
         make(form, element, shape.of_units) for make in (make_new_state, make_write_state)
     )
@@ -62,8 +62,8 @@ def _make_step(form: RNNForm, element: Element, shape: SliceShape) -> Any:
 
     @device
     def step(values, before, addresses, ada, scalings, span, sliced, rows, kept):
-        weight = cuda.local.array(1, working)
-        new = cuda.local.array(1, working)
+        weight = cuda.local.array(1, compute_type)
+        new = cuda.local.array(1, compute_type)
         inputs, arrays, weights = addresses
         row, width, at, limit = span
         of_row = width * size

@@ -12,7 +12,7 @@ the other, are cut into 16 bytes, and those of all threads that share a row lie 
 import math
 from typing import Any
 
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
     constant,
     cuda,
@@ -30,13 +30,13 @@ from numnorm.backends.cuda.threads.group_reductions import WARP
 _AT_ONCE = 32
 
 
-def make_padded(element: Element) -> Any:
+def make_padded(element: ElementType) -> Any:
     """Return a device function: how many elements a product is summed over, with zeros."""
     vector = element.vector
     return device(lambda width: (width + vector - 1) // vector * vector)
 
 
-def make_take_weights(gates: int, element: Element, shape: SliceShape) -> Any:
+def make_take_weights(gates: int, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function ``take_weights(memory, weights, first, width)``.
 
     It copies a slice, whose first unit is given, of the weights ``(gates * width, width)``; what
@@ -47,7 +47,7 @@ def make_take_weights(gates: int, element: Element, shape: SliceShape) -> Any:
         make_store(element, shared=True),
         make_as_tuple(element),
     )
-    threads, vector, working = shape.threads, element.vector, element.working
+    threads, vector, compute_type = shape.threads, element.vector, element.compute_type
     padded_of, zero = make_padded(element), constant(element, 0.0)
     # Of a thread's columns either all are of one unit, or each is of the next one.
     columns, units_of, gates_of = (gates, 0, 1) if gates > 1 else (COLUMNS, 1, 0)
@@ -61,7 +61,7 @@ def make_take_weights(gates: int, element: Element, shape: SliceShape) -> Any:
 
     @device
     def take_weights(memory, weights, first, width):
-        values = cuda.local.array(size, working)
+        values = cuda.local.array(size, compute_type)
         padded = padded_of(width)
         for some in range(0, lanes, together):
             at = cuda.threadIdx.x * each
@@ -81,7 +81,7 @@ def make_take_weights(gates: int, element: Element, shape: SliceShape) -> Any:
     return take_weights
 
 
-def _make_stage(element: Element, shape: SliceShape) -> Any:
+def _make_stage(element: ElementType, shape: SliceShape) -> Any:
     """Return a device function ``stage(room, state, first, rows, width, pitch)``.
 
     It copies the first so many of a tile's rows, the first of which is given, and zeros for the
@@ -91,11 +91,11 @@ def _make_stage(element: Element, shape: SliceShape) -> Any:
     store, store_one = make_store(element, shared=True), make_store_one(element, shared=True)
     as_tuple, vector, zero = make_as_tuple(element), element.vector, constant(element, 0.0)
     each, warps, tile = -(-shape.tile // shape.warps), shape.warps, shape.tile
-    working, padded_of = element.working, make_padded(element)
+    compute_type, padded_of = element.compute_type, make_padded(element)
 
     @device
     def by_pieces(room, state, first, rows, width, pitch):
-        nothing = cuda.local.array(vector, working)
+        nothing = cuda.local.array(vector, compute_type)
         for j in range(vector):
             nothing[j] = zero
         none = as_tuple(nothing, 0)
@@ -123,7 +123,7 @@ def _make_stage(element: Element, shape: SliceShape) -> Any:
     return by_pieces if shape.whole else one_by_one
 
 
-def _make_multiply(columns: int, element: Element, shape: SliceShape) -> Any:
+def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function ``multiply(memory, room, shares, width, pitch)``.
 
     Each warp leaves its share of the products of a tile with all columns of the slice.
@@ -131,13 +131,17 @@ def _make_multiply(columns: int, element: Element, shape: SliceShape) -> Any:
     load, store = make_load(element, shared=True), _make_store_share(columns, element)
     vector, units, rows, tile = element.vector, shape.units, shape.rows, shape.tile
     warps, apart = shape.warps, WARP // shape.units
-    working, zero, padded_of = element.working, constant(element, 0.0), make_padded(element)
+    compute_type, zero, padded_of = (
+        element.compute_type,
+        constant(element, 0.0),
+        make_padded(element),
+    )
     of_rows, of_piece = rows * columns, vector * columns
 
     @device
     def multiply(memory, room, shares, width, pitch):
-        sums = cuda.local.array(of_rows, working)
-        weights = cuda.local.array(of_piece, working)
+        sums = cuda.local.array(of_rows, compute_type)
+        weights = cuda.local.array(of_piece, compute_type)
         for n in range(of_rows):
             sums[n] = zero
         warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
@@ -161,7 +165,7 @@ def _make_multiply(columns: int, element: Element, shape: SliceShape) -> Any:
     return multiply
 
 
-def _make_store_share(columns: int, element: Element) -> Any:
+def _make_store_share(columns: int, element: ElementType) -> Any:
     """Return a device function ``store_share(shares, place, sums, first)`` of so many sums."""
     store, store_one = make_store(element, shared=True), make_store_one(element, shared=True)
     vector, as_tuple = element.vector, make_as_tuple(element)
@@ -179,7 +183,7 @@ def _make_store_share(columns: int, element: Element) -> Any:
     return one_by_one if columns % vector else at_once
 
 
-def _make_add_up(gates: int, units: int, element: Element, shape: SliceShape) -> Any:
+def _make_add_up(gates: int, units: int, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function ``add_up(shares, row, unit, products)`` of all warps' shares.
 
     A row has so many units, each with so many products.
@@ -210,7 +214,7 @@ def _make_add_up(gates: int, units: int, element: Element, shape: SliceShape) ->
     return one_by_one if gates % vector else at_once
 
 
-def make_slice_products(gates: int, element: Element, shape: SliceShape) -> Any:
+def make_slice_products(gates: int, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function ``products_of(memory, state, first, rows, width, products)``.
 
     A thread gets the products of all gates of its unit with its own row of the block's, the first
@@ -224,7 +228,7 @@ def make_slice_products(gates: int, element: Element, shape: SliceShape) -> Any:
 
 
 def _make_products(
-    count: int, columns: int, element: Element, shape: SliceShape, units: int
+    count: int, columns: int, element: ElementType, shape: SliceShape, units: int
 ) -> Any:
     """Return `make_slice_products`' function, for so many products of a thread.
 
@@ -260,7 +264,7 @@ def _make_products(
 # Products with the columns of a slice's units, which take the other way through the weights
 
 
-def make_take_columns(element: Element, shape: SliceShape) -> Any:
+def make_take_columns(element: ElementType, shape: SliceShape) -> Any:
     """Return a device function ``take_columns(memory, weights, first, rows, width)``.
 
     It copies the columns of a slice's units, from its first on, of the weights ``(rows, width)``,
@@ -284,12 +288,12 @@ def make_take_columns(element: Element, shape: SliceShape) -> Any:
     return take_columns
 
 
-def make_column_products(element: Element, shape: SliceShape) -> Any:
+def make_column_products(element: ElementType, shape: SliceShape) -> Any:
     """Return the like of `make_slice_products` for the columns, one product of each thread."""
     return _make_products(1, COLUMNS, element, shape.turned, shape.units)
 
 
-def make_pass_on(gates: int, element: Element, shape: SliceShape) -> Any:
+def make_pass_on(gates: int, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of what the states of a step get through the products behind it.
 
     ``pass_on(memory, dz, start, rows, first, row, column, width, product)``: of so many of the
@@ -297,11 +301,11 @@ def make_pass_on(gates: int, element: Element, shape: SliceShape) -> Any:
     width)``. A thread stores that of its row and column; a negative row is none.
     """
     products_of, store_one = make_column_products(element, shape), make_store_one(element)
-    working = element.working
+    compute_type = element.compute_type
 
     @device
     def pass_on(memory, dz, start, rows, first, row, column, width, product):
-        found = cuda.local.array(1, working)
+        found = cuda.local.array(1, compute_type)
         products_of(memory, dz, start + first, rows, gates * width, found)
         if row >= 0 and column < width and row - first < rows:
             store_one(product, row * width + column, found[0])

@@ -8,7 +8,7 @@ afterwards.
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.recurrent import RNNForm
-from numnorm.backends.cuda.compiler.element_type import Element
+from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import CELL, NUMBERS, gain_of
 from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_through_norm
@@ -47,7 +47,7 @@ def product_norm(form: RNNForm) -> ProductNorm:
     return ProductNorm(form.norm, CELL, Stretch(GATES, 0, GATES), False, 1)
 
 
-def make_new_state(form: RNNForm, element: Element, shape: RowShape) -> Any:
+def make_new_state(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``new_state(values, weights, numbers, at, width, gain, result)``.
 
     It makes a row's new units of normalized sums, and finds gamma at them. The weights are
@@ -70,16 +70,16 @@ def make_new_state(form: RNNForm, element: Element, shape: RowShape) -> Any:
     return new_state
 
 
-def make_write_state(form: RNNForm, element: Element, shape: RowShape) -> Any:
+def make_write_state(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``write_state(state, before, mask, row, width, at, limit, new)``."""
-    columns, working, zoned = row_columns(element, shape), element.working, form.zoneout
+    columns, compute_type, zoned = row_columns(element, shape), element.compute_type, form.zoneout
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     blend, slots = make_blend(element, shape, zoneout=form.zoneout), columns.slots
 
     @device
     def write_state(state, before, mask, row, width, at, limit, new):
         if zoned:
-            old = cuda.local.array(slots, working)
+            old = cuda.local.array(slots, compute_type)
             read(before, row * width, at, width, old)
             blend(mask, row * width, at, width, new, old)
         write(state, row * width, at, limit, new)
@@ -87,9 +87,13 @@ def make_write_state(form: RNNForm, element: Element, shape: RowShape) -> Any:
     return write_state
 
 
-def make_step(form: RNNForm, element: Element, shape: RowShape) -> Any:
+def make_step(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of a row's step, as `StepKind` has it."""
-    working, slots, of = element.working, row_columns(element, shape).slots, product_norm(form)
+    compute_type, slots, of = (
+        element.compute_type,
+        row_columns(element, shape).slots,
+        product_norm(form),
+    )
     read_products, normalize_products = (
         make(of, element, shape) for make in (make_read_products, make_normalize_products)
     )
@@ -99,9 +103,9 @@ def make_step(form: RNNForm, element: Element, shape: RowShape) -> Any:
 
     @device
     def step(products, weights, states, saved, span, ada, scalings, rooms):
-        values = cuda.local.array(slots, working)
-        weight = cuda.local.array(slots, working)
-        new = cuda.local.array(slots, working)
+        values = cuda.local.array(slots, compute_type)
+        weight = cuda.local.array(slots, compute_type)
+        new = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read_products(products, span, values)
         normalize_products(products, saved, span, values, scalings.gates, rooms[0])
@@ -111,9 +115,13 @@ def make_step(form: RNNForm, element: Element, shape: RowShape) -> Any:
     return step
 
 
-def make_step_back(form: RNNForm, element: Element, shape: RowShape, sums_of: SumsOf) -> Any:
+def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function of a row's step back, as `StepKind` has it."""
-    columns, working, of = row_columns(element, shape), element.working, product_norm(form)
+    columns, compute_type, of = (
+        row_columns(element, shape),
+        element.compute_type,
+        product_norm(form),
+    )
     slots, normed, zoned = columns.slots, form.norm is not None, form.zoneout
     read_products = make_read_products(of, element, shape, summed=True)
     normalize_again, write = (
@@ -127,12 +135,12 @@ def make_step_back(form: RNNForm, element: Element, shape: RowShape, sums_of: Su
 
     @device
     def step_back(saved, weights, incoming, results, span, later, ada, flows, rooms):
-        values = cuda.local.array(slots, working)
-        found = cuda.local.array(NUMBERS, working)
-        weight = cuda.local.array(slots, working)
-        state = cuda.local.array(slots, working)
-        grad = cuda.local.array(slots, working)
-        kept = cuda.local.array(slots, working)
+        values = cuda.local.array(slots, compute_type)
+        found = cuda.local.array(NUMBERS, compute_type)
+        weight = cuda.local.array(slots, compute_type)
+        state = cuda.local.array(slots, compute_type)
+        grad = cuda.local.array(slots, compute_type)
+        kept = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read_products(saved, span, values)
         normalize_again(saved.table, span, values, found)
