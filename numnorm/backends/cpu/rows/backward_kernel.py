@@ -265,7 +265,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         _make_narrow_rows(formula, element_type),
     )
     short_rows, real = make_short_backward(formula, element_type), element_type.compute_type
-    to_storage, at_lines = _narrow_width(element_type), peels_to_alignment(element_type)
+    tile_width, at_lines = _narrow_width(element_type), peels_to_alignment(element_type)
 
     @inlined
     def backward_rows(arrays, peels, saved, cut, weights, flows, results, totals, start, stop):
@@ -300,7 +300,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         last: int,
     ) -> None:
         arrays, run = (dy, x, dx), segments.run
-        at_line = at_lines and x.shape[1] >= to_storage
+        at_line = at_lines and x.shape[1] >= tile_width
         peels = (common_peel(x, run), common_peel(dx, run)) if at_line else (0, 0)
         gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
         cut, here = (run, x.shape[1] // run, segments.channels), (borrowed(gamma), borrowed(beta))
