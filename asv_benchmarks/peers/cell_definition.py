@@ -78,11 +78,11 @@ class _Lstm:
             top = np.tanh(of_c[t].y)
             dnormed[t] = dh * o * (1 - top * top)
             dc = dc + _norm_gradient(dnormed[t], of_c[t], p.gamma_c)
-            slopes = (
+            grads = (
                 *(dc * self._cells[t] * f * (1 - f), dc * g * i * (1 - i)),
                 *(dh * top * o * (1 - o), dc * i * (1 - g * g)),
             )
-            dz[t] = np.concatenate(slopes, axis=1)
+            dz[t] = np.concatenate(grads, axis=1)
             dproducts[t] = _norm_gradient(dz[t], of_h[t], p.gamma_h)
             dh, dc = dproducts[t] @ p.weight_h, dc * f
         dz = np.array(dz)
@@ -91,8 +91,8 @@ class _Lstm:
         found = [dof_x @ p.weight_x, *weights, dz.sum(axis=(0, 1))]
         if p.gamma_x is not None:
             xhats = (self._of_x.xhat, [one.xhat for one in of_h], [one.xhat for one in of_c])
-            for slope, xhat in zip((dz, dz, np.array(dnormed)), xhats, strict=True):
-                found += [(slope * xhat).sum(axis=(0, 1)), slope.sum(axis=(0, 1))]
+            for grad, xhat in zip((dz, dz, np.array(dnormed)), xhats, strict=True):
+                found += [(grad * xhat).sum(axis=(0, 1)), grad.sum(axis=(0, 1))]
         return found
 
 

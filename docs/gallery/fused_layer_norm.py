@@ -50,7 +50,7 @@ def forward(x, bias, gamma, beta, y, mean, rstd):
 def backward(dy, x, bias, gamma, mean, rstd, dx, sums):
     """Write dx, and each block's sums for the gradients of gamma, beta and the bias."""
     values = cuda.local.array(SLOTS, np.float32)
-    slopes = cuda.local.array(SLOTS, np.float32)
+    grads = cuda.local.array(SLOTS, np.float32)
     of_gamma = cuda.local.array(SLOTS, np.float32)
     of_beta = cuda.local.array(SLOTS, np.float32)
     of_bias = cuda.local.array(SLOTS, np.float32)
@@ -63,21 +63,21 @@ def backward(dy, x, bias, gamma, mean, rstd, dx, sums):
             if column < width:
                 value = x[row, column] + bias[column]
                 values[k] = value * probability(value)
-                slopes[k] = dy[row, column]
+                grads[k] = dy[row, column]
         layer_norm.xhat(values, width, mean[row], rstd[row])
         for k in range(SLOTS):
             if thread + k * THREADS < width:
-                of_gamma[k] += slopes[k] * values[k]
-                of_beta[k] += slopes[k]
-        layer_norm.backward(slopes, values, width, gamma, rstd[row])
+                of_gamma[k] += grads[k] * values[k]
+                of_beta[k] += grads[k]
+        layer_norm.backward(grads, values, width, gamma, rstd[row])
         for k in range(SLOTS):
             column = thread + k * THREADS
             if column < width:
                 value = x[row, column] + bias[column]
                 density = DENSITY * np.float32(math.exp(-HALF * value * value))
-                slope = slopes[k] * (probability(value) + value * density)
-                dx[row, column] = slope
-                of_bias[k] += slope
+                grad = grads[k] * (probability(value) + value * density)
+                dx[row, column] = grad
+                of_bias[k] += grad
     for k in range(SLOTS):
         column = thread + k * THREADS
         if column < width:
@@ -109,8 +109,8 @@ def one_by_one(x, bias, gamma, beta, dy):
     rstd = 1 / np.sqrt(gelu.var(1, keepdims=True) + EPS)
     xhat = (gelu - gelu.mean(1, keepdims=True)) * rstd
     g = dy * gamma
-    slope = rstd * (g - g.mean(1, keepdims=True) - xhat * (g * xhat).mean(1, keepdims=True))
-    dx = slope * (below + value * density)
+    grad = rstd * (g - g.mean(1, keepdims=True) - xhat * (g * xhat).mean(1, keepdims=True))
+    dx = grad * (below + value * density)
     return xhat * gamma + beta, dx, (dy * xhat).sum(0), dy.sum(0), dx.sum(0)
 
 

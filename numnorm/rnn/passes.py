@@ -251,14 +251,14 @@ def backward(
 def _slope(saved: _Saved, dy: Any, name: str) -> Any:
     """Return the gradients of all states, of the shape of what the forward pass returned."""
     layout = saved.layout
-    slope = saved.backend.companion(name, dy, saved.x)
+    grad = saved.backend.companion(name, dy, saved.x)
     expected: tuple[int, ...] = (layout.time, layout.batch, saved.units)
     if saved.batch_first:
         expected = (layout.batch, layout.time, saved.units)
     if saved.single:
         expected = expected[1:]
-    check_shape(name, slope.shape, expected, "that of y" if name == "dy" else "that of h")
-    return slope
+    check_shape(name, grad.shape, expected, "that of y" if name == "dy" else "that of h")
+    return grad
 
 
 def _parameter_gradients(saved: _Saved, found: dict[str, Any]) -> Any:

@@ -231,25 +231,25 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
             f"{type(saved).__name__}"
         )
     backend = saved.backend
-    slope = backend.companion("dy", dy, saved.x)
-    check_shape("dy", slope.shape, saved.shape, "that of y")
-    slope = backend.time_first(slope, saved.batch_first)
+    grad = backend.companion("dy", dy, saved.x)
+    check_shape("dy", grad.shape, saved.shape, "that of y")
+    grad = backend.time_first(grad, saved.batch_first)
     given = by_direction("dstates", dstates, saved.plan)
     states, layers = [], []
     for number in reversed(range(len(saved.plan))):
         if number < len(saved.masks):
-            slope = backend.masked(slope, saved.masks[number], _gain(saved.dropout))
-        parts = backend.split(slope, saved.widths[number])
+            grad = backend.masked(grad, saved.masks[number], _gain(saved.dropout))
+        parts = backend.split(grad, saved.widths[number])
         found = []
         for direction, part, kept, last in zip(
             saved.plan[number], parts, saved.kept[number], given[number], strict=True
         ):
             with naming(direction.name):
                 found.append(direction.kind.backward(part, kept, *last))
-        slope = found[0][0] if len(found) == 1 else backend.added(found[0][0], found[1][0])
+        grad = found[0][0] if len(found) == 1 else backend.added(found[0][0], found[1][0])
         states.append(_as_given([tuple(gradients[1:-1]) for gradients in found]))
         layers.append(_as_given([gradients[-1] for gradients in found]))
-    dx = backend.time_first(backend.as_float_array("dx", slope), saved.batch_first)
+    dx = backend.time_first(backend.as_float_array("dx", grad), saved.batch_first)
     return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
 
 

@@ -60,10 +60,10 @@ def name(module):
 def test_without_norm(module, dtype, bias, lengths):
     layer, from_torch = module.make(dtype, bias=bias), module.converter()
     (parameters,) = rnn.layers_from_torch(layer.state_dict(), from_torch)
-    x, states, slopes = draw_problem(1, 1, dtype)
+    x, states, grads = draw_problem(1, 1, dtype)
     options = {"norm": None, "lengths": lengths, **module.options}
-    mine = own_passes(module.cell, x, parameters, states, slopes, **options)
-    theirs = layer_passes(layer, from_torch, x, states, slopes, lengths)
+    mine = own_passes(module.cell, x, parameters, states, grads, **options)
+    theirs = layer_passes(layer, from_torch, x, states, grads, lengths)
     assert_passes_close(mine, theirs, dtype)
 
 
@@ -140,9 +140,9 @@ NORMALIZED = [*map(gru_case, NORMS), *map(rnn_case, NORMS), rnn_case("layer", "r
 @pytest.mark.parametrize("case", NORMALIZED, ids=case_name)
 def test_normalized(case, dtype):
     parameters = case.parameters(dtype)
-    x, states, slopes = draw_problem(4, 1, dtype)
-    mine = own_passes(case.cell, x, parameters, states, slopes, **case.options)
-    assert_passes_close(mine, step_passes(case.step, x, parameters, states, slopes), dtype)
+    x, states, grads = draw_problem(4, 1, dtype)
+    mine = own_passes(case.cell, x, parameters, states, grads, **case.options)
+    assert_passes_close(mine, step_passes(case.step, x, parameters, states, grads), dtype)
 
 
 ZONEOUT = [lstm_case("layer"), lstm_case(None), gru_case("layer"), rnn_case("layer")]
@@ -153,11 +153,11 @@ ZONEOUT = [lstm_case("layer"), lstm_case(None), gru_case("layer"), rnn_case("lay
 @pytest.mark.parametrize("case", ZONEOUT, ids=case_name)
 def test_zoneout(case, drawn, reverse):
     parameters = case.parameters(np.float64)
-    x, states, slopes = draw_problem(5, case.states, np.float64)
+    x, states, grads = draw_problem(5, case.states, np.float64)
     shares = (0.4, 0.15)[: case.states]
     options = {"lengths": LENGTHS, "reverse": reverse}
     mine = own_passes(
-        case.cell, x, parameters, states, slopes, **case.options, **options,
+        case.cell, x, parameters, states, grads, **case.options, **options,
         zoneout=shares if case.states > 1 else shares[0],
         rng=np.random.default_rng(6) if drawn else None,
     )  # fmt: skip
@@ -170,5 +170,5 @@ def test_zoneout(case, drawn, reverse):
         for i, share in enumerate(shares)
     ]
     keeps = [torch.from_numpy(keep.astype(np.float64)) for keep in keeps]
-    theirs = step_passes(case.step, x, parameters, states, slopes, keeps=keeps, **options)
+    theirs = step_passes(case.step, x, parameters, states, grads, keeps=keeps, **options)
     assert_passes_close(mine, theirs, np.float64)

@@ -137,8 +137,8 @@ def test_gradients_of_wider_cells(norm, variant, hidden):
     y, h, c, saved = rnn.lstm_forward(
         arrays[0], parameters, *arrays[1:], norm=norm, variant=variant
     )
-    slopes = [rng.normal(size=a.shape) for a in (y, h, c)]
-    found = rnn.lstm_backward(slopes[0], saved, *slopes[1:])
+    grads = [rng.normal(size=a.shape) for a in (y, h, c)]
+    found = rnn.lstm_backward(grads[0], saved, *grads[1:])
     values = [*arrays, *(p for p in parameters if p is not None)]
     gradients = [*found[:3], *(p for p in found.parameters if p is not None)]
     directions = [rng.normal(size=value.shape) for value in values]
@@ -150,7 +150,7 @@ def test_gradients_of_wider_cells(norm, variant, hidden):
         rest = iter(moved[3:])
         there = rnn.LSTMParameters(*(p if p is None else next(rest) for p in parameters))
         states = by_definition(norm, variant, there, *moved[:3])
-        return sum(np.sum(a * b) for a, b in zip(states, slopes, strict=True))
+        return sum(np.sum(a * b) for a, b in zip(states, grads, strict=True))
 
     expected = (loss(STEP) - loss(-STEP)) / (2 * STEP)
     along = sum(np.sum(g * d) for g, d in zip(gradients, directions, strict=True))

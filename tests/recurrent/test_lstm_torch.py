@@ -29,9 +29,9 @@ pytestmark = pytest.mark.torch
 def test_without_norm(dtype, bias, lengths):
     module = module_of("LSTM", dtype, bias=bias)
     (parameters,) = rnn.layers_from_torch(module.state_dict(), rnn.lstm_from_torch)
-    x, states, slopes = draw_problem(1, 2, dtype)
-    mine = own_passes("lstm", x, parameters, states, slopes, norm=None, lengths=lengths)
-    theirs = layer_passes(module, rnn.lstm_from_torch, x, states, slopes, lengths)
+    x, states, grads = draw_problem(1, 2, dtype)
+    mine = own_passes("lstm", x, parameters, states, grads, norm=None, lengths=lengths)
+    theirs = layer_passes(module, rnn.lstm_from_torch, x, states, grads, lengths)
     assert_passes_close(mine, theirs, dtype)
 
 
@@ -43,10 +43,10 @@ def test_normalized(dtype, norm, variant):
     options = {"norm": norm, "variant": variant}
     parameters = rnn.lstm_init(SIZES["inputs"], SIZES["hidden"], rng=rng, **options)
     parameters = noisy(parameters, rng, dtype)
-    x, states, slopes = draw_problem(4, 2, dtype)
-    mine = own_passes("lstm", x, parameters, states, slopes, **options)
+    x, states, grads = draw_problem(4, 2, dtype)
+    mine = own_passes("lstm", x, parameters, states, grads, **options)
     step = functools.partial(lstm_step, norm, variant)
-    assert_passes_close(mine, step_passes(step, x, parameters, states, slopes), dtype)
+    assert_passes_close(mine, step_passes(step, x, parameters, states, grads), dtype)
 
 
 def test_conversions_there_and_back():

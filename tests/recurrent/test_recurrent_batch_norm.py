@@ -13,12 +13,12 @@ VARIANTS = ["paper", "normalized_cell", "per_gate", "cell_only"]
 LENGTHS = [None, [2, 4, 2, 0, 1]]
 
 
-def run(x, parameters, h, c, *, slopes=None, **options):
+def run(x, parameters, h, c, *, grads=None, **options):
     """The states (y, h, c) and, for their slopes, the gradients (dx, dh, dc, parameters)."""
-    if slopes is None:
+    if grads is None:
         return rnn.lstm(x, parameters, h, c, **options), None
     *states, saved = rnn.lstm_forward(x, parameters, h, c, **options)
-    return states, rnn.lstm_backward(slopes[0], saved, *slopes[1:])
+    return states, rnn.lstm_backward(grads[0], saved, *grads[1:])
 
 
 def problem(variant, *, time=4, batch=5, inputs=4, hidden=3, dtype=np.float64, seed=0):
@@ -92,7 +92,7 @@ def test_definition(variant, running, reverse, lengths):
     # States are of size 1; four steps of sums of a dozen products add a few dozen roundings.
     assert largest_difference(found, expected) < 1e-14
     zeros = [np.zeros_like(a) for a in found]
-    saving, _ = run(x, parameters, h, c, norm=norm, variant=variant, slopes=zeros, **options)
+    saving, _ = run(x, parameters, h, c, norm=norm, variant=variant, grads=zeros, **options)
     assert all(np.array_equal(a, b) for a, b in zip(found, saving, strict=True))
 
 
@@ -111,14 +111,14 @@ def test_gradients(variant, running, reverse, lengths):
     parameters, x, h, c = problem(variant, inputs=2)
     norm, definition = norms(variant, running)
     rng = np.random.default_rng(5)
-    slopes = [rng.normal(size=shape) for shape in ((4, 5, 3), h.shape, c.shape)]
-    _, found = run(x, parameters, h, c, norm=norm, variant=variant, slopes=slopes, **options)
+    grads = [rng.normal(size=shape) for shape in ((4, 5, 3), h.shape, c.shape)]
+    _, found = run(x, parameters, h, c, norm=norm, variant=variant, grads=grads, **options)
     arrays = [np.array(a, np.longdouble) for a in (x, h, c)]
     weights = exact(parameters)
 
     def loss():
         states = recurrent.batch_lstm(definition, variant, weights, *arrays, **options)
-        return sum(np.sum(a * b) for a, b in zip(states, slopes, strict=True))
+        return sum(np.sum(a * b) for a, b in zip(states, grads, strict=True))
 
     def check(gradient, array):
         expected = numerical_gradient(loss, array)
@@ -208,12 +208,12 @@ def test_in_inference_each_sequence_alone_gives_the_same_bytes(variant, dtype):
         "norm": rnn.RecurrentBatchNorm(statistics, training=False),
         "variant": variant,
     }
-    slopes = [np.random.default_rng(1).normal(size=s) for s in ((6, 15, 21), h.shape, c.shape)]
-    together = run(x, parameters, h, c, lengths=lengths, slopes=slopes, **options)
+    grads = [np.random.default_rng(1).normal(size=s) for s in ((6, 15, 21), h.shape, c.shape)]
+    together = run(x, parameters, h, c, lengths=lengths, grads=grads, **options)
     for b, length in enumerate(lengths):
         one = slice(b, b + 1)
-        cut = [slopes[0][:length, one], slopes[1][one], slopes[2][one]]
-        alone = run(x[:length, one], parameters, h[one], c[one], slopes=cut, **options)
+        cut = [grads[0][:length, one], grads[1][one], grads[2][one]]
+        alone = run(x[:length, one], parameters, h[one], c[one], grads=cut, **options)
         for states, gradients in zip(together, alone, strict=True):
             np.testing.assert_array_equal(states[0][:length, one], gradients[0])
             np.testing.assert_array_equal(states[1][one], gradients[1])
@@ -251,9 +251,9 @@ def test_narrower_dtypes(running, dtype, tolerance):
 @pytest.mark.parametrize("eps", [1e-5, 0.0])
 def test_a_single_sequence_is_normalized_to_0(eps):
     parameters, x, h, c = problem("paper", batch=1)
-    slopes = [np.ones((4, 1, 3)), np.ones((1, 3)), np.ones((1, 3))]
+    grads = [np.ones((4, 1, 3)), np.ones((1, 3)), np.ones((1, 3))]
     states, gradients = run(
-        x, parameters, h, c, norm="batch", variant="paper", eps=eps, slopes=slopes
+        x, parameters, h, c, norm="batch", variant="paper", eps=eps, grads=grads
     )
     changed, _ = run(x + 1, parameters, h, c, norm="batch", variant="paper", eps=eps)
     np.testing.assert_array_equal(states[0], changed[0])
@@ -278,8 +278,8 @@ def test_nothing_to_do(time, batch):
     parameters, x, h, c = problem("paper", time=time, batch=batch)
     statistics = rnn.lstm_statistics_init(2, 3)
     norm = rnn.RecurrentBatchNorm(statistics)
-    slopes = [np.zeros((time, batch, 3)), h, c]
-    states, gradients = run(x, parameters, h, c, norm=norm, variant="paper", slopes=slopes)
+    grads = [np.zeros((time, batch, 3)), h, c]
+    states, gradients = run(x, parameters, h, c, norm=norm, variant="paper", grads=grads)
     np.testing.assert_array_equal(states[1], h)
     np.testing.assert_array_equal(gradients[2], c)
     assert not gradients[3].weight_x.any()

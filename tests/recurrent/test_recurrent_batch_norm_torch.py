@@ -55,7 +55,7 @@ def batch_step(norm, variant, p, t, x, h, c):
     return h, normalized if variant == "normalized_cell" else c
 
 
-def batch_passes(norm, variant, x, parameters, states, slopes, lengths):
+def batch_passes(norm, variant, x, parameters, states, grads, lengths):
     """Run all sequences side by side: a step takes those that have it."""
     p = type(parameters)(*as_tensors(parameters))
     tensors = as_tensors([x, *states])
@@ -71,7 +71,7 @@ def batch_passes(norm, variant, x, parameters, states, slopes, lengths):
         beyond = torch.from_numpy(lengths <= t)[:, None]
         rows.append(now[0].masked_fill(beyond, 0))
     outputs = [torch.stack(rows), *now]
-    torch.autograd.backward(outputs, [torch.from_numpy(a) for a in slopes])
+    torch.autograd.backward(outputs, [torch.from_numpy(a) for a in grads])
     of_parameters = type(p)(*(None if a is None else a.grad for a in p))
     return Passes(outputs, [tensor.grad for tensor in tensors], of_parameters)
 
@@ -81,8 +81,8 @@ def problem(variant, dtype):
     options = {"norm": "batch", "variant": variant}
     parameters = noisy(rnn.lstm_init(INPUTS, HIDDEN, rng=rng, **options), rng, dtype)
     one, every = (BATCH, HIDDEN), (TIME, BATCH, HIDDEN)
-    x, h, c, *slopes = draw(4, (TIME, BATCH, INPUTS), one, one, every, one, one, dtype=dtype)
-    return x, parameters, [h, c], slopes
+    x, h, c, *grads = draw(4, (TIME, BATCH, INPUTS), one, one, every, one, one, dtype=dtype)
+    return x, parameters, [h, c], grads
 
 
 def some_statistics(variant, dtype):

@@ -156,8 +156,8 @@ def check_gradients(case, time, zoneout=0.0, **options):
     *outputs, saved = case.call("_forward")(
         x, parameters, *states, **case.options, **options, **drawn
     )
-    slopes = [rng.normal(size=a.shape) for a in outputs]
-    found = case.call("_backward")(slopes[0], saved, *slopes[1:])
+    grads = [rng.normal(size=a.shape) for a in outputs]
+    found = case.call("_backward")(grads[0], saved, *grads[1:])
     keeps = None
     if zoneout:
         shape = x.shape[0], len(states), x.shape[1], 3
@@ -173,7 +173,7 @@ def check_gradients(case, time, zoneout=0.0, **options):
     def loss():
         definition.rerun()
         new = recurrent.sequences(step, arrays[0], arrays[1:], keeps, **options)
-        return sum(np.sum(a * b) for a, b in zip(new, slopes, strict=True))
+        return sum(np.sum(a * b) for a, b in zip(new, grads, strict=True))
 
     named = {name: a for name, a in exact.items() if a is not None}
     assert {name for name, g in found.parameters._asdict().items() if g is not None} == set(named)
@@ -295,8 +295,8 @@ def test_single_steps_give_the_same_bytes(case):
     parameters, x, states = problem(case, batch=13, inputs=19, hidden=21)
     packed = case.call("_pack")(parameters, dtype=x.dtype, **case.options)
     y, *last, saved = case.call("_forward")(x, parameters, *states, **case.options)
-    slopes = np.random.default_rng(2).normal(size=y.shape)
-    back = case.call("_backward")(slopes, saved)
+    grads = np.random.default_rng(2).normal(size=y.shape)
+    back = case.call("_backward")(grads, saved)
     steps, now = [], states
     for t in range(x.shape[0]):
         plain = case.call("_cell")(x[t], packed, *now, **case.options)
@@ -308,9 +308,7 @@ def test_single_steps_give_the_same_bytes(case):
     assert all(np.array_equal(a, b) for a, b in zip(now, last, strict=True))
     carried = [np.zeros_like(s) for s in states]
     for t in reversed(range(x.shape[0])):
-        dx, *carried, _ = case.call("_cell_backward")(
-            slopes[t] + carried[0], steps[t], *carried[1:]
-        )
+        dx, *carried, _ = case.call("_cell_backward")(grads[t] + carried[0], steps[t], *carried[1:])
         np.testing.assert_array_equal(dx, back.dx[t])
     np.testing.assert_array_equal(carried[0], back.dh)
 

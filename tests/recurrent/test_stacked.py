@@ -145,11 +145,11 @@ def test_definition_and_gradients_with_dropout():
     for a, b in zip(leaves((y, last)), leaves(expected), strict=True):
         assert np.abs(a - b).max() < 1e-13
 
-    slopes = leaves((dy, dstates))
+    grads = leaves((dy, dstates))
 
     def loss():
         outputs = leaves(by_definition(x, layers, states, factors, LENGTHS))
-        return sum(np.sum(a * b) for a, b in zip(outputs, slopes, strict=True))
+        return sum(np.sum(a * b) for a, b in zip(outputs, grads, strict=True))
 
     gradients = leaves((found.dx, found.layers, found.states))
     for gradient, array in zip(gradients, leaves(exact), strict=True):

@@ -200,7 +200,7 @@ class Bounds:
         return 2 * merges * 2.0**-53 * np.abs(self.mean)
 
     @property
-    def slope(self):
+    def grad(self):
         """What the map of the norm, gain aside, multiplies errors by."""
         if self.norm.name != "ada_norm":
             return 1
@@ -209,7 +209,7 @@ class Bounds:
 
     @property
     def y(self):
-        terms = self.peak * self.slope * self.largest_gamma + self.largest_beta
+        terms = self.peak * self.grad * self.largest_gamma + self.largest_beta
         merging = self.merging * (1 + self.peak) * self.largest_gamma
         return (FORWARD_ROUNDINGS + self.summing) * self.unit * terms + merging
 
@@ -239,7 +239,7 @@ class Bounds:
         terms are at most G, and so is mean(g xhat) because the mean square of xhat is at most 1.
         """
         count = self.norm.rows(self.xhat).shape[1]
-        g = self.slope * largest(self.norm.rows(self.dy * self.gamma))
+        g = self.grad * largest(self.norm.rows(self.dy * self.gamma))
         # Weight norm has a sum of squares of 1, and ddof makes the divisor smaller.
         share = np.sqrt(count) if self.norm.name == "weight_norm" else 1
         share = share * count / (count - self.norm.options.get("ddof", 0)) * self.flow

@@ -161,8 +161,8 @@ def ada_norm_backward(
     count = np.prod([x.shape[number] for number in axes])
     denominator, deviation = ada_denominator(x, axes, eps, eps_in, ddof)
     y = centred(x, axes) * inverse(denominator)
-    slope = 1 - (1 if detach_factor else 2) * np.longdouble(k) * y
-    h = dy * np.longdouble(scale) * slope
+    grad = 1 - (1 if detach_factor else 2) * np.longdouble(k) * y
+    h = dy * np.longdouble(scale) * grad
     through_mean = (h - h.mean(axes, keepdims=True)) * inverse(denominator)
     projected = (h * y).sum(axes, keepdims=True) / (count - ddof)
     return through_mean - y * projected * inverse(deviation)

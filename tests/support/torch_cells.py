@@ -44,11 +44,11 @@ def assert_passes_close(mine, theirs, dtype):
                 assert_close(one, other, dtype)
 
 
-def own_passes(cell, x, parameters, states, slopes, **options):
+def own_passes(cell, x, parameters, states, grads, **options):
     """Run numnorm, with the cell "lstm", "gru" or "rnn"."""
     forward, backward = (getattr(rnn, f"{cell}_{name}") for name in ("forward", "backward"))
     *outputs, saved = forward(x, parameters, *states, **options)
-    *gradients, of_parameters = backward(slopes[0], saved, *slopes[1:])
+    *gradients, of_parameters = backward(grads[0], saved, *grads[1:])
     return Passes(outputs, gradients, of_parameters)
 
 
@@ -89,7 +89,7 @@ def module_of(kind, dtype, **options):
     return module.to(torch.from_numpy(np.zeros(0, dtype)).dtype)
 
 
-def module_passes(module, from_torch, x, states, slopes, lengths=None):
+def module_passes(module, from_torch, x, states, grads, lengths=None):
     """Run a module; the states are (layers * directions, B, H), the parameters those of layers."""
     tensors = as_tensors([x, *states])
     given, *first = tensors
@@ -100,15 +100,15 @@ def module_passes(module, from_torch, x, states, slopes, lengths=None):
     if lengths is not None:
         y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, total_length=x.shape[0])
     outputs = [y, *(last if len(first) > 1 else [last])]
-    torch.autograd.backward(outputs, [torch.from_numpy(a) for a in slopes])
+    torch.autograd.backward(outputs, [torch.from_numpy(a) for a in grads])
     layers = rnn.layers_from_torch(_gradients_by_name(module), from_torch)
     return Passes(outputs, [tensor.grad for tensor in tensors], layers)
 
 
-def layer_passes(module, from_torch, x, states, slopes, lengths=None):
+def layer_passes(module, from_torch, x, states, grads, lengths=None):
     """Run a module of one layer in one direction; the states are (B, H)."""
-    first, slopes = [s[None] for s in states], [slopes[0], *(s[None] for s in slopes[1:])]
-    passes = module_passes(module, from_torch, x, first, slopes, lengths)
+    first, grads = [s[None] for s in states], [grads[0], *(s[None] for s in grads[1:])]
+    passes = module_passes(module, from_torch, x, first, grads, lengths)
     outputs, gradients = ([a, *(s[0] for s in rest)] for a, *rest in passes[:2])
     return Passes(outputs, gradients, passes.parameters[0])
 
@@ -204,11 +204,11 @@ def run_steps(step, x, states, keeps=None, lengths=None, reverse=False):
     return [torch.cat(columns, 1), *(torch.cat(states) for states in zip(*last, strict=True))]
 
 
-def step_passes(step, x, parameters, states, slopes, **options):
+def step_passes(step, x, parameters, states, grads, **options):
     """Run ``step(parameters, x, *states)`` over sequences."""
     mirror = type(parameters)(*as_tensors(parameters))
     tensors = as_tensors([x, *states])
     outputs = run_steps(functools.partial(step, mirror), tensors[0], tensors[1:], **options)
-    torch.autograd.backward(outputs, [torch.from_numpy(a) for a in slopes])
+    torch.autograd.backward(outputs, [torch.from_numpy(a) for a in grads])
     of_parameters = type(mirror)(*(None if p is None else p.grad for p in mirror))
     return Passes(outputs, [tensor.grad for tensor in tensors], of_parameters)

@@ -82,14 +82,14 @@ def channel_output(x: Any, high: Any, factor: Any, offset: Any) -> Any:
 
 
 def channel_gradient(
-    dy: Any, x: Any, high: Any, rstd: Any, factor: Any, slope: Any, offset: Any
+    dy: Any, x: Any, high: Any, rstd: Any, factor: Any, xhat_factor: Any, offset: Any
 ) -> Any:
     """Return `input_gradient` of an element, with ``g = gamma * dy``, from its channel's terms.
 
     The factor is gamma * rstd, the slope rstd * mean(g * xhat), and the offset is rstd * mean(g)
     less what rounding the mean to `high` lost, times rstd and the slope.
     """
-    return dy * factor - (x - high) * rstd * slope - offset
+    return dy * factor - (x - high) * rstd * xhat_factor - offset
 
 
 def merge_moments(

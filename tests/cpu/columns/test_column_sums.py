@@ -25,14 +25,14 @@ def test_gradients_are_those_of_the_definition(channels, rows):
     x, dy, gamma = cases(channels, rows)
     mean, rstd = x.mean(0, np.float64), 1 / np.sqrt(x.var(0, dtype=np.float64) + 1e-5)
     dx, dgamma, dbeta = numnorm.batch_norm_backward(dy, x, mean, rstd, gamma)
-    wide, slope = x.astype(np.longdouble), dy.astype(np.longdouble)
+    wide, grad = x.astype(np.longdouble), dy.astype(np.longdouble)
     xhat = (wide - mean) * rstd
-    expected = (slope - slope.mean(0) - xhat * (slope * xhat).mean(0)) * gamma * rstd
+    expected = (grad - grad.mean(0) - xhat * (grad * xhat).mean(0)) * gamma * rstd
     # Sums of up to 32 rounded terms, each of at most 20 here, and those added up in float64.
-    bound = 32 * 2.0**-24 * (np.abs(slope).sum(0) + np.abs(slope * xhat).sum(0))
-    assert (np.abs(dgamma - (slope * xhat).sum(0)) <= bound).all()
-    assert (np.abs(dbeta - slope.sum(0)) <= bound).all()
-    spread = np.abs(slope).max(0) * np.maximum(1, np.abs(xhat).max(0) ** 2) * gamma * rstd
+    bound = 32 * 2.0**-24 * (np.abs(grad).sum(0) + np.abs(grad * xhat).sum(0))
+    assert (np.abs(dgamma - (grad * xhat).sum(0)) <= bound).all()
+    assert (np.abs(dbeta - grad.sum(0)) <= bound).all()
+    spread = np.abs(grad).max(0) * np.maximum(1, np.abs(xhat).max(0) ** 2) * gamma * rstd
     assert (np.abs(dx - expected) <= 40 * 2.0**-24 * spread).all()
 
 

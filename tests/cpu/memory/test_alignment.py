@@ -186,11 +186,11 @@ def test_channels_of_whole_lines_are_the_same_bytes_at_any_address(dtype, shape,
         assert out.tobytes() == y.tobytes(), (of_x, of_result)
         numnorm.batch_norm(here, gamma, beta, out=here, **constant)
         assert here.tobytes() == y.tobytes(), of_x
-        here, slopes, out = placed(x, of_x), placed(dy, of_x), into(x, of_result)
-        numnorm.batch_norm_backward(slopes, here, *given, out=out)
+        here, grads, out = placed(x, of_x), placed(dy, of_x), into(x, of_result)
+        numnorm.batch_norm_backward(grads, here, *given, out=out)
         assert out.tobytes() == dx.tobytes(), (of_x, of_result)
-        numnorm.batch_norm_backward(slopes, here, *given, out=slopes)
-        assert slopes.tobytes() == dx.tobytes(), of_x
+        numnorm.batch_norm_backward(grads, here, *given, out=grads)
+        assert grads.tobytes() == dx.tobytes(), of_x
 
 
 # Rows that go four at a time, but for the last, in tiles, and those that go one by one.

@@ -87,15 +87,15 @@ def backward(norm, name, dy, x, statistics, *options):
 
     def kernel():
         row, width = row_of(x)
-        slopes, values = read(dy, row, width), read(x, row, width)
+        grads, values = read(dy, row, width), read(x, row, width)
         saved = [of[row] for of in statistics]
         norm.xhat(values, width, *saved)
-        products = slopes * values
+        products = grads * values
         products[values == GUARD] = GUARD
         write(products, of_gamma, row, width)
-        norm.backward(slopes, values, width, *options, saved[-1])
+        norm.backward(grads, values, width, *options, saved[-1])
         write(values, dx, row, width)
-        write(slopes, dx, row, width)
+        write(grads, dx, row, width)
 
     launch(kernel, name)
     return dx, of_gamma
@@ -293,13 +293,13 @@ def test_calls_follow_one_another_without_a_barrier(of, order):
     def kernel():
         for row in range(ROWS):
             values, xhats = read(x, row, width), read(x, row, width)
-            slopes, others = read(dy, row, width), read(dy, row, width)
+            grads, others = read(dy, row, width), read(dy, row, width)
             found = norm.forward(values, width, *numbers, 1e-5)
             write(values, y, row, width)
             statistics = found if isinstance(found, tuple) else (found,)
             norm.xhat(xhats, width, *statistics)
-            norm.backward(slopes, xhats, width, *of_slopes, statistics[-1])
-            write(slopes, dx, row, width)
+            norm.backward(grads, xhats, width, *of_slopes, statistics[-1])
+            write(grads, dx, row, width)
             other.forward(others, width, None, None, 1e-5)
 
     simulated_target.run(kernel, (), 1, TEAMS[WIDE][1])

@@ -59,11 +59,11 @@ def test_without_saving_the_states_are_the_same(taken, form, zoneout):
 def test_no_steps(taken, form):
     problem = cells.problem(form, 5, (2,))
     steps = problem.steps._replace(starts=np.zeros(0, int), counts=np.zeros(0, int))
-    slopes = problem.slopes[0][:0], *problem.slopes[1:]
-    problem = dataclasses.replace(problem, steps=steps, x=problem.x[:0], slopes=slopes)
+    grads = problem.grads[0][:0], *problem.grads[1:]
+    problem = dataclasses.replace(problem, steps=steps, x=problem.x[:0], grads=grads)
     history, found = run(problem, taken, "float64")
     assert all((a == b).all() for a, b in zip(history, problem.states, strict=True))
-    assert all((a.host == b).all() for a, b in zip(found.states, problem.slopes[1:], strict=True))
+    assert all((a.host == b).all() for a, b in zip(found.states, problem.grads[1:], strict=True))
     assert found.dx.host.shape == problem.x.shape
     for name, value in problem.given._asdict().items():
         gradient = found.parameters[name].host

@@ -140,6 +140,6 @@ def test_rectifier(dtype):
     value, gradient = make_activation(ELEMENT_TYPES[dtype], rectified=True)
     x = [kind(v) for v in (-np.inf, -1, -0.0, 0, 2, np.inf, np.nan)]
     np.testing.assert_array_equal([value(v) for v in x], [0, 0, 0, 0, 2, np.inf, np.nan])
-    slopes = [gradient(kind(3), value(v)) for v in x]
-    np.testing.assert_array_equal(slopes, [0, 0, 0, 0, 3, 3, 3])
-    assert {type(v) for v in slopes} == {kind}
+    grads = [gradient(kind(3), value(v)) for v in x]
+    np.testing.assert_array_equal(grads, [0, 0, 0, 0, 3, 3, 3])
+    assert {type(v) for v in grads} == {kind}

@@ -19,14 +19,14 @@ DTYPES = ("float32", "float64")
 @pytest.mark.parametrize("rows, parts", [(1, 1), (40, 1), (75, 2)])
 def test_sums_over_rows(rows, parts, dtype, order):
     rng, columns, places = np.random.default_rng(0), 140, 5
-    slopes, values = rng.normal(size=(2, rows, columns)).astype(dtype)
+    grads, values = rng.normal(size=(2, rows, columns)).astype(dtype)
     table = rng.normal(size=(rows, places, NUMBERS)).astype(dtype)
     found = np.full((2, parts, columns), np.nan, dtype)
     kernel = make_cell_sums(ELEMENT_TYPES[dtype], normed=True)
     kernel.launch(
         2 * parts,
         0,
-        *map(register, (slopes, values, table, found)),
+        *map(register, (grads, values, table, found)),
         rows,
         columns,
         parts,
@@ -38,8 +38,8 @@ def test_sums_over_rows(rows, parts, dtype, order):
         np.repeat(table[:, 2:4], 70, axis=1).astype(np.float64).T.swapaxes(1, 2)
     )
     xhat = (values * scale - high - low) * factor
-    assert_close(found[0].sum(axis=0), (slopes * xhat).sum(axis=0), dtype)
-    assert_close(found[1].sum(axis=0), slopes.sum(axis=0, dtype=np.float64), dtype)
+    assert_close(found[0].sum(axis=0), (grads * xhat).sum(axis=0), dtype)
+    assert_close(found[1].sum(axis=0), grads.sum(axis=0, dtype=np.float64), dtype)
 
 
 def test_shapes_of_cells():

@@ -277,8 +277,8 @@ def test_cell(products):
     with_statistics(device, there, training=training, first_step=1)
     given = products.take(device.x.host[0]), device.parameters, *device.states
     *found, saved = rnn.lstm_cell_forward(*given, **device.norm)
-    slope = products.take(device.slopes[0].host + device.dy.host[0])
-    gradients = rnn.lstm_cell_backward(slope, saved, device.slopes[1])
+    grad = products.take(device.grads[0].host + device.dy.host[0])
+    gradients = rnn.lstm_cell_backward(grad, saved, device.grads[1])
     for name, got in zip(("h", "c", "dh", "dc"), (*found, *gradients[1:3]), strict=True):
         assert_close(got.host, expected[name], "float32", name, 5)
     if training:

@@ -101,7 +101,7 @@ def test_zoneout(products, kind, drawn):
 @KINDS
 def test_no_states(products, kind):
     case = Case(kind)
-    case.states = case.slopes = (None,) * len(kind.states)
+    case.states = case.grads = (None,) * len(kind.states)
     expected = case.run(lengths=LENGTHS)
     assert_same(case.to(products.take, "float64").run(lengths=LENGTHS), expected, "float64")
 
@@ -140,11 +140,11 @@ def test_cell(products, kind):
     case = Case(kind, time=1)
     expected = case.run()
     case = case.to(products.take, "float32")
-    dh = products.take(case.slopes[0].host + case.dy.host[0])
+    dh = products.take(case.grads[0].host + case.dy.host[0])
     case.x = products.take(case.x.host[0])
     *states, saved = case.call("_cell_forward")
     found = dict(zip(kind.states, states, strict=True)) | {"y": states[0]}
-    found |= case.back(saved, "_cell_backward", (dh, saved, *case.slopes[1:]))
+    found |= case.back(saved, "_cell_backward", (dh, saved, *case.grads[1:]))
     expected |= {"y": expected["h"], "dx": expected["dx"][0]}
     assert_same(found, expected, "float32")
     again = case.call("_cell")

@@ -34,9 +34,9 @@ def gradients(library, norm, dtype, shape=None, detach=None, in_place=False):
     else:
         exact_options = options
     detached = {} if detach is None else {"detach": detach}
-    slope = library.take(dy.copy())
-    place = {"out": slope} if in_place else {}
-    found = backward(slope, arrays[0], *saved, *arrays[1:], **options, **detached, **place)
+    grad = library.take(dy.copy())
+    place = {"out": grad} if in_place else {}
+    found = backward(grad, arrays[0], *saved, *arrays[1:], **options, **detached, **place)
     exactly = getattr(reference, f"{norm}_backward")
     names = {"g" if norm == "weight_norm" else "gamma": gamma[0]} if gamma else {}
     expected = exactly(dy, x, **names, **exact_options, **detached)

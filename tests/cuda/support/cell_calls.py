@@ -23,7 +23,7 @@ class Case:
         self.parameters = cells.parameters(cells.form_of(kind, **norm), units, 3, seed=seed)
         self.x = rng.normal(size=(time, batch, 3))
         self.states = tuple(rng.normal(size=(len(kind.states), batch, units)))
-        self.slopes = tuple(rng.normal(size=(len(kind.states), batch, units)))
+        self.grads = tuple(rng.normal(size=(len(kind.states), batch, units)))
         self.dy = rng.normal(size=(time, batch, units))
 
     def to(self, take, dtype, of_parameters=None):
@@ -34,8 +34,8 @@ class Case:
 
         other = copy.copy(self)
         other.x, other.dy = taken(self.x, dtype), taken(self.dy, dtype)
-        other.states, other.slopes = (
-            tuple(taken(a, dtype) for a in group) for group in (self.states, self.slopes)
+        other.states, other.grads = (
+            tuple(taken(a, dtype) for a in group) for group in (self.states, self.grads)
         )
         kinds = type(self.parameters)
         other.parameters = kinds(*(taken(p, of_parameters or dtype) for p in self.parameters))
@@ -43,17 +43,17 @@ class Case:
 
     def arrays(self):
         """All that there are."""
-        return [self.x, self.dy, *self.states, *self.slopes, *filter(_is_there, self.parameters)]
+        return [self.x, self.dy, *self.states, *self.grads, *filter(_is_there, self.parameters)]
 
     def call(self, what="", **options):
         """The function of the kind, `_forward` or such behind its name, of x and the states."""
         function = getattr(rnn, self.kind.name + what)
         return function(self.x, self.parameters, *self.states, **self.norm, **options)
 
-    def back(self, saved, what="_backward", slopes=None):
+    def back(self, saved, what="_backward", grads=None):
         """Its gradients by name."""
         function = getattr(rnn, self.kind.name + what)
-        gradients = function(*(slopes or (self.dy, saved, *self.slopes)))
+        gradients = function(*(grads or (self.dy, saved, *self.grads)))
         found = gradients._asdict()
         of_parameters = found.pop("parameters")._asdict()
         return found | {f"d{name}": value for name, value in of_parameters.items()}

@@ -99,7 +99,7 @@ class Problem:
     steps: object
     states: tuple
     keeps: tuple
-    slopes: tuple
+    grads: tuple
     eps: float = 1e-5
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Problem:
     def backward(self):
         """Of the CPU: all gradients."""
         weights, (_, saved) = self.forward
-        dy, *last = self.slopes
+        dy, *last = self.grads
         last = tuple(a.copy() for a in last)
         return cpu.cell_backward(
             self.form, scaling_by(self.eps), self.x, self.steps, weights, saved, self.keeps, dy,
@@ -139,7 +139,7 @@ def problem(form, units, counts, inputs=3, dtype="float64", seed=0, eps=1e-5):
     keeps = (None,) * len(names)
     if form.zoneout:
         keeps = tuple(rng.choice([0, 0.25, 1], (rows, units)).astype(np.float64) for _ in names)
-    slopes = draw(rows, units), *(draw(batch, units) for _ in names)
+    grads = draw(rows, units), *(draw(batch, units) for _ in names)
     given = parameters(form, units, inputs, dtype, seed)
     given = type(given)(*(None if p is None else p.astype(np.float64) for p in given))
-    return Problem(form, given, x, steps, states, keeps, slopes, eps)
+    return Problem(form, given, x, steps, states, keeps, grads, eps)

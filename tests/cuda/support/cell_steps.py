@@ -111,7 +111,7 @@ def backward(problem, shape, dtype):
     form, kind = problem.form, KINDS[type(problem.form)]
     after, (z, xp), step = forward(problem, shape, dtype)
     (rows, units), by_product = after[0].shape, kind.facts_of(form).by_product
-    dy, *last = in_dtype(dtype, *problem.slopes)
+    dy, *last = in_dtype(dtype, *problem.grads)
     masks = in_dtype(dtype, *problem.keeps)
     results = Results(
         *np.full((3, rows, kind.gates * units), np.nan, dtype),

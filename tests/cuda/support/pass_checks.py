@@ -51,7 +51,7 @@ def run(problem, taken, dtype, *, save=True, backward=True):
     history = [a.host for a in history]
     if not backward:
         return history, None
-    dy, *last = (taken("dy", a, dtype) for a in problem.slopes)
+    dy, *last = (taken("dy", a, dtype) for a in problem.grads)
     found = device.cell_backward(
         form, scaling, x, problem.steps, weights, saved, keeps, dy, tuple(last)
     )

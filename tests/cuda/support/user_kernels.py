@@ -49,7 +49,7 @@ def make_backward(norm, threads, slots, dtype, numbers):
 
     @cuda.jit
     def backward(dy, x, gamma, mean, rstd, dx):
-        values, slopes = cuda.local.array(slots, dtype), cuda.local.array(slots, dtype)
+        values, grads = cuda.local.array(slots, dtype), cuda.local.array(slots, dtype)
         row = (cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x) // threads
         width = x.shape[1] if row < x.shape[0] else 0
         saved = min(row, x.shape[0] - 1)
@@ -57,19 +57,19 @@ def make_backward(norm, threads, slots, dtype, numbers):
             column = cuda.threadIdx.x % threads + k * threads
             if column < width:
                 values[k] = x[row, column]
-                slopes[k] = dy[row, column]
+                grads[k] = dy[row, column]
         if numbers == 1:
             norm.xhat(values, width, rstd[saved])
         else:
             norm.xhat(values, width, mean[saved], rstd[saved])
         if numbers == 0:
-            norm.backward(slopes, values, width, 1.0, 0.1, 1e-5, rstd[saved])
+            norm.backward(grads, values, width, 1.0, 0.1, 1e-5, rstd[saved])
         else:
-            norm.backward(slopes, values, width, gamma, rstd[saved])
+            norm.backward(grads, values, width, gamma, rstd[saved])
         for k in range(slots):
             column = cuda.threadIdx.x % threads + k * threads
             if column < width:
-                dx[row, column] = slopes[k]
+                dx[row, column] = grads[k]
 
     return backward
 

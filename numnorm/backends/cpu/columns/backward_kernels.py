@@ -35,7 +35,7 @@ from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, f
 
 
 @inlined
-def _put_nothing(arrays: Any, i: int, j: int, tail: int, slope: Any, terms: Any, t: int) -> None:
+def _put_nothing(arrays: Any, i: int, j: int, tail: int, grad: Any, terms: Any, t: int) -> None:
     pass
 
 
@@ -50,7 +50,7 @@ def _make_block_sums(
 
     ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of
     ``dy * (x * scale - high) * rstd`` and of dy over those rows. What ``make_put(access)``
-    returns, ``put(arrays, i, j, tail, slope, terms, t)``, may store something of lanes of dy on
+    returns, ``put(arrays, i, j, tail, grad, terms, t)``, may store something of lanes of dy on
     the way. It gets the `copied` rows of the terms, a tile of each after the other, and once
     more what is None if nothing is scaled.
     """
@@ -70,12 +70,12 @@ def _make_block_sums(
         @inlined
         def add(arrays, i, j, tail, terms, t, sums):
             here, _ = terms
-            slope = to_compute(read(arrays[0][i], j, tail))
+            grad = to_compute(read(arrays[0][i], j, tail))
             x = to_compute(read(arrays[1][i], j, tail))
             deviation = x * load(here, t) - load(here, tile + t)
             xhat = deviation * load(here, 2 * tile + t)
-            added = multiply_add(slope, xhat, sums[0]), sums[1] + slope
-            put(arrays, i, j, tail, slope, terms, t)
+            added = multiply_add(grad, xhat, sums[0]), sums[1] + grad
+            put(arrays, i, j, tail, grad, terms, t)
             return added
 
         return add
@@ -136,12 +136,10 @@ def _make_put_constant(element_type: ElementType) -> Callable[..., Any]:
         write = access.write
 
         @inlined
-        def put(arrays, i, j, tail, slope, terms, t):
+        def put(arrays, i, j, tail, grad, terms, t):
             here, scaled = terms
-            slope = slope * load_or_scalar(scaled, 4 * tile + t, one)
-            write(
-                arrays[2][i], j, to_storage(slope * load_or_scalar(here, 3 * tile + t, one)), tail
-            )
+            grad = grad * load_or_scalar(scaled, 4 * tile + t, one)
+            write(arrays[2][i], j, to_storage(grad * load_or_scalar(here, 3 * tile + t, one)), tail)
 
         return put
 
@@ -299,13 +297,13 @@ def make_dx_along(element_type: ElementType) -> Kernel:
     def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
         mark_noinline()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        scale, high, rstd, factor, slope, offset, back = _unpacked(borrowed(terms), scaled, 0)
+        scale, high, rstd, factor, grad, offset, back = _unpacked(borrowed(terms), scaled, 0)
         runs = x.shape[0] * x.shape[1]
         nontemporal = use_nontemporal_gradient(dx, dx.shape[2], peel_of(dx, dx.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
             of_x = part(scale, c), high[c], rstd[c]
-            here = (*of_x, factor[c], slope[c], offset[c], part(back, c))
+            here = (*of_x, factor[c], grad[c], offset[c], part(back, c))
             gradient_row((dy[i, c], x[i, c]), here, dx[i, c], nontemporal)
         fence_after_stores(nontemporal)
 

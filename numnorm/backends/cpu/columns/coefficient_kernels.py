@@ -205,7 +205,7 @@ def _make_scaled_gradient_terms(element_type: ElementType) -> Callable[..., Any]
     @inlined
     def scaled_gradient_terms(gamma, sums, sums_dy, shares, terms):
         scale, high, reciprocal, low = terms[0], terms[1], terms[2], terms[3]
-        factor, slope, offset, back = terms[4], terms[5], terms[6], terms[7]
+        factor, grad, offset, back = terms[4], terms[5], terms[6], terms[7]
         scaled = 0
         for c in range(sums.size):
             weight, rstd = np.float64(element(gamma, c, 1.0)), np.float64(reciprocal[c])
@@ -215,7 +215,7 @@ def _make_scaled_gradient_terms(element_type: ElementType) -> Callable[..., Any]
                 sums, sums_dy, shares, reciprocal, low, c
             )
             factor[c] = rstd * weight
-            slope[c] = rstd * (through_scale * weight)
+            grad[c] = rstd * (through_scale * weight)
             offset[c] = rstd * (through_mean * weight - lost * (through_scale * weight))
             power = product(np.float64(scale[c]), of_weight)
             back[c] = power

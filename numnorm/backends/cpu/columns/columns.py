@@ -308,23 +308,21 @@ def column_backward(
     """Return dx, dgamma, dbeta."""
     plan = _plan(x.dtype, layout)
     source = plan.source(x)
-    slopes = plan.source(like_input("dy", dy, x))
+    grads = plan.source(like_input("dy", dy, x))
     statistics = _statistic("mean", mean, plan), _statistic("rstd", rstd, plan)
     weight = _parameter("gamma", gamma, plan)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
     constant = detached.mean and detached.scale
-    target = plan.target(source, x, out, slopes, like_x=not constant)
+    target = plan.target(source, x, out, grads, like_x=not constant)
     # What the kernel of the terms can round to by itself.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = np.empty((2, layout.channels), native)
     if not plan.elements:
         gradients[...] = 0
     elif constant:
-        _constant_gradient((slopes, source), (*statistics, weight), layout, plan, target, gradients)
+        _constant_gradient((grads, source), (*statistics, weight), layout, plan, target, gradients)
     else:
-        _gradient(
-            (slopes, source), (*statistics, weight), layout, plan, detached, target, gradients
-        )
+        _gradient((grads, source), (*statistics, weight), layout, plan, detached, target, gradients)
     if native is not dtype:
         with np.errstate(over="ignore"):  # a sum may leave the range of float16
             gradients = gradients.astype(dtype)

@@ -80,17 +80,17 @@ def _gradient(element_type: ElementType, access: VectorAccess) -> _Elementwise:
 
     @inlined
     def terms(given, j, tail):
-        scale, high, rstd, factor, slope, offset, back = given
+        scale, high, rstd, factor, grad, offset, back = given
         one, zero = real(1), real(0)
         of_x = term(scale, j, tail, one), term(high, j, tail, zero), term(rstd, j, tail, one)
-        of_dy = term(factor, j, tail, one), term(slope, j, tail, zero)
+        of_dy = term(factor, j, tail, one), term(grad, j, tail, zero)
         return (*of_x, *of_dy, term(offset, j, tail, zero), term(back, j, tail, one))
 
     @inlined
     def put(rows, j, tail, terms, dx):
-        scale, high, rstd, factor, slope, offset, back = terms
+        scale, high, rstd, factor, grad, offset, back = terms
         dy, x = to_compute(read(rows[0], j, tail)), to_compute(read(rows[1], j, tail)) * scale
-        values = _channel_gradient(dy, x, high, rstd, factor, slope, offset) * back
+        values = _channel_gradient(dy, x, high, rstd, factor, grad, offset) * back
         write(dx, j, to_storage(values), tail)
 
     return _Elementwise(terms, put)
@@ -217,7 +217,7 @@ def _make_run_sums(
     """Return a compiled ``run_sums(dy, x, peel, of_x, of_dy, dx)`` along one channel.
 
     They are the sums of ``dy * (x * scale - high) * rstd``, which are `of_x`, and of dy, in
-    float64. On the way ``put(dx, j, slope, tail, of_dy)`` does what it likes with lanes of dy.
+    float64. On the way ``put(dx, j, grad, tail, of_dy)`` does what it likes with lanes of dy.
     The first `peel` elements are in the last lanes: see `runs.make_gradient_lanes`.
     """
     real, to_compute, count = (
@@ -235,24 +235,24 @@ def _make_run_sums(
         line = start + min(peel, stop - start)
         if at_lines and line > start:
             j, low = line - count, count - (line - start)
-            slope = to_compute(masked_load(dy, j, low, count))
+            grad = to_compute(masked_load(dy, j, low, count))
             xhat = (to_compute(masked_load(x, j, low, count)) * scale - high) * rstd
-            one = one + slope * select_lanes(xhat, low, count)
-            two = two + slope
-            put_last(dx, j, slope, line - start, of_dy)
+            one = one + grad * select_lanes(xhat, low, count)
+            two = two + grad
+            put_last(dx, j, grad, line - start, of_dy)
         whole = stop - (stop - line) % count
         for j in range(line, whole, count):
-            slope = to_compute(load(dy, j))
-            one = one + slope * ((to_compute(load(x, j)) * scale - high) * rstd)
-            two = two + slope
-            put(dx, j, slope, count, of_dy)
+            grad = to_compute(load(dy, j))
+            one = one + grad * ((to_compute(load(x, j)) * scale - high) * rstd)
+            two = two + grad
+            put(dx, j, grad, count, of_dy)
         tail = stop - whole
         if tail > 0:
-            slope = to_compute(masked_load(dy, whole, 0, tail))
+            grad = to_compute(masked_load(dy, whole, 0, tail))
             xhat = (to_compute(masked_load(x, whole, 0, tail)) * scale - high) * rstd
-            one = one + slope * select_lanes(xhat, 0, tail)
-            two = two + slope
-            put_first(dx, whole, slope, tail, of_dy)
+            one = one + grad * select_lanes(xhat, 0, tail)
+            two = two + grad
+            put_first(dx, whole, grad, tail, of_dy)
         return reduce_sum(one), reduce_sum(two)
 
     @inlined
@@ -269,7 +269,7 @@ def _make_run_sums(
 
 
 @inlined
-def _put_nothing(dx: Any, j: int, slope: Any, tail: int, of_dy: Any) -> None:
+def _put_nothing(dx: Any, j: int, grad: Any, tail: int, of_dy: Any) -> None:
     pass
 
 
@@ -294,9 +294,9 @@ def make_constant_gradient(element_type: ElementType, *, nontemporal: bool) -> C
         real, to_storage = element_type.compute_type, element_type.to_storage
 
         @inlined
-        def put(dx, j, slope, tail, of_dy):
+        def put(dx, j, grad, tail, of_dy):
             factor, back = of_dy
-            scaled = slope * term(back, j, tail, real(1))
+            scaled = grad * term(back, j, tail, real(1))
             write(dx, j, to_storage(scaled * factor), tail)
 
         return put

@@ -75,13 +75,13 @@ def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[...,
             left, right = p * run, (p + 1) * run
             weight = part(gamma, c), part(beta, c)
             sums_here = part(inner[0], c), part(inner[1], c)
-            g, g_xhat, dy_xhat, slope = gradient_sums(
+            g, g_xhat, dy_xhat, grad = gradient_sums(
                 dy[left:right], x[left:right], peel, ahead, statistics, weight, sums_here
             )
             sum_g += g
             sum_g_xhat += g_xhat
             collect(totals[0], c, dy_xhat)
-            collect(totals[1], c, slope)
+            collect(totals[1], c, grad)
             c = c + 1 if c + 1 < channels else 0
         return sum_g, sum_g_xhat
 

@@ -57,13 +57,13 @@ def _make_backward_row(
         """Store dx, and return what the row adds to the gradients of gamma and beta."""
         mean, rstd = saved
         scale, high, low, factor = statistics_of(mean, rstd)
-        slope = to_compute(load(dy, 0))
+        grad = to_compute(load(dy, 0))
         xhat = normalized(to_compute(load(x, 0)), scale, high, low, factor)
-        g = backward(slope, xhat, weights[0], weights[1])
+        g = backward(grad, xhat, weights[0], weights[1])
         sums = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
         mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, flows)
         put(dx, 0, to_storage(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
-        return slope * xhat, slope
+        return grad * xhat, grad
 
     return backward_row
 
@@ -102,8 +102,8 @@ def _make_backward_rows(
             dgamma, dbeta = zeros(), zeros()
             for i in range(begin, min(begin + ROWS_BETWEEN_FLUSHES, stop)):
                 of_row = part(mean, i), rstd[i]
-                dy_xhat, slope = backward_row(dy[i], x[i], dx[i], of_row, (gamma, beta), flows)
-                dgamma, dbeta = dgamma + dy_xhat, dbeta + slope
+                dy_xhat, grad = backward_row(dy[i], x[i], dx[i], of_row, (gamma, beta), flows)
+                dgamma, dbeta = dgamma + dy_xhat, dbeta + grad
             add(part(inner[0], 0), 0, dgamma)
             add(part(inner[1], 0), 0, dbeta)
             flush(inner[0], totals[0])

@@ -209,13 +209,13 @@ def row_backward(
         if fast_path(*arrays) if alone else in_parallel(fast_path, *arrays):
             return dx, *gradients
     element_type, order = plan.element_type, layout.order
-    slope, source, statistics, weights, dtype = _as_kernel_takes(
+    grad, source, statistics, weights, dtype = _as_kernel_takes(
         norm, dy, x, mean, rstd, gamma, beta, layout, plan
     )
     if out is None:
-        target = _new_dx(plan, source, slope)
+        target = _new_dx(plan, source, grad)
     else:
-        inputs = slope, *statistics, *weights
+        inputs = grad, *statistics, *weights
         target = output_like(source, x, norm.names.x, out, element_type, order, inputs)
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
@@ -228,7 +228,7 @@ def row_backward(
     summed = False
     if plan.elements:
         arguments = (
-            slope, source, *statistics, *weights, *plan.constants, target, *totals, *sums,
+            grad, source, *statistics, *weights, *plan.constants, target, *totals, *sums,
             plan.parts,
         )  # fmt: skip
         summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left
@@ -260,16 +260,16 @@ def _as_kernel_takes(
     """Return dy, x, mean and rstd, both parameters, and the dtype of their gradients."""
     element_type, order, size, names = plan.element_type, layout.order, plan.size, norm.names
     source = as_kernel_array(x, element_type, order, size)
-    slope = as_kernel_array(like_input(names.dy, dy, x), element_type, order, size)
+    grad = as_kernel_array(like_input(names.dy, dy, x), element_type, order, size)
     rstd = as_statistic(names.rstd, rstd, layout.statistic_shape, "one for each row")
     if norm.formula.centred:
         mean = as_statistic("mean", mean, layout.statistic_shape, "one for each row")
     if not norm.parameters:
         weights = element_type.compute_type(gamma), element_type.compute_type(beta)
-        return slope, source, (mean, rstd), weights, x.dtype
+        return grad, source, (mean, rstd), weights, x.dtype
     weight = _weight(names.gamma, gamma, layout, element_type.compute_dtype)
     dtype = gradient_dtype(names.gamma, gamma, x.dtype)
-    return slope, source, (mean, rstd), (weight, None), dtype
+    return grad, source, (mean, rstd), (weight, None), dtype
 
 
 def _new_output(plan: _Plan, x: Array) -> Array:

@@ -170,10 +170,10 @@ def _make_entering(formula: Formula, element_type: ElementType) -> Callable[...,
     to_compute = element_type.to_compute
 
     @inlined
-    def entering(slope, x, statistics, gamma, beta):
+    def entering(grad, x, statistics, gamma, beta):
         scale, high, low, rstd = statistics
         xhat = normalized(to_compute(x), scale, high, low, rstd)
-        return backward(slope, xhat, gamma, beta), xhat
+        return backward(grad, xhat, gamma, beta), xhat
 
     return entering
 
@@ -195,9 +195,9 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
 
     @inlined
-    def added(sums, g, slope, xhat):
+    def added(sums, g, grad, xhat):
         of_g_xhat = multiply_add(g, xhat, sums[1])
-        return sums[0] + g, of_g_xhat, multiply_add(slope, xhat, sums[2]), sums[3] + slope
+        return sums[0] + g, of_g_xhat, multiply_add(grad, xhat, sums[2]), sums[3] + grad
 
     @inlined
     def sum_all(sums, dy, x, statistics, weights, targets, j):
@@ -205,25 +205,25 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
             load_or_scalar(weights[0], j, real(1)),
             load_or_scalar(weights[1], j, real(0)),
         )
-        slope = to_compute(load(dy, j))
-        g, xhat = entering(slope, load(x, j), statistics, weight, bias)
-        add_product(targets[0], j, slope, xhat)
-        add(targets[1], j, slope)
-        return added(sums, g, slope, xhat)
+        grad = to_compute(load(dy, j))
+        g, xhat = entering(grad, load(x, j), statistics, weight, bias)
+        add_product(targets[0], j, grad, xhat)
+        add(targets[1], j, grad)
+        return added(sums, g, grad, xhat)
 
     @inlined
     def sum_some(sums, dy, x, statistics, weights, targets, j, low, high):
         scale, mean_high, mean_low, rstd = statistics
         weight = masked_elements(weights[0], j, low, high, real(1))
         bias = masked_elements(weights[1], j, low, high, real(0))
-        slope = to_compute(masked_load(dy, j, low, high))
+        grad = to_compute(masked_load(dy, j, low, high))
         value = normalized(
             to_compute(masked_load(x, j, low, high)), scale, mean_high, mean_low, rstd
         )
         xhat = select_lanes(value, low, high)
-        masked_add_product(targets[0], j, slope, xhat, low, high)
-        masked_add(targets[1], j, slope, low, high)
-        return added(sums, backward(slope, xhat, weight, bias), slope, xhat)
+        masked_add_product(targets[0], j, grad, xhat, low, high)
+        masked_add(targets[1], j, grad, low, high)
+        return added(sums, backward(grad, xhat, weight, bias), grad, xhat)
 
     return sum_all, sum_some
 
@@ -282,13 +282,13 @@ def make_gradient_sums(formula: Formula, element_type: ElementType) -> Callable[
         sum_dy_xhat, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
-            g, g_xhat, dy_xhat, slope = gradient_lanes(
+            g, g_xhat, dy_xhat, grad = gradient_lanes(
                 dy, x, start, stop, peel, ahead, statistics, weights, targets
             )
             sum_g += reduce_sum(g)
             sum_g_xhat += reduce_sum(g_xhat)
             sum_dy_xhat += reduce_sum(dy_xhat)
-            sum_dy += reduce_sum(slope)
+            sum_dy += reduce_sum(grad)
         return sum_g, sum_g_xhat, sum_dy_xhat, sum_dy
 
     return gradient_sums
@@ -335,8 +335,8 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
     def store_those(dy, x, statistics, weights, means, dx, j, low, high):
         weight = masked_elements(weights[0], j, low, high, real(1))
         bias = masked_elements(weights[1], j, low, high, real(0))
-        slope, value = masked_load(dy, j, low, high), masked_load(x, j, low, high)
-        masked_store(dx, j, gradient(slope, value, statistics, weight, bias, means), low, high)
+        grad, value = masked_load(dy, j, low, high), masked_load(x, j, low, high)
+        masked_store(dx, j, gradient(grad, value, statistics, weight, bias, means), low, high)
 
     @inlined
     def input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False):

@@ -135,7 +135,7 @@ class Activation(NamedTuple):
     value : callable
         ``value(x)``
     gradient : callable
-        ``gradient(slope, value)``: that of x, from that of the value.
+        ``gradient(grad, value)``: that of x, from that of the value.
     """
 
     value: Callable[..., Any]
@@ -148,5 +148,5 @@ def make_activation(rectified: bool, compute_type: Any) -> Activation:
     if rectified:
         return Activation(make_at_least(0.0), unless_zero)
     return Activation(
-        make_tanh(compute_type), inlined(lambda slope, value: slope * (1.0 - value * value))
+        make_tanh(compute_type), inlined(lambda grad, value: grad * (1.0 - value * value))
     )

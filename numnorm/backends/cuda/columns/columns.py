@@ -108,11 +108,11 @@ def column_backward(
     """Return dx, dgamma, dbeta."""
     channels = layout.channels
     with on_device_of(x):
-        slopes, source = _slopes(dy, x), x.owner.contiguous(x.array)
+        grads, source = _grads(dy, x), x.owner.contiguous(x.array)
         of_mean = given_statistic("mean", mean, x, channels)
         of_rstd = given_statistic("rstd", rstd, x, channels)
         weight = _parameter("gamma", gamma, layout, x)
-        inputs = slopes, source, of_mean.array, of_rstd.array, _memory(weight)
+        inputs = grads, source, of_mean.array, of_rstd.array, _memory(weight)
         output = output_like(x, None, out, inputs)
         gradient = x.element if weight is None else weight.element
         if not (layout.per_channel and channels):
@@ -123,15 +123,15 @@ def column_backward(
         dbeta = x.owner.empty(x.array, (channels,), gradient.name)
         terms = _centred(x, of_mean, of_rstd, layout)
         totals = weight, gradient, dgamma, dbeta
-        _queue_gradient_terms(x, layout, slopes, source, terms, totals, detached)
+        _queue_gradient_terms(x, layout, grads, source, terms, totals, detached)
         if detached.mean and detached.scale:
             # The statistics are constants, so dx depends on dy alone.
             offset = CONSTANT_TERMS * channels * x.element.compute_type(0).itemsize
-            _queue_output(x, layout, slopes, Behind(terms, offset), output.target)
+            _queue_output(x, layout, grads, Behind(terms, offset), output.target)
         else:
-            plan = plan_of(x, layout, slopes, source, output.target, reads=2)
+            plan = plan_of(x, layout, grads, source, output.target, reads=2)
             kernel = _family(layout).elements(x.element, plan.shape, gradient=True)
-            queue(kernel, plan.blocks, x, (slopes, source, terms, output.target), plan.sizes)
+            queue(kernel, plan.blocks, x, (grads, source, terms, output.target), plan.sizes)
         return result(output, x, None), dgamma, dbeta
 
 
@@ -148,7 +148,7 @@ def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLay
 def _queue_gradient_terms(
     x: DeviceArray,
     layout: ColumnLayout,
-    slopes: Any,
+    grads: Any,
     source: Any,
     terms: Any,
     totals: tuple[DeviceArray | None, ElementType, Any, Any],
@@ -156,11 +156,11 @@ def _queue_gradient_terms(
 ) -> None:
     """Launch the kernels of the sums of each channel, and of its gradients and other terms."""
     channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
-    plan = plan_of(x, layout, slopes, source, reads=2)
+    plan = plan_of(x, layout, grads, source, reads=2)
     products = float64_memory(x, 2 * plan.parts * channels)
     plain = Behind(products, plan.parts * channels * FLOAT64.itemsize)
     kernel = _family(layout).sums(x.element, plan.shape)
-    queue(kernel, plan.blocks, x, (slopes, source, terms, products, plain), plan.sizes)
+    queue(kernel, plan.blocks, x, (grads, source, terms, products, plain), plan.sizes)
     share, fold = 1.0 / layout.per_channel, fold_shape(channels)
     shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
     queue(
@@ -181,7 +181,7 @@ def _queue_output(
     queue(kernel, plan.blocks, x, (None, source, terms, target), plan.sizes)
 
 
-def _slopes(dy: Any, x: DeviceArray) -> Any:
+def _grads(dy: Any, x: DeviceArray) -> Any:
     """Return dy, checked and C-contiguous."""
     array = as_companion("dy", dy, x)
     check_shape("dy", array.shape, x.shape, "the shape of the input")

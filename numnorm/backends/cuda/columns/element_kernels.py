@@ -43,9 +43,9 @@ def _make_result(slots: int, gradient: bool) -> Any:
     @device
     def dx(dy, x, terms, j):
         scale, high, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
-        slope, offset = terms[4 * slots + j], terms[5 * slots + j]
+        grad, offset = terms[4 * slots + j], terms[5 * slots + j]
         back, factor = terms[6 * slots + j], terms[8 * slots + j]
-        return back * gradient_of(dy, x * scale, high, rstd, factor, slope, offset)
+        return back * gradient_of(dy, x * scale, high, rstd, factor, grad, offset)
 
     return dx if gradient else output
 
@@ -67,19 +67,19 @@ def make_elements_across(element: ElementType, shape: ColumnShape, *, gradient: 
     held, all_terms = ahead * slots, slots * count_of_terms
 
     @device
-    def put_rows(arrays, index, step, terms, slopes, values, rows):
+    def put_rows(arrays, index, step, terms, grads, values, rows):
         dy, x, result = arrays
         for u in range(rows):
             if gradient:
-                read(dy, index + u * step, slopes, u * slots)
+                read(dy, index + u * step, grads, u * slots)
             read(x, index + u * step, values, u * slots)
         for k in range(rows * slots):
-            values[k] = result_of(slopes[k], values[k], terms, k % slots)
+            values[k] = result_of(grads[k], values[k], terms, k % slots)
         for u in range(rows):
             write(result, index + u * step, values, u * slots)
 
     def kernel(dy, x, terms, result, rows, channels, block):
-        slopes = cuda.local.array(held, compute_type)
+        grads = cuda.local.array(held, compute_type)
         values = cuda.local.array(held, compute_type)
         here = cuda.local.array(all_terms, compute_type)
         _, channel, row, count = place(rows, channels, block)
@@ -89,9 +89,9 @@ def make_elements_across(element: ElementType, shape: ColumnShape, *, gradient: 
                 read_terms(terms, t * channels + channel, here, t * slots)
             grouped, arrays = count - count % ahead, (dy, x, result)
             for k in range(0, grouped, ahead):
-                put_rows(arrays, index + k * step, step, here, slopes, values, ahead)
+                put_rows(arrays, index + k * step, step, here, grads, values, ahead)
             for k in range(grouped, count):
-                put_rows(arrays, index + k * step, step, here, slopes, values, 1)
+                put_rows(arrays, index + k * step, step, here, grads, values, 1)
 
     return Kernel(kernel, ("address",) * 4 + ("index",) * 3, shape.threads)
 
@@ -109,7 +109,7 @@ def make_elements_along(element: ElementType, shape: ColumnShape, *, gradient: b
     result_of = _make_result(1, gradient)
 
     def kernel(dy, x, terms, result, outer, channels, inner, block, segment):
-        slopes = cuda.local.array(held, compute_type)
+        grads = cuda.local.array(held, compute_type)
         values = cuda.local.array(held, compute_type)
         here = cuda.local.array(count_of_terms, compute_type)
         thread, jump = cuda.threadIdx.x, channels * inner
@@ -120,10 +120,10 @@ def make_elements_along(element: ElementType, shape: ColumnShape, *, gradient: b
             begin, left = first + entry * jump, entries - entry
             for base in range(thread % lanes * piece, width, turn):
                 if gradient:
-                    read(dy, begin, jump, left, base, width, slopes)
+                    read(dy, begin, jump, left, base, width, grads)
                 read(x, begin, jump, left, base, width, values)
                 for k in range(held):
-                    values[k] = result_of(slopes[k], values[k], here, 0)
+                    values[k] = result_of(grads[k], values[k], here, 0)
                 write(result, begin, jump, left, base, width, values)
 
     return Kernel(kernel, ("address",) * 4 + ("index",) * 5, shape.threads)

@@ -31,24 +31,24 @@ _TERMS = 3
 def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any:
     """Return a device function that adds `rows` rows of dy * xhat and of dy to sums.
 
-    ``add(dy, x, index, step, terms, slopes, values, first, second)``: the terms are scale, high
+    ``add(dy, x, index, step, terms, grads, values, first, second)``: the terms are scale, high
     and rstd of each channel; `first` and `second` are arrays of sums, one for each channel.
     """
     read, slots = make_read_piece(element, shape), shape.piece(element)
     zero = constant(element, 0.0)
 
     @device
-    def add(dy, x, index, step, terms, slopes, values, first, second):
+    def add(dy, x, index, step, terms, grads, values, first, second):
         for u in range(rows):
-            read(dy, index + u * step, slopes, u * slots)
+            read(dy, index + u * step, grads, u * slots)
             read(x, index + u * step, values, u * slots)
         for j in range(slots):
             scale, high, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
             one, two = zero, zero
             for u in range(rows):
-                slope = slopes[u * slots + j]
-                one += slope * ((values[u * slots + j] * scale - high) * rstd)
-                two += slope
+                grad = grads[u * slots + j]
+                one += grad * ((values[u * slots + j] * scale - high) * rstd)
+                two += grad
             first[j] += one
             second[j] += two
 
@@ -74,7 +74,7 @@ def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
     def kernel(dy, x, terms, products, plain, rows, channels, block):
         first_here = cuda.shared.array(places, compute_type)
         second_here = cuda.shared.array(places, compute_type)
-        slopes = cuda.local.array(held, compute_type)
+        grads = cuda.local.array(held, compute_type)
         values = cuda.local.array(held, compute_type)
         here = cuda.local.array(all_terms, compute_type)
         first = cuda.local.array(slots, compute_type)
@@ -89,9 +89,9 @@ def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
                 read_terms(terms, t * channels + channel, here, t * slots)
             grouped = count - count % ahead
             for k in range(0, grouped, ahead):
-                add_rows(dy, x, index + k * step, step, here, slopes, values, first, second)
+                add_rows(dy, x, index + k * step, step, here, grads, values, first, second)
             for k in range(grouped, count):
-                add_row(dy, x, index + k * step, step, here, slopes, values, first, second)
+                add_row(dy, x, index + k * step, step, here, grads, values, first, second)
         for j in range(slots):
             first_here[j * threads + thread] = first[j]
             second_here[j * threads + thread] = second[j]
@@ -127,7 +127,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
 
     def kernel(dy, x, terms, products, plain, outer, channels, inner, block, segment):
         room = cuda.shared.array(rooms, compute_type)
-        slopes = cuda.local.array(held, compute_type)
+        grads = cuda.local.array(held, compute_type)
         values = cuda.local.array(held, compute_type)
         one = cuda.local.array(piece, compute_type)
         two = cuda.local.array(piece, compute_type)
@@ -140,11 +140,11 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
         for entry in range(thread // lanes, entries, deep):
             begin, left = first + entry * jump, entries - entry
             for base in range(thread % lanes * piece, width, turn):
-                read(dy, begin, jump, left, base, width, slopes)
+                read(dy, begin, jump, left, base, width, grads)
                 read(x, begin, jump, left, base, width, values)
                 for k in range(held):
-                    one[k % piece] += slopes[k] * ((values[k] * scale - high) * rstd)
-                    two[k % piece] += slopes[k]
+                    one[k % piece] += grads[k] * ((values[k] * scale - high) * rstd)
+                    two[k % piece] += grads[k]
         of_products, of_plain = team_sum(total(one), room), team_sum(total(two), room[warps:])
         if thread == 0:
             store(products, part * channels + channel, kind(of_products))

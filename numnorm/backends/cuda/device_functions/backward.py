@@ -34,30 +34,30 @@ def make_team_xhat(row: TeamRow) -> Any:
 def make_team_backward(row: TeamRow, detached: Detached) -> Any:
     """Return a device function that turns dy into dx, in place, from xhat.
 
-    ``backward(slopes, xhats, width, gamma, beta, rstd, eps_on_deviation)``.
+    ``backward(grads, xhats, width, gamma, beta, rstd, eps_on_deviation)``.
     """
     element, team, slots, ddof = row.element, row.team, row.slots, row.ddof
     split, means_of = make_split_statistics(row.norm.formula, element, FLOAT64), make_means(element)
     team_two_sums, inverse = make_team_two_sums(element, team), reciprocal(element)
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
-    slope_of, gradient = device(row.norm.formula.backward), device(input_gradient)
+    grad_of, gradient = device(row.norm.formula.backward), device(input_gradient)
     compute_type, wide, warps = element.compute_type, FLOAT64.compute_type, row.warps
     zero, none, rooms = constant(element, 0.0), constant(FLOAT64, 0.0), max(1, 2 * warps)
     through_mean = row.norm.formula.centred and not detached.mean
     through_scale = not detached.scale
 
     @device
-    def backward(slopes, xhats, width, gamma, beta, rstd, eps_on_deviation):
+    def backward(grads, xhats, width, gamma, beta, rstd, eps_on_deviation):
         room = cuda.shared.array(rooms, compute_type)
         at = cuda.threadIdx.x % team
         sum_g, sum_g_xhat = zero, zero
         for k in range(slots):
             column = at + k * team
             if column < width:
-                g = slope_of(slopes[k], xhats[k], gamma_of(gamma, column), beta_of(beta, column))
+                g = grad_of(grads[k], xhats[k], gamma_of(gamma, column), beta_of(beta, column))
                 sum_g += g
                 sum_g_xhat += g * xhats[k]
-                slopes[k] = g
+                grads[k] = g
         if warps > 0:
             # Another thread may still read the sums of the row before.
             cuda.syncthreads()
@@ -76,6 +76,6 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
         )
         for k in range(slots):
             if at + k * team < width:
-                slopes[k] = gradient(slopes[k], xhats[k], mean_g, mean_g_xhat, factor) * scale
+                grads[k] = gradient(grads[k], xhats[k], mean_g, mean_g_xhat, factor) * scale
 
     return backward

@@ -49,8 +49,8 @@ def _with_gain_and_bias(row: TeamRow, detached: Detached) -> tuple[Any, Any, Any
         return normalize(values, width, gamma, beta, eps, zero)
 
     @device
-    def backward(slopes, xhats, width, gamma, rstd):
-        gradient(slopes, xhats, width, gamma, None, rstd, zero)
+    def backward(grads, xhats, width, gamma, rstd):
+        gradient(grads, xhats, width, gamma, None, rstd, zero)
 
     return forward, make_team_xhat(row), backward
 
@@ -68,8 +68,8 @@ def _with_gain(row: TeamRow, detached: Detached) -> tuple[Any, Any, Any]:
         normalized(values, width, zero, rstd)
 
     @device
-    def backward(slopes, xhats, width, gamma, rstd):
-        gradient(slopes, xhats, width, gamma, None, rstd, zero)
+    def backward(grads, xhats, width, gamma, rstd):
+        gradient(grads, xhats, width, gamma, None, rstd, zero)
 
     return forward, xhat, backward
 
@@ -89,8 +89,8 @@ def _with_numbers(
         return normalize(values, width, scale, k, eps, zero)
 
     @device
-    def backward(slopes, xhats, width, scale, k, eps, rstd):
+    def backward(grads, xhats, width, scale, k, eps, rstd):
         on_deviation = compute_type(eps) if eps_on_deviation else zero
-        gradient(slopes, xhats, width, scale, compute_type(k) * times, rstd, on_deviation)
+        gradient(grads, xhats, width, scale, compute_type(k) * times, rstd, on_deviation)
 
     return forward, make_team_xhat(row), backward

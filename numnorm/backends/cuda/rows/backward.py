@@ -37,7 +37,7 @@ def row_backward(
 ) -> tuple[Any, Any, Any]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
     with on_device_of(x):
-        slope = _like_input(norm.names.dy, dy, x)
+        grad = _like_input(norm.names.dy, dy, x)
         of_rstd = _statistic(norm.names.rstd, rstd, layout, x)
         of_mean = _statistic("mean", mean, layout, x) if norm.formula.centred else of_rstd
         if of_mean.element != of_rstd.element:
@@ -47,13 +47,13 @@ def row_backward(
             )
         scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
         shift = weight_of(norm, "beta", beta, 0.0, layout, x)
-        source, slopes = in_order(x, layout.order), in_order(slope, layout.order)
-        inputs = slopes, source, of_mean.array, of_rstd.array, scale.array, shift.array
+        source, grads = in_order(x, layout.order), in_order(grad, layout.order)
+        inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
         output = output_like(x, layout.order, out, inputs)
         weights = Weights(scale.element, shift.element, layout.shared)
         if not layout.rows * layout.width:
             return result(output, x, layout.order), *_no_gradients(norm, layout, x, weights)
-        aligned = all_aligned(x, layout, (slopes, source, output.target), scale, shift)
+        aligned = all_aligned(x, layout, (grads, source, output.target), scale, shift)
         plan = gradient_plan(
             norm, x.element, of_rstd.element, weights, layout, scaling, detached, aligned
         )
@@ -62,13 +62,13 @@ def row_backward(
         parameters = RowParameters(scale.parameter, shift.parameter)
         results, numbers = (output.target, partials), (plan.sizes, plan.parts)
         if plan.terms is None:
-            arrays: Any = slopes, source, statistics, parameters, *results
+            arrays: Any = grads, source, statistics, parameters, *results
             queue(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
         else:
             terms = x.owner.empty(x.array, (layout.rows, TERMS), x.element.compute_name)
-            arrays = slopes, source, statistics, parameters, terms
+            arrays = grads, source, statistics, parameters, terms
             queue(plan.terms, layout.rows, x, arrays, (plan.sizes, plan.scaling))
-            arrays = slopes, source, parameters, terms, *results
+            arrays = grads, source, parameters, terms, *results
             queue(plan.kernel, plan.blocks, x, arrays, numbers)
         gradients = _gradients(norm, plan, layout, x, weights, partials.sums)
         return result(output, x, layout.order), *gradients

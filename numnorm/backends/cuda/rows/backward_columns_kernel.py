@@ -38,7 +38,7 @@ def make_row_backward_columns(
     flush = make_flush(element, shape)
 
     def kernel(dy, x, parameters, terms, dx, partials, sizes, parts):
-        values, slopes = (
+        values, grads = (
             cuda.local.array(slots, compute_type),
             cuda.local.array(slots, compute_type),
         )
@@ -63,11 +63,11 @@ def make_row_backward_columns(
             while row < stop:
                 first = row * width
                 read_columns(x, first, at, width, values)
-                read_columns(dy, first, at, width, slopes)
+                read_columns(dy, first, at, width, grads)
                 found, means = read_terms(terms, row, places)
                 normalize(values, at, width, found)
-                gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)
-                write_gradient(dx, first, at, width, slopes, values, means, found[0], found[3])
+                gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
+                write_gradient(dx, first, at, width, grads, values, means, found[0], found[3])
                 row += parts
             last = row >= rows
             flush(of_gamma, at, width, place, fresh, last, partials, None)

@@ -71,9 +71,9 @@ def make_normalize(element: ElementType, columns: RowColumns) -> Any:
 def _make_read_normalized(
     formula: Formula, element: ElementType, saved: ElementType, shape: RowShape
 ) -> Any:
-    """Return a device function that reads a row: xhat into `values`, dy into `slopes`.
+    """Return a device function that reads a row: xhat into `values`, dy into `grads`.
 
-    ``read_normalized(dy, x, saved, row, width, limit, at, values, slopes)`` returns
+    ``read_normalized(dy, x, saved, row, width, limit, at, values, grads)`` returns
     ``scale, factor``, whose product is rstd. Columns from `limit` on become 0.
     """
     columns = row_columns(element, shape)
@@ -81,9 +81,9 @@ def _make_read_normalized(
     statistics = make_saved_statistics(formula, element, saved)
 
     @device
-    def read_normalized(dy, x, saved, row, width, limit, at, values, slopes):
+    def read_normalized(dy, x, saved, row, width, limit, at, values, grads):
         read_columns(x, row * width, at, limit, values)
-        read_columns(dy, row * width, at, limit, slopes)
+        read_columns(dy, row * width, at, limit, grads)
         terms = statistics(saved.mean, saved.rstd, row)
         normalize(values, at, limit, terms)
         return terms[0], terms[3]
@@ -106,16 +106,16 @@ def make_row_means(element: ElementType) -> Any:
 def make_write_gradient(element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that stores dx of a row from g and xhat in registers.
 
-    ``write_gradient(dx, first, at, limit, slopes, values, means, scale, factor)``.
+    ``write_gradient(dx, first, at, limit, grads, values, means, scale, factor)``.
     """
     write_columns, gradient = make_write_columns(element, columns), device(input_gradient)
     slots = columns.slots
 
     @device
-    def write_gradient(dx, first, at, limit, slopes, values, means, scale, factor):
+    def write_gradient(dx, first, at, limit, grads, values, means, scale, factor):
         for k in range(slots):
-            slope = gradient(slopes[k], values[k], means[0], means[1], factor)
-            values[k] = slope * scale
+            grad = gradient(grads[k], values[k], means[0], means[1], factor)
+            values[k] = grad * scale
         write_columns(dx, first, at, limit, values)
 
     return write_gradient
@@ -162,13 +162,13 @@ def _make_gradient_of_row(
     @device
     def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, scaling):
         dy, x, statistics, dx = arrays
-        values, slopes, weight, bias = registers
-        scale, factor = read_normalized(dy, x, statistics, row, width, limit, at, values, slopes)
+        values, grads, weight, bias = registers
+        scale, factor = read_normalized(dy, x, statistics, row, width, limit, at, values, grads)
         of_gamma, of_beta = of_parameters
-        g, g_xhat = gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)
+        g, g_xhat = gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
         g, g_xhat = team_two_sums(g, g_xhat, room)
         means = means_of(g, g_xhat, scale, factor, scaling)
-        write_gradient(dx, row * width, at, limit, slopes, values, means, scale, factor)
+        write_gradient(dx, row * width, at, limit, grads, values, means, scale, factor)
 
     return gradient_of_row
 
@@ -198,7 +198,7 @@ def _of_columns(
         room = cuda.shared.array(both, compute_type)
         places = cuda.shared.array(folding, compute_type)
         values = cuda.local.array(slots, compute_type)
-        slopes = cuda.local.array(slots, compute_type)
+        grads = cuda.local.array(slots, compute_type)
         weight = cuda.local.array(slots, compute_type)
         bias = cuda.local.array(slots, compute_type)
         of_gamma = cuda.local.array(slots, compute_type)
@@ -220,7 +220,7 @@ def _of_columns(
                 there = start + mine < rows
                 row, limit = (start + mine, width) if there else (0, 0)
                 gradient_of_row(
-                    (dy, x, statistics, dx), row, width, limit, at, (values, slopes, weight, bias),
+                    (dy, x, statistics, dx), row, width, limit, at, (values, grads, weight, bias),
                     (of_gamma, of_beta), room[turn:], scaling,
                 )  # fmt: skip
                 turn, start = half - turn, start + teams * parts
@@ -254,7 +254,7 @@ def _of_segments(
     def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
         room = cuda.shared.array(both, compute_type)
         values = cuda.local.array(slots, compute_type)
-        slopes = cuda.local.array(slots, compute_type)
+        grads = cuda.local.array(slots, compute_type)
         thread, part = cuda.threadIdx.x, cuda.blockIdx.x
         at, turn, (rows, width, segment, channels) = thread % team * lanes, 0, sizes
         segments, start, mine = width // segment, part * teams, thread // team
@@ -264,17 +264,15 @@ def _of_segments(
             row, there = start + mine, start + mine < rows
             limit = width if there else 0
             row = row if there else 0
-            scale, factor = read_normalized(
-                dy, x, statistics, row, width, limit, at, values, slopes
-            )
+            scale, factor = read_normalized(dy, x, statistics, row, width, limit, at, values, grads)
             g, g_xhat, turn = gradient_sums(
-                slopes, values, row, there, at, sizes, segments, channel, parameters, partials.sums,
+                grads, values, row, there, at, sizes, segments, channel, parameters, partials.sums,
                 room, turn,
             )  # fmt: skip
             g, g_xhat = team_two_sums(g, g_xhat, room[turn:])
             turn = half - turn
             means = means_of(g, g_xhat, scale, factor, scaling)
-            write_gradient(dx, row * width, at, limit, slopes, values, means, scale, factor)
+            write_gradient(dx, row * width, at, limit, grads, values, means, scale, factor)
             channel += next_channel
             channel -= channels if channel >= channels else 0
             start += teams * parts

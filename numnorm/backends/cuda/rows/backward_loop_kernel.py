@@ -60,7 +60,7 @@ def _make_read_run(formula: Formula, element: ElementType, columns: RowColumns) 
     """Return a device function that reads a thread's next columns of a segment.
 
     ``read_run(arrays, first, at, limit, terms, weights, registers)`` of the arrays ``dy, x`` puts
-    xhat and g into the registers ``values, slopes``, and returns the sums of `make_sums_in_run`.
+    xhat and g into the registers ``values, grads``, and returns the sums of `make_sums_in_run`.
     The weights are gamma and beta of the segment.
     """
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
@@ -68,11 +68,11 @@ def _make_read_run(formula: Formula, element: ElementType, columns: RowColumns) 
 
     @device
     def read_run(arrays, first, at, limit, terms, weights, registers):
-        values, slopes = registers
+        values, grads = registers
         read_columns(arrays[1], first, at, limit, values)
-        read_columns(arrays[0], first, at, limit, slopes)
+        read_columns(arrays[0], first, at, limit, grads)
         normalize(values, at, limit, terms)
-        return sums_in_run(slopes, values, at, 0, limit, weights[0], weights[1])
+        return sums_in_run(grads, values, at, 0, limit, weights[0], weights[1])
 
     return read_run
 
@@ -145,14 +145,14 @@ def _make_write_runs(
     @device
     def write_runs(arrays, parameters, dx, row, at, sizes, terms, means, registers):
         _, width, run, channels = sizes
-        runs, number, (values, slopes) = width // run, cuda.threadIdx.x // team, registers
+        runs, number, (values, grads) = width // run, cuda.threadIdx.x // team, registers
         channel, next_channel = (row * runs + number) % channels, teams % channels
         while number < runs:
             of_run = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
             first, here = (row * runs + number) * run, at
             while here < run:
                 read_run(arrays, first, here, run, terms, of_run, registers)
-                write_gradient(dx, first, here, run, slopes, values, means, terms[0], terms[3])
+                write_gradient(dx, first, here, run, grads, values, means, terms[0], terms[3])
                 here += step
             channel += next_channel
             channel -= channels if channel >= channels else 0
@@ -185,10 +185,10 @@ def make_row_backward_loop(
     def kernel(dy, x, saved, parameters, dx, partials, sizes, parts, scaling):
         room = cuda.shared.array(both, compute_type)
         values = cuda.local.array(slots, compute_type)
-        slopes = cuda.local.array(slots, compute_type)
+        grads = cuda.local.array(slots, compute_type)
         row, at = cuda.blockIdx.x, cuda.threadIdx.x % team * lanes
         terms = statistics(saved.mean, saved.rstd, row)
-        arrays, registers = (dy, x), (values, slopes)
+        arrays, registers = (dy, x), (values, grads)
         g, g_xhat, turn = sums_of_runs(
             arrays, parameters, partials.sums, row, at, sizes, terms, registers, room
         )
@@ -222,7 +222,7 @@ def make_row_backward_terms(
     def kernel(dy, x, saved, parameters, terms, sizes, scaling):
         room = cuda.shared.array(room_size, compute_type)
         values = cuda.local.array(slots, compute_type)
-        slopes = cuda.local.array(slots, compute_type)
+        grads = cuda.local.array(slots, compute_type)
         weight = cuda.local.array(slots, compute_type)
         bias = cuda.local.array(slots, compute_type)
         places = cuda.local.array(TERMS, compute_type)
@@ -234,11 +234,11 @@ def make_row_backward_terms(
         found = statistics(saved.mean, saved.rstd, row)
         while at < width:
             read_columns(x, first, at, width, values)
-            read_columns(dy, first, at, width, slopes)
+            read_columns(dy, first, at, width, grads)
             weight_of(parameters.gamma, first_of_weights, at, sizes, weight)
             bias_of(parameters.beta, first_of_weights, at, sizes, bias)
             normalize(values, at, width, found)
-            add_each(gradient_sums(slopes, values, weight, bias, None, None), high, low)
+            add_each(gradient_sums(grads, values, weight, bias, None, None), high, low)
             at += step
         g, g_xhat = block_two_sums(joined(high[0], low[0]), joined(high[1], low[1]), room)
         if cuda.threadIdx.x == 0:

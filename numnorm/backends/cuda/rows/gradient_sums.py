@@ -31,25 +31,25 @@ def make_column_gradient_sums(
 ) -> Any:
     """Return a device function that turns dy into g, and adds to the sums of each column.
 
-    ``gradient_sums(slopes, values, weight, bias, of_gamma, of_beta)`` returns this thread's parts
-    of the sums of g and of g * xhat. `slopes` are dy, and become g; `values` are xhat; the last
+    ``gradient_sums(grads, values, weight, bias, of_gamma, of_beta)`` returns this thread's parts
+    of the sums of g and of g * xhat. `grads` are dy, and become g; `values` are xhat; the last
     two are sums of each column, for a norm of `count` parameters.
     """
     slots, backward, zero = columns.slots, device(formula.backward), constant(element, 0.0)
 
     @device
-    def gradient_sums(slopes, values, weight, bias, of_gamma, of_beta):
+    def gradient_sums(grads, values, weight, bias, of_gamma, of_beta):
         sum_g, sum_g_xhat = zero, zero
         for k in range(slots):
-            slope, xhat = slopes[k], values[k]
+            grad, xhat = grads[k], values[k]
             if count > 0:
-                of_gamma[k] += slope * xhat
+                of_gamma[k] += grad * xhat
             if count > 1:
-                of_beta[k] += slope
-            g = backward(slope, xhat, weight[k], bias[k])
+                of_beta[k] += grad
+            g = backward(grad, xhat, weight[k], bias[k])
             sum_g += g
             sum_g_xhat += g * xhat
-            slopes[k] = g
+            grads[k] = g
         return sum_g, sum_g_xhat
 
     return gradient_sums
@@ -66,26 +66,26 @@ def make_run_weight(element: ElementType, of: ElementType | None) -> Any:
 def make_sums_in_run(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that turns dy of one segment into g, and sums over the segment.
 
-    ``sums_in_run(slopes, values, at, left, right, gamma, beta)`` returns this thread's parts of
+    ``sums_in_run(grads, values, at, left, right, gamma, beta)`` returns this thread's parts of
     the sums of g, of g * xhat, of dy * xhat and of dy, over the columns from `left` to `right`.
     """
     lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
     backward, zero = device(formula.backward), constant(element, 0.0)
 
     @device
-    def sums_in_run(slopes, values, at, left, right, gamma, beta):
+    def sums_in_run(grads, values, at, left, right, gamma, beta):
         sum_g, sum_g_xhat, of_gamma, of_beta = zero, zero, zero, zero
         for p in range(pieces):
             for j in range(lanes):
                 k, here = p * lanes + j, at + p * stride + j
                 if left <= here and here < right:
-                    slope, xhat = slopes[k], values[k]
-                    of_gamma += slope * xhat
-                    of_beta += slope
-                    g = backward(slope, xhat, gamma, beta)
+                    grad, xhat = grads[k], values[k]
+                    of_gamma += grad * xhat
+                    of_beta += grad
+                    g = backward(grad, xhat, gamma, beta)
                     sum_g += g
                     sum_g_xhat += g * xhat
-                    slopes[k] = g
+                    grads[k] = g
         return sum_g, sum_g_xhat, of_gamma, of_beta
 
     return sums_in_run
@@ -96,7 +96,7 @@ def make_run_gradient_sums(
 ) -> Any:
     """Return a device function that turns dy into g, and stores the sums of each segment.
 
-    ``gradient_sums(slopes, values, row, there, at, sizes, segments, channel, parameters, sums,
+    ``gradient_sums(grads, values, row, there, at, sizes, segments, channel, parameters, sums,
     room, turn)`` returns this thread's parts of the sums of g and of g * xhat over the row.
     `segments` is the number of segments of the row, and `channel` the channel of the first. The
     reductions alternate between two halves of the shared room; `turn` is the index of the next
@@ -110,14 +110,14 @@ def make_run_gradient_sums(
 
     @device
     def gradient_sums(
-        slopes, values, row, there, at, sizes, segments, channel, parameters, sums, room, turn
+        grads, values, row, there, at, sizes, segments, channel, parameters, sums, room, turn
     ):  # fmt: skip
         sum_g, sum_g_xhat = zero, zero
         for r in range(segments):
             gamma, beta = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
             left = r * sizes.segment
             g, g_xhat, of_gamma, of_beta = sums_in_run(
-                slopes, values, at, left, left + sizes.segment, gamma, beta
+                grads, values, at, left, left + sizes.segment, gamma, beta
             )
             sum_g += g
             sum_g_xhat += g_xhat

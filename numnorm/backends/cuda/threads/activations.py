@@ -33,7 +33,7 @@ class Activation(NamedTuple):
     value : callable
         ``value(x)``
     gradient : callable
-        ``gradient(slope, value)``: the gradient of x, from the gradient of the value.
+        ``gradient(grad, value)``: the gradient of x, from the gradient of the value.
     """
 
     value: Any
@@ -46,9 +46,9 @@ def make_activation(element: ElementType, *, rectified: bool) -> Activation:
     zero, one = constant(element, 0.0), constant(element, 1.0)
     if not rectified:
         gradient = device(tanh_gradient)
-        through = device(lambda slope, value: gradient(slope, value, one))
+        through = device(lambda grad, value: gradient(grad, value, one))
         return Activation(tangent(element), through)
     return Activation(
         device(lambda x: zero if x < zero else x),  # max() would turn a NaN into 0
-        device(lambda slope, value: zero if value == zero else slope),
+        device(lambda grad, value: zero if value == zero else grad),
     )

@@ -92,10 +92,10 @@ class ProductGradients:
         batch = state.shape[0] - x.shape[0]
         self._before = np.concatenate(([0], batch + steps.starts))
 
-    def add(self, stretch: Stretch, slopes: tuple[Array, Array]) -> None:
+    def add(self, stretch: Stretch, grads: tuple[Array, Array]) -> None:
         """Take the gradients of the products with x and with the state."""
         element_type, rows = self._storage, slice(stretch.first, stretch.last)
-        of_x, of_h = slopes[0][: stretch.rows], slopes[1][: stretch.rows]
+        of_x, of_h = grads[0][: stretch.rows], grads[1][: stretch.rows]
         product(of_x, self._panels, self.x[rows], element_type)
         x, before = self._x[rows], self._states_before(stretch)
         add_transposed_product(

@@ -55,8 +55,8 @@ def _make_state_gradient(
     def gradient(dy, dh, dc, gates, cell, parameters, statistics, masks, result, sums, j, tail):
         gamma, beta, at = parameters.gamma_c, parameters.beta_c, j + 2 * cell.size
         tanh_c = tanh(normalized(cell, statistics, gamma, beta, j, tail))
-        o, slope = read(gates, at, tail), read(dy, j, tail) + read(dh, j, tail)
-        of_new, of_old = zoneout.gradient(slope, masks[0], j, tail)
+        o, grad = read(gates, at, tail), read(dy, j, tail) + read(dh, j, tail)
+        of_new, of_old = zoneout.gradient(grad, masks[0], j, tail)
         if zoned:
             write(dh, j, of_old, tail)
         of_cell, of_o = state_gradient(of_new, o, tanh_c, real(1))

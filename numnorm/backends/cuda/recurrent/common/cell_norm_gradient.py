@@ -17,12 +17,12 @@ def make_through_norm(
 ) -> Any:
     """Return a device function that takes the slope of a norm's result through the norm.
 
-    ``through_norm(slope, at, width, xhat, gain, numbers, found, flows, room)``: the flows are
+    ``through_norm(grad, at, width, xhat, gain, numbers, found, flows, room)``: the flows are
     ``mean_share, scale_share, eps_on_deviation``, and the room has two places for each warp.
     Without a norm nothing happens. All threads of a block take part.
     """
     if norm is None:
-        return device(lambda slope, at, width, xhat, gain, numbers, found, flows, room: None)
+        return device(lambda grad, at, width, xhat, gain, numbers, found, flows, room: None)
     columns, compute_type, zero = (
         row_columns(element, shape),
         element.compute_type,
@@ -33,14 +33,14 @@ def make_through_norm(
     row_sums, means_of = sums_of(2), make_means(element)
 
     @device
-    def through_norm(slope, at, width, xhat, gain, numbers, found, flows, room):
+    def through_norm(grad, at, width, xhat, gain, numbers, found, flows, room):
         sums = cuda.local.array(2, compute_type)
         sums[0], sums[1] = zero, zero
         for k in range(slots):
             # Of the formulas only AdaNorm's, whose parameters are numbers, asks for the second.
-            slope[k] = backward(slope[k], xhat[k], gain[k], numbers[1])
-            sums[0] += slope[k]
-            sums[1] += slope[k] * xhat[k]
+            grad[k] = backward(grad[k], xhat[k], gain[k], numbers[1])
+            sums[0] += grad[k]
+            sums[1] += grad[k] * xhat[k]
         row_sums(sums, room)
         scale, factor = found[0], found[3]
         means = means_of(sums[0], sums[1], scale, factor, flows[0], flows[1], flows[2])
@@ -48,8 +48,8 @@ def make_through_norm(
             there = at + p * stride < width
             for j in range(lanes):
                 k = p * lanes + j
-                found_slope = gradient(slope[k], xhat[k], means[0], means[1], factor) * scale
+                new_grad = gradient(grad[k], xhat[k], means[0], means[1], factor) * scale
                 # What is not there must not count in the sums over the gates.
-                slope[k] = found_slope if there else zero
+                grad[k] = new_grad if there else zero
 
     return through_norm

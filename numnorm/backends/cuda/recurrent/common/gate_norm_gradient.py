@@ -48,7 +48,7 @@ def make_through_gate_norm(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``through_norm(slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at,
+    ``through_norm(grads, values, found, weights, numbers, flows, room, dz, dxp, row, width, at,
     limit)``: the slopes are those of what the norm makes of it, the values are normalized already,
     both in sections of a thread's units: the gates of the product with the state, and then of that
     with x. The weights are the gammas of both.
@@ -57,7 +57,7 @@ def make_through_gate_norm(
 
         @device
         def nothing(
-            slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+            grads, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
         ):  # fmt: skip
             pass
 
@@ -71,13 +71,13 @@ def make_through_gate_norm(
 
     @device
     def through_norm(
-        slopes, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+        grads, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         sums = cuda.local.array(both, compute_type)
-        add_up(slopes, values, weights, numbers, width, at, sums)
+        add_up(grads, values, weights, numbers, width, at, sums)
         row_sums(sums, room)
         write(
-            slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
+            grads, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
         )  # fmt: skip
 
     return through_norm
@@ -88,7 +88,7 @@ def make_gate_norm_terms(
 ) -> Any:
     """Return a device function of a thread's share of the sums: two for each part.
 
-    ``add_up(slopes, values, weights, numbers, width, at, sums)``
+    ``add_up(grads, values, weights, numbers, width, at, sums)``
     """
     columns, zero = row_columns(element, shape), constant(element, 0.0)
     compute_type, slots, count, size = (
@@ -103,7 +103,7 @@ def make_gate_norm_terms(
     held = each if stretch.shared else sections
 
     @device
-    def add_up(slopes, values, weights, numbers, width, at, sums):
+    def add_up(grads, values, weights, numbers, width, at, sums):
         gain = cuda.local.array(slots, compute_type)
         for n in range(both):
             sums[n] = zero
@@ -112,9 +112,9 @@ def make_gate_norm_terms(
             gain_at(weights[section // each], numbers[0], gate * width, at, width, gain)
             for k in range(slots):
                 xhat = values[section * slots + k]
-                slope = backward(slopes[section % held * slots + k], xhat, gain[k], numbers[1])
-                sums[n] += slope
-                sums[count + n] += slope * xhat
+                grad = backward(grads[section % held * slots + k], xhat, gain[k], numbers[1])
+                sums[n] += grad
+                sums[count + n] += grad * xhat
 
     return add_up
 
@@ -124,7 +124,7 @@ def make_gate_norm_gradient(
 ) -> Any:
     """Return a device function that stores the gradients, once there are the sums of the row.
 
-    ``write_gradient(slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at,
+    ``write_gradient(grads, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at,
     limit)``
     """
     columns, compute_type = row_columns(element, shape), element.compute_type
@@ -137,7 +137,7 @@ def make_gate_norm_gradient(
 
     @device
     def write_gradient(
-        slopes, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
+        grads, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         gain = cuda.local.array(slots, compute_type)
         for section in range(sections):
@@ -147,8 +147,8 @@ def make_gate_norm_gradient(
             gain_at(weights[section // each], numbers[0], gate * width, at, width, gain)
             for k in range(slots):
                 xhat = values[section * slots + k]
-                slope = backward(slopes[section % held * slots + k], xhat, gain[k], numbers[1])
-                gain[k] = gradient(slope, xhat, means[0], means[1], factor) * scale
+                grad = backward(grads[section % held * slots + k], xhat, gain[k], numbers[1])
+                gain[k] = gradient(grad, xhat, means[0], means[1], factor) * scale
             write(dz if section < each else dxp, (row * gates + gate) * width, at, limit, gain)
 
     return write_gradient

@@ -59,7 +59,7 @@ def _make_value(element: ElementType, normed: bool) -> Any:
 def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
     """Return the kernel of sums over rows, for each column.
 
-    Launched with `blocks_of_columns` blocks for each part, it takes as addresses ``slopes, values
+    Launched with `blocks_of_columns` blocks for each part, it takes as addresses ``grads, values
     (rows, columns)``, the ``table`` of statistics, and ``sums (2, parts, columns)``, where it
     leaves the sums of the slopes times the normalized values and those of the slopes; without a
     norm ``sums (1, parts, columns)`` of the slopes alone. Then come ``rows, columns, parts``, how
@@ -70,7 +70,7 @@ def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
     value, zero = _make_value(element, normed), constant(element, 0.0)
     joined = make_joined(element, element)
 
-    def kernel(slopes, values, table, sums, rows, columns, parts, places, place, width):
+    def kernel(grads, values, table, sums, rows, columns, parts, places, place, width):
         strips = (columns + _COLUMNS - 1) // _COLUMNS
         part, column = cuda.blockIdx.x // strips, cuda.blockIdx.x % strips * _COLUMNS
         column += cuda.threadIdx.x
@@ -82,9 +82,9 @@ def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
                 some_values, some_slopes = zero, zero
                 stop = min(row + _ROWS_BETWEEN_FLUSHES * parts, rows)
                 while row < stop:
-                    slope = load_one(slopes, row * columns + column)
-                    some_slopes += slope
-                    some_values += slope * value(values, table, row, column, cut)
+                    grad = load_one(grads, row * columns + column)
+                    some_slopes += grad
+                    some_values += grad * value(values, table, row, column, cut)
                     row += parts
                 of_value, lost = two_sum(of_value, some_values)
                 of_value_low += lost

@@ -169,7 +169,7 @@ class StepArrays:
 
 def column_sums(
     x: DeviceArray,
-    slopes: Any,
+    grads: Any,
     values: Any = None,
     table: Table | None = None,
     place: int = 0,
@@ -180,11 +180,11 @@ def column_sums(
     So many columns are normalized together, or all, with the statistics from a place of the table
     on; without values there is no norm, and None for its sums.
     """
-    rows, columns = x.owner.shape(slopes)
+    rows, columns = x.owner.shape(grads)
     normed, count = values is not None, parts_of(rows, columns)
     kernel = _cell_sums(x.element, normed=normed)
     sums = new(x, (2 if normed else 1, count, columns))
-    arrays = slopes, values, table.array if table else None, sums
+    arrays = grads, values, table.array if table else None, sums
     sizes = rows, columns, count, table.places if table else 0, place, width or columns
     queue(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
     results = [new(x, (columns,)) for _ in range(2 if normed else 1)]
