@@ -54,10 +54,10 @@ def _narrow_width(element_type: ElementType) -> int:
 
 
 @inlined
-def _rows_between_flushes(cut: tuple[int, int, int]) -> int:
+def _rows_between_flushes(segments: tuple[int, int, int]) -> int:
     """Return how many rows add as much to a channel's sums as may be added up before a flush."""
-    _, runs, channels = cut
-    return ROWS_BETWEEN_FLUSHES * max(1, channels // runs)
+    _, segment_count, channels = segments
+    return ROWS_BETWEEN_FLUSHES * max(1, channels // segment_count)
 
 
 def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
@@ -65,13 +65,13 @@ def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[...,
     longest = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
-    def row_sums(dy, x, peel, statistics, first_channel, cut, weights, inner, totals):
-        run, runs, channels = cut
+    def row_sums(dy, x, peel, statistics, first_channel, segments, weights, inner, totals):
+        run, segment_count, channels = segments
         ahead = x.size if x.size >= longest else 0
         gamma, beta = weights
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         c = first_channel
-        for p in range(runs):
+        for p in range(segment_count):
             left, right = p * run, (p + 1) * run
             weight = part(gamma, c), part(beta, c)
             sums_here = part(inner[0], c), part(inner[1], c)
@@ -95,17 +95,17 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
 
     @inlined
     def loops(
-        row, peels, nontemporal, rstd, found, first_channel, cut, weights, flows, inner, totals
+        row, peels, nontemporal, rstd, found, first_channel, segments, weights, flows, inner, totals
     ):
         dy, x, dx = row
-        run, runs, channels = cut
+        run, segment_count, channels = segments
         gamma, beta = weights
         sum_g, sum_g_xhat = row_sums(
-            dy, x, peels[0], found, first_channel, cut, weights, inner, totals
+            dy, x, peels[0], found, first_channel, segments, weights, inner, totals
         )
         means = means_of(sum_g, sum_g_xhat, rstd, flows)
         c = first_channel
-        for p in range(runs):
+        for p in range(segment_count):
             left, right = p * run, (p + 1) * run
             weight = part(gamma, c), part(beta, c)
             here = dy[left:right], x[left:right], dx[left:right]
@@ -145,7 +145,7 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
     longest = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
-    def backward_row(row, peels, nontemporal, saved, c, cut, weights, flows, inner, totals):
+    def backward_row(row, peels, nontemporal, saved, c, segments, weights, flows, inner, totals):
         mean, rstd = saved
         scale, high, low, factor = statistics_of(mean, rstd)
         size = row[1].size
@@ -157,10 +157,10 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
             whole_row(row, peels, ahead, nontemporal, rstd, found, here, flows, targets)
         elif scale == real(1):
             found = None, high, low, factor
-            loops(row, peels, nontemporal, rstd, found, c, cut, weights, flows, inner, totals)
+            loops(row, peels, nontemporal, rstd, found, c, segments, weights, flows, inner, totals)
         else:
             found = scale, high, low, factor
-            loops(row, (0, 0), False, rstd, found, c, cut, weights, flows, inner, totals)
+            loops(row, (0, 0), False, rstd, found, c, segments, weights, flows, inner, totals)
 
     return backward_row
 
@@ -174,7 +174,9 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
     statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
 
     @inlined
-    def backward_tile(arrays, saved, cut, first, weights, flows, inner, scratch, start, number):
+    def backward_tile(
+        arrays, saved, segments, first, weights, flows, inner, scratch, start, number
+    ):
         dy, x, dx = arrays
         mean, rstd = saved
         channel = first
@@ -189,7 +191,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
             )
             store(scratch, t * lanes, g)
             store(scratch, (lanes + t) * lanes, g_xhat)
-            channel = next_channel(channel, cut)
+            channel = next_channel(channel, segments)
         store(sums_of_g, 0, totals(scratch))
         store(sums_of_g_xhat, 0, totals(scratch[lanes * lanes :]))
         channel = first
@@ -200,7 +202,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
             means = means_of(sums[0], sums[1], rstd[i], flows)
             weight = part(weights[0], channel), part(weights[1], channel)
             input_gradients(dy[i], x[i], 0, statistics, weight, means, dx[i])
-            channel = next_channel(channel, cut)
+            channel = next_channel(channel, segments)
         return channel
 
     return backward_tile
@@ -211,18 +213,27 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
     backward_row = _make_row(formula, element_type)
 
     @inlined
-    def wide_rows(arrays, peels, saved, cut, weights, flows, inner, totals, start, stop):
+    def wide_rows(arrays, peels, saved, segments, weights, flows, inner, totals, start, stop):
         dy, x, dx = arrays
         mean, rstd = saved
-        channel, between = channel_of(start, cut), _rows_between_flushes(cut)
-        nontemporal = use_nontemporal_gradient(dx, cut[0], peels[1])
+        channel, between = channel_of(start, segments), _rows_between_flushes(segments)
+        nontemporal = use_nontemporal_gradient(dx, segments[0], peels[1])
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
                 row, of_row = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
                 backward_row(
-                    row, peels, nontemporal, of_row, channel, cut, weights, flows, inner, totals
+                    row,
+                    peels,
+                    nontemporal,
+                    of_row,
+                    channel,
+                    segments,
+                    weights,
+                    flows,
+                    inner,
+                    totals,
                 )
-                channel = next_channel(channel, cut)
+                channel = next_channel(channel, segments)
             flush(inner[0], totals[0])
             flush(inner[1], totals[1])
         fence_after_stores(nontemporal)
@@ -237,12 +248,16 @@ def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[.
     scratch = make_scratch(element_type.compute_type, room_for_sums(element_type) + 2 * lanes)
 
     @inlined
-    def narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop):
-        room, channel, between = scratch(), channel_of(start, cut), _rows_between_flushes(cut)
+    def narrow_rows(arrays, saved, segments, weights, flows, inner, totals, start, stop):
+        room, channel, between = (
+            scratch(),
+            channel_of(start, segments),
+            _rows_between_flushes(segments),
+        )
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
             channel = backward_tile(
-                arrays, saved, cut, channel, weights, flows, inner, room, i, number
+                arrays, saved, segments, channel, weights, flows, inner, room, i, number
             )
             if (i - start + lanes) % between == 0 or i + lanes >= stop:
                 flush(inner[0], totals[0])
@@ -268,21 +283,21 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
     tile_width, at_lines = _narrow_width(element_type), peels_to_alignment(element_type)
 
     @inlined
-    def backward_rows(arrays, peels, saved, cut, weights, flows, results, totals, start, stop):
-        run, _, channels = cut
+    def backward_rows(arrays, peels, saved, segments, weights, flows, results, totals, start, stop):
+        run, _, channels = segments
         width = arrays[1].shape[1]
         dgamma = compute_sums(totals[0], real(0), peels[0], results[0], (channels, run))
         dbeta = compute_sums(totals[1], real(0), peels[0], results[1], (channels, run))
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
-            arrays, saved, cut, weights, flows, inner, totals, start, stop
+            arrays, saved, segments, weights, flows, inner, totals, start, stop
         ):
             return
-        if by_element and cut[1] == 1 and width < tile_width:
-            narrow_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop)
+        if by_element and segments[1] == 1 and width < tile_width:
+            narrow_rows(arrays, saved, segments, weights, flows, inner, totals, start, stop)
         else:
-            wide_rows(arrays, peels, saved, cut, weights, flows, inner, totals, start, stop)
+            wide_rows(arrays, peels, saved, segments, weights, flows, inner, totals, start, stop)
         keep_alive((dgamma, dbeta))
 
     def kernel(
@@ -303,14 +318,17 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         at_line = at_lines and x.shape[1] >= tile_width
         peels = (common_peel(x, run), common_peel(dx, run)) if at_line else (0, 0)
         gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
-        cut, here = (run, x.shape[1] // run, segments.channels), (borrowed(gamma), borrowed(beta))
-        once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(cut)
+        segments, here = (
+            (run, x.shape[1] // run, segments.channels),
+            (borrowed(gamma), borrowed(beta)),
+        )
+        once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(segments)
         dgamma = with_parts(sums.gamma, parts, results.gamma, once)
         dbeta = with_parts(sums.beta, parts, results.beta, once)
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(arrays, peels, saved, cut, here, flows, results, totals, start, stop)
+            backward_rows(arrays, peels, saved, segments, here, flows, results, totals, start, stop)
         if last - first == parts:
             add_parts(borrowed(dgamma), results.gamma)
             add_parts(borrowed(dbeta), results.beta)

@@ -16,7 +16,7 @@ from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.optional import part, stretch
+from numnorm.backends.cpu.simd.optional import part, slice_or_scalar
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
 from numnorm.backends.cpu.statistics.saved import save
@@ -33,16 +33,16 @@ def _make_apply_row(
     apply_run = make_apply(formula, element_type, count, followed=followed)
 
     @inlined
-    def apply_row(x, i, statistics, cut, first_channel, weights, y, nontemporal):
+    def apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal):
         scale, high, low, rstd = statistics
         found = scale, high, low, real(rstd)
-        run, runs, channels = cut
+        run, segment_count, channels = segments
         c = first_channel
-        if runs == 1:
+        if segment_count == 1:
             here = part(weights[0], c), part(weights[1], c)
             apply_run(x[i], x.shape[1], found, here, y[i], nontemporal)
             return
-        for p in range(runs):
+        for p in range(segment_count):
             left, right = p * run, (p + 1) * run
             here = part(weights[0], c), part(weights[1], c)
             apply_run(x[i][left:right], x.shape[1], found, here, y[i][left:right], nontemporal)
@@ -62,7 +62,10 @@ def _make_carry_row(formula: Formula, element_type: ElementType, carry: Any) -> 
         found = scale, high, low, real(rstd)
         for left in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             right = min(left + tuning.SUM_BLOCK_ELEMENTS, x.size)
-            here = stretch(weights[0], left, right), stretch(weights[1], left, right)
+            here = (
+                slice_or_scalar(weights[0], left, right),
+                slice_or_scalar(weights[1], left, right),
+            )
             target = room[held[1] : held[1] + right - left]
             apply_run(x[left:right], x.size, found, here, target, False)
             held = carry(room, held, right - left, flat_y)
@@ -85,10 +88,10 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
     carry_row, peel_of = _make_carry_row(formula, element_type, carry), make_peel(element_type)
 
     @inlined
-    def wide_rows(x, scaling, cut, weights, y, saved, start, stop):
-        nontemporal = use_nontemporal(y, cut[0], peel_of(y, cut[0]))
-        carried = cut[1] == 1 and is_carried(y) and not nontemporal
-        room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, cut)
+    def wide_rows(x, scaling, segments, weights, y, saved, start, stop):
+        nontemporal = use_nontemporal(y, segments[0], peel_of(y, segments[0]))
+        carried = segments[1] == 1 and is_carried(y) and not nontemporal
+        room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, segments)
         held = begin(flat_y, start * x.shape[1])
         for i in range(start, stop):
             found = row_statistics(x[i], scaling)
@@ -96,9 +99,9 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
                 here = part(weights[0], channel), part(weights[1], channel)
                 held = carry_row(x[i], found, here, room, held, flat_y)
             else:
-                apply_row(x, i, found, cut, channel, weights, y, nontemporal)
+                apply_row(x, i, found, segments, channel, weights, y, nontemporal)
             save(saved, i, found)
-            channel = next_channel(channel, cut)
+            channel = next_channel(channel, segments)
         if carried:
             finish(room, held, flat_y)
         fence_after_stores(carried or nontemporal)
@@ -134,19 +137,19 @@ def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
         first: int,
         last: int,
     ) -> None:
-        cut = segments.run, x.shape[1] // segments.run, segments.channels
+        segments = segments.run, x.shape[1] // segments.run, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         if x.shape[1] <= tile_width:
-            narrow_rows(x, scaling, cut, weights, y, saved, start, stop)
+            narrow_rows(x, scaling, segments, weights, y, saved, start, stop)
         else:
-            i, paired = start, are_paired(y, cut)
+            i, paired = start, are_paired(y, segments)
             while i < stop:
                 if paired and i + 1 < stop and pair(x, i, scaling, weights, y, saved):
                     i += 2
                 else:
                     # One call for both cases: each would be another copy of its loops.
                     end = min(i + 2, stop) if paired else stop
-                    wide_rows(x, scaling, cut, weights, y, saved, i, end)
+                    wide_rows(x, scaling, segments, weights, y, saved, i, end)
                     i = end
 
     return grouped_twins(f"row_forward.{formula.name}.{element_type.name}", kernel)

@@ -31,7 +31,7 @@ _squared_deviations = inlined(squared_deviations)
 
 
 def make_are_paired(formula: Formula) -> Callable[..., Any]:
-    """Return a compiled ``are_paired(y, cut)``: whether rows go in pairs.
+    """Return a compiled ``are_paired(y, segments)``: whether rows go in pairs.
 
     Those of a result in cache do, each a sum of one stretch. The four sums of two centred rows
     take all sixteen registers of AVX2, which leaves none for the elements.
@@ -39,9 +39,11 @@ def make_are_paired(formula: Formula) -> Callable[..., Any]:
     fit = has_avx512() or not formula.centred
 
     @inlined
-    def are_paired(y, cut):
-        _, runs, channels = cut
-        of_one_run = runs == 1 and channels <= 1 and y.shape[1] <= tuning.SUM_BLOCK_ELEMENTS
+    def are_paired(y, segments):
+        _, segment_count, channels = segments
+        of_one_run = (
+            segment_count == 1 and channels <= 1 and y.shape[1] <= tuning.SUM_BLOCK_ELEMENTS
+        )
         return fit and of_one_run and y.size * y.itemsize < tuning.PAIR_BELOW_BYTES
 
     return are_paired

@@ -124,9 +124,9 @@ def make_short_backward(formula: Formula, element_type: ElementType) -> Callable
     four = _make_backward(formula, element_type, 4 * lanes)
 
     @inlined
-    def short_rows(arrays, saved, cut, weights, flows, inner, totals, start, stop):
+    def short_rows(arrays, saved, segments, weights, flows, inner, totals, start, stop):
         width = arrays[1].shape[1]
-        if cut[1] != 1 or cut[2] > 1:
+        if segments[1] != 1 or segments[2] > 1:
             return False
         if width == lanes:
             one(arrays, saved, weights, flows, inner, totals, start, stop)

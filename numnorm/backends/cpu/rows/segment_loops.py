@@ -47,17 +47,17 @@ _input_gradient = inlined(input_gradient)
 
 
 @inlined
-def channel_of(row: int, cut: tuple[int, int, int]) -> int:
+def channel_of(row: int, segments: tuple[int, int, int]) -> int:
     """Return the channel of a row's first run."""
-    _, runs, channels = cut
-    return row * runs % channels if channels > 1 else 0
+    _, segment_count, channels = segments
+    return row * segment_count % channels if channels > 1 else 0
 
 
 @inlined
-def next_channel(channel: int, cut: tuple[int, int, int]) -> int:
+def next_channel(channel: int, segments: tuple[int, int, int]) -> int:
     """Return that of the next row's first run: `channel_of` without its slow division."""
-    _, runs, channels = cut
-    channel += runs
+    _, segment_count, channels = segments
+    channel += segment_count
     if channel >= channels:
         channel = channel - channels if channel < 2 * channels else channel % channels
     return channel

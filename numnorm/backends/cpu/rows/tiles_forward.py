@@ -203,14 +203,14 @@ def make_narrow_rows(
     scratch_of_rstds = make_scratch(np.float64, lanes)
 
     @inlined
-    def store_singly(x, start, number, scaling, cut, channel, weights, y, means, rstds, saved):
+    def store_singly(x, start, number, scaling, segments, channel, weights, y, means, rstds, saved):
         for t in range(number):
             found = found_of(means, rstds, t)
             if load_scalar(rstds, t) == 0.0:
                 found = row_statistics(x[start + t], scaling)
-            apply_row(x, start + t, found, cut, channel, weights, y, False)
+            apply_row(x, start + t, found, segments, channel, weights, y, False)
             save(saved, start + t, found)
-            channel = next_channel(channel, cut)
+            channel = next_channel(channel, segments)
         return channel
 
     @inlined
@@ -220,12 +220,12 @@ def make_narrow_rows(
                 save(saved, start + t, found_of(means, rstds, t))
 
     @inlined
-    def narrow_rows(x, scaling, cut, weights, y, saved, start, stop):
+    def narrow_rows(x, scaling, segments, weights, y, saved, start, stop):
         work, rstds, room = scratch(), scratch_of_rstds(), rooms()
         means, factors = (work[of_sums:], work[of_sums + lanes :]), work[of_sums + 2 * lanes :]
         sums = work[of_sums + 3 * lanes :], work[of_sums + 4 * lanes :]
         flat, flat_y, width = borrowed(x.reshape(-1)), borrowed(y.reshape(-1)), x.shape[1]
-        channel, of_one_run = channel_of(start, cut), cut[1] == 1 and cut[2] <= 1
+        channel, of_one_run = channel_of(start, segments), segments[1] == 1 and segments[2] <= 1
         carried, held = of_one_run and is_carried(y), begin(flat_y, start * width)
         for i in range(start, stop, lanes):
             number, at = min(lanes, stop - i), i * width
@@ -241,7 +241,7 @@ def make_narrow_rows(
                 if carried:
                     finish(room, held, flat_y)
                 channel = store_singly(
-                    x, i, number, scaling, cut, channel, weights, y, means, rstds, saved
+                    x, i, number, scaling, segments, channel, weights, y, means, rstds, saved
                 )
                 held = begin(flat_y, at + number * width)
         if carried:

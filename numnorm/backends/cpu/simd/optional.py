@@ -39,13 +39,13 @@ def part(typing_context, values, index):
     return getitem.return_type(values, types.intp), generate
 
 
-def stretch(values, left, right):
+def slice_or_scalar(values, left, right):
     """Return ``values[left:right]`` of an array; a number, or None, stands for every index."""
     return values[left:right] if isinstance(values, np.ndarray) else values
 
 
-@overload(stretch, inline="always")
-def _stretch(values, left, right):
+@overload(slice_or_scalar, inline="always")
+def _slice_or_scalar(values, left, right):
     if isinstance(values, types.Array):
         return lambda values, left, right: values[left:right]
     return lambda values, left, right: values

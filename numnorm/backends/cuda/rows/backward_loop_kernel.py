@@ -97,17 +97,20 @@ def _make_sums_of_runs(
     @device
     def sums_of_runs(arrays, parameters, sums, row, at, sizes, terms, registers, room):
         rows, width, run, channels = sizes
-        runs = width // run
+        segment_count = width // run
         high, low = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
         for k in range(4):
             high[k], low[k] = zero, zero
         mine, start, turn = cuda.threadIdx.x // team, 0, 0
-        channel, next_channel = (row * runs + mine) % channels, teams % channels
-        while start < runs:
+        channel, next_channel = (row * segment_count + mine) % channels, teams % channels
+        while start < segment_count:
             # A team behind the last segment takes part in the sums with a segment of no elements.
-            here, limit = at, run if start + mine < runs else 0
+            here, limit = at, run if start + mine < segment_count else 0
             of_run = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
-            first, place = (row * runs + start + mine) * run, row * runs + start + mine
+            first, place = (
+                (row * segment_count + start + mine) * run,
+                row * segment_count + start + mine,
+            )
             while here < limit:
                 add_each(read_run(arrays, first, here, limit, terms, of_run, registers), high, low)
                 here += step
@@ -118,7 +121,7 @@ def _make_sums_of_runs(
                 if limit > 0 and cuda.threadIdx.x % team == 0:
                     store_one(sums, place, of_gamma)
                     if count > 1:
-                        store_one(sums, rows * runs + place, of_beta)
+                        store_one(sums, rows * segment_count + place, of_beta)
                 for k in range(2, 4):
                     high[k], low[k] = zero, zero
             channel += next_channel
@@ -145,11 +148,11 @@ def _make_write_runs(
     @device
     def write_runs(arrays, parameters, dx, row, at, sizes, terms, means, registers):
         _, width, run, channels = sizes
-        runs, number, (values, grads) = width // run, cuda.threadIdx.x // team, registers
-        channel, next_channel = (row * runs + number) % channels, teams % channels
-        while number < runs:
+        segment_count, number, (values, grads) = width // run, cuda.threadIdx.x // team, registers
+        channel, next_channel = (row * segment_count + number) % channels, teams % channels
+        while number < segment_count:
             of_run = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
-            first, here = (row * runs + number) * run, at
+            first, here = (row * segment_count + number) * run, at
             while here < run:
                 read_run(arrays, first, here, run, terms, of_run, registers)
                 write_gradient(dx, first, here, run, grads, values, means, terms[0], terms[3])

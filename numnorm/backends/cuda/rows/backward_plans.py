@@ -95,7 +95,7 @@ def gradient_plan(
         parts = backward_parts(layout.rows, shape, channels, strips)
     inv_count = 1.0 / layout.width if formula.centred and not detached.mean else 0.0
     inv_divisor = 0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof)
-    runs = layout.rows * layout.width // layout.run
+    segment_count = layout.rows * layout.width // layout.run
     return GradientPlan(
         terms,
         kernel,
@@ -104,6 +104,8 @@ def gradient_plan(
         RowSizes(layout.rows, layout.width, layout.run, channels),
         parts,
         RowScaling(inv_count, inv_divisor, scaling.eps_on_deviation),
-        (runs // channels, channels) if by_run else (parts // channels, channels * layout.width),
+        (segment_count // channels, channels)
+        if by_run
+        else (parts // channels, channels * layout.width),
         layout.rows > ROWS_BETWEEN_FLUSHES * shape.teams * parts and not by_run,
     )

@@ -13,7 +13,7 @@ from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm, make
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.optional import stretch
+from numnorm.backends.cpu.simd.optional import slice_or_scalar
 from numnorm.backends.formulas.cells import gru_candidate_input
 
 
@@ -71,12 +71,12 @@ def make_product_norm(form: GRUForm, element_type: ElementType) -> ProductNorm:
         gamma, beta = weights
         two, three = of_gates.size, row.size
         norm.gradient(
-            of_gates, row[:two], mean, rstd, 2 * i, stretch(gamma, 0, two), stretch(beta, 0, two),
+            of_gates, row[:two], mean, rstd, 2 * i, slice_or_scalar(gamma, 0, two), slice_or_scalar(beta, 0, two),
             flows[0], (sums[:two], None), result[:two],
         )  # fmt: skip
         norm.gradient(
-            of_rest, row[two:], mean, rstd, 2 * i + 1, stretch(gamma, two, three),
-            stretch(beta, two, three), flows[1], (sums[two:], None), result[two:],
+            of_rest, row[two:], mean, rstd, 2 * i + 1, slice_or_scalar(gamma, two, three),
+            slice_or_scalar(beta, two, three), flows[1], (sums[two:], None), result[two:],
         )  # fmt: skip
 
     return ProductNorm(arrays, find, again, gradient)

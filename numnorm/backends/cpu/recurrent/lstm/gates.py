@@ -17,7 +17,7 @@ from numnorm.backends.cpu.recurrent.common.cell_norm import (
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.optional import stretch
+from numnorm.backends.cpu.simd.optional import slice_or_scalar
 
 
 class GateNorm(NamedTuple):
@@ -113,7 +113,7 @@ def _separate(norm: CellNorm) -> GateNorm:
             left, right = k * width, (k + 1) * width
             norm.gradient(
                 dz[left:right], z[left:right], saved.mean_h, saved.rstd_h, 4 * i + k,
-                stretch(parameters.gamma_h, left, right), stretch(parameters.beta_h, left, right),
+                slice_or_scalar(parameters.gamma_h, left, right), slice_or_scalar(parameters.beta_h, left, right),
                 coefficients, (sums[0][left:right], None), results[0][left:right],
             )  # fmt: skip
 
