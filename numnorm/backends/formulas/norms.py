@@ -9,14 +9,14 @@ import math
 from typing import Any
 
 
-def centre(x: Any, high: Any, low: Any) -> Any:
-    """Return ``x - mean`` for a mean that is split into ``high + low``.
+def centre(x: Any, mean_hi: Any, mean_lo: Any) -> Any:
+    """Return ``x - mean`` for a mean that is split into ``mean_hi + mean_lo``.
 
-    The order of the two subtractions is what makes the result exact at any offset: ``x - high``
-    is exact where x is near the mean, and `low` is what rounding the mean to `high` lost.
+    The order of the two subtractions is what makes the result exact at any offset: ``x - mean_hi``
+    is exact where x is near the mean, and `mean_lo` is what rounding the mean to `mean_hi` lost.
     It must never be compiled with reassociation.
     """
-    return (x - high) - low
+    return (x - mean_hi) - mean_lo
 
 
 def normalized(x: Any, scale: Any, mean_hi: Any, mean_lo: Any, rstd: Any, multiply_add: Any) -> Any:
@@ -72,24 +72,24 @@ def input_gradient(g: Any, xhat: Any, mean_g: Any, mean_g_xhat: Any, rstd: Any) 
     return rstd * (g - mean_g - xhat * mean_g_xhat)
 
 
-def channel_output(x: Any, high: Any, factor: Any, offset: Any) -> Any:
+def channel_output(x: Any, mean_hi: Any, factor: Any, offset: Any) -> Any:
     """Return ``gamma * xhat + beta`` of an element from the terms of its channel.
 
-    The factor is gamma * rstd, and the offset is beta less what rounding the mean to `high` lost,
+    The factor is gamma * rstd, and the offset is beta less what rounding the mean to `mean_hi` lost,
     times the factor.
     """
-    return (x - high) * factor + offset
+    return (x - mean_hi) * factor + offset
 
 
 def channel_gradient(
-    dy: Any, x: Any, high: Any, rstd: Any, factor: Any, xhat_factor: Any, offset: Any
+    dy: Any, x: Any, mean_hi: Any, rstd: Any, factor: Any, xhat_factor: Any, offset: Any
 ) -> Any:
     """Return `input_gradient` of an element, with ``g = gamma * dy``, from its channel's terms.
 
     The factor is gamma * rstd, the slope rstd * mean(g * xhat), and the offset is rstd * mean(g)
-    less what rounding the mean to `high` lost, times rstd and the slope.
+    less what rounding the mean to `mean_hi` lost, times rstd and the slope.
     """
-    return dy * factor - (x - high) * rstd * xhat_factor - offset
+    return dy * factor - (x - mean_hi) * rstd * xhat_factor - offset
 
 
 def merge_moments(

@@ -49,7 +49,7 @@ def _make_block_sums(
     """Return a compiled loop over the tiles of a block of ``x (outer, channels)``.
 
     ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of
-    ``dy * (x * scale - high) * rstd`` and of dy over those rows. What ``make_put(access)``
+    ``dy * (x * scale - mean_hi) * rstd`` and of dy over those rows. What ``make_put(access)``
     returns, ``put(arrays, i, j, tail, grad, terms, t)``, may store something of lanes of dy on
     the way. It gets the `copied` rows of the terms, a tile of each after the other, and once
     more what is None if nothing is scaled.
@@ -112,7 +112,7 @@ def make_sums_across(element_type: ElementType) -> Kernel:
     """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
 
     It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block`` and ``sums``, of shape
-    ``(2, blocks, channels)``. The first sum is of ``dy * (x * scale - high) * rstd``.
+    ``(2, blocks, channels)``. The first sum is of ``dy * (x * scale - mean_hi) * rstd``.
     """
     block_sums = _make_block_sums(element_type, (0, 1, 2))
 
@@ -194,12 +194,12 @@ def make_sums_along(element_type: ElementType) -> Kernel:
     def kernel(dy, x, terms, block, sums, first, last):
         mark_noinline()
         dy, x, terms, sums = borrowed(dy), borrowed(x), borrowed(terms), borrowed(sums)
-        scale, high, rstd = terms[0], terms[1], terms[2]
+        scale, mean_hi, rstd = terms[0], terms[1], terms[2]
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels
             start, stop = p * block, min((p + 1) * block, x.shape[0])
-            one, two = block_sums(dy, x, start, stop, c, (scale[c], high[c], rstd[c]))
+            one, two = block_sums(dy, x, start, stop, c, (scale[c], mean_hi[c], rstd[c]))
             sums[0, p, c] = one
             sums[1, p, c] = two
 
@@ -229,14 +229,14 @@ def make_constant_along(element_type: ElementType) -> Kernel:
         mark_noinline()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         terms, sums = borrowed(terms), borrowed(sums)
-        scale, high, rstd = terms[0], terms[1], terms[2]
+        scale, mean_hi, rstd = terms[0], terms[1], terms[2]
         factor, back = terms[4], present(scaled, terms[5])
         channels, run = x.shape[1], x.shape[2]
         nontemporal = use_nontemporal_gradient(dx, run, peel_of(dx, run))
         for t in range(first, last):
             p, c = t // channels, t % channels
             start, stop = p * block, min((p + 1) * block, x.shape[0])
-            here = (scale[c], high[c], rstd[c]), (factor[c], part(back, c))
+            here = (scale[c], mean_hi[c], rstd[c]), (factor[c], part(back, c))
             one, two = block_gradient(dy, x, start, stop, c, here, dx, nontemporal)
             sums[0, p, c] = one
             sums[1, p, c] = two
@@ -297,12 +297,12 @@ def make_dx_along(element_type: ElementType) -> Kernel:
     def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
         mark_noinline()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        scale, high, rstd, factor, grad, offset, back = _unpacked(borrowed(terms), scaled, 0)
+        scale, mean_hi, rstd, factor, grad, offset, back = _unpacked(borrowed(terms), scaled, 0)
         runs = x.shape[0] * x.shape[1]
         nontemporal = use_nontemporal_gradient(dx, dx.shape[2], peel_of(dx, dx.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
-            of_x = part(scale, c), high[c], rstd[c]
+            of_x = part(scale, c), mean_hi[c], rstd[c]
             here = (*of_x, factor[c], grad[c], offset[c], part(back, c))
             gradient_row((dy[i, c], x[i, c]), here, dx[i, c], nontemporal)
         fence_after_stores(nontemporal)

@@ -86,7 +86,7 @@ def _make_scaled_output_terms(element_type: ElementType) -> Callable[..., Any]:
 
     @inlined
     def scaled_output_terms(mean, rstd, gamma, beta, terms):
-        scale, high, factor, offset = terms[0], terms[1], terms[2], terms[3]
+        scale, mean_hi, factor, offset = terms[0], terms[1], terms[2], terms[3]
         scaled = 0
         for c in range(rstd.size):
             weight = np.float64(element(gamma, c, 1.0))
@@ -96,9 +96,9 @@ def _make_scaled_output_terms(element_type: ElementType) -> Callable[..., Any]:
             power = product(of_x, of_weight)
             centre, multiplier = middle * power, rstd[c] / power * weight
             scale[c] = power
-            high[c] = real(centre)
+            mean_hi[c] = real(centre)
             factor[c] = multiplier
-            lost = (centre - np.float64(high[c])) * multiplier
+            lost = (centre - np.float64(mean_hi[c])) * multiplier
             # Without it where gamma or the mean is infinite: elements are infinite there, or NaN.
             offset[c] = bias - lost if abs(lost) < np.inf else bias
             scaled += 1 if power != 1.0 else 0
@@ -132,15 +132,15 @@ def _make_scaled_centre_terms(element_type: ElementType) -> Callable[..., Any]:
 
     @inlined
     def scaled_centre_terms(mean, rstd, terms):
-        scale, high, reciprocal, low = terms[0], terms[1], terms[2], terms[3]
+        scale, mean_hi, reciprocal, mean_lo = terms[0], terms[1], terms[2], terms[3]
         scaled = 0
         for c in range(mean.size):
             power, _ = powers(mean[c], rstd[c], 1.0)
             centre = mean[c] * power
             scale[c] = power
-            high[c] = centre
+            mean_hi[c] = centre
             reciprocal[c] = rstd[c] / power
-            low[c] = centre - np.float64(high[c])
+            mean_lo[c] = centre - np.float64(mean_hi[c])
             scaled += 1 if power != 1.0 else 0
         return scaled > 0
 
@@ -151,7 +151,7 @@ def make_centre_terms(element_type: ElementType) -> Kernel:
     """Return a kernel that splits each channel's mean and scale.
 
     It takes ``mean, rstd, terms``, the first of whose rows become scale, high, rstd and low: the
-    mean of ``x * scale`` is ``high + low``, and that rstd is of ``x * scale`` too.
+    mean of ``x * scale`` is ``mean_hi + mean_lo``, and that rstd is of ``x * scale`` too.
     """
     scaled_terms = _make_scaled_centre_terms(element_type)
 
@@ -176,21 +176,23 @@ def _folded(sums: Any) -> Any:
 
 
 @inlined
-def _store_gradients(sums: Any, sums_dy: Any, reciprocal: Any, low: Any, gradients: Any) -> None:
+def _store_gradients(
+    sums: Any, sums_dy: Any, reciprocal: Any, mean_lo: Any, gradients: Any
+) -> None:
     """Store dgamma and dbeta."""
     dgamma, dbeta = gradients[0], gradients[1]
     for c in range(sums.size):
-        lost = np.float64(low[c]) * np.float64(reciprocal[c])
+        lost = np.float64(mean_lo[c]) * np.float64(reciprocal[c])
         dgamma[c] = sums[c] - lost * sums_dy[c]
     for c in range(sums.size):
         dbeta[c] = sums_dy[c]
 
 
 @inlined
-def _passed_on(sums: Any, sums_dy: Any, shares: Any, reciprocal: Any, low: Any, c: int) -> Any:
+def _passed_on(sums: Any, sums_dy: Any, shares: Any, reciprocal: Any, mean_lo: Any, c: int) -> Any:
     """Return what a channel's mean and its scale pass on for a gamma of 1, and what was lost."""
     mean_share, scale_share = shares
-    lost = np.float64(low[c]) * np.float64(reciprocal[c])
+    lost = np.float64(mean_lo[c]) * np.float64(reciprocal[c])
     # A detached statistic passes nothing on, a NaN neither.
     through_mean = sums_dy[c] * mean_share if mean_share > 0.0 else 0.0
     slope_sum = sums[c] - lost * sums_dy[c]
@@ -204,15 +206,15 @@ def _make_scaled_gradient_terms(element_type: ElementType) -> Callable[..., Any]
 
     @inlined
     def scaled_gradient_terms(gamma, sums, sums_dy, shares, terms):
-        scale, high, reciprocal, low = terms[0], terms[1], terms[2], terms[3]
+        scale, mean_hi, reciprocal, mean_lo = terms[0], terms[1], terms[2], terms[3]
         factor, grad, offset, back = terms[4], terms[5], terms[6], terms[7]
         scaled = 0
         for c in range(sums.size):
             weight, rstd = np.float64(element(gamma, c, 1.0)), np.float64(reciprocal[c])
-            _, of_weight = powers(np.float64(high[c]), rstd, weight)
+            _, of_weight = powers(np.float64(mean_hi[c]), rstd, weight)
             weight = weight / of_weight
             through_mean, through_scale, lost = _passed_on(
-                sums, sums_dy, shares, reciprocal, low, c
+                sums, sums_dy, shares, reciprocal, mean_lo, c
             )
             factor[c] = rstd * weight
             grad[c] = rstd * (through_scale * weight)
@@ -228,7 +230,7 @@ def _make_scaled_gradient_terms(element_type: ElementType) -> Callable[..., Any]
 def make_gradient_terms(element_type: ElementType) -> Kernel:
     """Return a kernel for the terms of `channel_gradient`.
 
-    It takes ``gamma``, the ``sums (2, blocks, channels)`` of ``dy * (x * scale - high) * rstd``
+    It takes ``gamma``, the ``sums (2, blocks, channels)`` of ``dy * (x * scale - mean_hi) * rstd``
     and of dy, the share of each statistic, which is 1 over the number of values or 0 where it is
     detached, whether any scale is not 1, and then ``gradients``, whose rows become dgamma and
     dbeta, and ``terms``, of whose rows `make_centre_terms` has made the first four. The others
@@ -261,10 +263,10 @@ def make_constant_terms(element_type: ElementType) -> Kernel:
     @inlined
     def scaled_terms(mean, rstd, gamma, terms):
         scaled = 1 if scaled_centre(mean, rstd, terms) else 0
-        scale, high, reciprocal, factor, back = terms[0], terms[1], terms[2], terms[4], terms[5]
+        scale, mean_hi, reciprocal, factor, back = terms[0], terms[1], terms[2], terms[4], terms[5]
         for c in range(rstd.size):
             weight = np.float64(element(gamma, c, 1.0))
-            _, of_weight = powers(np.float64(high[c]), np.float64(reciprocal[c]), weight)
+            _, of_weight = powers(np.float64(mean_hi[c]), np.float64(reciprocal[c]), weight)
             factor[c] = np.float64(reciprocal[c]) * (weight / of_weight)
             power = product(np.float64(scale[c]), of_weight)
             back[c] = power

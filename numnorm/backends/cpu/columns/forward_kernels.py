@@ -59,12 +59,12 @@ def make_forward_along(element_type: ElementType) -> Kernel:
     def kernel(x, terms, scaled, y, shift, parts, first, last):
         mark_noinline()
         x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
-        scale, high, factor, offset = _unpacked(terms, scaled, 0)
+        scale, mean_hi, factor, offset = _unpacked(terms, scaled, 0)
         runs = x.shape[0] * x.shape[1]
         nontemporal = use_nontemporal(y, y.shape[2], peel_of(y, y.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):
             i, c = t // x.shape[1], t % x.shape[1]
-            here = part(scale, c), high[c], factor[c], offset[c]
+            here = part(scale, c), mean_hi[c], factor[c], offset[c]
             output_row((x[i, c],), here, y[i, c], nontemporal)
         fence_after_stores(nontemporal)
 

@@ -55,16 +55,16 @@ def _output(element_type: ElementType, access: VectorAccess) -> _Elementwise:
 
     @inlined
     def terms(given, j, tail):
-        scale, high, factor, offset = given
+        scale, mean_hi, factor, offset = given
         one, zero = real(1), real(0)
-        of_x = term(scale, j, tail, one), term(high, j, tail, zero)
+        of_x = term(scale, j, tail, one), term(mean_hi, j, tail, zero)
         return (*of_x, term(factor, j, tail, one), term(offset, j, tail, zero))
 
     @inlined
     def put(rows, j, tail, terms, y):
-        scale, high, factor, offset = terms
+        scale, mean_hi, factor, offset = terms
         x = to_compute(read(rows[0], j, tail)) * scale
-        write(y, j, to_storage(_channel_output(x, high, factor, offset)), tail)
+        write(y, j, to_storage(_channel_output(x, mean_hi, factor, offset)), tail)
 
     return _Elementwise(terms, put)
 
@@ -80,17 +80,17 @@ def _gradient(element_type: ElementType, access: VectorAccess) -> _Elementwise:
 
     @inlined
     def terms(given, j, tail):
-        scale, high, rstd, factor, grad, offset, back = given
+        scale, mean_hi, rstd, factor, grad, offset, back = given
         one, zero = real(1), real(0)
-        of_x = term(scale, j, tail, one), term(high, j, tail, zero), term(rstd, j, tail, one)
+        of_x = term(scale, j, tail, one), term(mean_hi, j, tail, zero), term(rstd, j, tail, one)
         of_dy = term(factor, j, tail, one), term(grad, j, tail, zero)
         return (*of_x, *of_dy, term(offset, j, tail, zero), term(back, j, tail, one))
 
     @inlined
     def put(rows, j, tail, terms, dx):
-        scale, high, rstd, factor, grad, offset, back = terms
+        scale, mean_hi, rstd, factor, grad, offset, back = terms
         dy, x = to_compute(read(rows[0], j, tail)), to_compute(read(rows[1], j, tail)) * scale
-        values = _channel_gradient(dy, x, high, rstd, factor, grad, offset) * back
+        values = _channel_gradient(dy, x, mean_hi, rstd, factor, grad, offset) * back
         write(dx, j, to_storage(values), tail)
 
     return _Elementwise(terms, put)
@@ -216,7 +216,7 @@ def _make_run_sums(
 ) -> Any:
     """Return a compiled ``run_sums(dy, x, peel, of_x, of_dy, dx)`` along one channel.
 
-    They are the sums of ``dy * (x * scale - high) * rstd``, which are `of_x`, and of dy, in
+    They are the sums of ``dy * (x * scale - mean_hi) * rstd``, which are `of_x`, and of dy, in
     float64. On the way ``put(dx, j, grad, tail, of_dy)`` does what it likes with lanes of dy.
     The first `peel` elements are in the last lanes: see `runs.make_gradient_lanes`.
     """
@@ -230,26 +230,26 @@ def _make_run_sums(
 
     @inlined
     def stretch_sums(dy, x, start, stop, peel, of_x, of_dy, dx):
-        scale, high, rstd = of_x
+        scale, mean_hi, rstd = of_x
         one, two = zeros(), zeros()
         line = start + min(peel, stop - start)
         if at_lines and line > start:
-            j, low = line - count, count - (line - start)
-            grad = to_compute(masked_load(dy, j, low, count))
-            xhat = (to_compute(masked_load(x, j, low, count)) * scale - high) * rstd
-            one = one + grad * select_lanes(xhat, low, count)
+            j, mean_lo = line - count, count - (line - start)
+            grad = to_compute(masked_load(dy, j, mean_lo, count))
+            xhat = (to_compute(masked_load(x, j, mean_lo, count)) * scale - mean_hi) * rstd
+            one = one + grad * select_lanes(xhat, mean_lo, count)
             two = two + grad
             put_last(dx, j, grad, line - start, of_dy)
         whole = stop - (stop - line) % count
         for j in range(line, whole, count):
             grad = to_compute(load(dy, j))
-            one = one + grad * ((to_compute(load(x, j)) * scale - high) * rstd)
+            one = one + grad * ((to_compute(load(x, j)) * scale - mean_hi) * rstd)
             two = two + grad
             put(dx, j, grad, count, of_dy)
         tail = stop - whole
         if tail > 0:
             grad = to_compute(masked_load(dy, whole, 0, tail))
-            xhat = (to_compute(masked_load(x, whole, 0, tail)) * scale - high) * rstd
+            xhat = (to_compute(masked_load(x, whole, 0, tail)) * scale - mean_hi) * rstd
             one = one + grad * select_lanes(xhat, 0, tail)
             two = two + grad
             put_first(dx, whole, grad, tail, of_dy)
@@ -275,7 +275,7 @@ def _put_nothing(dx: Any, j: int, grad: Any, tail: int, of_dy: Any) -> None:
 
 @functools.cache
 def make_gradient_sums(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``gradient_sums(dy, x, (scale, high, rstd))`` of a channel."""
+    """Return a compiled ``gradient_sums(dy, x, (scale, mean_hi, rstd))`` of a channel."""
     run_sums = _make_run_sums(element_type, _put_nothing, _put_nothing, _put_nothing)
     return inlined(lambda dy, x, of_x: run_sums(dy, x, 0, of_x, None, None))
 
@@ -284,7 +284,7 @@ def make_gradient_sums(element_type: ElementType) -> Callable[..., Any]:
 def make_constant_gradient(element_type: ElementType, *, nontemporal: bool) -> Callable[..., Any]:
     """Return a compiled function for the same sums that stores ``dy * back * factor`` as dx.
 
-    It is ``constant_gradient(dy, x, (scale, high, rstd), (factor, back), dx)``, where what undoes
+    It is ``constant_gradient(dy, x, (scale, mean_hi, rstd), (factor, back), dx)``, where what undoes
     the scale may be None.
     """
     count = 2 * element_type.lanes

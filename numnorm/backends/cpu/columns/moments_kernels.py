@@ -39,11 +39,11 @@ def _make_retaken(element_type: ElementType) -> Callable[..., Any]:
         if smallest * values.size < m2 < np.inf:
             return mean, m2
         scale = rescale(values, 0.0)
-        high, low, scaled_m2 = statistics(values, scale)
+        mean_hi, mean_lo, scaled_m2 = statistics(values, scale)
         m2 = scaled_m2 / scale / scale
         if m2 == 0.0 and scaled_m2 > 0.0:
             m2 = _SMALLEST  # tells it from a constant channel
-        return joined(high, low) / scale, m2
+        return joined(mean_hi, mean_lo) / scale, m2
 
     return retaken
 
@@ -80,9 +80,9 @@ def _make_finish(element_type: ElementType) -> tuple[Callable[..., Any], Callabl
         """Store those of each channel; return how many have squares out of range."""
         wrong, least = 0, smallest * n
         for t in range(mean.size):
-            low = totals[0][t] / n
-            squares = totals[1][t] - totals[0][t] * low
-            mean[t], m2[t] = np.float64(origin[t]) + low, squares
+            mean_lo = totals[0][t] / n
+            squares = totals[1][t] - totals[0][t] * mean_lo
+            mean[t], m2[t] = np.float64(origin[t]) + mean_lo, squares
             wrong += 0 if (least < squares) & (squares < np.inf) else 1
         return wrong
 
@@ -181,8 +181,8 @@ def make_moments_along(element_type: ElementType) -> Kernel:
         mean, m2 = np.float64(0), np.float64(0)
         for i in range(x.shape[0]):
             values = x[i, c]
-            high, low, squares = statistics(values, real(1))
-            centre, squares = retaken(values, joined(high, low), squares)
+            mean_hi, mean_lo, squares = statistics(values, real(1))
+            centre, squares = retaken(values, joined(mean_hi, mean_lo), squares)
             if i == 0:
                 mean, m2 = centre, squares
             else:

@@ -147,19 +147,22 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
     @inlined
     def backward_row(row, peels, nontemporal, saved, c, segments, weights, flows, inner, totals):
         mean, rstd = saved
-        scale, high, low, factor = statistics_of(mean, rstd)
+        scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
         size = row[1].size
         # A row with a parameter for each element, or with none, is one run.
         if not is_by_channel(totals[0]) and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
-            found, ahead = (None, high, low, factor), size if nontemporal or size >= longest else 0
+            found, ahead = (
+                (None, mean_hi, mean_lo, factor),
+                size if nontemporal or size >= longest else 0,
+            )
             here = part(weights[0], c), part(weights[1], c)
             targets = part(inner[0], c), part(inner[1], c)
             whole_row(row, peels, ahead, nontemporal, rstd, found, here, flows, targets)
         elif scale == real(1):
-            found = None, high, low, factor
+            found = None, mean_hi, mean_lo, factor
             loops(row, peels, nontemporal, rstd, found, c, segments, weights, flows, inner, totals)
         else:
-            found = scale, high, low, factor
+            found = scale, mean_hi, mean_lo, factor
             loops(row, (0, 0), False, rstd, found, c, segments, weights, flows, inner, totals)
 
     return backward_row

@@ -34,8 +34,8 @@ def _make_apply_row(
 
     @inlined
     def apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal):
-        scale, high, low, rstd = statistics
-        found = scale, high, low, real(rstd)
+        scale, mean_hi, mean_lo, rstd = statistics
+        found = scale, mean_hi, mean_lo, real(rstd)
         run, segment_count, channels = segments
         c = first_channel
         if segment_count == 1:
@@ -58,8 +58,8 @@ def _make_carry_row(formula: Formula, element_type: ElementType, carry: Any) -> 
 
     @inlined
     def carry_row(x, statistics, weights, room, held, flat_y):
-        scale, high, low, rstd = statistics
-        found = scale, high, low, real(rstd)
+        scale, mean_hi, mean_lo, rstd = statistics
+        found = scale, mean_hi, mean_lo, real(rstd)
         for left in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             right = min(left + tuning.SUM_BLOCK_ELEMENTS, x.size)
             here = (

@@ -70,10 +70,14 @@ def _make_sums(element_type: ElementType, count: int, *, centred: bool) -> Calla
         a_first, a_second, b_first, b_second = zeros(), zeros(), zeros(), zeros()
         line = min(peel_of(a, a.size), a.size)
         if at_lines and line > 0:
-            j, low = line - count, count - line
-            deviation = select_lanes(to_compute(masked_load(a, j, low, count)) - of_a, low, count)
+            j, mean_lo = line - count, count - line
+            deviation = select_lanes(
+                to_compute(masked_load(a, j, mean_lo, count)) - of_a, mean_lo, count
+            )
             a_first, a_second = a_first + deviation, a_second + deviation * deviation
-            deviation = select_lanes(to_compute(masked_load(b, j, low, count)) - of_b, low, count)
+            deviation = select_lanes(
+                to_compute(masked_load(b, j, mean_lo, count)) - of_b, mean_lo, count
+            )
             b_first, b_second = b_first + deviation, b_second + deviation * deviation
         whole = a.size - (a.size - line) % count
         for j in range(line, whole, count):
@@ -101,17 +105,17 @@ def _make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..
 
     @inlined
     def of_centred(sums, share):
-        high, first, second = (
+        mean_hi, first, second = (
             sums[0],
             np.float64(reduce_sum(sums[1])),
             np.float64(reduce_sum(sums[2])),
         )
-        low = first * share
-        m2 = _squared_deviations(second, first, low)
+        mean_lo = first * share
+        m2 = _squared_deviations(second, first, mean_lo)
         # Squares that vanish may leave a little less than nothing; max() would turn a NaN into 0.
         if m2 < 0.0:
             m2 = 0.0
-        return high, real(low), first * low, m2
+        return mean_hi, real(mean_lo), first * mean_lo, m2
 
     @inlined
     def of_uncentred(sums, share):
@@ -122,11 +126,16 @@ def _make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..
     @inlined
     def statistics(sums, width, scaling):
         eps, eps_on_deviation, count = scaling
-        high, low, poor, m2 = moments(sums, 1.0 / width)
+        mean_hi, mean_lo, poor, m2 = moments(sums, 1.0 / width)
         variance = m2 * (np.float64(1) / count)
         row_statistics = variance + eps + eps_on_deviation * eps_on_deviation
         fine = poor <= m2 and smallest < row_statistics < np.inf
-        return fine, (real(1), high, low, _inverse_deviation(variance, eps, eps_on_deviation))
+        return fine, (
+            real(1),
+            mean_hi,
+            mean_lo,
+            _inverse_deviation(variance, eps, eps_on_deviation),
+        )
 
     return statistics
 
@@ -144,8 +153,8 @@ def make_pair(formula: Formula, element_type: ElementType) -> Callable[..., Any]
 
     @inlined
     def narrowed(found):
-        scale, high, low, rstd = found
-        return scale, high, low, real(rstd)
+        scale, mean_hi, mean_lo, rstd = found
+        return scale, mean_hi, mean_lo, real(rstd)
 
     @inlined
     def pair(x, i, scaling, weights, y, saved):

@@ -56,9 +56,9 @@ def _make_backward_row(
     def backward_row(dy, x, dx, saved, weights, flows):
         """Store dx, and return what the row adds to the gradients of gamma and beta."""
         mean, rstd = saved
-        scale, high, low, factor = statistics_of(mean, rstd)
+        scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
         grad = to_compute(load(dy, 0))
-        xhat = normalized(to_compute(load(x, 0)), scale, high, low, factor)
+        xhat = normalized(to_compute(load(x, 0)), scale, mean_hi, mean_lo, factor)
         g = backward(grad, xhat, weights[0], weights[1])
         sums = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
         mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, flows)

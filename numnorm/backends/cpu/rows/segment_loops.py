@@ -3,8 +3,8 @@
 A run is a whole row of a layer norm, with a gamma for each element, or one channel of a group or
 batch norm, with a gamma for all of it.
 
-The statistics of a run are ``(scale, high, low, rstd)``: its elements times the scale, less
-``high + low``, times rstd, are normalized. Of nearly all the scale is 1. Gradients of wide rows,
+The statistics of a run are ``(scale, mean_hi, mean_lo, rstd)``: its elements times the scale, less
+``mean_hi + mean_lo``, times rstd, are normalized. Of nearly all the scale is 1. Gradients of wide rows,
 which would be multiplied by it three times, have None for that.
 """
 
@@ -70,8 +70,10 @@ def make_mapped(formula: Formula, element_type: ElementType) -> Callable[..., An
 
     @inlined
     def mapped(x, statistics, gamma, beta):
-        scale, high, low, rstd = statistics
-        return to_storage(forward(normalized(to_compute(x), scale, high, low, rstd), gamma, beta))
+        scale, mean_hi, mean_lo, rstd = statistics
+        return to_storage(
+            forward(normalized(to_compute(x), scale, mean_hi, mean_lo, rstd), gamma, beta)
+        )
 
     return mapped
 
@@ -109,11 +111,11 @@ def make_apply(
     )
 
     @inlined
-    def store_those(x, statistics, weights, y, j, low, high):
-        weight = masked_elements(weights[0], j, low, high, real(1))
-        bias = masked_elements(weights[1], j, low, high, real(0))
-        values = masked_load(x, j, low, high)
-        masked_store(y, j, mapped(values, statistics, weight, bias), low, high)
+    def store_those(x, statistics, weights, y, j, mean_lo, mean_hi):
+        weight = masked_elements(weights[0], j, mean_lo, mean_hi, real(1))
+        bias = masked_elements(weights[1], j, mean_lo, mean_hi, real(0))
+        values = masked_load(x, j, mean_lo, mean_hi)
+        masked_store(y, j, mapped(values, statistics, weight, bias), mean_lo, mean_hi)
 
     @inlined
     def apply_run(x, ahead, statistics, weights, y, nontemporal):
@@ -139,12 +141,12 @@ def make_apply_pair(formula: Formula, element_type: ElementType, count: int) -> 
     peel_of, at_lines = make_peel(element_type), each_peels_to_alignment(element_type)
 
     @inlined
-    def store_those(x, statistics, weights, y, j, low, high):
-        weight = masked_elements(weights[0], j, low, high, real(1))
-        bias = masked_elements(weights[1], j, low, high, real(0))
-        a, b = masked_load(x[0], j, low, high), masked_load(x[1], j, low, high)
-        masked_store(y[0], j, mapped(a, statistics[0], weight, bias), low, high)
-        masked_store(y[1], j, mapped(b, statistics[1], weight, bias), low, high)
+    def store_those(x, statistics, weights, y, j, mean_lo, mean_hi):
+        weight = masked_elements(weights[0], j, mean_lo, mean_hi, real(1))
+        bias = masked_elements(weights[1], j, mean_lo, mean_hi, real(0))
+        a, b = masked_load(x[0], j, mean_lo, mean_hi), masked_load(x[1], j, mean_lo, mean_hi)
+        masked_store(y[0], j, mapped(a, statistics[0], weight, bias), mean_lo, mean_hi)
+        masked_store(y[1], j, mapped(b, statistics[1], weight, bias), mean_lo, mean_hi)
 
     @inlined
     def apply_pair(x, statistics, weights, y):
@@ -171,8 +173,8 @@ def _make_entering(formula: Formula, element_type: ElementType) -> Callable[...,
 
     @inlined
     def entering(grad, x, statistics, gamma, beta):
-        scale, high, low, rstd = statistics
-        xhat = normalized(to_compute(x), scale, high, low, rstd)
+        scale, mean_hi, mean_lo, rstd = statistics
+        xhat = normalized(to_compute(x), scale, mean_hi, mean_lo, rstd)
         return backward(grad, xhat, gamma, beta), xhat
 
     return entering
@@ -212,17 +214,17 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
         return added(sums, g, grad, xhat)
 
     @inlined
-    def sum_some(sums, dy, x, statistics, weights, targets, j, low, high):
+    def sum_some(sums, dy, x, statistics, weights, targets, j, mean_lo, mean_hi):
         scale, mean_high, mean_low, rstd = statistics
-        weight = masked_elements(weights[0], j, low, high, real(1))
-        bias = masked_elements(weights[1], j, low, high, real(0))
-        grad = to_compute(masked_load(dy, j, low, high))
+        weight = masked_elements(weights[0], j, mean_lo, mean_hi, real(1))
+        bias = masked_elements(weights[1], j, mean_lo, mean_hi, real(0))
+        grad = to_compute(masked_load(dy, j, mean_lo, mean_hi))
         value = normalized(
-            to_compute(masked_load(x, j, low, high)), scale, mean_high, mean_low, rstd
+            to_compute(masked_load(x, j, mean_lo, mean_hi)), scale, mean_high, mean_low, rstd
         )
-        xhat = select_lanes(value, low, high)
-        masked_add_product(targets[0], j, grad, xhat, low, high)
-        masked_add(targets[1], j, grad, low, high)
+        xhat = select_lanes(value, mean_lo, mean_hi)
+        masked_add_product(targets[0], j, grad, xhat, mean_lo, mean_hi)
+        masked_add(targets[1], j, grad, mean_lo, mean_hi)
         return added(sums, backward(grad, xhat, weight, bias), grad, xhat)
 
     return sum_all, sum_some
@@ -332,11 +334,13 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
     )
 
     @inlined
-    def store_those(dy, x, statistics, weights, means, dx, j, low, high):
-        weight = masked_elements(weights[0], j, low, high, real(1))
-        bias = masked_elements(weights[1], j, low, high, real(0))
-        grad, value = masked_load(dy, j, low, high), masked_load(x, j, low, high)
-        masked_store(dx, j, gradient(grad, value, statistics, weight, bias, means), low, high)
+    def store_those(dy, x, statistics, weights, means, dx, j, mean_lo, mean_hi):
+        weight = masked_elements(weights[0], j, mean_lo, mean_hi, real(1))
+        bias = masked_elements(weights[1], j, mean_lo, mean_hi, real(0))
+        grad, value = masked_load(dy, j, mean_lo, mean_hi), masked_load(x, j, mean_lo, mean_hi)
+        masked_store(
+            dx, j, gradient(grad, value, statistics, weight, bias, means), mean_lo, mean_hi
+        )
 
     @inlined
     def input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False):

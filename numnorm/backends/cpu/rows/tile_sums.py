@@ -58,7 +58,7 @@ def _added(sums, deviation):
 def _make_sums_of_four(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``sums_of_four(x, places, width, highs)`` of rows at four places, in lanes.
 
-    For each row these are the sums of ``row - high`` and of its squares.
+    For each row these are the sums of ``row - mean_hi`` and of its squares.
     """
     real, to_compute, lanes = element_type.compute_type, element_type.to_compute, element_type.lanes
     load, masked_load, zeros = make_load(lanes), make_masked_load(lanes), make_zeros(real, lanes)
@@ -179,14 +179,14 @@ def make_square_sums(element_type: ElementType, *, centred: bool) -> Callable[..
         transpose(room, half, lanes, room, 0)
 
     @inlined
-    def sums_around(room, high):
+    def sums_around(room, mean_hi):
         sums = zeros(), zeros()
         a, b, c, d = sums, sums, sums, sums
         for j in range(0, half, 4 * lanes):
-            a = _added(a, load(room, j) - high)
-            b = _added(b, load(room, j + lanes) - high)
-            c = _added(c, load(room, j + 2 * lanes) - high)
-            d = _added(d, load(room, j + 3 * lanes) - high)
+            a = _added(a, load(room, j) - mean_hi)
+            b = _added(b, load(room, j + lanes) - mean_hi)
+            c = _added(c, load(room, j + 2 * lanes) - mean_hi)
+            d = _added(d, load(room, j + 3 * lanes) - mean_hi)
         return (a[0] + b[0]) + (c[0] + d[0]), (a[1] + b[1]) + (c[1] + d[1])
 
     @inlined
@@ -195,9 +195,9 @@ def make_square_sums(element_type: ElementType, *, centred: bool) -> Callable[..
         # Around the first element, so that a constant row gives exactly that constant.
         origin = load(room, 0)
         pivot, _ = sums_around(room, origin)
-        high = origin + pivot * share
-        first, second = sums_around(room, high)
-        store(highs, 0, high)
+        mean_hi = origin + pivot * share
+        first, second = sums_around(room, mean_hi)
+        store(highs, 0, mean_hi)
         store(sums[0], 0, first)
         store(sums[1], 0, second)
 

@@ -57,15 +57,15 @@ def _make_statistics(element_type: ElementType) -> Callable[..., Any]:
     def statistics(width, scaling, sums, lows, factors, rstds):
         eps, eps_on_deviation, count = scaling
         first, second = double(load(sums[0], 0)), double(load(sums[1], 0))
-        low = first * (1.0 / width)
-        lost = first * low
-        m2 = _squared_deviations(second, first, low)
+        mean_lo = first * (1.0 / width)
+        lost = first * mean_lo
+        m2 = _squared_deviations(second, first, mean_lo)
         variance = m2 * (1.0 / count)
         total = variance + eps + eps_on_deviation * eps_on_deviation
         rstd = reciprocal(root(variance + eps) + eps_on_deviation)
         rstd = where_at_most(where_at_most(rstd, lost, m2), smallest, total)
         rstd = where_at_most(rstd, total, largest)
-        store(lows, 0, compute_type(low))
+        store(lows, 0, compute_type(mean_lo))
         store(factors, 0, compute_type(rstd))
         store(rstds, 0, rstd)
         return has_zero(rstd)

@@ -26,52 +26,52 @@ def _number_or_one(scale):
     return lambda scale: scale
 
 
-def _centred_and_divided(value, scale, high, low, rstd):
-    return _normalized(value, _or_one(scale), high, low, rstd, multiply_add)
+def _centred_and_divided(value, scale, mean_hi, mean_lo, rstd):
+    return _normalized(value, _or_one(scale), mean_hi, mean_lo, rstd, multiply_add)
 
 
-def _divided_alone(value, scale, high, low, rstd):
+def _divided_alone(value, scale, mean_hi, mean_lo, rstd):
     return scaled(value, scale) * rstd
 
 
 def make_normalized(centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``normalized(value, scale, high, low, rstd)`` of lanes.
+    """Return a compiled ``normalized(value, scale, mean_hi, mean_lo, rstd)`` of lanes.
 
     It is the formula of that name, or ``value * scale * rstd`` where there is no mean.
     """
     return inlined(_centred_and_divided if centred else _divided_alone)
 
 
-def joined(high, low):
+def joined(mean_hi, mean_lo):
     """Return the mean in float64."""
-    return np.float64(high) + np.float64(low)
+    return np.float64(mean_hi) + np.float64(mean_lo)
 
 
 @overload(joined, inline="always")
-def _joined(high, low):
-    return lambda high, low: np.float64(high) + np.float64(low)
+def _joined(mean_hi, mean_lo):
+    return lambda mean_hi, mean_lo: np.float64(mean_hi) + np.float64(mean_lo)
 
 
-def location(high, low, rstd):
+def location(mean_hi, mean_lo, rstd):
     """Return the mean in float64; where there is none, the root mean square, 1 / rstd."""
-    if high is None:
+    if mean_hi is None:
         return 1.0 / rstd if rstd != 0.0 else 0.0
-    return joined(high, low)
+    return joined(mean_hi, mean_lo)
 
 
 @overload(location, inline="always")
-def _location(high, low, rstd):
-    if _is_missing(high):
-        return lambda high, low, rstd: 1.0 / rstd if rstd != 0.0 else 0.0
-    return lambda high, low, rstd: np.float64(high) + np.float64(low)
+def _location(mean_hi, mean_lo, rstd):
+    if _is_missing(mean_hi):
+        return lambda mean_hi, mean_lo, rstd: 1.0 / rstd if rstd != 0.0 else 0.0
+    return lambda mean_hi, mean_lo, rstd: np.float64(mean_hi) + np.float64(mean_lo)
 
 
 def split(mean, scale):
     """Return (high, low), of the type of `scale`, whose sum is ``mean * scale``; Nones for None."""
     if mean is None:
         return None, None
-    high = type(scale)(mean * scale)
-    return high, type(scale)(mean * scale - high)
+    mean_hi = type(scale)(mean * scale)
+    return mean_hi, type(scale)(mean * scale - mean_hi)
 
 
 @overload(split, inline="always")
@@ -81,7 +81,7 @@ def _split(mean, scale):
     kind = np.float32 if scale == types.float32 else np.float64
 
     def implementation(mean, scale):
-        high = kind(mean * scale)
-        return high, kind(mean * scale - high)
+        mean_hi = kind(mean * scale)
+        return mean_hi, kind(mean * scale - mean_hi)
 
     return implementation

@@ -25,9 +25,9 @@ _squared_deviations = inlined(squared_deviations)
 
 @functools.cache
 def make_deviation_sums(element_type: ElementType, count: int) -> Callable[..., Any]:
-    """Return a compiled ``deviation_sums(row, start, stop, peel, scale, high)``, in lanes.
+    """Return a compiled ``deviation_sums(row, start, stop, peel, scale, mean_hi)``, in lanes.
 
-    The two sums, of ``row * scale - high`` and of its squares, are taken `count` lanes at a time,
+    The two sums, of ``row * scale - mean_hi`` and of its squares, are taken `count` lanes at a time,
     after `peel` elements, which are in the last lanes: see `runs.make_gradient_lanes`.
     """
     to_compute = element_type.to_compute
@@ -38,24 +38,24 @@ def make_deviation_sums(element_type: ElementType, count: int) -> Callable[..., 
     )
 
     @inlined
-    def deviation_sums(row, start, stop, peel, scale, high):
+    def deviation_sums(row, start, stop, peel, scale, mean_hi):
         first, second = zeros(), zeros()
         line = start + min(peel, stop - start)
         if at_lines and line > start:
-            j, low = line - count, count - (line - start)
-            values = to_compute(masked_load(row, j, low, count))
-            deviation = select_lanes(values * scale - high, low, count)
+            j, mean_lo = line - count, count - (line - start)
+            values = to_compute(masked_load(row, j, mean_lo, count))
+            deviation = select_lanes(values * scale - mean_hi, mean_lo, count)
             first = first + deviation
             second = second + deviation * deviation
         whole = stop - (stop - line) % count
         for j in range(line, whole, count):
-            deviation = to_compute(load(row, j)) * scale - high
+            deviation = to_compute(load(row, j)) * scale - mean_hi
             first = first + deviation
             second = second + deviation * deviation
         tail = stop - whole
         if tail > 0:
             deviation = select_lanes(
-                to_compute(masked_load(row, whole, 0, tail)) * scale - high, 0, tail
+                to_compute(masked_load(row, whole, 0, tail)) * scale - mean_hi, 0, tail
             )
             first = first + deviation
             second = second + deviation * deviation
@@ -83,9 +83,9 @@ def make_pivot(element_type: ElementType) -> Callable[..., Any]:
 
 @functools.cache
 def make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``statistics(row, scale) -> (high, low, m2)``.
+    """Return a compiled ``statistics(row, scale) -> (mean_hi, mean_lo, m2)``.
 
-    The mean of ``row * scale`` is ``high + low`` and `m2` is the sum of its squared deviations;
+    The mean of ``row * scale`` is ``mean_hi + mean_lo`` and `m2` is the sum of its squared deviations;
     without centring high and low are None and `m2` is the sum of squares.
     """
     around, pivot = make_statistics_around(element_type, centred=centred), make_pivot(element_type)
@@ -103,41 +103,41 @@ def make_statistics(element_type: ElementType, *, centred: bool) -> Callable[...
 
 @functools.cache
 def make_statistics_around(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``statistics(row, scale, high)``: the same around a guess of the mean."""
+    """Return a compiled ``statistics(row, scale, mean_hi)``: the same around a guess of the mean."""
     real = element_type.compute_type
     deviation_sums = make_deviation_sums(element_type, 2 * element_type.lanes)
     peel_of = make_peel(element_type)
 
     @inlined
-    def row_sums(row, scale, high):
+    def row_sums(row, scale, mean_hi):
         first, second = np.float64(0), np.float64(0)
         peel = peel_of(row, row.size)
         for start in range(0, row.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, row.size)
-            one, two = deviation_sums(row, start, stop, peel, scale, high)
+            one, two = deviation_sums(row, start, stop, peel, scale, mean_hi)
             first += reduce_sum(one)
             second += reduce_sum(two)
         return first, second
 
     @inlined
-    def centred_statistics(row, scale, high):
+    def centred_statistics(row, scale, mean_hi):
         # A product is over sooner than a quotient, and everything waits for it.
         share = 1.0 / row.size
-        first, second = row_sums(row, scale, high)
-        low = first * share
-        m2 = _squared_deviations(second, first, low)
-        if first * low > m2:
-            high = real(high + low)
-            first, second = row_sums(row, scale, high)
-            low = first * share
-            m2 = _squared_deviations(second, first, low)
+        first, second = row_sums(row, scale, mean_hi)
+        mean_lo = first * share
+        m2 = _squared_deviations(second, first, mean_lo)
+        if first * mean_lo > m2:
+            mean_hi = real(mean_hi + mean_lo)
+            first, second = row_sums(row, scale, mean_hi)
+            mean_lo = first * share
+            m2 = _squared_deviations(second, first, mean_lo)
         # max() would turn a NaN into 0.
         if m2 < 0.0:
             m2 = 0.0
-        return high, real(low), m2
+        return mean_hi, real(mean_lo), m2
 
     @inlined
-    def uncentred_statistics(row, scale, high):
+    def uncentred_statistics(row, scale, mean_hi):
         _, second = row_sums(row, scale, real(0))
         return None, None, second
 

@@ -58,15 +58,15 @@ def make_row_statistics_around(formula: Formula, element_type: ElementType) -> C
     def row_statistics(row, scaling, pivot):
         eps, eps_on_deviation, count = scaling
         scale, share = real(1), np.float64(1) / count
-        high, low, m2 = around(row, scale, pivot)
+        mean_hi, mean_lo, m2 = around(row, scale, pivot)
         total = m2 * share + eps + eps_on_deviation * eps_on_deviation
         if not smallest < total < np.inf:
             scale = rescale(row, max(math.sqrt(eps), eps_on_deviation))
-            high, low, m2 = statistics(row, scale)
+            mean_hi, mean_lo, m2 = statistics(row, scale)
             root = math.sqrt(eps) * scale
             eps = root * root
         eps_on_deviation = np.float64(eps_on_deviation) * scale
         rstd = _inverse_deviation(m2 * share, eps, eps_on_deviation)
-        return scale, high, low, rstd
+        return scale, mean_hi, mean_lo, rstd
 
     return row_statistics

@@ -19,9 +19,9 @@ _deviation_flow = inlined(deviation_flow)
 def save(saved, i, statistics):
     """Store a row's mean and rstd, if the two arrays of `saved` have any place for them."""
     if saved[0].size > 0:
-        scale, high, low, rstd = statistics
+        scale, mean_hi, mean_lo, rstd = statistics
         rstd = np.float64(rstd)  # without compilation a plain float would become a float32
-        saved[0][i] = location(high, low, rstd) / scale
+        saved[0][i] = location(mean_hi, mean_lo, rstd) / scale
         saved[1][i] = rstd * scale
 
 
@@ -37,8 +37,8 @@ def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
         # An rstd beyond the working type is used as its ratio to a power of two.
         fits = 1.0 / largest < rstd < largest
         scale = real(1) if fits else real(1) / power_of_two(rstd)
-        high, low = split(mean, scale)
-        return scale, high, low, real(rstd / scale)
+        mean_hi, mean_lo = split(mean, scale)
+        return scale, mean_hi, mean_lo, real(rstd / scale)
 
     return statistics
 

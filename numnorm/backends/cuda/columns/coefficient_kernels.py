@@ -157,7 +157,7 @@ def make_output_terms(element: ElementType, saved: ElementType, weights: Weights
 def make_centre_terms(element: ElementType, saved: ElementType) -> Kernel:
     """Return the kernel of the first terms of a gradient: scale, high, rstd and low.
 
-    ``high + low`` and rstd are the mean and rstd of ``x * scale``. It takes the addresses of mean,
+    ``mean_hi + mean_lo`` and rstd are the mean and rstd of ``x * scale``. It takes the addresses of mean,
     rstd and the terms, and ``channels``. Each thread has a channel.
     """
     powers, put = _make_powers(element), _make_put(element)
@@ -185,10 +185,10 @@ def _make_gradient_terms_of(element: ElementType, gradient: ElementType) -> Any:
     @device
     def terms_of(products, plain, weight, shares, dgamma, dbeta, terms, channels, c):
         mean_share, scale_share = shares
-        scale, high = kind(load(terms, c)), kind(load(terms, channels + c))
-        rstd, low = kind(load(terms, 2 * channels + c)), kind(load(terms, 3 * channels + c))
-        _, of_weight = powers(high, rstd, weight)
-        lost = low * rstd
+        scale, mean_hi = kind(load(terms, c)), kind(load(terms, channels + c))
+        rstd, mean_lo = kind(load(terms, 2 * channels + c)), kind(load(terms, 3 * channels + c))
+        _, of_weight = powers(mean_hi, rstd, weight)
+        lost = mean_lo * rstd
         of_gamma = products - lost * plain
         store(dgamma, c, rounded(of_gamma))
         store(dbeta, c, rounded(plain))

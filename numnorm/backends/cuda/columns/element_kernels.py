@@ -37,15 +37,15 @@ def _make_result(slots: int, gradient: bool) -> Any:
 
     @device
     def output(dy, x, terms, j):
-        scale, high = terms[j], terms[slots + j]
-        return output_of(x * scale, high, terms[2 * slots + j], terms[3 * slots + j])
+        scale, mean_hi = terms[j], terms[slots + j]
+        return output_of(x * scale, mean_hi, terms[2 * slots + j], terms[3 * slots + j])
 
     @device
     def dx(dy, x, terms, j):
-        scale, high, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
+        scale, mean_hi, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
         grad, offset = terms[4 * slots + j], terms[5 * slots + j]
         back, factor = terms[6 * slots + j], terms[8 * slots + j]
-        return back * gradient_of(dy, x * scale, high, rstd, factor, grad, offset)
+        return back * gradient_of(dy, x * scale, mean_hi, rstd, factor, grad, offset)
 
     return dx if gradient else output
 

@@ -43,11 +43,11 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
             read(dy, index + u * step, grads, u * slots)
             read(x, index + u * step, values, u * slots)
         for j in range(slots):
-            scale, high, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
+            scale, mean_hi, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
             one, two = zero, zero
             for u in range(rows):
                 grad = grads[u * slots + j]
-                one += grad * ((values[u * slots + j] * scale - high) * rstd)
+                one += grad * ((values[u * slots + j] * scale - mean_hi) * rstd)
                 two += grad
             first[j] += one
             second[j] += two
@@ -60,7 +60,7 @@ def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
 
     It takes the addresses of dy, x, the terms of `make_centre_terms`, and two float64 tables
     ``products, plain (parts, channels)``; and ``rows, channels, block``. It stores the sums of
-    ``dy * (x * scale - high) * rstd`` and of dy.
+    ``dy * (x * scale - mean_hi) * rstd`` and of dy.
     """
     slots, ahead, compute_type = shape.piece(element), shape.ahead, element.compute_type
     threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.compute_type
@@ -134,7 +134,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
         thread = cuda.threadIdx.x
         part, channel, first, entries, width = place(outer, channels, inner, block, segment)
         jump, scale = channels * inner, load(terms, channel)
-        high, rstd = load(terms, channels + channel), load(terms, 2 * channels + channel)
+        mean_hi, rstd = load(terms, channels + channel), load(terms, 2 * channels + channel)
         for j in range(piece):
             one[j], two[j] = zero, zero
         for entry in range(thread // lanes, entries, deep):
@@ -143,7 +143,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
                 read(dy, begin, jump, left, base, width, grads)
                 read(x, begin, jump, left, base, width, values)
                 for k in range(held):
-                    one[k % piece] += grads[k] * ((values[k] * scale - high) * rstd)
+                    one[k % piece] += grads[k] * ((values[k] * scale - mean_hi) * rstd)
                     two[k % piece] += grads[k]
         of_products, of_plain = team_sum(total(one), room), team_sum(total(two), room[warps:])
         if thread == 0:

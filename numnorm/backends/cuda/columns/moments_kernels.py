@@ -83,8 +83,8 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
 def _make_sums_across(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a thread's rows, times a scale.
 
-    ``moments(x, index, step, count, scale, values, origin, low, m2)`` fills the last three arrays,
-    one number for each channel. The mean is ``origin + low``.
+    ``moments(x, index, step, count, scale, values, origin, mean_lo, m2)`` fills the last three arrays,
+    one number for each channel. The mean is ``origin + mean_lo``.
     """
     slots, ahead, zero = shape.piece(element), shape.ahead, constant(element, 0.0)
     find_origin, centre = _make_origin_across(element, shape), make_centre(element)
@@ -92,17 +92,17 @@ def _make_sums_across(element: ElementType, shape: ColumnShape) -> Any:
     add_row = _make_add_across(element, shape, 1)
 
     @device
-    def moments(x, index, step, count, scale, values, origin, low, m2):
+    def moments(x, index, step, count, scale, values, origin, mean_lo, m2):
         find_origin(x, index, step, count, scale, values, origin)
         for j in range(slots):
-            low[j], m2[j] = zero, zero
+            mean_lo[j], m2[j] = zero, zero
         grouped = count - count % ahead
         for k in range(0, grouped, ahead):
-            add_rows(x, index + k * step, step, scale, origin, values, low, m2)
+            add_rows(x, index + k * step, step, scale, origin, values, mean_lo, m2)
         for k in range(grouped, count):
-            add_row(x, index + k * step, step, scale, origin, values, low, m2)
+            add_row(x, index + k * step, step, scale, origin, values, mean_lo, m2)
         for j in range(slots):
-            low[j], m2[j] = centre(low[j], m2[j], count)
+            mean_lo[j], m2[j] = centre(mean_lo[j], m2[j], count)
 
     return moments
 
@@ -162,7 +162,7 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
         values = cuda.local.array(held, compute_type)
         scale = cuda.local.array(slots, compute_type)
         origin = cuda.local.array(slots, compute_type)
-        low = cuda.local.array(slots, compute_type)
+        mean_lo = cuda.local.array(slots, compute_type)
         m2 = cuda.local.array(slots, compute_type)
         thread = cuda.threadIdx.x
         part, channel, row, count = place(rows, channels, block)
@@ -172,12 +172,12 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
             for j in range(slots):
                 scale[j] = one
             for again in range(2):
-                moments(x, index, step, count, scale, values, origin, low, m2)
+                moments(x, index, step, count, scale, values, origin, mean_lo, m2)
                 if again == 1 or not rescale(x, index, step, count, values, origin, m2, scale):
                     break
             for j in range(slots):
                 here = j * threads + thread
-                means_here[here], m2s_here[here] = unscaled(origin[j], low[j], m2[j], scale[j])
+                means_here[here], m2s_here[here] = unscaled(origin[j], mean_lo[j], m2[j], scale[j])
         fold(counts_here, means_here, m2s_here)
         if thread < lanes and count > 0:
             for j in range(slots):
@@ -253,8 +253,8 @@ def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
 def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a block's elements, times a scale.
 
-    ``moments(x, first, jump, entries, width, scale, values, room)`` returns ``high, low, m2`` to
-    every thread; the mean is ``high + low``.
+    ``moments(x, first, jump, entries, width, scale, values, room)`` returns ``mean_hi, mean_lo, m2`` to
+    every thread; the mean is ``mean_hi + mean_lo``.
     """
     add, centre = _make_add_along(element, shape), make_centre(element)
     load_one = make_load_one(element)
@@ -295,8 +295,8 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
             if walk == 0:
                 some = min(entries, deep) * min(width, turn)
                 origin += sum_of_one * inverse(compute_type(some))
-        low, m2 = centre(sum_of_one, team_sum(total(two), room), entries * width)
-        return origin, low, m2
+        mean_lo, m2 = centre(sum_of_one, team_sum(total(two), room), entries * width)
+        return origin, mean_lo, m2
 
     return moments
 
@@ -321,15 +321,15 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
         part, channel, first, entries, width = place(outer, channels, inner, block, segment)
         jump, scale, to = channels * inner, one, part * channels + channel
         for again in range(2):
-            high, low, m2 = moments(x, first, jump, entries, width, scale, values, room)
-            if again == 1 or not is_poor(high, m2, entries * width):
+            mean_hi, mean_lo, m2 = moments(x, first, jump, entries, width, scale, values, room)
+            if again == 1 or not is_poor(mean_hi, m2, entries * width):
                 break
             found = largest(x, first, jump, entries, width, values)
             scale = power_of_two(largest_of(found, room[warps:]))
             if scale == one:
                 break
         if cuda.threadIdx.x == 0:
-            mean, squares = unscaled(high, low, m2, scale)
+            mean, squares = unscaled(mean_hi, mean_lo, m2, scale)
             store(means, to, mean)
             store(m2s, to, squares)
             if to % channels == 0:

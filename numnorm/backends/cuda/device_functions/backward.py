@@ -22,10 +22,10 @@ def make_team_xhat(row: TeamRow) -> Any:
     @device
     def xhat(values, width, mean, rstd):
         at = cuda.threadIdx.x % team
-        scale, high, low, factor = split(wide(mean), wide(rstd))
+        scale, mean_hi, mean_lo, factor = split(wide(mean), wide(rstd))
         for k in range(slots):
             if at + k * team < width:
-                values[k] = normalized(values[k] * scale, high, low, factor)
+                values[k] = normalized(values[k] * scale, mean_hi, mean_lo, factor)
 
     return xhat
 

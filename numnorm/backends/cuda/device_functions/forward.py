@@ -91,33 +91,33 @@ def _make_any(row: TeamRow) -> Any:
 
 
 def _make_around(row: TeamRow) -> Any:
-    """Return a device function ``around(values, at, width, high, share, room)``.
+    """Return a device function ``around(values, at, width, mean_hi, share, room)``.
 
-    It returns the mean of the deviations from `high`, the sum of the squared deviations from the
-    true mean, and the difference to the sum of the squared deviations from `high`.
+    It returns the mean of the deviations from `mean_hi`, the sum of the squared deviations from the
+    true mean, and the difference to the sum of the squared deviations from `mean_hi`.
     """
     two_sums, zero = make_team_two_sums(row.element, row.team), constant(row.element, 0.0)
     slots, team, squared_deviations = row.slots, row.team, make_squared_deviations(row.element)
 
     @device
-    def around(values, at, width, high, share, room):
+    def around(values, at, width, mean_hi, share, room):
         first, second = zero, zero
         for k in range(slots):
             if at + k * team < width:
-                deviation = values[k] - high
+                deviation = values[k] - mean_hi
                 first += deviation
                 second += deviation * deviation
         first, second = two_sums(first, second, room)
-        low = first * share
-        return low, squared_deviations(second, first, low), first * low
+        mean_lo = first * share
+        return mean_lo, squared_deviations(second, first, mean_lo), first * mean_lo
 
     return around
 
 
 def _make_row_statistics(row: TeamRow) -> Any:
-    """Return a device function ``row_statistics(values, at, width, share, room) -> (high, low, m2)``.
+    """Return a device function ``row_statistics(values, at, width, share, room) -> (mean_hi, mean_lo, m2)``.
 
-    The mean is ``high + low``, or 0 if the norm is not centred, and `m2` is the sum of the squared
+    The mean is ``mean_hi + mean_lo``, or 0 if the norm is not centred, and `m2` is the sum of the squared
     deviations. It sums around the rounded mean. Where that is poor, because the mean is large
     beside the deviations, it sums once more around a better mean.
     """
@@ -132,13 +132,13 @@ def _make_row_statistics(row: TeamRow) -> Any:
         for k in range(slots):
             if at + k * team < width:
                 total += values[k]
-        high = team_sum(total, room) * share
-        low, m2, lost = around(values, at, width, high, share, room[warps:])
+        mean_hi = team_sum(total, room) * share
+        mean_lo, m2, lost = around(values, at, width, mean_hi, share, room[warps:])
         poor = lost > m2
         if of_any(poor):
-            high = high + low if poor else high
-            low, m2, _ = around(values, at, width, high, share, room[3 * warps :])
-        return high, low, m2
+            mean_hi = mean_hi + mean_lo if poor else mean_hi
+            mean_lo, m2, _ = around(values, at, width, mean_hi, share, room[3 * warps :])
+        return mean_hi, mean_lo, m2
 
     @device
     def uncentred(values, at, width, share, room):
@@ -186,7 +186,7 @@ def _make_rescale(row: TeamRow) -> Any:
 def _make_statistics(row: TeamRow) -> Any:
     """Return a device function ``statistics(values, at, width, eps, eps_on_deviation, room)``.
 
-    It returns ``high, low, factor, scale``: ``((x * scale - high) - low) * factor`` is the
+    It returns ``mean_hi, mean_lo, factor, scale``: ``((x * scale - mean_hi) - mean_lo) * factor`` is the
     normalized value. It multiplies the values by the scale, which is 1 if their squares are in
     range.
     """
@@ -203,16 +203,16 @@ def _make_statistics(row: TeamRow) -> Any:
         # A team without a row has a width of 0.
         share = inverse(compute_type(max(width, 1)))
         scale_share, scale = inverse(compute_type(max(width - ddof, 1))), one
-        high, low, m2 = row_statistics(values, at, width, share, room)
+        mean_hi, mean_lo, m2 = row_statistics(values, at, width, share, room)
         poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
         if of_any(poor):
             root_eps = root(eps)
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, at, width, least, room[place:])
-            high, low, m2 = row_statistics(values, at, width, share, room)
+            mean_hi, mean_lo, m2 = row_statistics(values, at, width, share, room)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
-        return high, low, inverse_deviation(m2 * scale_share, eps, eps_on_deviation), scale
+        return mean_hi, mean_lo, inverse_deviation(m2 * scale_share, eps, eps_on_deviation), scale
 
     return statistics
 
@@ -234,14 +234,14 @@ def make_team_forward(row: TeamRow) -> Any:
     def forward(values, width, gamma, beta, eps, eps_on_deviation):
         room = cuda.shared.array(rooms, compute_type)
         at = cuda.threadIdx.x % team
-        high, low, factor, scale = statistics(
+        mean_hi, mean_lo, factor, scale = statistics(
             values, at, width, compute_type(eps), compute_type(eps_on_deviation), room
         )
         for k in range(slots):
             column = at + k * team
             if column < width:
-                xhat = normalized(values[k], high, low, factor)
+                xhat = normalized(values[k], mean_hi, mean_lo, factor)
                 values[k] = mapped(xhat, gamma_of(gamma, column), beta_of(beta, column))
-        return joined(high, low, factor, scale)
+        return joined(mean_hi, mean_lo, factor, scale)
 
     return forward

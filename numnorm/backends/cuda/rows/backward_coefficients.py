@@ -1,6 +1,6 @@
 """The terms of a row that the gradient of each of its elements needs, in a table.
 
-A row has eight numbers of the working type: ``scale, high, low, factor`` of
+A row has eight numbers of the working type: ``scale, mean_hi, mean_lo, factor`` of
 `make_saved_statistics`, the two means of `make_means`, and two zeros. A kernel reads them by 16
 bytes.
 """

@@ -57,13 +57,15 @@ def make_normalize(element: ElementType, columns: RowColumns) -> Any:
 
     @device
     def normalize(values, at, limit, terms):
-        scale, high, low, factor = terms
+        scale, mean_hi, mean_lo, factor = terms
         for p in range(pieces):
             there = at + p * stride < limit
             for j in range(lanes):
                 k = p * lanes + j
                 # Without the condition a column behind the end could have an infinite xhat.
-                values[k] = normalized(values[k] * scale, high, low, factor) if there else zero
+                values[k] = (
+                    normalized(values[k] * scale, mean_hi, mean_lo, factor) if there else zero
+                )
 
     return normalize
 

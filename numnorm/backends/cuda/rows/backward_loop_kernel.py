@@ -98,9 +98,9 @@ def _make_sums_of_runs(
     def sums_of_runs(arrays, parameters, sums, row, at, sizes, terms, registers, room):
         rows, width, run, channels = sizes
         segment_count = width // run
-        high, low = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
+        mean_hi, mean_lo = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
         for k in range(4):
-            high[k], low[k] = zero, zero
+            mean_hi[k], mean_lo[k] = zero, zero
         mine, start, turn = cuda.threadIdx.x // team, 0, 0
         channel, next_channel = (row * segment_count + mine) % channels, teams % channels
         while start < segment_count:
@@ -112,10 +112,12 @@ def _make_sums_of_runs(
                 row * segment_count + start + mine,
             )
             while here < limit:
-                add_each(read_run(arrays, first, here, limit, terms, of_run, registers), high, low)
+                add_each(
+                    read_run(arrays, first, here, limit, terms, of_run, registers), mean_hi, mean_lo
+                )
                 here += step
             if count > 0:
-                of_gamma, of_beta = joined(high[2], low[2]), joined(high[3], low[3])
+                of_gamma, of_beta = joined(mean_hi[2], mean_lo[2]), joined(mean_hi[3], mean_lo[3])
                 of_gamma, of_beta = team_two_sums(of_gamma, of_beta, room[turn:])
                 turn = half - turn
                 if limit > 0 and cuda.threadIdx.x % team == 0:
@@ -123,11 +125,11 @@ def _make_sums_of_runs(
                     if count > 1:
                         store_one(sums, rows * segment_count + place, of_beta)
                 for k in range(2, 4):
-                    high[k], low[k] = zero, zero
+                    mean_hi[k], mean_lo[k] = zero, zero
             channel += next_channel
             channel -= channels if channel >= channels else 0
             start += teams
-        return joined(high[0], low[0]), joined(high[1], low[1]), turn
+        return joined(mean_hi[0], mean_lo[0]), joined(mean_hi[1], mean_lo[1]), turn
 
     return sums_of_runs
 
@@ -229,9 +231,9 @@ def make_row_backward_terms(
         weight = cuda.local.array(slots, compute_type)
         bias = cuda.local.array(slots, compute_type)
         places = cuda.local.array(TERMS, compute_type)
-        high, low = cuda.local.array(2, compute_type), cuda.local.array(2, compute_type)
+        mean_hi, mean_lo = cuda.local.array(2, compute_type), cuda.local.array(2, compute_type)
         for k in range(2):
-            high[k], low[k] = zero, zero
+            mean_hi[k], mean_lo[k] = zero, zero
         row, at, width = cuda.blockIdx.x, cuda.threadIdx.x * lanes, sizes.width
         first, first_of_weights = row * width, first_weight(row, sizes)
         found = statistics(saved.mean, saved.rstd, row)
@@ -241,9 +243,11 @@ def make_row_backward_terms(
             weight_of(parameters.gamma, first_of_weights, at, sizes, weight)
             bias_of(parameters.beta, first_of_weights, at, sizes, bias)
             normalize(values, at, width, found)
-            add_each(gradient_sums(grads, values, weight, bias, None, None), high, low)
+            add_each(gradient_sums(grads, values, weight, bias, None, None), mean_hi, mean_lo)
             at += step
-        g, g_xhat = block_two_sums(joined(high[0], low[0]), joined(high[1], low[1]), room)
+        g, g_xhat = block_two_sums(
+            joined(mean_hi[0], mean_lo[0]), joined(mean_hi[1], mean_lo[1]), room
+        )
         if cuda.threadIdx.x == 0:
             means = means_of(g, g_xhat, found[0], found[3], scaling)
             write_terms(terms, row, found, means, places)

@@ -59,8 +59,8 @@ def _columns_in_registers(element: ElementType, shape: RowShape) -> tuple[RowCol
 def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``row_statistics(values, origin, at, width, share, room)``.
 
-    It returns ``high, low, m2`` of a row in registers: the mean is ``high + low``, or 0 if the norm
-    is not centred, and `m2` is the sum of the squared deviations. It subtracts `high` from the
+    It returns ``mean_hi, mean_lo, m2`` of a row in registers: the mean is ``mean_hi + mean_lo``, or 0 if the norm
+    is not centred, and `m2` is the sum of the squared deviations. It subtracts `mean_hi` from the
     values. `origin` is one of the values: the mean of a constant row is then exactly its constant.
     """
     team_sum, zero = make_team_sum(element, shape.team), constant(element, 0.0)
@@ -82,24 +82,24 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
 
     @device
     def centred(values, origin, at, width, share, room):
-        high = mean_of(values, origin, at, width, share, room)
+        mean_hi = mean_of(values, origin, at, width, share, room)
         first, second = zero, zero
         for k in range(sure_slots):
-            deviation = values[k] - high
+            deviation = values[k] - mean_hi
             values[k] = deviation
             first += deviation
             second += deviation * deviation
         for p in range(sure, pieces):
             if at + p * stride < width:
                 for j in range(lanes):
-                    deviation = values[p * lanes + j] - high
+                    deviation = values[p * lanes + j] - mean_hi
                     values[p * lanes + j] = deviation
                     first += deviation
                     second += deviation * deviation
         first = team_sum(first, room[warps:])
         second = team_sum(second, room[2 * warps :])
-        low = first * share
-        return high, low, squared_deviations(second, first, low)
+        mean_lo = first * share
+        return mean_hi, mean_lo, squared_deviations(second, first, mean_lo)
 
     @device
     def uncentred(values, origin, at, width, share, room):
@@ -140,7 +140,7 @@ def make_write_normalized(
     """Return a device function that stores y at a thread's columns.
 
     ``write_normalized(y, parameters, firsts, at, sizes, terms, values, slot)`` normalizes the
-    values, from `slot` on. The terms are ``high, low, factor``; ``firsts`` are the indices of the
+    values, from `slot` on. The terms are ``mean_hi, mean_lo, factor``; ``firsts`` are the indices of the
     row's first element and of its first parameter.
     """
     gamma_of = make_weight(element, weights.gamma, columns, shared=weights.shared)
@@ -150,13 +150,13 @@ def make_write_normalized(
 
     @device
     def write_normalized(y, parameters, firsts, at, sizes, terms, values, slot):
-        high, low, factor = terms
+        mean_hi, mean_lo, factor = terms
         weight = cuda.local.array(slots, compute_type)
         bias = cuda.local.array(slots, compute_type)
         gamma_of(parameters.gamma, firsts[1], at, sizes, weight)
         beta_of(parameters.beta, firsts[1], at, sizes, bias)
         for k in range(slots):
-            xhat = normalized(values[slot + k], high, low, factor)
+            xhat = normalized(values[slot + k], mean_hi, mean_lo, factor)
             weight[k] = forward(xhat, weight[k], bias[k])
         write_columns(y, firsts[0], at, sizes.width, weight)
 
@@ -223,21 +223,21 @@ def make_row_forward(
         at = thread % team * lanes
         origin = load_one(x, first)
         read_row(x, first, at, width, values)
-        high, low, m2 = row_statistics(values, origin, at, width, share, room)
+        mean_hi, mean_lo, m2 = row_statistics(values, origin, at, width, share, room)
         poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
         if any_of(one if poor else zero, room[3 * warps :]) > zero:
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, least, room[2 * warps :])
-            high, low, m2 = row_statistics(values, origin * scale, at, width, share, room)
+            mean_hi, mean_lo, m2 = row_statistics(values, origin * scale, at, width, share, room)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
         if there:
             # `row_statistics` has subtracted high from the values already.
-            write_row(y, parameters, row, at, sizes, (zero, low, factor), values)
+            write_row(y, parameters, row, at, sizes, (zero, mean_lo, factor), values)
         if there and statistics.mean != 0 and thread % team == 0:
-            save(statistics, row, high, low, factor, scale)
+            save(statistics, row, mean_hi, mean_lo, factor, scale)
 
     return Kernel(kernel, forward_parameters(element), shape.threads)
 
@@ -245,14 +245,14 @@ def make_row_forward(
 def make_save(formula: Formula, element: ElementType, saved: ElementType) -> Any:
     """Return a device function that stores a row's mean and rstd.
 
-    ``save(statistics, row, high, low, factor, scale)``. For a norm without a mean it stores
+    ``save(statistics, row, mean_hi, mean_lo, factor, scale)``. For a norm without a mean it stores
     1 / rstd in place of the mean.
     """
     store, joined = make_store_one(saved), make_joined_statistics(formula, element, saved)
 
     @device
-    def save(statistics, row, high, low, factor, scale):
-        middle, reciprocal = joined(high, low, factor, scale)
+    def save(statistics, row, mean_hi, mean_lo, factor, scale):
+        middle, reciprocal = joined(mean_hi, mean_lo, factor, scale)
         store(statistics.rstd, row, reciprocal)
         store(statistics.mean, row, middle)
 

@@ -45,9 +45,9 @@ def _columns_of_turn(element: ElementType, shape: RowShape) -> tuple[RowColumns,
 
 
 def _make_sums(element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``sums(x, first, at, stop, scale, high, values)``.
+    """Return a device function ``sums(x, first, at, stop, scale, mean_hi, values)``.
 
-    It returns a thread's sums of ``x * scale - high`` and of its square, over the columns before
+    It returns a thread's sums of ``x * scale - mean_hi`` and of its square, over the columns before
     `stop`.
     """
     columns, all_sure = _columns_of_turn(element, shape)
@@ -56,12 +56,12 @@ def _make_sums(element: ElementType, shape: RowShape) -> Any:
     reach, last, zero = columns.reach, (pieces - 1) * stride, constant(element, 0.0)
 
     @device
-    def sums(x, first, at, stop, scale, high, values):
+    def sums(x, first, at, stop, scale, mean_hi, values):
         total, squares = zero, zero
         while at + last < stop:
             read_all(x, first, at, stop, values)
             for k in range(slots):
-                deviation = values[k] * scale - high
+                deviation = values[k] * scale - mean_hi
                 total += deviation
                 squares += deviation * deviation
             at += reach
@@ -70,7 +70,7 @@ def _make_sums(element: ElementType, shape: RowShape) -> Any:
             for p in range(pieces):
                 if at + p * stride < stop:
                     for j in range(lanes):
-                        deviation = values[p * lanes + j] * scale - high
+                        deviation = values[p * lanes + j] * scale - mean_hi
                         total += deviation
                         squares += deviation * deviation
         return total, squares
@@ -79,7 +79,7 @@ def _make_sums(element: ElementType, shape: RowShape) -> Any:
 
 
 def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function that computes ``high, low, m2`` of a row times a scale.
+    """Return a device function that computes ``mean_hi, mean_lo, m2`` of a row times a scale.
 
     ``statistics(x, first, at, width, scale, share, values, room)``. It sums deviations from the
     mean of the row's first columns. Where the true mean is far from it, it sums once more, around
@@ -92,24 +92,24 @@ def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) ->
     reach = _columns_of_turn(element, shape)[0].reach
 
     @device
-    def around(x, first, at, width, scale, high, share, values, room):
-        total, squares = sums(x, first, at, width, scale, high, values)
+    def around(x, first, at, width, scale, mean_hi, share, values, room):
+        total, squares = sums(x, first, at, width, scale, mean_hi, values)
         total = team_sum(total, room[warps:])
-        low = total * share
-        m2 = squared_deviations(team_sum(squares, room[2 * warps :]), total, low)
-        return low, m2, total * low
+        mean_lo = total * share
+        m2 = squared_deviations(team_sum(squares, room[2 * warps :]), total, mean_lo)
+        return mean_lo, m2, total * mean_lo
 
     @device
     def centred(x, first, at, width, scale, share, values, room):
         origin = load_one(x, first) * scale
         seen = min(width, reach)
         total, _ = sums(x, first, at, seen, scale, origin, values)
-        high = origin + team_sum(total, room) * inverse(compute_type(seen))
-        low, m2, lost = around(x, first, at, width, scale, high, share, values, room)
+        mean_hi = origin + team_sum(total, room) * inverse(compute_type(seen))
+        mean_lo, m2, lost = around(x, first, at, width, scale, mean_hi, share, values, room)
         if lost > m2:
-            high += low
-            low, m2, _ = around(x, first, at, width, scale, high, share, values, room)
-        return high, low, m2
+            mean_hi += mean_lo
+            mean_lo, m2, _ = around(x, first, at, width, scale, mean_hi, share, values, room)
+        return mean_hi, mean_lo, m2
 
     @device
     def uncentred(x, first, at, width, scale, share, values, room):
@@ -187,21 +187,21 @@ def make_row_forward_loop(
         row, scale, width = cuda.blockIdx.x, one, sizes.width
         share, scale_share, eps_on_deviation = scaling
         first, at = row * width, cuda.threadIdx.x * lanes
-        high, low, m2 = statistics(x, first, at, width, scale, share, values, room)
+        mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, share, values, room)
         if leaves_range(m2 * scale_share, eps, eps_on_deviation):
             least = max(root_eps, eps_on_deviation)
             scale = power_of_two(largest(x, first, at, width, least, values, room[3 * warps :]))
-            high, low, m2 = statistics(x, first, at, width, scale, share, values, room)
+            mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, share, values, room)
             eps = root_eps * scale * (root_eps * scale)
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
-        firsts, terms = (first, first_weight(row, sizes)), (high, low, factor)
+        firsts, terms = (first, first_weight(row, sizes)), (mean_hi, mean_lo, factor)
         while at + last < width:
             write_all(x, y, parameters, firsts, at, sizes, scale, terms, values)
             at += reach
         if at < width:
             write_some(x, y, parameters, firsts, at, sizes, scale, terms, values)
         if saved.mean != 0 and cuda.threadIdx.x == 0:
-            save(saved, row, high, low, factor, scale)
+            save(saved, row, mean_hi, mean_lo, factor, scale)
 
     return Kernel(kernel, forward_parameters(element), shape.threads)

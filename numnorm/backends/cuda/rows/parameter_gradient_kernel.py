@@ -29,23 +29,23 @@ def make_parameter_gradients(element: ElementType, of: ElementType, strips: int 
     compute_type, zero, places = table.compute_type, constant(table, 0.0), strips * COLUMNS
 
     def kernel(sums, dgamma, dbeta, count, columns):
-        high_of = cuda.shared.array(places, compute_type)
-        low_of = cuda.shared.array(places, compute_type)
+        hi_of = cuda.shared.array(places, compute_type)
+        lo_of = cuda.shared.array(places, compute_type)
         thread, lane = cuda.threadIdx.x, cuda.threadIdx.x % COLUMNS
         blocks = (columns + COLUMNS - 1) // COLUMNS
         parameter, column = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * COLUMNS + lane
-        high, low = zero, zero
+        hi, lo = zero, zero
         if column < columns:
             for row in range(thread // COLUMNS, count, strips):
                 place = (parameter * count + row) * columns + column
-                high, lost = two_sum(high, load_one(sums, place))
-                low += lost
-        high_of[thread], low_of[thread] = high, low
+                hi, lost = two_sum(hi, load_one(sums, place))
+                lo += lost
+        hi_of[thread], lo_of[thread] = hi, lo
         cuda.syncthreads()
         if thread < COLUMNS and column < columns:
             for strip in range(1, strips):
-                high, lost = two_sum(high, high_of[strip * COLUMNS + lane])
-                low += lost + low_of[strip * COLUMNS + lane]
-            store_one(dbeta if parameter else dgamma, column, joined(high, low))
+                hi, lost = two_sum(hi, hi_of[strip * COLUMNS + lane])
+                lo += lost + lo_of[strip * COLUMNS + lane]
+            store_one(dbeta if parameter else dgamma, column, joined(hi, lo))
 
     return Kernel(kernel, ("address",) * 3 + ("index",) * 2, places)

@@ -90,23 +90,23 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
 
     @device
     def add(values, at, width, first, fresh, last, partials):
-        high, low = cuda.local.array(lanes, compute_type), cuda.local.array(lanes, compute_type)
+        hi, lo = cuda.local.array(lanes, compute_type), cuda.local.array(lanes, compute_type)
         for p in range(pieces):
             here = at + p * stride
             for j in range(lanes):
-                high[j], low[j] = values[p * lanes + j], zero
+                hi[j], lo[j] = values[p * lanes + j], zero
             if not fresh:
-                read_piece(partials.sums, first, here, width, high)
-                read_piece(partials.lost, first, here, width, low)
+                read_piece(partials.sums, first, here, width, hi)
+                read_piece(partials.lost, first, here, width, lo)
                 for j in range(lanes):
-                    high[j], lost = two_sum(high[j], values[p * lanes + j])
-                    low[j] += lost
+                    hi[j], lost = two_sum(hi[j], values[p * lanes + j])
+                    lo[j] += lost
             if last:
                 for j in range(lanes):
-                    high[j] = joined(high[j], low[j])
+                    hi[j] = joined(hi[j], lo[j])
             else:
-                write_piece(partials.lost, first, here, width, low)
-            write_piece(partials.sums, first, here, width, high)
+                write_piece(partials.lost, first, here, width, lo)
+            write_piece(partials.sums, first, here, width, hi)
 
     if shape.teams == 1:
 

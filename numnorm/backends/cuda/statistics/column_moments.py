@@ -13,9 +13,9 @@ _SMALLEST = constant(FLOAT64, 1e-300)
 
 @functools.cache
 def make_centre(element: ElementType) -> Any:
-    """Return a device function ``centre(first, second, count) -> (low, m2)``.
+    """Return a device function ``centre(first, second, count) -> (mean_lo, m2)``.
 
-    From the sum of `count` deviations and the sum of their squares it computes their mean, `low`,
+    From the sum of `count` deviations and the sum of their squares it computes their mean, `mean_lo`,
     and the sum of the squared deviations from that mean.
     """
     inverse, compute_type = reciprocal(element), element.compute_type
@@ -23,8 +23,8 @@ def make_centre(element: ElementType) -> Any:
 
     @device
     def centre(first, second, count):
-        low = first * inverse(compute_type(count))
-        return low, squared_deviations(second, first, low)
+        mean_lo = first * inverse(compute_type(count))
+        return mean_lo, squared_deviations(second, first, mean_lo)
 
     return centre
 
@@ -51,14 +51,14 @@ def make_is_poor(element: ElementType) -> Any:
 
 @functools.cache
 def make_unscaled(element: ElementType) -> Any:
-    """Return a device function ``unscaled(high, low, m2, scale)``: mean and m2, in float64."""
+    """Return a device function ``unscaled(mean_hi, mean_lo, m2, scale)``: mean and m2, in float64."""
     kind, one, zero = FLOAT64.compute_type, constant(element, 1.0), constant(FLOAT64, 0.0)
 
     @device
-    def unscaled(high, low, m2, scale):
+    def unscaled(mean_hi, mean_lo, m2, scale):
         back = kind(one / scale)  # exact, because the scale is a power of two
         squares = kind(m2) * back * back
         vanished = squares == zero and kind(m2) > zero
-        return (kind(high) + kind(low)) * back, _SMALLEST if vanished else squares
+        return (kind(mean_hi) + kind(mean_lo)) * back, _SMALLEST if vanished else squares
 
     return unscaled

@@ -18,9 +18,9 @@ _centre, _squared_deviations = device(centre), device(squared_deviations)
 
 
 @device
-def normalized(x, high, low, factor):
-    """Return xhat of an element, whose row has the mean ``high + low`` and the rstd `factor`."""
-    return _centre(x, high, low) * factor
+def normalized(x, mean_hi, mean_lo, factor):
+    """Return xhat of an element, whose row has the mean ``mean_hi + mean_lo`` and the rstd `factor`."""
+    return _centre(x, mean_hi, mean_lo) * factor
 
 
 @functools.cache
@@ -29,8 +29,8 @@ def make_squared_deviations(element: ElementType) -> Any:
     zero = constant(element, 0.0)
 
     @device
-    def not_negative(second, first, low):
-        m2 = _squared_deviations(second, first, low)
+    def not_negative(second, first, mean_lo):
+        m2 = _squared_deviations(second, first, mean_lo)
         # max() would turn a NaN into 0.
         return zero if m2 < zero else m2
 

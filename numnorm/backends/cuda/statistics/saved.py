@@ -17,7 +17,7 @@ from numnorm.backends.cuda.statistics.row_normalizer import make_deviation_flow
 
 @functools.cache
 def make_saved_statistics(formula: Formula, element: ElementType, saved: ElementType) -> Any:
-    """Return a device function ``statistics(mean, rstd, row) -> (scale, high, low, factor)``.
+    """Return a device function ``statistics(mean, rstd, row) -> (scale, mean_hi, mean_lo, factor)``.
 
     It loads the statistics of a row from two addresses, and splits them: `make_split_statistics`.
     """
@@ -35,9 +35,9 @@ def make_saved_statistics(formula: Formula, element: ElementType, saved: Element
 
 @functools.cache
 def make_split_statistics(formula: Formula, element: ElementType, saved: ElementType) -> Any:
-    """Return a device function ``split(mean, rstd) -> (scale, high, low, factor)``.
+    """Return a device function ``split(mean, rstd) -> (scale, mean_hi, mean_lo, factor)``.
 
-    The results have the working type. ``((x * scale - high) - low) * factor`` is the normalized
+    The results have the working type. ``((x * scale - mean_hi) - mean_lo) * factor`` is the normalized
     value, and ``factor * scale`` is rstd. The scale is 1 unless rstd is near the ends of the
     working type's range.
     """
@@ -59,15 +59,15 @@ def make_split_statistics(formula: Formula, element: ElementType, saved: Element
         if not centred:
             return scale, zero, zero, factor
         middle = mean * wide(scale)
-        high = kind(middle)
-        return scale, high, kind(middle - wide(high)), factor
+        mean_hi = kind(middle)
+        return scale, mean_hi, kind(middle - wide(mean_hi)), factor
 
     return split
 
 
 @functools.cache
 def make_joined_statistics(formula: Formula, element: ElementType, saved: ElementType) -> Any:
-    """Return a device function ``joined(high, low, factor, scale) -> (mean, rstd)``.
+    """Return a device function ``joined(mean_hi, mean_lo, factor, scale) -> (mean, rstd)``.
 
     It is the inverse of `make_split_statistics`, in the type of saved statistics. For a norm
     without a mean it returns 1 / rstd in the place of the mean.
@@ -76,10 +76,10 @@ def make_joined_statistics(formula: Formula, element: ElementType, saved: Elemen
     one, centred = constant(element, 1.0), formula.centred
 
     @device
-    def joined(high, low, factor, scale):
+    def joined(mean_hi, mean_lo, factor, scale):
         rstd = kind(factor) * kind(scale)
         if centred:
-            return (kind(high) + kind(low)) * kind(one / scale), rstd
+            return (kind(mean_hi) + kind(mean_lo)) * kind(one / scale), rstd
         return zero if rstd == zero else unit / rstd, rstd
 
     return joined

@@ -20,23 +20,23 @@ def two_sum(a: Any, b: Any) -> Any:
 
 @functools.cache
 def make_add_each(count: int) -> Any:
-    """Return a device function ``add_each(values, high, low)``.
+    """Return a device function ``add_each(values, hi, lo)``.
 
-    It adds `count` values to as many sums in `high`, and what rounding lost to `low`.
+    It adds `count` values to as many sums in `hi`, and what rounding lost to `lo`.
     """
 
     @device
-    def add_each(values, high, low):
+    def add_each(values, hi, lo):
         for k in range(count):
-            high[k], lost = two_sum(high[k], values[k])
-            low[k] += lost
+            hi[k], lost = two_sum(hi[k], values[k])
+            lo[k] += lost
 
     return add_each
 
 
 @functools.cache
 def make_joined(element: ElementType, of: ElementType) -> Any:
-    """Return a device function ``joined(high, low)`` of a sum in the working type of `of`.
+    """Return a device function ``joined(hi, lo)`` of a sum in the working type of `of`.
 
     The lost part of an infinite sum is NaN: the sum stays infinite.
     """
@@ -44,7 +44,7 @@ def make_joined(element: ElementType, of: ElementType) -> Any:
     narrow, zero = of.compute_type, constant(element, 0.0)
 
     @device
-    def joined(high, low):
-        return narrow(wide(high) + wide(low if low == low else zero))
+    def joined(hi, lo):
+        return narrow(wide(hi) + wide(lo if lo == lo else zero))
 
     return joined

@@ -74,19 +74,19 @@ def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellN
 
     @inlined
     def statistics(row, scaling):
-        scale, high, low, rstd = row_statistics(row, scaling)
-        return scale, high, low, np.float64(rstd)
+        scale, mean_hi, mean_lo, rstd = row_statistics(row, scaling)
+        return scale, mean_hi, mean_lo, np.float64(rstd)
 
     @inlined
     def save(found, mean, rstd, i):
-        scale, high, low, inverse = found
-        mean[i] = location(high, low, inverse) / scale
+        scale, mean_hi, mean_lo, inverse = found
+        mean[i] = location(mean_hi, mean_lo, inverse) / scale
         rstd[i] = inverse * scale
 
     @inlined
     def apply(x, found, gamma, beta):
-        scale, high, low, rstd = found
-        return forward(normalized(x, scale, high, low, real(rstd)), gamma, beta)
+        scale, mean_hi, mean_lo, rstd = found
+        return forward(normalized(x, scale, mean_hi, mean_lo, real(rstd)), gamma, beta)
 
     def centred_mean(mean, i):
         return mean[i]

@@ -1,6 +1,6 @@
 """A norm inside a recurrent cell: the statistics of parts of a row that a team holds in registers.
 
-They are four numbers of the working type: ``((x * scale - high) - low) * factor`` is the
+They are four numbers of the working type: ``((x * scale - mean_hi) - mean_lo) * factor`` is the
 normalized value. The backward pass finds the very same ones in a table.
 """
 
@@ -101,21 +101,21 @@ def _make_row_statistics(
         team_sums(sums, room)
         for n in range(count):
             scale = found[n * NUMBERS]
-            high = origins[n] * scale + sums[n] * share
-            found[n * NUMBERS + 1] = high
+            mean_hi = origins[n] * scale + sums[n] * share
+            found[n * NUMBERS + 1] = mean_hi
             sums[n], sums[count + n] = zero, zero
             for section in range(n * sections, (n + 1) * sections):
                 for p in range(pieces):
                     if at + p * stride < width:
                         for j in range(lanes):
-                            deviation = values[section * slots + p * lanes + j] * scale - high
+                            deviation = values[section * slots + p * lanes + j] * scale - mean_hi
                             sums[n] += deviation
                             sums[count + n] += deviation * deviation
         team_both(sums, room[half:])
         for n in range(count):
-            low = sums[n] * share
-            m2 = sums[count + n] - sums[n] * low
-            found[n * NUMBERS + 2] = low
+            mean_lo = sums[n] * share
+            m2 = sums[count + n] - sums[n] * mean_lo
+            found[n * NUMBERS + 2] = mean_lo
             # max() would turn a NaN into 0.
             squares[n] = zero if m2 < zero else m2
 

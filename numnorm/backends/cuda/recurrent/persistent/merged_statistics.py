@@ -27,17 +27,17 @@ from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_large
 
 @functools.cache
 def make_store_slice(element: ElementType) -> Any:
-    """Return a device function ``store_slice(table, place, reach, high, low, squares)``."""
+    """Return a device function ``store_slice(table, place, reach, mean_hi, mean_lo, squares)``."""
     store, wide = make_store(element), element.vector == NUMBERS
 
     @device
-    def at_once(table, place, reach, high, low, squares):
-        store(table, place * NUMBERS, (reach, high, low, squares))
+    def at_once(table, place, reach, mean_hi, mean_lo, squares):
+        store(table, place * NUMBERS, (reach, mean_hi, mean_lo, squares))
 
     @device
-    def in_halves(table, place, reach, high, low, squares):
-        store(table, place * NUMBERS, (reach, high))
-        store(table, place * NUMBERS + 2, (low, squares))
+    def in_halves(table, place, reach, mean_hi, mean_lo, squares):
+        store(table, place * NUMBERS, (reach, mean_hi))
+        store(table, place * NUMBERS + 2, (mean_lo, squares))
 
     return at_once if wide else in_halves
 
@@ -53,9 +53,9 @@ def _make_load_slice(element: ElementType) -> Any:
 
     @device
     def in_halves(table, place):
-        reach, high = load(table, place * NUMBERS)
-        low, squares = load(table, place * NUMBERS + 2)
-        return reach, high, low, squares
+        reach, mean_hi = load(table, place * NUMBERS)
+        mean_lo, squares = load(table, place * NUMBERS + 2)
+        return reach, mean_hi, mean_lo, squares
 
     return at_once if wide else in_halves
 
@@ -82,16 +82,16 @@ def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> A
         origin *= scale * reach
         sums[0] = zero
         for n in range(mine, slices, team):
-            reach, high, low, _ = load(table, first + n)
+            reach, mean_hi, mean_lo, _ = load(table, first + n)
             ratio, size = scale * reach, full if n < slices - 1 else last
-            sums[0] += size * ((high * ratio - origin) + low * ratio)
+            sums[0] += size * ((mean_hi * ratio - origin) + mean_lo * ratio)
         team_sum(sums, sums)
         mean = origin + sums[0] * share
         sums[0], sums[1] = zero, zero
         for n in range(mine, slices, team):
-            reach, high, low, squares = load(table, first + n)
+            reach, mean_hi, mean_lo, squares = load(table, first + n)
             ratio, size = scale * reach, full if n < slices - 1 else last
-            deviation = (high * ratio - mean) + low * ratio
+            deviation = (mean_hi * ratio - mean) + mean_lo * ratio
             sums[0] += size * deviation
             sums[1] += squares * ratio * ratio + size * deviation * deviation
         team_both(sums, sums)
@@ -136,8 +136,8 @@ def _make_common_scale(element: ElementType, team: int) -> Any:
         beyond = max(root_eps, eps_on_deviation)
         found = inverse(power_of_two(beyond)) if beyond > zero else zero
         for n in range(cuda.threadIdx.x % team, slices, team):
-            reach, high, _, squares = load(table, first + n)
-            size = max(abs(high), root(squares))
+            reach, mean_hi, _, squares = load(table, first + n)
+            size = max(abs(mean_hi), root(squares))
             if size > zero:
                 found = max(found, min(most, inverse(power_of_two(size)) * reach))
         found = largest(found, zero)
