@@ -50,8 +50,8 @@ def test_the_same_sums_whatever_the_cache_has_room_for(monkeypatch, dtype):
         kernels[-1]._cache.disable()  # kernels of one name share their files
     for channels in (100, 510, 1000, 2100):
         x, dy, _ = cases(channels, 70, dtype)
-        terms = np.ones((3, channels), dtype)
+        coefficients = np.ones((3, channels), dtype)
         found = [np.zeros((2, 3, channels)) for _ in kernels]
         for kernel, sums in zip(kernels, found, strict=True):
-            kernel(dy, x, terms, 32, sums, 0, 3)
+            kernel(dy, x, coefficients, 32, sums, 0, 3)
         assert found[0].any() and found[0].tobytes() == found[1].tobytes()

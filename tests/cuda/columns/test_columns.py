@@ -10,10 +10,10 @@ from simulated_target import register
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
-    OUTPUT_TERMS,
-    make_centre_terms,
-    make_gradient_terms,
-    make_output_terms,
+    OUTPUT_COEFFICIENTS,
+    make_centre_coefficients,
+    make_gradient_coefficients,
+    make_output_coefficients,
 )
 from numnorm.backends.cuda.columns.column_shape import (
     ColumnShape,
@@ -75,7 +75,7 @@ class Case:
         self.inner = shape[2] if len(shape) == 3 else 1
         self.along = len(shape) == 3
         parts = -(-self.outer // block) * -(-self.inner // segment)
-        span = 1 if self.along else columns.lanes * columns.piece(self.element)
+        span = 1 if self.along else columns.lanes * columns.vector_length(self.element)
         self.cut = Partition(block, segment, parts, parts * -(-self.channels // span))
 
     def launch(self, across, along, *arrays, **options):
@@ -101,38 +101,40 @@ class Case:
         return before[0] + counts.sum(), *merged
 
     def forward(self, x, mean, rstd, gamma, beta):
-        terms, y = (
-            nans(OUTPUT_TERMS, self.channels, dtype=self.compute_type),
+        coefficients, y = (
+            nans(OUTPUT_COEFFICIENTS, self.channels, dtype=self.compute_type),
             np.full_like(x, np.nan),
         )
         y = placed_like(x, y)
         of = [None if w is None else ELEMENT_TYPES[w.dtype.name] for w in (gamma, beta)]
-        kernel = make_output_terms(self.element, FLOAT64, Weights(*of))
-        kernel.launch(self._ones(kernel), 0, *map(address, (mean, rstd, gamma, beta, terms)),
+        kernel = make_output_coefficients(self.element, FLOAT64, Weights(*of))
+        kernel.launch(self._ones(kernel), 0, *map(address, (mean, rstd, gamma, beta, coefficients)),
                       self.channels)  # fmt: skip
-        self.elements(None, x, terms, y)
+        self.elements(None, x, coefficients, y)
         return y
 
     def backward(self, dy, x, mean, rstd, gamma, detached=(False, False)):
-        terms = nans(GRADIENT_TERMS, self.channels, dtype=self.compute_type)
-        kernel = make_centre_terms(self.element, FLOAT64)
-        kernel.launch(self._ones(kernel), 0, *map(register, (mean, rstd, terms)), self.channels)
+        coefficients = nans(GRADIENT_TERMS, self.channels, dtype=self.compute_type)
+        kernel = make_centre_coefficients(self.element, FLOAT64)
+        kernel.launch(
+            self._ones(kernel), 0, *map(register, (mean, rstd, coefficients)), self.channels
+        )
         sums, gradients = nans(2, self.cut.parts, self.channels), nans(2, self.channels)
-        self.launch(make_sums_across, make_sums_along, dy, x, terms, *sums)
+        self.launch(make_sums_across, make_sums_along, dy, x, coefficients, *sums)
         share = 1 / (self.outer * self.inner)
-        kernel = make_gradient_terms(
+        kernel = make_gradient_coefficients(
             self.element, None if gamma is None else ELEMENT_TYPES[gamma.dtype.name], FLOAT64, FOLD
         )
         kernel.launch(
             -(-self.channels // FOLD.lanes), 0, *map(register, sums), address(gamma),
-            *map(register, gradients), register(terms), self.cut.parts, self.channels,
+            *map(register, gradients), register(coefficients), self.cut.parts, self.channels,
             *(0.0 if constant else share for constant in detached),
         )  # fmt: skip
         dx = placed_like(x, np.full_like(x, np.nan))
         if all(detached):
-            self.elements(None, dy, terms[CONSTANT_TERMS:], dx)
+            self.elements(None, dy, coefficients[CONSTANT_TERMS:], dx)
         else:
-            self.elements(dy, x, terms, dx, gradient=True)
+            self.elements(dy, x, coefficients, dx, gradient=True)
         return dx, *gradients
 
     def _ones(self, kernel):
@@ -360,8 +362,8 @@ def test_parts_cover_an_array_in_bounded_sums(dtype):
         cut = partition(element, layout, columns)
         assert columns.threads == 256
         assert cut.parts == -(-outer // cut.block) * -(-inner // cut.segment)
-        assert cut.segment % columns.piece(element) == 0 or inner == 1
-        stride = columns.lanes * columns.piece(element) if inner > 1 else 1
+        assert cut.segment % columns.vector_length(element) == 0 or inner == 1
+        stride = columns.lanes * columns.vector_length(element) if inner > 1 else 1
         turns = -(-min(cut.segment, inner) // stride)
         assert cut.block // columns.teams * turns <= 64
         columns = stream_shape(element, layout, aligned=True)
@@ -369,8 +371,8 @@ def test_parts_cover_an_array_in_bounded_sums(dtype):
         assert columns.threads % 32 == 0 and columns.threads <= 256
         assert cut.block == layout.block
         assert cut.parts == -(-outer // cut.block) * -(-inner // cut.segment)
-        assert cut.segment % columns.piece(element) == 0 or inner == 1
-        stride = columns.lanes * columns.piece(element) if inner > 1 else 1
+        assert cut.segment % columns.vector_length(element) == 0 or inner == 1
+        stride = columns.lanes * columns.vector_length(element) if inner > 1 else 1
         turns = -(-min(cut.segment, inner) // stride)
         assert cut.block // columns.teams * turns <= 128
 

@@ -121,8 +121,8 @@ def test_more_or_fewer_parts_than_rows(name, parts, order):
     x, dy = draw(np.float32, ROWS, width), draw(np.float32, ROWS, width, seed=1)
     expected = reference.layer_norm_backward(dy, x)
     found = gradients(Case(shape, parts=parts), dy, x, *statistics(x))
-    for one, of, terms in zip(found, expected, (1, ROWS, ROWS), strict=True):
-        check(one, of, x.dtype, terms)
+    for one, of, coefficients in zip(found, expected, (1, ROWS, ROWS), strict=True):
+        check(one, of, x.dtype, coefficients)
 
 
 def test_rms_norm(order):

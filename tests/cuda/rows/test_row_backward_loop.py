@@ -21,11 +21,11 @@ from row_kernels import (
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32
 from numnorm.backends.cuda.rows.arguments import PartialSums, RowSizes, SavedStatistics
-from numnorm.backends.cuda.rows.backward_coefficients import TERMS
+from numnorm.backends.cuda.rows.backward_coefficients import COEFFICIENTS
 from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
 from numnorm.backends.cuda.rows.backward_loop_kernel import (
+    make_row_backward_coefficients,
     make_row_backward_loop,
-    make_row_backward_terms,
 )
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES
 from numnorm.backends.cuda.threads.row_launch import run_shape
@@ -53,18 +53,18 @@ def of_columns(case, dy, x, mean, rstd):
     element, strip = ELEMENT_TYPES[x.dtype.name], RowShape(32, 1, 1, case.shape.whole)
     weights, dx = Weights(*(elements_of(array) for array in case.weights)), result_like(case, dy, x)
     parameters, sizes = parameters_of(case), RowSizes(rows, width, width, case.channels)
-    first = make_row_backward_terms(case.formula, element, saved_of(x), weights, case.shape)
+    first = make_row_backward_coefficients(case.formula, element, saved_of(x), weights, case.shape)
     second = make_row_backward_columns(case.formula, element, weights, case.parameters, strip)
-    terms = np.full((rows, TERMS), np.nan, element.compute_type)
+    coefficients = np.full((rows, COEFFICIENTS), np.nan, element.compute_type)
     first.launch(
         rows, 0, *addresses(dy, x), SavedStatistics(*addresses(mean, rstd)), parameters,
-        *addresses(terms), sizes, scaling_of(case, width),
+        *addresses(coefficients), sizes, scaling_of(case, width),
     )  # fmt: skip
     table = case.parameters, case.parts // case.channels, case.channels * width
     sums, lost = np.full((2, *table), np.nan, element.compute_type)
     strips = -(-width // (32 * element.vector))
     second.launch(
-        case.parts * strips, 0, *addresses(dy, x), parameters, *addresses(terms, dx),
+        case.parts * strips, 0, *addresses(dy, x), parameters, *addresses(coefficients, dx),
         PartialSums(*addresses(sums, lost)), sizes, case.parts,
     )  # fmt: skip
     return dx, sums
@@ -95,9 +95,9 @@ def gradients(case, dy, x, mean, rstd, dtype=None):
     return dx, *parameter_gradients(ELEMENT_TYPES[x.dtype.name], sums, dtype or x.dtype)
 
 
-def check_all(found, expected, dtype, terms):
+def check_all(found, expected, dtype, coefficients):
     assert len(found) == len(expected)
-    for one, of, count in zip(found, expected, (1, terms, terms), strict=False):
+    for one, of, count in zip(found, expected, (1, coefficients, coefficients), strict=False):
         check(one, of, dtype, count)
 
 

@@ -135,9 +135,9 @@ def wide_row_gradient_kernels():
         kernel = loop.make_row_backward_loop(formula, element, FLOAT64, weights, parameters, shape)
         return name_of("by run", formula, element, shape), kernel
 
-    def terms(formula, element, *place):
+    def coefficients(formula, element, *place):
         shape, weights = RowShape(512, 1, 0, *place), Weights(element, None)
-        kernel = loop.make_row_backward_terms(formula, element, FLOAT64, weights, shape)
+        kernel = loop.make_row_backward_coefficients(formula, element, FLOAT64, weights, shape)
         return name_of("terms", formula, element, shape), kernel
 
     def by_columns(formula, element, parameters, *place):
@@ -148,9 +148,9 @@ def wide_row_gradient_kernels():
     for element, place in row_places():
         yield by_runs(AFFINE, element, 2, 512, 1, 0, *place)
         yield by_runs(AFFINE, element, 2, 32, 16, 0, *place)
-        yield terms(AFFINE, element, *place)
+        yield coefficients(AFFINE, element, *place)
         yield by_columns(AFFINE, element, 2, *place)
-    yield terms(GAIN, FLOAT32, True)
+    yield coefficients(GAIN, FLOAT32, True)
     yield by_columns(GAIN, FLOAT32, 1, True)
     yield by_runs(ADA.formula, FLOAT32, 0, 512, 1, 0, True)
 
@@ -410,14 +410,14 @@ def first_of_each_source(kernels):
     return list(firsts.values())
 
 
-def of_capability(capability, piece, sampled):
+def of_capability(capability, vector_length, sampled):
     """The reports on one piece of all kernels, by their names."""
     import sass
 
     # Neighbours share functions, which are compiled once: a piece has no gaps.
     kernels = [named for family in FAMILIES for named in family()]
     kernels = first_of_each_source(kernels) if sampled else kernels
-    first, last = (number * len(kernels) // PIECES for number in (piece, piece + 1))
+    first, last = (number * len(kernels) // PIECES for number in (vector_length, vector_length + 1))
     with sass.pretended_device(tuple(int(part) for part in capability.split("."))) as device:
         return {
             name: sass.report(kernel, device.compute_capability)
@@ -432,7 +432,7 @@ def of_all(capabilities, *, sampled=False):
     capability. With `sampled`, only one kernel of each source and direction is compiled.
     """
     told = {capability: {} for capability in capabilities}
-    asked = [(c, piece, sampled) for c in capabilities for piece in range(PIECES)]
+    asked = [(c, vector_length, sampled) for c in capabilities for vector_length in range(PIECES)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for (capability, *_), found in zip(asked, pool.map(_in_new_process, asked), strict=True):
             told[capability].update(found)
@@ -440,8 +440,8 @@ def of_all(capabilities, *, sampled=False):
 
 
 def _in_new_process(asked):
-    script, (capability, piece, sampled) = str(Path(__file__).resolve()), asked
-    command = [sys.executable, script, capability, "--piece", str(piece)]
+    script, (capability, vector_length, sampled) = str(Path(__file__).resolve()), asked
+    command = [sys.executable, script, capability, "--piece", str(vector_length)]
     command += ["--sampled"] if sampled else []
     told = subprocess.run(command, capture_output=True, text=True)
     if told.returncode:
@@ -494,8 +494,8 @@ def main():
     parser.add_argument("--piece", type=int, choices=range(PIECES), help="only of one capability")
     parser.add_argument("--sampled", action="store_true", help="only one kernel of each source")
     options = parser.parse_args()
-    if options.piece is not None:
-        found = of_capability(options.capabilities[0], options.piece, options.sampled)
+    if options.vector_length is not None:
+        found = of_capability(options.capabilities[0], options.vector_length, options.sampled)
         print(json.dumps(found))
         return
     tables = of_all(options.capabilities, sampled=options.sampled)

@@ -10,7 +10,7 @@ import numpy as np
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.loops import (
-    make_constant_gradient,
+    make_frozen_statistics_gradient,
     make_gradient_group,
     make_gradient_row,
     make_gradient_sums,
@@ -35,7 +35,9 @@ from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, f
 
 
 @inlined
-def _put_nothing(arrays: Any, i: int, j: int, tail: int, grad: Any, terms: Any, t: int) -> None:
+def _put_nothing(
+    arrays: Any, i: int, j: int, tail: int, grad: Any, coefficients: Any, t: int
+) -> None:
     pass
 
 
@@ -48,9 +50,9 @@ def _make_block_sums(
 ) -> Callable[..., Any]:
     """Return a compiled loop over the tiles of a block of ``x (outer, channels)``.
 
-    ``block_sums(arrays, start, stop, scaled, terms, sums, sums_dy)`` stores the sums of
+    ``block_sums(arrays, start, stop, scaled, coefficients, sums, sums_dy)`` stores the sums of
     ``dy * (x * scale - mean_hi) * rstd`` and of dy over those rows. What ``make_put(access)``
-    returns, ``put(arrays, i, j, tail, grad, terms, t)``, may store something of lanes of dy on
+    returns, ``put(arrays, i, j, tail, grad, coefficients, t)``, may store something of lanes of dy on
     the way. It gets the `copied` rows of the terms, a tile of each after the other, and once
     more what is None if nothing is scaled.
     """
@@ -68,14 +70,14 @@ def _make_block_sums(
         read, put = access.read, make_put(access)
 
         @inlined
-        def add(arrays, i, j, tail, terms, t, sums):
-            here, _ = terms
+        def add(arrays, i, j, tail, coefficients, t, sums):
+            here, _ = coefficients
             grad = to_compute(read(arrays[0][i], j, tail))
             x = to_compute(read(arrays[1][i], j, tail))
             deviation = x * load(here, t) - load(here, tile + t)
             xhat = deviation * load(here, 2 * tile + t)
             added = multiply_add(grad, xhat, sums[0]), sums[1] + grad
-            put(arrays, i, j, tail, grad, terms, t)
+            put(arrays, i, j, tail, grad, coefficients, t)
             return added
 
         return add
@@ -85,7 +87,7 @@ def _make_block_sums(
     scratch, scratch_of_sums = make_scratch(real, len(copied) * tile), make_scratch(real, 2 * tile)
 
     @inlined
-    def block_sums(arrays, start, stop, scaled, terms, sums, sums_dy):
+    def block_sums(arrays, start, stop, scaled, coefficients, sums, sums_dy):
         here, of_tile = scratch(), scratch_of_sums()
         compute_type = of_tile[:tile], of_tile[tile:]
         of_tile[:] = 0
@@ -99,7 +101,7 @@ def _make_block_sums(
             for number in range(tiles):
                 channel, width = tile_of(number, sums.size, peel)
                 for k in range(len(copied)):
-                    fill(here[k * tile :], terms[copied[k]], channel, width)
+                    fill(here[k * tile :], coefficients[copied[k]], channel, width)
                 given = here, present(scaled, here)
                 some_rows(arrays, begin, end, channel, width, given, compute_type)
                 flush(compute_type[0][:width], sums[channel : channel + width])
@@ -111,23 +113,23 @@ def _make_block_sums(
 def make_sums_across(element_type: ElementType) -> Kernel:
     """Return a kernel that sums dy * xhat and dy over each block of ``x (outer, channels)``.
 
-    It takes ``dy, x``, the ``terms`` of `make_centre_terms`, ``block`` and ``sums``, of shape
+    It takes ``dy, x``, the ``coefficients`` of `make_centre_coefficients`, ``block`` and ``sums``, of shape
     ``(2, blocks, channels)``. The first sum is of ``dy * (x * scale - mean_hi) * rstd``.
     """
     block_sums = _make_block_sums(element_type, (0, 1, 2))
 
-    def kernel(dy, x, terms, block, sums, first, last):
+    def kernel(dy, x, coefficients, block, sums, first, last):
         mark_noinline()
-        arrays, terms = (borrowed(dy), borrowed(x)), borrowed(terms)
+        arrays, coefficients = (borrowed(dy), borrowed(x)), borrowed(coefficients)
         of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
-            block_sums(arrays, start, stop, None, terms, of_products[p], of_dy[p])
+            block_sums(arrays, start, stop, None, coefficients, of_products[p], of_dy[p])
 
     return make_kernel(f"column_sums.across.{element_type.name}", kernel)
 
 
-def _make_put_constant(element_type: ElementType) -> Callable[..., Any]:
+def _make_put_frozen_statistics(element_type: ElementType) -> Callable[..., Any]:
     """Return the `make_put` of `_make_block_sums` that stores dx."""
     to_storage, one = element_type.to_storage, element_type.compute_type(1)
     load_or_scalar, tile = make_load_or_scalar(element_type.lanes), tile_of_gradients(element_type)
@@ -136,8 +138,8 @@ def _make_put_constant(element_type: ElementType) -> Callable[..., Any]:
         write = access.write
 
         @inlined
-        def put(arrays, i, j, tail, grad, terms, t):
-            here, scaled = terms
+        def put(arrays, i, j, tail, grad, coefficients, t):
+            here, scaled = coefficients
             grad = grad * load_or_scalar(scaled, 4 * tile + t, one)
             write(arrays[2][i], j, to_storage(grad * load_or_scalar(here, 3 * tile + t, one)), tail)
 
@@ -146,33 +148,33 @@ def _make_put_constant(element_type: ElementType) -> Callable[..., Any]:
     return make_put
 
 
-def make_constant_across(element_type: ElementType) -> Kernel:
+def make_frozen_statistics_across(element_type: ElementType) -> Kernel:
     """Return a kernel for dx, where the statistics are constants, and those sums as well.
 
-    It takes ``dy, x``, the ``terms`` of `make_constant_terms`, ``scaled``, which is None if dx is
+    It takes ``dy, x``, the ``coefficients`` of `make_frozen_coefficients`, ``scaled``, which is None if dx is
     to be multiplied by 1, ``block, sums`` and ``dx``.
     """
     copied = 0, 1, 2, 4, 5
     store_block, stream_block = (
         _make_block_sums(
-            element_type, copied, _make_put_constant(element_type), nontemporal=nontemporal
+            element_type, copied, _make_put_frozen_statistics(element_type), nontemporal=nontemporal
         )
         for nontemporal in (False, True)
     )
     cut, _ = make_tiles(element_type, tile_of_gradients(element_type))
 
-    def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
+    def kernel(dy, x, coefficients, scaled, block, sums, dx, first, last):
         mark_noinline()
-        arrays, terms = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(terms)
+        arrays, coefficients = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(coefficients)
         of_products, of_dy = borrowed(sums)[0], borrowed(sums)[1]
         peel, _ = cut(arrays[2])
         nontemporal = use_nontemporal_gradient(arrays[2], dx.shape[1], peel)
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
             if nontemporal:
-                stream_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
+                stream_block(arrays, start, stop, scaled, coefficients, of_products[p], of_dy[p])
             else:
-                store_block(arrays, start, stop, scaled, terms, of_products[p], of_dy[p])
+                store_block(arrays, start, stop, scaled, coefficients, of_products[p], of_dy[p])
         fence_after_stores(nontemporal)
 
     return make_kernel(f"column_constant.across.{element_type.name}", kernel)
@@ -191,10 +193,15 @@ def make_sums_along(element_type: ElementType) -> Kernel:
             sum_dy += two
         return sum_of_products, sum_dy
 
-    def kernel(dy, x, terms, block, sums, first, last):
+    def kernel(dy, x, coefficients, block, sums, first, last):
         mark_noinline()
-        dy, x, terms, sums = borrowed(dy), borrowed(x), borrowed(terms), borrowed(sums)
-        scale, mean_hi, rstd = terms[0], terms[1], terms[2]
+        dy, x, coefficients, sums = (
+            borrowed(dy),
+            borrowed(x),
+            borrowed(coefficients),
+            borrowed(sums),
+        )
+        scale, mean_hi, rstd = coefficients[0], coefficients[1], coefficients[2]
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels
@@ -206,15 +213,15 @@ def make_sums_along(element_type: ElementType) -> Kernel:
     return make_kernel(f"column_sums.along.{element_type.name}", kernel)
 
 
-def make_constant_along(element_type: ElementType) -> Kernel:
-    """Return the same kernel as `make_constant_across` for ``x (outer, channels, inner)``."""
-    store_run = make_constant_gradient(element_type, nontemporal=False)
-    stream_run = make_constant_gradient(element_type, nontemporal=True)
+def make_frozen_statistics_along(element_type: ElementType) -> Kernel:
+    """Return the same kernel as `make_frozen_statistics_across` for ``x (outer, channels, inner)``."""
+    store_run = make_frozen_statistics_gradient(element_type, nontemporal=False)
+    stream_run = make_frozen_statistics_gradient(element_type, nontemporal=True)
     peel_of = make_peel(element_type)
 
     @inlined
-    def block_gradient(dy, x, start, stop, c, terms, dx, nontemporal):
-        of_x, of_dy = terms
+    def block_gradient(dy, x, start, stop, c, coefficients, dx, nontemporal):
+        of_x, of_dy = coefficients
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for i in range(start, stop):
             if nontemporal:
@@ -225,12 +232,12 @@ def make_constant_along(element_type: ElementType) -> Kernel:
             sum_dy += two
         return sum_of_products, sum_dy
 
-    def kernel(dy, x, terms, scaled, block, sums, dx, first, last):
+    def kernel(dy, x, coefficients, scaled, block, sums, dx, first, last):
         mark_noinline()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        terms, sums = borrowed(terms), borrowed(sums)
-        scale, mean_hi, rstd = terms[0], terms[1], terms[2]
-        factor, back = terms[4], present(scaled, terms[5])
+        coefficients, sums = borrowed(coefficients), borrowed(sums)
+        scale, mean_hi, rstd = coefficients[0], coefficients[1], coefficients[2]
+        factor, back = coefficients[4], present(scaled, coefficients[5])
         channels, run = x.shape[1], x.shape[2]
         nontemporal = use_nontemporal_gradient(dx, run, peel_of(dx, run))
         for t in range(first, last):
@@ -246,16 +253,16 @@ def make_constant_along(element_type: ElementType) -> Kernel:
 
 
 @inlined
-def _unpacked(terms: Any, scaled: Any, start: int) -> Any:
-    scale, back = present(scaled, terms[0][start:]), present(scaled, terms[7][start:])
-    of_x = scale, terms[1][start:], terms[2][start:]
-    return (*of_x, terms[4][start:], terms[5][start:], terms[6][start:], back)
+def _unpacked(coefficients: Any, scaled: Any, start: int) -> Any:
+    scale, back = present(scaled, coefficients[0][start:]), present(scaled, coefficients[7][start:])
+    of_x = scale, coefficients[1][start:], coefficients[2][start:]
+    return (*of_x, coefficients[4][start:], coefficients[5][start:], coefficients[6][start:], back)
 
 
 def make_dx_across(element_type: ElementType) -> Kernel:
     """Return a kernel that stores dx for ``x (outer, channels)``.
 
-    It takes ``dy, x``, the ``terms`` of `make_gradient_terms`, ``scaled``, which is None if every
+    It takes ``dy, x``, the ``coefficients`` of `make_gradient_coefficients`, ``scaled``, which is None if every
     power of two there is 1, ``dx``, ``shift`` and ``parts``. Rows are taken from their turn-th
     element on, by which the terms have so many more columns, like the first ones.
     """
@@ -265,18 +272,18 @@ def make_dx_across(element_type: ElementType) -> Kernel:
     )
     is_wide, tile = make_is_wide(element_type), tile_of_gradients(element_type)
 
-    def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
+    def kernel(dy, x, coefficients, scaled, dx, shift, parts, first, last):
         mark_noinline()
-        dy, x, dx, terms = borrowed(dy), borrowed(x), borrowed(dx), borrowed(terms)
+        dy, x, dx, coefficients = borrowed(dy), borrowed(x), borrowed(dx), borrowed(coefficients)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         # The terms of a row that is a tile stay in the first-level cache from row to row.
-        of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x) and x.shape[1] > tile
+        of_rows, in_groups = _unpacked(coefficients, scaled, 0), is_wide(x) and x.shape[1] > tile
         nontemporal = use_nontemporal_gradient(dx, dx.shape[1], shift)
         if shift > 0 and start < stop:
             stop -= 1
             of_head, peel = (dy[start][:shift], x[start][:shift]), dx[start][:shift]
             gradient_row(of_head, of_rows, peel, False)
-            of_rows = _unpacked(terms, scaled, shift)
+            of_rows = _unpacked(coefficients, scaled, shift)
             of_tail, tail = (dy[stop][shift:], x[stop][shift:]), dx[stop][shift:]
             gradient_row(of_tail, of_rows, tail, False)
             dy, x, dx = shifted_rows(dy, shift), shifted_rows(x, shift), shifted_rows(dx, shift)
@@ -294,10 +301,12 @@ def make_dx_along(element_type: ElementType) -> Kernel:
     """Return the same kernel for ``x (outer, channels, inner)``."""
     gradient_row, peel_of = make_gradient_row(element_type), make_peel(element_type)
 
-    def kernel(dy, x, terms, scaled, dx, shift, parts, first, last):
+    def kernel(dy, x, coefficients, scaled, dx, shift, parts, first, last):
         mark_noinline()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
-        scale, mean_hi, rstd, factor, grad, offset, back = _unpacked(borrowed(terms), scaled, 0)
+        scale, mean_hi, rstd, factor, grad, offset, back = _unpacked(
+            borrowed(coefficients), scaled, 0
+        )
         runs = x.shape[0] * x.shape[1]
         nontemporal = use_nontemporal_gradient(dx, dx.shape[2], peel_of(dx, dx.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):

@@ -76,7 +76,7 @@ def _make_product(element_type: ElementType) -> Callable[..., Any]:
     return product
 
 
-def _make_scaled_output_terms(element_type: ElementType) -> Callable[..., Any]:
+def _make_scaled_output_coefficients(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for the terms; it returns whether any scale is not 1."""
     real, powers, product = (
         element_type.compute_type,
@@ -85,8 +85,13 @@ def _make_scaled_output_terms(element_type: ElementType) -> Callable[..., Any]:
     )
 
     @inlined
-    def scaled_output_terms(mean, rstd, gamma, beta, terms):
-        scale, mean_hi, factor, offset = terms[0], terms[1], terms[2], terms[3]
+    def scaled_output_terms(mean, rstd, gamma, beta, coefficients):
+        scale, mean_hi, factor, offset = (
+            coefficients[0],
+            coefficients[1],
+            coefficients[2],
+            coefficients[3],
+        )
         scaled = 0
         for c in range(rstd.size):
             weight = np.float64(element(gamma, c, 1.0))
@@ -107,32 +112,37 @@ def _make_scaled_output_terms(element_type: ElementType) -> Callable[..., Any]:
     return scaled_output_terms
 
 
-def make_output_terms(element_type: ElementType) -> Kernel:
+def make_output_coefficients(element_type: ElementType) -> Kernel:
     """Return a kernel for the terms of `channel_output`.
 
-    It takes ``mean, m2, divisor, eps, gamma, beta, rstd, terms``, where m2 over the divisor is the
+    It takes ``mean, m2, divisor, eps, gamma, beta, rstd, coefficients``, where m2 over the divisor is the
     variance, stores rstd, and makes the rows of the terms scale, high, factor and offset. The
     scale is left out where it is 1 for every channel.
     """
-    scaled_terms = _make_scaled_output_terms(element_type)
+    scaled_terms = _make_scaled_output_coefficients(element_type)
 
-    def kernel(mean, m2, divisor, eps, gamma, beta, rstd, terms, first, last):
+    def kernel(mean, m2, divisor, eps, gamma, beta, rstd, coefficients, first, last):
         mark_noinline()
-        mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
+        mean, rstd, coefficients = borrowed(mean), borrowed(rstd), borrowed(coefficients)
         gamma, beta = borrowed(gamma), borrowed(beta)
         fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
-        return scaled_terms(mean, rstd, gamma, beta, terms)
+        return scaled_terms(mean, rstd, gamma, beta, coefficients)
 
     return make_kernel(f"column_terms.output.{element_type.name}", kernel)
 
 
-def _make_scaled_centre_terms(element_type: ElementType) -> Callable[..., Any]:
+def _make_scaled_centre_coefficients(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for the terms; it returns whether any scale is not 1."""
     powers = _make_range(element_type)
 
     @inlined
-    def scaled_centre_terms(mean, rstd, terms):
-        scale, mean_hi, reciprocal, mean_lo = terms[0], terms[1], terms[2], terms[3]
+    def scaled_centre_terms(mean, rstd, coefficients):
+        scale, mean_hi, reciprocal, mean_lo = (
+            coefficients[0],
+            coefficients[1],
+            coefficients[2],
+            coefficients[3],
+        )
         scaled = 0
         for c in range(mean.size):
             power, _ = powers(mean[c], rstd[c], 1.0)
@@ -147,18 +157,18 @@ def _make_scaled_centre_terms(element_type: ElementType) -> Callable[..., Any]:
     return scaled_centre_terms
 
 
-def make_centre_terms(element_type: ElementType) -> Kernel:
+def make_centre_coefficients(element_type: ElementType) -> Kernel:
     """Return a kernel that splits each channel's mean and scale.
 
-    It takes ``mean, rstd, terms``, the first of whose rows become scale, high, rstd and low: the
+    It takes ``mean, rstd, coefficients``, the first of whose rows become scale, high, rstd and low: the
     mean of ``x * scale`` is ``mean_hi + mean_lo``, and that rstd is of ``x * scale`` too.
     """
-    scaled_terms = _make_scaled_centre_terms(element_type)
+    scaled_terms = _make_scaled_centre_coefficients(element_type)
 
-    def kernel(mean, rstd, terms, first, last):
+    def kernel(mean, rstd, coefficients, first, last):
         mark_noinline()
-        mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
-        return scaled_terms(mean, rstd, terms)
+        mean, rstd, coefficients = borrowed(mean), borrowed(rstd), borrowed(coefficients)
+        return scaled_terms(mean, rstd, coefficients)
 
     return make_kernel(f"column_terms.centre.{element_type.name}", kernel)
 
@@ -189,32 +199,44 @@ def _store_gradients(
 
 
 @inlined
-def _passed_on(sums: Any, sums_dy: Any, shares: Any, reciprocal: Any, mean_lo: Any, c: int) -> Any:
+def _passed_on(
+    sums: Any, sums_dy: Any, inv_counts: Any, reciprocal: Any, mean_lo: Any, c: int
+) -> Any:
     """Return what a channel's mean and its scale pass on for a gamma of 1, and what was lost."""
-    mean_share, scale_share = shares
+    inv_count, inv_divisor = inv_counts
     lost = np.float64(mean_lo[c]) * np.float64(reciprocal[c])
     # A detached statistic passes nothing on, a NaN neither.
-    through_mean = sums_dy[c] * mean_share if mean_share > 0.0 else 0.0
+    through_mean = sums_dy[c] * inv_count if inv_count > 0.0 else 0.0
     slope_sum = sums[c] - lost * sums_dy[c]
-    through_scale = slope_sum * scale_share if scale_share > 0.0 else 0.0
+    through_scale = slope_sum * inv_divisor if inv_divisor > 0.0 else 0.0
     return through_mean, through_scale, lost
 
 
-def _make_scaled_gradient_terms(element_type: ElementType) -> Callable[..., Any]:
+def _make_scaled_gradient_coefficients(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for the terms; it returns whether dx is multiplied by any."""
     powers, product = _make_range(element_type), _make_product(element_type)
 
     @inlined
-    def scaled_gradient_terms(gamma, sums, sums_dy, shares, terms):
-        scale, mean_hi, reciprocal, mean_lo = terms[0], terms[1], terms[2], terms[3]
-        factor, grad, offset, back = terms[4], terms[5], terms[6], terms[7]
+    def scaled_gradient_terms(gamma, sums, sums_dy, inv_counts, coefficients):
+        scale, mean_hi, reciprocal, mean_lo = (
+            coefficients[0],
+            coefficients[1],
+            coefficients[2],
+            coefficients[3],
+        )
+        factor, grad, offset, back = (
+            coefficients[4],
+            coefficients[5],
+            coefficients[6],
+            coefficients[7],
+        )
         scaled = 0
         for c in range(sums.size):
             weight, rstd = np.float64(element(gamma, c, 1.0)), np.float64(reciprocal[c])
             _, of_weight = powers(np.float64(mean_hi[c]), rstd, weight)
             weight = weight / of_weight
             through_mean, through_scale, lost = _passed_on(
-                sums, sums_dy, shares, reciprocal, mean_lo, c
+                sums, sums_dy, inv_counts, reciprocal, mean_lo, c
             )
             factor[c] = rstd * weight
             grad[c] = rstd * (through_scale * weight)
@@ -227,43 +249,53 @@ def _make_scaled_gradient_terms(element_type: ElementType) -> Callable[..., Any]
     return scaled_gradient_terms
 
 
-def make_gradient_terms(element_type: ElementType) -> Kernel:
+def make_gradient_coefficients(element_type: ElementType) -> Kernel:
     """Return a kernel for the terms of `channel_gradient`.
 
     It takes ``gamma``, the ``sums (2, blocks, channels)`` of ``dy * (x * scale - mean_hi) * rstd``
     and of dy, the share of each statistic, which is 1 over the number of values or 0 where it is
     detached, whether any scale is not 1, and then ``gradients``, whose rows become dgamma and
-    dbeta, and ``terms``, of whose rows `make_centre_terms` has made the first four. The others
+    dbeta, and ``coefficients``, of whose rows `make_centre_coefficients` has made the first four. The others
     become factor, slope, offset, and what dx is to be multiplied by, left out where that is 1 for
     every channel. The sums become those of all blocks together.
     """
-    scaled_terms = _make_scaled_gradient_terms(element_type)
+    scaled_terms = _make_scaled_gradient_coefficients(element_type)
 
-    def kernel(gamma, sums, mean_share, scale_share, scaled, gradients, terms, first, last):
+    def kernel(gamma, sums, inv_count, inv_divisor, scaled, gradients, coefficients, first, last):
         mark_noinline()
-        gamma, gradients, terms = borrowed(gamma), borrowed(gradients), borrowed(terms)
-        shares, reciprocal = (mean_share, scale_share), terms[2][: gradients.shape[1]]
+        gamma, gradients, coefficients = (
+            borrowed(gamma),
+            borrowed(gradients),
+            borrowed(coefficients),
+        )
+        inv_counts, reciprocal = (inv_count, inv_divisor), coefficients[2][: gradients.shape[1]]
         of_products, of_dy = _folded(borrowed(sums))
-        _store_gradients(of_products, of_dy, reciprocal, terms[3], gradients)
-        return scaled_terms(gamma, of_products, of_dy, shares, terms)
+        _store_gradients(of_products, of_dy, reciprocal, coefficients[3], gradients)
+        return scaled_terms(gamma, of_products, of_dy, inv_counts, coefficients)
 
     return make_kernel(f"column_terms.gradient.{element_type.name}", kernel)
 
 
-def make_constant_terms(element_type: ElementType) -> Kernel:
+def make_frozen_coefficients(element_type: ElementType) -> Kernel:
     """Return a kernel for the terms of the gradient where the statistics are constants.
 
-    It takes ``mean, rstd, gamma, terms``, whose rows become those of `make_centre_terms`, the
+    It takes ``mean, rstd, gamma, coefficients``, whose rows become those of `make_centre_coefficients`, the
     factor of dy, and what dx is to be multiplied by then, left out where that is 1 for every
     channel.
     """
-    scaled_centre = _make_scaled_centre_terms(element_type)
+    scaled_centre = _make_scaled_centre_coefficients(element_type)
     powers, product = _make_range(element_type), _make_product(element_type)
 
     @inlined
-    def scaled_terms(mean, rstd, gamma, terms):
-        scaled = 1 if scaled_centre(mean, rstd, terms) else 0
-        scale, mean_hi, reciprocal, factor, back = terms[0], terms[1], terms[2], terms[4], terms[5]
+    def scaled_terms(mean, rstd, gamma, coefficients):
+        scaled = 1 if scaled_centre(mean, rstd, coefficients) else 0
+        scale, mean_hi, reciprocal, factor, back = (
+            coefficients[0],
+            coefficients[1],
+            coefficients[2],
+            coefficients[4],
+            coefficients[5],
+        )
         for c in range(rstd.size):
             weight = np.float64(element(gamma, c, 1.0))
             _, of_weight = powers(np.float64(mean_hi[c]), np.float64(reciprocal[c]), weight)
@@ -273,22 +305,22 @@ def make_constant_terms(element_type: ElementType) -> Kernel:
             scaled += 1 if power != 1.0 else 0
         return scaled > 0
 
-    def kernel(mean, rstd, gamma, terms, first, last):
+    def kernel(mean, rstd, gamma, coefficients, first, last):
         mark_noinline()
-        mean, rstd, terms = borrowed(mean), borrowed(rstd), borrowed(terms)
+        mean, rstd, coefficients = borrowed(mean), borrowed(rstd), borrowed(coefficients)
         gamma = borrowed(gamma)
-        return scaled_terms(mean, rstd, gamma, terms)
+        return scaled_terms(mean, rstd, gamma, coefficients)
 
     return make_kernel(f"column_terms.constant.{element_type.name}", kernel)
 
 
 def make_parameter_gradients(element_type: ElementType) -> Kernel:
-    """Return a kernel ``(sums, terms, gradients)`` that stores dgamma and dbeta alone."""
+    """Return a kernel ``(sums, coefficients, gradients)`` that stores dgamma and dbeta alone."""
 
-    def kernel(sums, terms, gradients, first, last):
+    def kernel(sums, coefficients, gradients, first, last):
         mark_noinline()
-        terms, gradients = borrowed(terms), borrowed(gradients)
+        coefficients, gradients = borrowed(coefficients), borrowed(gradients)
         of_products, of_dy = _folded(borrowed(sums))
-        _store_gradients(of_products, of_dy, terms[2], terms[3], gradients)
+        _store_gradients(of_products, of_dy, coefficients[2], coefficients[3], gradients)
 
     return make_kernel(f"column_terms.parameters.{element_type.name}", kernel)

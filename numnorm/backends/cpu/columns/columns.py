@@ -10,18 +10,18 @@ from numnorm.arguments import Shape, as_plain_array, check_float
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.backward_kernels import (
-    make_constant_across,
-    make_constant_along,
     make_dx_across,
     make_dx_along,
+    make_frozen_statistics_across,
+    make_frozen_statistics_along,
     make_sums_across,
     make_sums_along,
 )
 from numnorm.backends.cpu.columns.coefficient_kernels import (
-    make_centre_terms,
-    make_constant_terms,
-    make_gradient_terms,
-    make_output_terms,
+    make_centre_coefficients,
+    make_frozen_coefficients,
+    make_gradient_coefficients,
+    make_output_coefficients,
     make_parameter_gradients,
 )
 from numnorm.backends.cpu.columns.forward_kernels import make_forward_across, make_forward_along
@@ -58,7 +58,7 @@ class _Family(NamedTuple):
     forward: Callable[..., Kernel]
     sums: Callable[..., Kernel]
     dx: Callable[..., Kernel]
-    constant: Callable[..., Kernel]
+    frozen_statistics: Callable[..., Kernel]
 
 
 # Without inner axes the loops run across the channels, with them along each channel.
@@ -67,20 +67,20 @@ _ACROSS = _Family(
     forward=functools.cache(make_forward_across),
     sums=functools.cache(make_sums_across),
     dx=functools.cache(make_dx_across),
-    constant=functools.cache(make_constant_across),
+    frozen_statistics=functools.cache(make_frozen_statistics_across),
 )
 _ALONG = _Family(
     moments=functools.cache(make_moments_along),
     forward=functools.cache(make_forward_along),
     sums=functools.cache(make_sums_along),
     dx=functools.cache(make_dx_along),
-    constant=functools.cache(make_constant_along),
+    frozen_statistics=functools.cache(make_frozen_statistics_along),
 )
 _fold = functools.cache(make_fold)
-_centre_terms = functools.cache(make_centre_terms)
-_output_terms = functools.cache(make_output_terms)
-_gradient_terms = functools.cache(make_gradient_terms)
-_constant_terms = functools.cache(make_constant_terms)
+_centre_coefficients = functools.cache(make_centre_coefficients)
+_output_coefficients = functools.cache(make_output_coefficients)
+_gradient_coefficients = functools.cache(make_gradient_coefficients)
+_frozen_coefficients = functools.cache(make_frozen_coefficients)
 _parameter_gradients = functools.cache(make_parameter_gradients)
 
 
@@ -155,11 +155,11 @@ class _Plan(NamedTuple):
             return np.empty((rows, self.channels[0]), self.compute_type)
         return empty_table(rows, self.channels[0] + shift, self.compute_type, shift)
 
-    def repeat(self, terms: Array, shift: int) -> None:
+    def repeat(self, coefficients: Array, shift: int) -> None:
         """Let the terms of the first channels follow those of the last."""
         if shift:
             channels = self.channels[0]
-            terms[:, channels : channels + shift] = terms[:, :shift]
+            coefficients[:, channels : channels + shift] = coefficients[:, :shift]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -282,16 +282,16 @@ def column_forward(
     gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
     target = plan.target(source, x, out)
     shift = plan.shift(target)
-    rstd, terms = np.empty(plan.channels), plan.table(4, shift)
-    scaled = _output_terms(element_type).serial(
-        mean, m2, divisor, eps, gamma, beta, rstd, terms, 0, layout.channels
+    rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
+    scaled = _output_coefficients(element_type).serial(
+        mean, m2, divisor, eps, gamma, beta, rstd, coefficients, 0, layout.channels
     )
-    plan.repeat(terms, shift)
+    plan.repeat(coefficients, shift)
     kernel = plan.family.forward(element_type)
     if plan.small:
-        kernel.serial(source, terms, scaled or None, target, shift, parts, 0, parts)
+        kernel.serial(source, coefficients, scaled or None, target, shift, parts, 0, parts)
     else:
-        plan.run(kernel, (source, terms, scaled or None, target, shift, parts), parts)
+        plan.run(kernel, (source, coefficients, scaled or None, target, shift, parts), parts)
     return target if source is x and out is None else result(target, x, out, None), rstd
 
 
@@ -312,15 +312,17 @@ def column_backward(
     statistics = _statistic("mean", mean, plan), _statistic("rstd", rstd, plan)
     weight = _parameter("gamma", gamma, plan)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
-    constant = detached.mean and detached.scale
-    target = plan.target(source, x, out, grads, like_x=not constant)
+    frozen_statistics = detached.mean and detached.scale
+    target = plan.target(source, x, out, grads, like_x=not frozen_statistics)
     # What the kernel of the terms can round to by itself.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = np.empty((2, layout.channels), native)
     if not plan.elements:
         gradients[...] = 0
-    elif constant:
-        _constant_gradient((grads, source), (*statistics, weight), layout, plan, target, gradients)
+    elif frozen_statistics:
+        _frozen_statistics_gradient(
+            (grads, source), (*statistics, weight), layout, plan, target, gradients
+        )
     else:
         _gradient((grads, source), (*statistics, weight), layout, plan, detached, target, gradients)
     if native is not dtype:
@@ -343,20 +345,24 @@ def _gradient(
     element_type, channels, parts = plan.element_type, layout.channels, plan.parts
     mean, rstd, weight = given
     shift = plan.shift(target)
-    terms, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
-    scaled = _centre_terms(element_type).serial(mean, rstd, terms, 0, channels)
-    plan.run(plan.family.sums(element_type), (*arrays, terms, layout.block, sums), plan.block_parts)
-    share = 1.0 / layout.per_channel
-    shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
-    scaled = _gradient_terms(element_type).serial(
-        weight, sums, *shares, scaled, gradients, terms, 0, channels
+    coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
+    scaled = _centre_coefficients(element_type).serial(mean, rstd, coefficients, 0, channels)
+    plan.run(
+        plan.family.sums(element_type),
+        (*arrays, coefficients, layout.block, sums),
+        plan.block_parts,
     )
-    plan.repeat(terms, shift)
-    arguments = *arrays, terms, scaled or None, target, shift, parts
+    inv_count = 1.0 / layout.per_channel
+    inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
+    scaled = _gradient_coefficients(element_type).serial(
+        weight, sums, *inv_counts, scaled, gradients, coefficients, 0, channels
+    )
+    plan.repeat(coefficients, shift)
+    arguments = *arrays, coefficients, scaled or None, target, shift, parts
     plan.run(plan.family.dx(element_type), arguments, parts)
 
 
-def _constant_gradient(
+def _frozen_statistics_gradient(
     arrays: tuple[Array, Array],
     given: tuple[Array, Array, Array | None],
     layout: ColumnLayout,
@@ -366,8 +372,8 @@ def _constant_gradient(
 ) -> None:
     """Store the same where the statistics are constants: dx does not depend on x."""
     element_type, channels = plan.element_type, layout.channels
-    terms, sums = plan.table(6), np.empty((2, layout.blocks, channels))
-    scaled = _constant_terms(element_type).serial(*given, terms, 0, channels)
-    arguments = *arrays, terms, scaled or None, layout.block, sums, target
-    plan.run(plan.family.constant(element_type), arguments, plan.block_parts)
-    _parameter_gradients(element_type).serial(sums, terms, gradients, 0, channels)
+    coefficients, sums = plan.table(6), np.empty((2, layout.blocks, channels))
+    scaled = _frozen_coefficients(element_type).serial(*given, coefficients, 0, channels)
+    arguments = *arrays, coefficients, scaled or None, layout.block, sums, target
+    plan.run(plan.family.frozen_statistics(element_type), arguments, plan.block_parts)
+    _parameter_gradients(element_type).serial(sums, coefficients, gradients, 0, channels)

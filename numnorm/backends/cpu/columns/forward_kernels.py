@@ -14,32 +14,32 @@ from numnorm.backends.cpu.simd.optional import part, present
 
 
 @inlined
-def _unpacked(terms: Any, scaled: Any, start: int) -> Any:
-    scale = present(scaled, terms[0][start:])
-    return scale, terms[1][start:], terms[2][start:], terms[3][start:]
+def _unpacked(coefficients: Any, scaled: Any, start: int) -> Any:
+    scale = present(scaled, coefficients[0][start:])
+    return scale, coefficients[1][start:], coefficients[2][start:], coefficients[3][start:]
 
 
 def make_forward_across(element_type: ElementType) -> Kernel:
     """Return a kernel for ``x (outer, channels)``.
 
-    It takes ``x``, the ``terms`` of `make_output_terms`, ``scaled``, which is None if every scale
+    It takes ``x``, the ``coefficients`` of `make_output_coefficients`, ``scaled``, which is None if every scale
     is 1, ``y``, ``shift`` and ``parts``. Rows are taken from their turn-th element on, by which
     the terms have so many more columns, like the first ones.
     """
     output_row, output_group = make_output_row(element_type), make_output_group(element_type)
     is_wide = make_is_wide(element_type)
 
-    def kernel(x, terms, scaled, y, shift, parts, first, last):
+    def kernel(x, coefficients, scaled, y, shift, parts, first, last):
         mark_noinline()
-        x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
+        x, y, coefficients = borrowed(x), borrowed(y), borrowed(coefficients)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         # What comes from the third-level cache is read faster one row after the other.
-        of_rows, in_groups = _unpacked(terms, scaled, 0), is_wide(x) and is_large(y)
+        of_rows, in_groups = _unpacked(coefficients, scaled, 0), is_wide(x) and is_large(y)
         nontemporal = use_nontemporal(y, y.shape[1], shift)
         if shift > 0 and start < stop:
             stop -= 1
             output_row((x[start][:shift],), of_rows, y[start][:shift], False)
-            of_rows = _unpacked(terms, scaled, shift)
+            of_rows = _unpacked(coefficients, scaled, shift)
             output_row((x[stop][shift:],), of_rows, y[stop][shift:], False)
             x, y = shifted_rows(x, shift), shifted_rows(y, shift)
         grouped = stop - (stop - start) % tuning.GROUP_ROWS if in_groups else start
@@ -56,10 +56,10 @@ def make_forward_along(element_type: ElementType) -> Kernel:
     """Return the same kernel for ``x (outer, channels, inner)``."""
     output_row, peel_of = make_output_row(element_type), make_peel(element_type)
 
-    def kernel(x, terms, scaled, y, shift, parts, first, last):
+    def kernel(x, coefficients, scaled, y, shift, parts, first, last):
         mark_noinline()
-        x, y, terms = borrowed(x), borrowed(y), borrowed(terms)
-        scale, mean_hi, factor, offset = _unpacked(terms, scaled, 0)
+        x, y, coefficients = borrowed(x), borrowed(y), borrowed(coefficients)
+        scale, mean_hi, factor, offset = _unpacked(coefficients, scaled, 0)
         runs = x.shape[0] * x.shape[1]
         nontemporal = use_nontemporal(y, y.shape[2], peel_of(y, y.shape[2]))
         for t in range(first * runs // parts, last * runs // parts):

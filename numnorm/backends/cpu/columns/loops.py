@@ -35,12 +35,12 @@ class _Elementwise(NamedTuple):
     Attributes
     ----------
     terms : callable
-        Compiled ``terms(given, j, tail)``: the terms of the elements from j on.
+        Compiled ``coefficients(given, j, tail)``: the terms of the elements from j on.
     put : callable
-        Compiled ``put(rows, j, tail, terms, out)``: stores the elements from j on.
+        Compiled ``put(rows, j, tail, coefficients, out)``: stores the elements from j on.
     """
 
-    terms: Callable[..., Any]
+    coefficients: Callable[..., Any]
     put: Callable[..., Any]
 
 
@@ -51,22 +51,22 @@ def _output(element_type: ElementType, access: VectorAccess) -> _Elementwise:
         element_type.to_compute,
         element_type.to_storage,
     )
-    read, term, write = access
+    read, coefficient, write = access
 
     @inlined
-    def terms(given, j, tail):
+    def coefficients(given, j, tail):
         scale, mean_hi, factor, offset = given
         one, zero = real(1), real(0)
-        of_x = term(scale, j, tail, one), term(mean_hi, j, tail, zero)
-        return (*of_x, term(factor, j, tail, one), term(offset, j, tail, zero))
+        of_x = coefficient(scale, j, tail, one), coefficient(mean_hi, j, tail, zero)
+        return (*of_x, coefficient(factor, j, tail, one), coefficient(offset, j, tail, zero))
 
     @inlined
-    def put(rows, j, tail, terms, y):
-        scale, mean_hi, factor, offset = terms
+    def put(rows, j, tail, coefficients, y):
+        scale, mean_hi, factor, offset = coefficients
         x = to_compute(read(rows[0], j, tail)) * scale
         write(y, j, to_storage(_channel_output(x, mean_hi, factor, offset)), tail)
 
-    return _Elementwise(terms, put)
+    return _Elementwise(coefficients, put)
 
 
 def _gradient(element_type: ElementType, access: VectorAccess) -> _Elementwise:
@@ -76,59 +76,63 @@ def _gradient(element_type: ElementType, access: VectorAccess) -> _Elementwise:
         element_type.to_compute,
         element_type.to_storage,
     )
-    read, term, write = access
+    read, coefficient, write = access
 
     @inlined
-    def terms(given, j, tail):
+    def coefficients(given, j, tail):
         scale, mean_hi, rstd, factor, grad, offset, back = given
         one, zero = real(1), real(0)
-        of_x = term(scale, j, tail, one), term(mean_hi, j, tail, zero), term(rstd, j, tail, one)
-        of_dy = term(factor, j, tail, one), term(grad, j, tail, zero)
-        return (*of_x, *of_dy, term(offset, j, tail, zero), term(back, j, tail, one))
+        of_x = (
+            coefficient(scale, j, tail, one),
+            coefficient(mean_hi, j, tail, zero),
+            coefficient(rstd, j, tail, one),
+        )
+        of_dy = coefficient(factor, j, tail, one), coefficient(grad, j, tail, zero)
+        return (*of_x, *of_dy, coefficient(offset, j, tail, zero), coefficient(back, j, tail, one))
 
     @inlined
-    def put(rows, j, tail, terms, dx):
-        scale, mean_hi, rstd, factor, grad, offset, back = terms
+    def put(rows, j, tail, coefficients, dx):
+        scale, mean_hi, rstd, factor, grad, offset, back = coefficients
         dy, x = to_compute(read(rows[0], j, tail)), to_compute(read(rows[1], j, tail)) * scale
         values = _channel_gradient(dy, x, mean_hi, rstd, factor, grad, offset) * back
         write(dx, j, to_storage(values), tail)
 
-    return _Elementwise(terms, put)
+    return _Elementwise(coefficients, put)
 
 
 def _make_row(element_type: ElementType, kind: Callable[..., Any]) -> Any:
-    """Return a compiled ``store_row(rows, terms, out, nontemporal)`` of one row of each array."""
+    """Return a compiled ``store_row(rows, coefficients, out, nontemporal)`` of one row of each array."""
     count, peel_of = 2 * element_type.lanes, make_peel(element_type)
     at_lines = each_peels_to_alignment(element_type)
     first_terms_of, put_first = kind(element_type, tail_access(count))
     last_terms_of, put_last = kind(element_type, peel_access(count))
 
     def make_whole_lanes(nontemporal):
-        terms_of, put = kind(element_type, full_access(count, nontemporal=nontemporal))
+        coefficients_of, put = kind(element_type, full_access(count, nontemporal=nontemporal))
 
         @inlined
-        def all_lanes(rows, line, whole, terms, out):
+        def all_lanes(rows, line, whole, coefficients, out):
             for j in range(line, whole, count):
-                put(rows, j, count, terms_of(terms, j, count), out)
+                put(rows, j, count, coefficients_of(coefficients, j, count), out)
 
         return all_lanes
 
     store_whole, store_nontemporal_full = make_whole_lanes(False), make_whole_lanes(True)
 
     @inlined
-    def store_row(rows, terms, out, nontemporal):
+    def store_row(rows, coefficients, out, nontemporal):
         line = min(peel_of(out, out.size), out.size)
         if at_lines and line > 0:
             j = line - count
-            put_last(rows, j, line, last_terms_of(terms, j, line), out)
+            put_last(rows, j, line, last_terms_of(coefficients, j, line), out)
         whole = out.size - (out.size - line) % count
         if nontemporal:
-            store_nontemporal_full(rows, line, whole, terms, out)
+            store_nontemporal_full(rows, line, whole, coefficients, out)
         else:
-            store_whole(rows, line, whole, terms, out)
+            store_whole(rows, line, whole, coefficients, out)
         tail = out.size - whole
         if tail > 0:
-            put_first(rows, whole, tail, first_terms_of(terms, whole, tail), out)
+            put_first(rows, whole, tail, first_terms_of(coefficients, whole, tail), out)
 
     return store_row
 
@@ -136,18 +140,18 @@ def _make_row(element_type: ElementType, kind: Callable[..., Any]) -> Any:
 def _make_group(
     element_type: ElementType, kind: Callable[..., Any], rows_of: Callable[..., Any]
 ) -> Any:
-    """Return a compiled ``store_group(arrays, i, terms, out, nontemporal)`` of the rows from i on."""
+    """Return a compiled ``store_group(arrays, i, coefficients, out, nontemporal)`` of the rows from i on."""
     count = element_type.lanes
     first_terms_of, put_first = kind(element_type, tail_access(count))
 
     def make_whole_lanes(nontemporal):
         access = full_access(count, ahead=tuning.GROUP_ROWS, nontemporal=nontemporal)
-        terms_of, put = kind(element_type, access)
+        coefficients_of, put = kind(element_type, access)
 
         @inlined
-        def all_lanes(arrays, i, whole, terms, out):
+        def all_lanes(arrays, i, whole, coefficients, out):
             for j in range(0, whole, count):
-                here = terms_of(terms, j, count)
+                here = coefficients_of(coefficients, j, count)
                 for r in range(tuning.GROUP_ROWS):
                     put(rows_of(arrays, i + r), j, count, here, out[i + r])
 
@@ -156,16 +160,16 @@ def _make_group(
     store_whole, store_nontemporal_full = make_whole_lanes(False), make_whole_lanes(True)
 
     @inlined
-    def store_group(arrays, i, terms, out, nontemporal):
+    def store_group(arrays, i, coefficients, out, nontemporal):
         width = out.shape[1]
         tail = width % count
         whole = width - tail
         if nontemporal:
-            store_nontemporal_full(arrays, i, whole, terms, out)
+            store_nontemporal_full(arrays, i, whole, coefficients, out)
         else:
-            store_whole(arrays, i, whole, terms, out)
+            store_whole(arrays, i, whole, coefficients, out)
         if tail > 0:
-            here = first_terms_of(terms, whole, tail)
+            here = first_terms_of(coefficients, whole, tail)
             for r in range(tuning.GROUP_ROWS):
                 put_first(rows_of(arrays, i + r), whole, tail, here, out[i + r])
 
@@ -186,7 +190,7 @@ def _pair_of_rows(arrays: Any, i: int) -> Any:
 
 @functools.cache
 def make_output_row(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``output_row((x,), terms, y, nontemporal)`` of one row."""
+    """Return a compiled ``output_row((x,), coefficients, y, nontemporal)`` of one row."""
     return _make_row(element_type, _output)
 
 
@@ -198,7 +202,7 @@ def make_output_group(element_type: ElementType) -> Callable[..., Any]:
 
 @functools.cache
 def make_gradient_row(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``gradient_row((dy, x), terms, dx, nontemporal)`` of one row."""
+    """Return a compiled ``gradient_row((dy, x), coefficients, dx, nontemporal)`` of one row."""
     return _make_row(element_type, _gradient)
 
 
@@ -281,22 +285,24 @@ def make_gradient_sums(element_type: ElementType) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_constant_gradient(element_type: ElementType, *, nontemporal: bool) -> Callable[..., Any]:
+def make_frozen_statistics_gradient(
+    element_type: ElementType, *, nontemporal: bool
+) -> Callable[..., Any]:
     """Return a compiled function for the same sums that stores ``dy * back * factor`` as dx.
 
-    It is ``constant_gradient(dy, x, (scale, mean_hi, rstd), (factor, back), dx)``, where what undoes
+    It is ``frozen_statistics_gradient(dy, x, (scale, mean_hi, rstd), (factor, back), dx)``, where what undoes
     the scale may be None.
     """
     count = 2 * element_type.lanes
 
     def make_put(access):
-        _, term, write = access
+        _, coefficient, write = access
         real, to_storage = element_type.compute_type, element_type.to_storage
 
         @inlined
         def put(dx, j, grad, tail, of_dy):
             factor, back = of_dy
-            scaled = grad * term(back, j, tail, real(1))
+            scaled = grad * coefficient(back, j, tail, real(1))
             write(dx, j, to_storage(scaled * factor), tail)
 
         return put

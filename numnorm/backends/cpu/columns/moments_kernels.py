@@ -103,8 +103,8 @@ def _make_deviations(element_type: ElementType) -> Callable[..., Any]:
         read = access.read
 
         @inlined
-        def add(arrays, i, j, tail, terms, t, sums):
-            deviation = to_compute(read(arrays[0][i], j, tail)) - load(terms[0], t)
+        def add(arrays, i, j, tail, coefficients, t, sums):
+            deviation = to_compute(read(arrays[0][i], j, tail)) - load(coefficients[0], t)
             return sums[0] + deviation, multiply_add(deviation, deviation, sums[1])
 
         return add

@@ -93,18 +93,18 @@ def _make_add_lanes(
     )
 
     @inlined
-    def add_lanes(arrays, i, j, tail, terms, t, sums):
+    def add_lanes(arrays, i, j, tail, coefficients, t, sums):
         of_rows = zeros(), zeros()
         for r in range(rows):
-            of_rows = add(arrays, i + r, j, tail, terms, t, of_rows)
+            of_rows = add(arrays, i + r, j, tail, coefficients, t, of_rows)
         store(sums[0], t, load(sums[0], t) + of_rows[0])
         store(sums[1], t, load(sums[1], t) + of_rows[1])
 
     @inlined
-    def add_each(arrays, i, j, tail, terms, t, sums):
+    def add_each(arrays, i, j, tail, coefficients, t, sums):
         here = load(sums[0], t), load(sums[1], t)
         for r in range(rows):
-            here = add(arrays, i + r, j, tail, terms, t, here)
+            here = add(arrays, i + r, j, tail, coefficients, t, here)
         store(sums[0], t, here[0])
         store(sums[1], t, here[1])
 
@@ -125,12 +125,12 @@ def _make_add_rows(
     add_first = _make_add_lanes(element_type, make_add(tail_access(count)), rows, one_by_one)
 
     @inlined
-    def add_rows(arrays, i, channel, width, terms, sums):
+    def add_rows(arrays, i, channel, width, coefficients, sums):
         whole = width - width % count
         for t in range(0, whole, count):
-            add_all(arrays, i, channel + t, count, terms, t, sums)
+            add_all(arrays, i, channel + t, count, coefficients, t, sums)
         if whole < width:
-            add_first(arrays, i, channel + whole, width - whole, terms, whole, sums)
+            add_first(arrays, i, channel + whole, width - whole, coefficients, whole, sums)
 
     return add_rows
 
@@ -148,12 +148,12 @@ def _make_some_rows(
     add_row = _make_add_rows(element_type, make_add, 1, nontemporal, one_by_one)
 
     @inlined
-    def some_rows(arrays, start, stop, channel, width, terms, sums):
+    def some_rows(arrays, start, stop, channel, width, coefficients, sums):
         grouped = stop - (stop - start) % rows
         for i in range(start, grouped, rows):
-            add_group(arrays, i, channel, width, terms, sums)
+            add_group(arrays, i, channel, width, coefficients, sums)
         for i in range(grouped, stop):
-            add_row(arrays, i, channel, width, terms, sums)
+            add_row(arrays, i, channel, width, coefficients, sums)
 
     return some_rows
 
@@ -161,20 +161,20 @@ def _make_some_rows(
 def make_tile_sums(element_type: ElementType, make_add: Callable[..., Any]) -> Any:
     """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
 
-    ``make_add(access)`` returns a compiled ``add(arrays, i, j, tail, terms, t, sums)``: the two
+    ``make_add(access)`` returns a compiled ``add(arrays, i, j, tail, coefficients, t, sums)``: the two
     sums, in lanes, with what the i-th row of each array adds to them, from the elements that the
     access reads at j, and the lanes of the terms at `t`.
 
-    ``some_rows(arrays, start, stop, channel, width, terms, sums)`` adds up in the working type,
+    ``some_rows(arrays, start, stop, channel, width, coefficients, sums)`` adds up in the working type,
     and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
     """
     some_rows = _make_some_rows(element_type, make_add)
 
     @inlined
-    def all_rows(arrays, start, stop, channel, width, terms, sums, totals):
+    def all_rows(arrays, start, stop, channel, width, coefficients, sums, totals):
         for i in range(start, stop, ROWS_BETWEEN_FLUSHES):
             end = min(i + ROWS_BETWEEN_FLUSHES, stop)
-            some_rows(arrays, i, end, channel, width, terms, sums)
+            some_rows(arrays, i, end, channel, width, coefficients, sums)
             flush(sums[0], totals[0])
             flush(sums[1], totals[1])
 
@@ -202,11 +202,11 @@ def make_gradient_rows(
     )
 
     @inlined
-    def some_rows(arrays, start, stop, channel, width, terms, sums):
+    def some_rows(arrays, start, stop, channel, width, coefficients, sums):
         if is_alone(arrays[0]):
-            one_by_one(arrays, start, stop, channel, width, terms, sums)
+            one_by_one(arrays, start, stop, channel, width, coefficients, sums)
         else:
-            in_groups(arrays, start, stop, channel, width, terms, sums)
+            in_groups(arrays, start, stop, channel, width, coefficients, sums)
 
     return some_rows
 

@@ -95,7 +95,17 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
 
     @inlined
     def loops(
-        row, peels, nontemporal, rstd, found, first_channel, segments, weights, flows, inner, totals
+        row,
+        peels,
+        nontemporal,
+        rstd,
+        found,
+        first_channel,
+        segments,
+        weights,
+        gradient_coefficients,
+        inner,
+        totals,
     ):
         dy, x, dx = row
         run, segment_count, channels = segments
@@ -103,7 +113,7 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
         sum_g, sum_g_xhat = row_sums(
             dy, x, peels[0], found, first_channel, segments, weights, inner, totals
         )
-        means = means_of(sum_g, sum_g_xhat, rstd, flows)
+        means = means_of(sum_g, sum_g_xhat, rstd, gradient_coefficients)
         c = first_channel
         for p in range(segment_count):
             left, right = p * run, (p + 1) * run
@@ -127,12 +137,16 @@ def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[...
     )
 
     @inlined
-    def whole_row(row, peels, ahead, nontemporal, rstd, statistics, weights, flows, targets):
+    def whole_row(
+        row, peels, ahead, nontemporal, rstd, statistics, weights, gradient_coefficients, targets
+    ):
         dy, x, dx = row
         g, g_xhat, _, _ = gradient_lanes(
             dy, x, 0, x.size, peels[0], ahead, statistics, weights, targets
         )
-        means = means_of(np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat)), rstd, flows)
+        means = means_of(
+            np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat)), rstd, gradient_coefficients
+        )
         input_gradients(dy, x, peels[1], statistics, weights, means, dx, nontemporal)
 
     return whole_row
@@ -145,7 +159,9 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
     longest = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
-    def backward_row(row, peels, nontemporal, saved, c, segments, weights, flows, inner, totals):
+    def backward_row(
+        row, peels, nontemporal, saved, c, segments, weights, gradient_coefficients, inner, totals
+    ):
         mean, rstd = saved
         scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
         size = row[1].size
@@ -157,13 +173,39 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
             )
             here = part(weights[0], c), part(weights[1], c)
             targets = part(inner[0], c), part(inner[1], c)
-            whole_row(row, peels, ahead, nontemporal, rstd, found, here, flows, targets)
+            whole_row(
+                row, peels, ahead, nontemporal, rstd, found, here, gradient_coefficients, targets
+            )
         elif scale == real(1):
             found = None, mean_hi, mean_lo, factor
-            loops(row, peels, nontemporal, rstd, found, c, segments, weights, flows, inner, totals)
+            loops(
+                row,
+                peels,
+                nontemporal,
+                rstd,
+                found,
+                c,
+                segments,
+                weights,
+                gradient_coefficients,
+                inner,
+                totals,
+            )
         else:
             found = scale, mean_hi, mean_lo, factor
-            loops(row, (0, 0), False, rstd, found, c, segments, weights, flows, inner, totals)
+            loops(
+                row,
+                (0, 0),
+                False,
+                rstd,
+                found,
+                c,
+                segments,
+                weights,
+                gradient_coefficients,
+                inner,
+                totals,
+            )
 
     return backward_row
 
@@ -178,7 +220,16 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
 
     @inlined
     def backward_tile(
-        arrays, saved, segments, first, weights, flows, inner, scratch, start, number
+        arrays,
+        saved,
+        segments,
+        first,
+        weights,
+        gradient_coefficients,
+        inner,
+        scratch,
+        start,
+        number,
     ):
         dy, x, dx = arrays
         mean, rstd = saved
@@ -202,7 +253,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
             sums = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
-            means = means_of(sums[0], sums[1], rstd[i], flows)
+            means = means_of(sums[0], sums[1], rstd[i], gradient_coefficients)
             weight = part(weights[0], channel), part(weights[1], channel)
             input_gradients(dy[i], x[i], 0, statistics, weight, means, dx[i])
             channel = next_channel(channel, segments)
@@ -216,7 +267,9 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
     backward_row = _make_row(formula, element_type)
 
     @inlined
-    def wide_rows(arrays, peels, saved, segments, weights, flows, inner, totals, start, stop):
+    def wide_rows(
+        arrays, peels, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
+    ):
         dy, x, dx = arrays
         mean, rstd = saved
         channel, between = channel_of(start, segments), _rows_between_flushes(segments)
@@ -232,7 +285,7 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
                     channel,
                     segments,
                     weights,
-                    flows,
+                    gradient_coefficients,
                     inner,
                     totals,
                 )
@@ -251,7 +304,9 @@ def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[.
     scratch = make_scratch(element_type.compute_type, room_for_sums(element_type) + 2 * lanes)
 
     @inlined
-    def narrow_rows(arrays, saved, segments, weights, flows, inner, totals, start, stop):
+    def narrow_rows(
+        arrays, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
+    ):
         room, channel, between = (
             scratch(),
             channel_of(start, segments),
@@ -260,7 +315,16 @@ def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[.
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
             channel = backward_tile(
-                arrays, saved, segments, channel, weights, flows, inner, room, i, number
+                arrays,
+                saved,
+                segments,
+                channel,
+                weights,
+                gradient_coefficients,
+                inner,
+                room,
+                i,
+                number,
             )
             if (i - start + lanes) % between == 0 or i + lanes >= stop:
                 flush(inner[0], totals[0])
@@ -286,7 +350,9 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
     tile_width, at_lines = _narrow_width(element_type), peels_to_alignment(element_type)
 
     @inlined
-    def backward_rows(arrays, peels, saved, segments, weights, flows, results, totals, start, stop):
+    def backward_rows(
+        arrays, peels, saved, segments, weights, gradient_coefficients, results, totals, start, stop
+    ):
         run, _, channels = segments
         width = arrays[1].shape[1]
         dgamma = compute_sums(totals[0], real(0), peels[0], results[0], (channels, run))
@@ -294,13 +360,26 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
-            arrays, saved, segments, weights, flows, inner, totals, start, stop
+            arrays, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
         ):
             return
         if by_element and segments[1] == 1 and width < tile_width:
-            narrow_rows(arrays, saved, segments, weights, flows, inner, totals, start, stop)
+            narrow_rows(
+                arrays, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
+            )
         else:
-            wide_rows(arrays, peels, saved, segments, weights, flows, inner, totals, start, stop)
+            wide_rows(
+                arrays,
+                peels,
+                saved,
+                segments,
+                weights,
+                gradient_coefficients,
+                inner,
+                totals,
+                start,
+                stop,
+            )
         keep_alive((dgamma, dbeta))
 
     def kernel(
@@ -309,7 +388,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         saved: Statistics,
         weights: Parameters,
         segments: Segments,
-        flows: GradientCoefficients,
+        gradient_coefficients: GradientCoefficients,
         dx: Any,
         sums: Parameters,
         results: Parameters,
@@ -331,7 +410,18 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(arrays, peels, saved, segments, here, flows, results, totals, start, stop)
+            backward_rows(
+                arrays,
+                peels,
+                saved,
+                segments,
+                here,
+                gradient_coefficients,
+                results,
+                totals,
+                start,
+                stop,
+            )
         if last - first == parts:
             add_parts(borrowed(dgamma), results.gamma)
             add_parts(borrowed(dbeta), results.beta)

@@ -186,7 +186,7 @@ def _make_backward(
     of_gammas, of_betas = (_make_totals(kind, shared) for kind in kinds[3:])
 
     def backward(
-        address, like, each, rows, width, run, channels, mean_share, scale_share,
+        address, like, each, rows, width, run, channels, inv_count, inv_divisor,
         eps_on_deviation, parts, dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta,
     ):  # fmt: skip
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else run)
@@ -206,7 +206,7 @@ def _make_backward(
             rows_of(dy, (rows, width)), rows_of(x, (rows, width)),
             mean_of(mean, (rows, 1)), each_of(rstd, (rows,)),
             gamma_of(gamma, shape), beta_of(beta, shape),
-            run, channels, mean_share, scale_share, eps_on_deviation,
+            run, channels, inv_count, inv_divisor, eps_on_deviation,
             rows_of(dx, (rows, width)),
             dgammas, dbetas, sums[0], sums[1], parts,
         )  # fmt: skip

@@ -104,13 +104,13 @@ def _make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..
     real, smallest = element_type.compute_type, element_type.smallest_variance
 
     @inlined
-    def of_centred(sums, share):
+    def of_centred(sums, inv_count):
         mean_hi, first, second = (
             sums[0],
             np.float64(reduce_sum(sums[1])),
             np.float64(reduce_sum(sums[2])),
         )
-        mean_lo = first * share
+        mean_lo = first * inv_count
         m2 = _squared_deviations(second, first, mean_lo)
         # Squares that vanish may leave a little less than nothing; max() would turn a NaN into 0.
         if m2 < 0.0:
@@ -118,7 +118,7 @@ def _make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..
         return mean_hi, real(mean_lo), first * mean_lo, m2
 
     @inlined
-    def of_uncentred(sums, share):
+    def of_uncentred(sums, inv_count):
         return None, None, 0.0, np.float64(reduce_sum(sums[2]))
 
     moments = of_centred if centred else of_uncentred

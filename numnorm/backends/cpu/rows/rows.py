@@ -96,9 +96,9 @@ def _backward_plan(
 ) -> _Plan:
     element_type = element_type_of(dtype)
     count = layout.width - scaling.ddof
-    mean_share = 1.0 / layout.width if norm.formula.centred and layout.width else 0.0
-    scale_share = 1.0 / count if count else 0.0
-    shares = 0.0 if detached.mean else mean_share, 0.0 if detached.scale else scale_share
+    inv_count = 1.0 / layout.width if norm.formula.centred and layout.width else 0.0
+    inv_divisor = 1.0 / count if count else 0.0
+    inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_divisor
     summed = math.prod(layout.kernel_shape) if norm.parameters else 0
     return _Plan(
         _backward_kernel(norm.formula, element_type),
@@ -107,7 +107,7 @@ def _backward_plan(
         (layout.rows, layout.width),
         layout.rows * layout.width,
         summed_parts(layout.rows, layout.width, summed),
-        (layout.run, layout.channels, *shares, scaling.eps_on_deviation),
+        (layout.run, layout.channels, *inv_counts, scaling.eps_on_deviation),
         _is_usual(dtype, element_type, layout),
         is_small(layout.rows * layout.width),
     )

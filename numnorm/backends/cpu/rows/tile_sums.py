@@ -166,7 +166,7 @@ def make_square_sums(element_type: ElementType, *, centred: bool) -> Callable[..
     """
     real, lanes = element_type.compute_type, element_type.lanes
     load, zeros, transpose = make_load(lanes), make_zeros(real, lanes), make_transpose(lanes)
-    half, share = lanes * lanes, real(1) / real(lanes)
+    half, inv_count = lanes * lanes, real(1) / real(lanes)
 
     @inlined
     def columns(number, x, at, room):
@@ -195,7 +195,7 @@ def make_square_sums(element_type: ElementType, *, centred: bool) -> Callable[..
         # Around the first element, so that a constant row gives exactly that constant.
         origin = load(room, 0)
         pivot, _ = sums_around(room, origin)
-        mean_hi = origin + pivot * share
+        mean_hi = origin + pivot * inv_count
         first, second = sums_around(room, mean_hi)
         store(highs, 0, mean_hi)
         store(sums[0], 0, first)

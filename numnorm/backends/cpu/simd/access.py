@@ -28,14 +28,14 @@ class VectorAccess(NamedTuple):
     read : callable
         ``read(array, j, tail)``: the elements.
     term : callable
-        ``term(values, j, tail, default)``: those of an array, a number for all of them, or the
+        ``coefficient(values, j, tail, default)``: those of an array, a number for all of them, or the
         default for None.
     write : callable
         ``write(array, j, lanes, tail)``.
     """
 
     read: Callable[..., Any]
-    term: Callable[..., Any]
+    coefficient: Callable[..., Any]
     write: Callable[..., Any]
 
 

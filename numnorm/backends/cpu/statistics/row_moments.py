@@ -122,14 +122,14 @@ def make_statistics_around(element_type: ElementType, *, centred: bool) -> Calla
     @inlined
     def centred_statistics(row, scale, mean_hi):
         # A product is over sooner than a quotient, and everything waits for it.
-        share = 1.0 / row.size
+        inv_count = 1.0 / row.size
         first, second = row_sums(row, scale, mean_hi)
-        mean_lo = first * share
+        mean_lo = first * inv_count
         m2 = _squared_deviations(second, first, mean_lo)
         if first * mean_lo > m2:
             mean_hi = real(mean_hi + mean_lo)
             first, second = row_sums(row, scale, mean_hi)
-            mean_lo = first * share
+            mean_lo = first * inv_count
             m2 = _squared_deviations(second, first, mean_lo)
         # max() would turn a NaN into 0.
         if m2 < 0.0:

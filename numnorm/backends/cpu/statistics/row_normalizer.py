@@ -57,16 +57,16 @@ def make_row_statistics_around(formula: Formula, element_type: ElementType) -> C
     @inlined
     def row_statistics(row, scaling, pivot):
         eps, eps_on_deviation, count = scaling
-        scale, share = real(1), np.float64(1) / count
+        scale, inv_count = real(1), np.float64(1) / count
         mean_hi, mean_lo, m2 = around(row, scale, pivot)
-        total = m2 * share + eps + eps_on_deviation * eps_on_deviation
+        total = m2 * inv_count + eps + eps_on_deviation * eps_on_deviation
         if not smallest < total < np.inf:
             scale = rescale(row, max(math.sqrt(eps), eps_on_deviation))
             mean_hi, mean_lo, m2 = statistics(row, scale)
             root = math.sqrt(eps) * scale
             eps = root * root
         eps_on_deviation = np.float64(eps_on_deviation) * scale
-        rstd = _inverse_deviation(m2 * share, eps, eps_on_deviation)
+        rstd = _inverse_deviation(m2 * inv_count, eps, eps_on_deviation)
         return scale, mean_hi, mean_lo, rstd
 
     return row_statistics

@@ -49,11 +49,11 @@ def make_means(element_type: ElementType) -> Callable[..., Any]:
     real = element_type.compute_type
 
     @inlined
-    def means(sum_g, sum_g_xhat, rstd, flows):
-        mean_share, scale_share, eps_on_deviation = flows
+    def means(sum_g, sum_g_xhat, rstd, gradient_coefficients):
+        inv_count, inv_divisor, eps_on_deviation = gradient_coefficients
         # A detached statistic passes nothing on, a NaN neither.
-        mean_g = real(sum_g * mean_share if mean_share > 0.0 else 0.0)
-        through_scale = scale_share * _deviation_flow(rstd, eps_on_deviation)
-        return mean_g, real(sum_g_xhat * through_scale if scale_share > 0.0 else 0.0)
+        mean_g = real(sum_g * inv_count if inv_count > 0.0 else 0.0)
+        through_scale = inv_divisor * _deviation_flow(rstd, eps_on_deviation)
+        return mean_g, real(sum_g_xhat * through_scale if inv_divisor > 0.0 else 0.0)
 
     return means

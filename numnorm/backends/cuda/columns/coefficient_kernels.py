@@ -27,7 +27,7 @@ from numnorm.backends.cuda.compiler.target import (
 from numnorm.backends.cuda.threads.row_parameters import Weights
 
 # The number of terms of `channel_output`.
-OUTPUT_TERMS = 4
+OUTPUT_COEFFICIENTS = 4
 # The number of terms of `channel_gradient`. From the row `CONSTANT_TERMS` on they are terms of
 # `channel_output`, with which dy gives dx if both statistics are constants.
 GRADIENT_TERMS, CONSTANT_TERMS = 10, 6
@@ -110,7 +110,7 @@ def _make_load_number(of: ElementType | None, default: float) -> Any:
 
 @functools.cache
 def _make_put(element: ElementType) -> Any:
-    """Return a device function ``put(terms, row, channels, channel, value)``.
+    """Return a device function ``put(coefficients, row, channels, channel, value)``.
 
     It stores a term, and returns it as rounded to the working type.
     """
@@ -118,15 +118,15 @@ def _make_put(element: ElementType) -> Any:
     kind = FLOAT64.compute_type
 
     @device
-    def put(terms, row, channels, channel, value):
+    def put(coefficients, row, channels, channel, value):
         rounded = compute_type(value)
-        store(terms, row * channels + channel, rounded)
+        store(coefficients, row * channels + channel, rounded)
         return kind(rounded)
 
     return put
 
 
-def make_output_terms(element: ElementType, saved: ElementType, weights: Weights) -> Kernel:
+def make_output_coefficients(element: ElementType, saved: ElementType, weights: Weights) -> Kernel:
     """Return the kernel of the terms of `channel_output`: scale, high, factor and offset.
 
     It takes the addresses of mean, rstd, gamma, beta and the terms, and ``channels``. It does not
@@ -137,7 +137,7 @@ def make_output_terms(element: ElementType, saved: ElementType, weights: Weights
     gamma_of = _make_load_number(weights.gamma, 1.0)
     beta_of = _make_load_number(weights.beta, 0.0)
 
-    def kernel(mean, rstd, gamma, beta, terms, channels):
+    def kernel(mean, rstd, gamma, beta, coefficients, channels):
         c = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if c < channels:
             mu, deviation = load(mean, c), load(rstd, c)
@@ -145,16 +145,16 @@ def make_output_terms(element: ElementType, saved: ElementType, weights: Weights
             of_x, of_weight = powers(mu, deviation, weight)
             power = product(of_x, of_weight)
             centre, factor = mu * power, deviation / power * weight
-            put(terms, 0, channels, c, power)
-            lost = (centre - put(terms, 1, channels, c, centre)) * factor
-            put(terms, 2, channels, c, factor)
+            put(coefficients, 0, channels, c, power)
+            lost = (centre - put(coefficients, 1, channels, c, centre)) * factor
+            put(coefficients, 2, channels, c, factor)
             # If gamma or the mean is infinite this term is not finite, and it is left out.
-            put(terms, 3, channels, c, bias - lost if abs(lost) < _INFINITY else bias)
+            put(coefficients, 3, channels, c, bias - lost if abs(lost) < _INFINITY else bias)
 
     return Kernel(kernel, ("address",) * 5 + ("index",), _THREADS)
 
 
-def make_centre_terms(element: ElementType, saved: ElementType) -> Kernel:
+def make_centre_coefficients(element: ElementType, saved: ElementType) -> Kernel:
     """Return the kernel of the first terms of a gradient: scale, high, rstd and low.
 
     ``mean_hi + mean_lo`` and rstd are the mean and rstd of ``x * scale``. It takes the addresses of mean,
@@ -163,30 +163,35 @@ def make_centre_terms(element: ElementType, saved: ElementType) -> Kernel:
     powers, put = _make_powers(element), _make_put(element)
     load = _make_load_number(saved, 0.0)
 
-    def kernel(mean, rstd, terms, channels):
+    def kernel(mean, rstd, coefficients, channels):
         c = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if c < channels:
             mu, deviation = load(mean, c), load(rstd, c)
             power, _ = powers(mu, deviation, _ONE)
             centre = mu * power
-            put(terms, 0, channels, c, power)
-            put(terms, 3, channels, c, centre - put(terms, 1, channels, c, centre))
-            put(terms, 2, channels, c, deviation / power)
+            put(coefficients, 0, channels, c, power)
+            put(coefficients, 3, channels, c, centre - put(coefficients, 1, channels, c, centre))
+            put(coefficients, 2, channels, c, deviation / power)
 
     return Kernel(kernel, ("address",) * 3 + ("index",), _THREADS)
 
 
-def _make_gradient_terms_of(element: ElementType, gradient: ElementType) -> Any:
+def _make_gradient_coefficients_of(element: ElementType, gradient: ElementType) -> Any:
     """Return a device function that stores dgamma, dbeta and the other terms of a channel."""
     powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
     load, store = make_load_one(compute_element_type(element)), make_store_one(gradient)
     kind, rounded = FLOAT64.compute_type, gradient.compute_type
 
     @device
-    def terms_of(products, plain, weight, shares, dgamma, dbeta, terms, channels, c):
-        mean_share, scale_share = shares
-        scale, mean_hi = kind(load(terms, c)), kind(load(terms, channels + c))
-        rstd, mean_lo = kind(load(terms, 2 * channels + c)), kind(load(terms, 3 * channels + c))
+    def coefficients_of(
+        products, plain, weight, inv_counts, dgamma, dbeta, coefficients, channels, c
+    ):
+        inv_count, inv_divisor = inv_counts
+        scale, mean_hi = kind(load(coefficients, c)), kind(load(coefficients, channels + c))
+        rstd, mean_lo = (
+            kind(load(coefficients, 2 * channels + c)),
+            kind(load(coefficients, 3 * channels + c)),
+        )
         _, of_weight = powers(mean_hi, rstd, weight)
         lost = mean_lo * rstd
         of_gamma = products - lost * plain
@@ -194,35 +199,38 @@ def _make_gradient_terms_of(element: ElementType, gradient: ElementType) -> Any:
         store(dbeta, c, rounded(plain))
         weight = weight / of_weight
         # The mean of a detached statistic is 0 even where the sum is NaN.
-        through_mean = plain * mean_share * weight if mean_share > _ZERO else _ZERO
-        through_scale = of_gamma * scale_share * weight if scale_share > _ZERO else _ZERO
-        put(terms, 4, channels, c, rstd * through_scale)
-        put(terms, 5, channels, c, rstd * (through_mean - lost * through_scale))
-        put(terms, 6, channels, c, product(scale, of_weight))
-        put(terms, 7, channels, c, _ZERO)
-        put(terms, 8, channels, c, rstd * weight)
-        put(terms, 9, channels, c, _ZERO)
+        through_mean = plain * inv_count * weight if inv_count > _ZERO else _ZERO
+        through_scale = of_gamma * inv_divisor * weight if inv_divisor > _ZERO else _ZERO
+        put(coefficients, 4, channels, c, rstd * through_scale)
+        put(coefficients, 5, channels, c, rstd * (through_mean - lost * through_scale))
+        put(coefficients, 6, channels, c, product(scale, of_weight))
+        put(coefficients, 7, channels, c, _ZERO)
+        put(coefficients, 8, channels, c, rstd * weight)
+        put(coefficients, 9, channels, c, _ZERO)
 
-    return terms_of
+    return coefficients_of
 
 
-def make_gradient_terms(
+def make_gradient_coefficients(
     element: ElementType, gamma: ElementType | None, gradient: ElementType, shape: ColumnShape
 ) -> Kernel:
     """Return the kernel that sums over all parts in a fixed order, and stores the other terms.
 
     It takes the addresses of the tables ``products, plain`` of the parts, gamma, dgamma, dbeta and
-    the terms; ``parts, channels``; and ``mean_share, scale_share``: 1 over the number of values, or
-    0 for a detached statistic. It does not read the address of a missing gamma. `make_centre_terms`
+    the terms; ``parts, channels``; and ``inv_count, inv_divisor``: 1 over the number of values, or
+    0 for a detached statistic. It does not read the address of a missing gamma. `make_centre_coefficients`
     stores the first four terms. The others are slope, offset, a power of two that multiplies dx,
     0, factor and 0. Each lane has one channel.
     """
     lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.compute_type
     load, gamma_of = make_load_one(FLOAT64), _make_load_number(gamma, 1.0)
-    fold, terms_of = make_fold_sums(shape, 1), _make_gradient_terms_of(element, gradient)
+    fold, coefficients_of = (
+        make_fold_sums(shape, 1),
+        _make_gradient_coefficients_of(element, gradient),
+    )
 
     def kernel(
-        products, plain, gamma, dgamma, dbeta, terms, parts, channels, mean_share, scale_share
+        products, plain, gamma, dgamma, dbeta, coefficients, parts, channels, inv_count, inv_divisor
     ):  # fmt: skip
         first_here = cuda.shared.array(threads, kind)
         second_here = cuda.shared.array(threads, kind)
@@ -236,7 +244,9 @@ def make_gradient_terms(
         fold(first_here, second_here)
         if thread < lanes and c < channels:
             first, second, weight = first_here[thread], second_here[thread], gamma_of(gamma, c)
-            shares = mean_share, scale_share
-            terms_of(first, second, weight, shares, dgamma, dbeta, terms, channels, c)
+            inv_counts = inv_count, inv_divisor
+            coefficients_of(
+                first, second, weight, inv_counts, dgamma, dbeta, coefficients, channels, c
+            )
 
     return Kernel(kernel, ("address",) * 6 + ("index",) * 2 + ("float64",) * 2, threads)

@@ -54,7 +54,7 @@ class ColumnShape:
         """The number of threads of a block."""
         return self.lanes * self.teams
 
-    def piece(self, element: ElementType) -> int:
+    def vector_length(self, element: ElementType) -> int:
         """Return the number of elements of a piece."""
         return element.vector if self.whole else 1
 
@@ -101,12 +101,12 @@ def column_shape(
 def partition(element: ElementType, layout: ColumnLayout, shape: ColumnShape) -> Partition:
     """Return the parts of an array, which depend on its shape alone."""
     if layout.inner == 1:
-        columns = -(-layout.channels // (shape.lanes * shape.piece(element)))
+        columns = -(-layout.channels // (shape.lanes * shape.vector_length(element)))
         steps = _steps(-(-layout.outer // shape.teams) * columns, shape.ahead)
         block = shape.teams * steps
         parts = -(-layout.outer // block)
         return Partition(block, 1, parts, parts * columns)
-    stride = shape.lanes * shape.piece(element)
+    stride = shape.lanes * shape.vector_length(element)
     turns = -(-layout.inner // stride)
     entries = -(-layout.outer // shape.teams)
     steps = _steps(turns * entries * layout.channels, shape.ahead * shape.pieces)
@@ -135,9 +135,9 @@ def stream_partition(element: ElementType, layout: ColumnLayout, shape: ColumnSh
     same parts for any size of the chunks.
     """
     if layout.inner == 1:
-        columns = -(-layout.channels // (shape.lanes * shape.piece(element)))
+        columns = -(-layout.channels // (shape.lanes * shape.vector_length(element)))
         return Partition(layout.block, 1, layout.blocks, layout.blocks * columns)
-    stride = shape.lanes * shape.piece(element)
+    stride = shape.lanes * shape.vector_length(element)
     turns = -(-layout.inner // stride)
     segment = -(-turns // -(-turns // _MOST_STEPS)) * stride
     parts = layout.blocks * -(-layout.inner // segment)

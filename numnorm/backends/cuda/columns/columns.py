@@ -17,10 +17,10 @@ from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
-    OUTPUT_TERMS,
-    make_centre_terms,
-    make_gradient_terms,
-    make_output_terms,
+    OUTPUT_COEFFICIENTS,
+    make_centre_coefficients,
+    make_gradient_coefficients,
+    make_output_coefficients,
 )
 from numnorm.backends.cuda.columns.element_kernels import (
     make_elements_across,
@@ -53,9 +53,9 @@ class _Family(NamedTuple):
 # For inner = 1 neighbouring threads have neighbouring channels, otherwise elements of one channel.
 _ACROSS = _Family(functools.cache(make_elements_across), functools.cache(make_sums_across))
 _ALONG = _Family(functools.cache(make_elements_along), functools.cache(make_sums_along))
-_output_terms = functools.cache(make_output_terms)
-_centre_terms = functools.cache(make_centre_terms)
-_gradient_terms = functools.cache(make_gradient_terms)
+_output_coefficients = functools.cache(make_output_coefficients)
+_centre_coefficients = functools.cache(make_centre_coefficients)
+_gradient_coefficients = functools.cache(make_gradient_coefficients)
 
 
 def _family(layout: ColumnLayout) -> _Family:
@@ -86,12 +86,12 @@ def column_forward(
         output = output_like(x, None, out, inputs)
         if layout.per_channel and layout.channels:
             mean, rstd = _alike(mean, found)
-            terms = _terms(OUTPUT_TERMS, x, layout)
+            coefficients = _coefficients(OUTPUT_COEFFICIENTS, x, layout)
             weights = Weights(_element(scale), _element(shift))
-            kernel = _output_terms(x.element, mean.element, weights)
-            arrays = mean.array, rstd.array, _memory(scale), _memory(shift), terms
+            kernel = _output_coefficients(x.element, mean.element, weights)
+            arrays = mean.array, rstd.array, _memory(scale), _memory(shift), coefficients
             queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
-            _queue_output(x, layout, source, terms, output.target)
+            _queue_output(x, layout, source, coefficients, output.target)
         return result(output, x, None), found
 
 
@@ -121,36 +121,36 @@ def column_backward(
             return result(output, x, None), dgamma, dbeta
         dgamma = x.owner.empty(x.array, (channels,), gradient.name)
         dbeta = x.owner.empty(x.array, (channels,), gradient.name)
-        terms = _centred(x, of_mean, of_rstd, layout)
+        coefficients = _centred(x, of_mean, of_rstd, layout)
         totals = weight, gradient, dgamma, dbeta
-        _queue_gradient_terms(x, layout, grads, source, terms, totals, detached)
+        _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached)
         if detached.mean and detached.scale:
             # The statistics are constants, so dx depends on dy alone.
             offset = CONSTANT_TERMS * channels * x.element.compute_type(0).itemsize
-            _queue_output(x, layout, grads, Behind(terms, offset), output.target)
+            _queue_output(x, layout, grads, Behind(coefficients, offset), output.target)
         else:
             plan = plan_of(x, layout, grads, source, output.target, reads=2)
             kernel = _family(layout).elements(x.element, plan.shape, gradient=True)
-            queue(kernel, plan.blocks, x, (grads, source, terms, output.target), plan.sizes)
+            queue(kernel, plan.blocks, x, (grads, source, coefficients, output.target), plan.sizes)
         return result(output, x, None), dgamma, dbeta
 
 
 def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:
     """Return a new table of terms of a gradient; a kernel computes the first four now."""
     mean, rstd = _alike(mean, rstd)
-    terms = _terms(GRADIENT_TERMS, x, layout)
-    kernel = _centre_terms(x.element, mean.element)
-    arrays = mean.array, rstd.array, terms
+    coefficients = _coefficients(GRADIENT_TERMS, x, layout)
+    kernel = _centre_coefficients(x.element, mean.element)
+    arrays = mean.array, rstd.array, coefficients
     queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
-    return terms
+    return coefficients
 
 
-def _queue_gradient_terms(
+def _launch_gradient_coefficients(
     x: DeviceArray,
     layout: ColumnLayout,
     grads: Any,
     source: Any,
-    terms: Any,
+    coefficients: Any,
     totals: tuple[DeviceArray | None, ElementType, Any, Any],
     detached: Detached,
 ) -> None:
@@ -160,25 +160,25 @@ def _queue_gradient_terms(
     products = float64_memory(x, 2 * plan.parts * channels)
     plain = Behind(products, plan.parts * channels * FLOAT64.itemsize)
     kernel = _family(layout).sums(x.element, plan.shape)
-    queue(kernel, plan.blocks, x, (grads, source, terms, products, plain), plan.sizes)
-    share, fold = 1.0 / layout.per_channel, fold_shape(channels)
-    shares = 0.0 if detached.mean else share, 0.0 if detached.scale else share
+    queue(kernel, plan.blocks, x, (grads, source, coefficients, products, plain), plan.sizes)
+    inv_count, fold = 1.0 / layout.per_channel, fold_shape(channels)
+    inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
     queue(
-        _gradient_terms(x.element, _element(weight), gradient, fold),
+        _gradient_coefficients(x.element, _element(weight), gradient, fold),
         -(-channels // fold.lanes),
         x,
-        (products, plain, _memory(weight), dgamma, dbeta, terms),
-        (plan.parts, channels, *shares),
+        (products, plain, _memory(weight), dgamma, dbeta, coefficients),
+        (plan.parts, channels, *inv_counts),
     )
 
 
 def _queue_output(
-    x: DeviceArray, layout: ColumnLayout, source: Any, terms: Any, target: Any
+    x: DeviceArray, layout: ColumnLayout, source: Any, coefficients: Any, target: Any
 ) -> None:
     """Launch the kernel that computes an output of an array from the terms of its channels."""
     plan = plan_of(x, layout, source, target)
     kernel = _family(layout).elements(x.element, plan.shape, gradient=False)
-    queue(kernel, plan.blocks, x, (None, source, terms, target), plan.sizes)
+    queue(kernel, plan.blocks, x, (None, source, coefficients, target), plan.sizes)
 
 
 def _grads(dy: Any, x: DeviceArray) -> Any:
@@ -204,7 +204,7 @@ def _alike(mean: Statistic, rstd: Statistic) -> tuple[Statistic, Statistic]:
     return in_float64(mean), in_float64(rstd)
 
 
-def _terms(rows: int, x: DeviceArray, layout: ColumnLayout) -> Any:
+def _coefficients(rows: int, x: DeviceArray, layout: ColumnLayout) -> Any:
     """Return new memory for a table of terms."""
     return x.owner.empty(x.array, (rows, layout.channels), x.element.compute_name)
 

@@ -8,8 +8,8 @@ from numnorm.backends.cuda.columns.thread_elements import (
     make_place_across,
     make_place_along,
     make_read_along,
+    make_read_coefficients,
     make_read_piece,
-    make_read_terms,
 )
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
@@ -31,19 +31,23 @@ _TERMS = 3
 def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any:
     """Return a device function that adds `rows` rows of dy * xhat and of dy to sums.
 
-    ``add(dy, x, index, step, terms, grads, values, first, second)``: the terms are scale, high
+    ``add(dy, x, index, step, coefficients, grads, values, first, second)``: the terms are scale, high
     and rstd of each channel; `first` and `second` are arrays of sums, one for each channel.
     """
-    read, slots = make_read_piece(element, shape), shape.piece(element)
+    read, slots = make_read_piece(element, shape), shape.vector_length(element)
     zero = constant(element, 0.0)
 
     @device
-    def add(dy, x, index, step, terms, grads, values, first, second):
+    def add(dy, x, index, step, coefficients, grads, values, first, second):
         for u in range(rows):
             read(dy, index + u * step, grads, u * slots)
             read(x, index + u * step, values, u * slots)
         for j in range(slots):
-            scale, mean_hi, rstd = terms[j], terms[slots + j], terms[2 * slots + j]
+            scale, mean_hi, rstd = (
+                coefficients[j],
+                coefficients[slots + j],
+                coefficients[2 * slots + j],
+            )
             one, two = zero, zero
             for u in range(rows):
                 grad = grads[u * slots + j]
@@ -58,20 +62,20 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
 def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
     """Return the kernel of the sums over each part of ``x (rows, channels)``.
 
-    It takes the addresses of dy, x, the terms of `make_centre_terms`, and two float64 tables
+    It takes the addresses of dy, x, the terms of `make_centre_coefficients`, and two float64 tables
     ``products, plain (parts, channels)``; and ``rows, channels, block``. It stores the sums of
     ``dy * (x * scale - mean_hi) * rstd`` and of dy.
     """
-    slots, ahead, compute_type = shape.piece(element), shape.ahead, element.compute_type
+    slots, ahead, compute_type = shape.vector_length(element), shape.ahead, element.compute_type
     threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.compute_type
     places, held, all_terms = threads * slots, ahead * slots, _TERMS * slots
     zero = constant(element, 0.0)
     place, fold = make_place_across(element, shape), make_fold_sums(shape, slots)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
-    read_terms, store = make_read_terms(element, shape), make_store_one(FLOAT64)
+    read_coefficients, store = make_read_coefficients(element, shape), make_store_one(FLOAT64)
 
-    def kernel(dy, x, terms, products, plain, rows, channels, block):
+    def kernel(dy, x, coefficients, products, plain, rows, channels, block):
         first_here = cuda.shared.array(places, compute_type)
         second_here = cuda.shared.array(places, compute_type)
         grads = cuda.local.array(held, compute_type)
@@ -86,7 +90,7 @@ def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
             first[j], second[j] = zero, zero
         if count > 0:
             for t in range(_TERMS):
-                read_terms(terms, t * channels + channel, here, t * slots)
+                read_coefficients(coefficients, t * channels + channel, here, t * slots)
             grouped = count - count % ahead
             for k in range(0, grouped, ahead):
                 add_rows(dy, x, index + k * step, step, here, grads, values, first, second)
@@ -110,8 +114,8 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
 
     It takes the same addresses, and ``outer, channels, inner, block, segment``.
     """
-    piece, lanes, threads = shape.piece(element), shape.lanes, shape.threads
-    held, turn = shape.ahead * shape.pieces * piece, lanes * piece * shape.pieces
+    vector_length, lanes, threads = shape.vector_length(element), shape.lanes, shape.threads
+    held, turn = shape.ahead * shape.pieces * vector_length, lanes * vector_length * shape.pieces
     deep, compute_type = shape.teams * shape.ahead, element.compute_type
     read, place = make_read_along(element, shape), make_place_along(shape)
     load, store = make_load_one(compute_element_type(element)), make_store_one(FLOAT64)
@@ -121,30 +125,33 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
     @device
     def total(sums):
         found = sums[0]
-        for j in range(1, piece):
+        for j in range(1, vector_length):
             found += sums[j]
         return found
 
-    def kernel(dy, x, terms, products, plain, outer, channels, inner, block, segment):
+    def kernel(dy, x, coefficients, products, plain, outer, channels, inner, block, segment):
         room = cuda.shared.array(rooms, compute_type)
         grads = cuda.local.array(held, compute_type)
         values = cuda.local.array(held, compute_type)
-        one = cuda.local.array(piece, compute_type)
-        two = cuda.local.array(piece, compute_type)
+        one = cuda.local.array(vector_length, compute_type)
+        two = cuda.local.array(vector_length, compute_type)
         thread = cuda.threadIdx.x
         part, channel, first, entries, width = place(outer, channels, inner, block, segment)
-        jump, scale = channels * inner, load(terms, channel)
-        mean_hi, rstd = load(terms, channels + channel), load(terms, 2 * channels + channel)
-        for j in range(piece):
+        jump, scale = channels * inner, load(coefficients, channel)
+        mean_hi, rstd = (
+            load(coefficients, channels + channel),
+            load(coefficients, 2 * channels + channel),
+        )
+        for j in range(vector_length):
             one[j], two[j] = zero, zero
         for entry in range(thread // lanes, entries, deep):
             begin, left = first + entry * jump, entries - entry
-            for base in range(thread % lanes * piece, width, turn):
+            for base in range(thread % lanes * vector_length, width, turn):
                 read(dy, begin, jump, left, base, width, grads)
                 read(x, begin, jump, left, base, width, values)
                 for k in range(held):
-                    one[k % piece] += grads[k] * ((values[k] * scale - mean_hi) * rstd)
-                    two[k % piece] += grads[k]
+                    one[k % vector_length] += grads[k] * ((values[k] * scale - mean_hi) * rstd)
+                    two[k % vector_length] += grads[k]
         of_products, of_plain = team_sum(total(one), room), team_sum(total(two), room[warps:])
         if thread == 0:
             store(products, part * channels + channel, kind(of_products))

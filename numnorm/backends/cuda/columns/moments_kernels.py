@@ -38,9 +38,9 @@ def _make_origin_across(element: ElementType, shape: ColumnShape) -> Any:
     constant. Because it is a mean of rows of the sum, the squared deviations from it cannot be
     much larger than those from the mean of all rows.
     """
-    read, slots = make_read_piece(element, shape), shape.piece(element)
+    read, slots = make_read_piece(element, shape), shape.vector_length(element)
     ahead, zero = shape.ahead, constant(element, 0.0)
-    share = constant(element, 1 / ahead)
+    inv_count = constant(element, 1 / ahead)
 
     @device
     def find_origin(x, index, step, count, scale, values, origin):
@@ -50,7 +50,7 @@ def _make_origin_across(element: ElementType, shape: ColumnShape) -> Any:
             first, total = values[j] * scale[j], zero
             for u in range(1, ahead):
                 total += values[u * slots + j] * scale[j] - first
-            origin[j] = first + total * share
+            origin[j] = first + total * inv_count
 
     return find_origin
 
@@ -61,7 +61,7 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
     ``add(x, index, step, scale, origin, values, first, second)``: `first` and `second` are arrays
     of sums, one for each channel.
     """
-    read, slots = make_read_piece(element, shape), shape.piece(element)
+    read, slots = make_read_piece(element, shape), shape.vector_length(element)
     zero = constant(element, 0.0)
 
     @device
@@ -86,7 +86,7 @@ def _make_sums_across(element: ElementType, shape: ColumnShape) -> Any:
     ``moments(x, index, step, count, scale, values, origin, mean_lo, m2)`` fills the last three arrays,
     one number for each channel. The mean is ``origin + mean_lo``.
     """
-    slots, ahead, zero = shape.piece(element), shape.ahead, constant(element, 0.0)
+    slots, ahead, zero = shape.vector_length(element), shape.ahead, constant(element, 0.0)
     find_origin, centre = _make_origin_across(element, shape), make_centre(element)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
@@ -113,7 +113,7 @@ def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
     It computes the scale of the channels whose squares left the range of the working type, and
     returns whether any scale is not 1.
     """
-    read, slots = make_read_piece(element, shape), shape.piece(element)
+    read, slots = make_read_piece(element, shape), shape.vector_length(element)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     zero, one, compute_type = constant(element, 0.0), constant(element, 1.0), element.compute_type
 
@@ -147,8 +147,8 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
     It takes the addresses of x and of the float64 arrays ``counts (parts,)``, ``means`` and ``m2s
     (parts, channels)``; and ``rows, channels, block``.
     """
-    slots, compute_type, threads = shape.piece(element), element.compute_type, shape.threads
-    kind, held = FLOAT64.compute_type, shape.ahead * shape.piece(element)
+    slots, compute_type, threads = shape.vector_length(element), element.compute_type, shape.threads
+    kind, held = FLOAT64.compute_type, shape.ahead * shape.vector_length(element)
     places, one = threads * slots, constant(element, 1.0)
     place, teams, lanes = make_place_across(element, shape), shape.teams, shape.lanes
     moments, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
@@ -197,13 +197,13 @@ def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
     sums of the deviations and of their squares, one for each element of a piece; the other
     arguments are those of `make_read_along`.
     """
-    read, piece = make_read_along(element, shape), shape.piece(element)
+    read, vector_length = make_read_along(element, shape), shape.vector_length(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
-    stride, all_there = shape.lanes * piece, make_all_there(element, shape)
+    stride, all_there = shape.lanes * vector_length, make_all_there(element, shape)
 
     @device
     def add_piece(values, slot, scale, origin, one, two):
-        for j in range(piece):
+        for j in range(vector_length):
             deviation = values[slot + j] * scale - origin
             one[j] += deviation
             two[j] += deviation * deviation
@@ -213,14 +213,14 @@ def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
         for u in range(ahead):
             for p in range(pieces):
                 if u * teams < left and base + p * stride < width:
-                    add_piece(values, (u * pieces + p) * piece, scale, origin, one, two)
+                    add_piece(values, (u * pieces + p) * vector_length, scale, origin, one, two)
 
     @device
     def add(x, first, jump, left, base, width, scale, origin, values, one, two):
         read(x, first, jump, left, base, width, values)
         if all_there(left, base, width):
             for k in range(ahead * pieces):
-                add_piece(values, k * piece, scale, origin, one, two)
+                add_piece(values, k * vector_length, scale, origin, one, two)
         else:
             add_some(left, base, width, scale, origin, values, one, two)
 
@@ -232,16 +232,16 @@ def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
 
     ``largest(x, first, jump, entries, width, values)``.
     """
-    read, piece = make_read_along(element, shape), shape.piece(element)
+    read, vector_length = make_read_along(element, shape), shape.vector_length(element)
     lanes, zero = shape.lanes, constant(element, 0.0)
-    turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
-    held = shape.ahead * shape.pieces * piece
+    turn, deep = lanes * vector_length * shape.pieces, shape.teams * shape.ahead
+    held = shape.ahead * shape.pieces * vector_length
 
     @device
     def largest(x, first, jump, entries, width, values):
         thread, found = cuda.threadIdx.x, zero
         for entry in range(thread // lanes, entries, deep):
-            for base in range(thread % lanes * piece, width, turn):
+            for base in range(thread % lanes * vector_length, width, turn):
                 read(x, first + entry * jump, jump, entries - entry, base, width, values)
                 for k in range(held):
                     found = max(found, abs(values[k]))
@@ -258,29 +258,33 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
     """
     add, centre = _make_add_along(element, shape), make_centre(element)
     load_one = make_load_one(element)
-    piece, lanes, compute_type = shape.piece(element), shape.lanes, element.compute_type
-    turn, deep = lanes * piece * shape.pieces, shape.teams * shape.ahead
+    vector_length, lanes, compute_type = (
+        shape.vector_length(element),
+        shape.lanes,
+        element.compute_type,
+    )
+    turn, deep = lanes * vector_length * shape.pieces, shape.teams * shape.ahead
     team_sum, inverse = make_team_sum(element, shape.threads), reciprocal(element)
     zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
 
     @device
     def total(sums):
         found = sums[0]
-        for j in range(1, piece):
+        for j in range(1, vector_length):
             found += sums[j]
         return found
 
     @device
     def moments(x, first, jump, entries, width, scale, values, room):
-        one = cuda.local.array(piece, compute_type)
-        two = cuda.local.array(piece, compute_type)
-        team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * piece
+        one = cuda.local.array(vector_length, compute_type)
+        two = cuda.local.array(vector_length, compute_type)
+        team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * vector_length
         # The first walk is the first turn of each thread. Its mean is the origin of the second
         # walk, over all elements. Its own origin is an element, so that the origin of a constant
         # channel is exactly its constant.
         origin, sum_of_one = load_one(x, first) * scale, zero
         for walk in range(2):
-            for j in range(piece):
+            for j in range(vector_length):
                 one[j], two[j] = zero, zero
             last = min(entries, deep) if walk == 0 else entries
             stop = min(width, turn) if walk == 0 else width
@@ -310,7 +314,7 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     threads, one = shape.threads, constant(element, 1.0)
     warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
     place, moments = make_place_along(shape), _make_moments_along(element, shape)
-    held, rooms = shape.ahead * shape.pieces * shape.piece(element), _ROOMS * warps
+    held, rooms = shape.ahead * shape.pieces * shape.vector_length(element), _ROOMS * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     largest, largest_of = _make_largest_along(element, shape), make_team_largest(element, threads)
     unscaled, store = make_unscaled(element), make_store_one(FLOAT64)

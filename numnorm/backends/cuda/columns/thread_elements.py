@@ -31,7 +31,7 @@ def make_place_across(element: ElementType, shape: ColumnShape) -> Any:
     its first row, and the number of its rows. The rows are `shape.teams` apart. A thread without
     work has a count of 0.
     """
-    lanes, teams, slots = shape.lanes, shape.teams, shape.piece(element)
+    lanes, teams, slots = shape.lanes, shape.teams, shape.vector_length(element)
     span = lanes * slots
 
     @device
@@ -50,17 +50,21 @@ def make_place_across(element: ElementType, shape: ColumnShape) -> Any:
 @functools.cache
 def make_read_piece(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``read(address, index, values, slot)`` of one piece."""
-    load, load_one, piece = make_load(element), make_load_one(element), shape.piece(element)
+    load, load_one, vector_length = (
+        make_load(element),
+        make_load_one(element),
+        shape.vector_length(element),
+    )
 
     @device
     def read_at_once(address, index, values, slot):
         found = load(address, index)
-        for j in range(piece):
+        for j in range(vector_length):
             values[slot + j] = found[j]
 
     @device
     def read_one_by_one(address, index, values, slot):
-        for j in range(piece):
+        for j in range(vector_length):
             values[slot + j] = load_one(address, index + j)
 
     return read_at_once if shape.whole and shape.aligned else read_one_by_one
@@ -69,7 +73,11 @@ def make_read_piece(element: ElementType, shape: ColumnShape) -> Any:
 @functools.cache
 def make_write_piece(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``write(address, index, values, slot)`` of one piece."""
-    store, store_one, piece = make_store(element), make_store_one(element), shape.piece(element)
+    store, store_one, vector_length = (
+        make_store(element),
+        make_store_one(element),
+        shape.vector_length(element),
+    )
     as_tuple = make_as_tuple(element)
 
     @device
@@ -78,30 +86,30 @@ def make_write_piece(element: ElementType, shape: ColumnShape) -> Any:
 
     @device
     def write_one_by_one(address, index, values, slot):
-        for j in range(piece):
+        for j in range(vector_length):
             store_one(address, index + j, values[slot + j])
 
     return write_at_once if shape.whole and shape.aligned else write_one_by_one
 
 
 @functools.cache
-def make_read_terms(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function ``read_terms(terms, index, values, slot)`` of a thread's channels.
+def make_read_coefficients(element: ElementType, shape: ColumnShape) -> Any:
+    """Return a device function ``read_coefficients(coefficients, index, values, slot)`` of a thread's channels.
 
     It reads from a row of the table of terms, which is aligned; `index` is that of the first
     channel.
     """
     stored = compute_element_type(element)
     table = dataclasses.replace(shape, aligned=True)
-    read, step = make_read_piece(stored, table), table.piece(stored)
-    count = shape.piece(element) // step
+    read, step = make_read_piece(stored, table), table.vector_length(stored)
+    count = shape.vector_length(element) // step
 
     @device
-    def read_terms(terms, index, values, slot):
+    def read_coefficients(coefficients, index, values, slot):
         for k in range(count):
-            read(terms, index + k * step, values, slot + k * step)
+            read(coefficients, index + k * step, values, slot + k * step)
 
-    return read_terms
+    return read_coefficients
 
 
 @functools.cache
@@ -135,7 +143,7 @@ def make_all_there(element: ElementType, shape: ColumnShape) -> Any:
     False.
     """
     last_entry = (shape.ahead - 1) * shape.teams
-    last_piece = (shape.pieces - 1) * shape.lanes * shape.piece(element)
+    last_piece = (shape.pieces - 1) * shape.lanes * shape.vector_length(element)
     if shape.whole:
         return device(lambda left, base, width: False)
     return device(lambda left, base, width: last_entry < left and base + last_piece < width)
@@ -149,9 +157,9 @@ def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
     index `first`, entries are `jump` apart, and the part has `left` more of them. The first piece
     begins `base` elements into an entry of `width` elements. Values outside of the part become 0.
     """
-    read, piece = make_read_piece(element, shape), shape.piece(element)
+    read, vector_length = make_read_piece(element, shape), shape.vector_length(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
-    stride, zero = shape.lanes * piece, constant(element, 0.0)
+    stride, zero = shape.lanes * vector_length, constant(element, 0.0)
     all_there = make_all_there(element, shape)
 
     @device
@@ -159,18 +167,18 @@ def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
         for u in range(ahead):
             for p in range(pieces):
                 here = first + u * teams * jump + p * stride
-                read(x, here, values, (u * pieces + p) * piece)
+                read(x, here, values, (u * pieces + p) * vector_length)
 
     @device
     def read_some(x, first, jump, left, base, width, values):
         for u in range(ahead):
             start = first + u * teams * jump
             for p in range(pieces):
-                here, slot = base + p * stride, (u * pieces + p) * piece
+                here, slot = base + p * stride, (u * pieces + p) * vector_length
                 if u * teams < left and here < width:
                     read(x, start + here, values, slot)
                 else:
-                    for j in range(piece):
+                    for j in range(vector_length):
                         values[slot + j] = zero
 
     @device
@@ -189,16 +197,16 @@ def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
 
     It writes the pieces that `make_read_along` reads.
     """
-    write, piece = make_write_piece(element, shape), shape.piece(element)
+    write, vector_length = make_write_piece(element, shape), shape.vector_length(element)
     ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
-    stride, all_there = shape.lanes * piece, make_all_there(element, shape)
+    stride, all_there = shape.lanes * vector_length, make_all_there(element, shape)
 
     @device
     def write_all(y, first, jump, values):
         for u in range(ahead):
             for p in range(pieces):
                 here = first + u * teams * jump + p * stride
-                write(y, here, values, (u * pieces + p) * piece)
+                write(y, here, values, (u * pieces + p) * vector_length)
 
     @device
     def write_some(y, first, jump, left, base, width, values):
@@ -207,7 +215,7 @@ def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
             for p in range(pieces):
                 here = base + p * stride
                 if u * teams < left and here < width:
-                    write(y, start + here, values, (u * pieces + p) * piece)
+                    write(y, start + here, values, (u * pieces + p) * vector_length)
 
     @device
     def write_along(y, first, jump, left, base, width, values):

@@ -63,15 +63,15 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
             cuda.syncthreads()
         sum_g, sum_g_xhat = team_two_sums(sum_g, sum_g_xhat, room)
         scale, _, _, factor = split(none, wide(rstd))
-        mean_share = inverse(compute_type(max(width, 1))) if through_mean else zero
-        scale_share = inverse(compute_type(max(width - ddof, 1))) if through_scale else zero
+        inv_count = inverse(compute_type(max(width, 1))) if through_mean else zero
+        inv_divisor = inverse(compute_type(max(width - ddof, 1))) if through_scale else zero
         mean_g, mean_g_xhat = means_of(
             sum_g,
             sum_g_xhat,
             scale,
             factor,
-            mean_share,
-            scale_share,
+            inv_count,
+            inv_divisor,
             compute_type(eps_on_deviation),
         )
         for k in range(slots):

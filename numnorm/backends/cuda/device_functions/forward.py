@@ -91,7 +91,7 @@ def _make_any(row: TeamRow) -> Any:
 
 
 def _make_around(row: TeamRow) -> Any:
-    """Return a device function ``around(values, at, width, mean_hi, share, room)``.
+    """Return a device function ``around(values, at, width, mean_hi, inv_count, room)``.
 
     It returns the mean of the deviations from `mean_hi`, the sum of the squared deviations from the
     true mean, and the difference to the sum of the squared deviations from `mean_hi`.
@@ -100,7 +100,7 @@ def _make_around(row: TeamRow) -> Any:
     slots, team, squared_deviations = row.slots, row.team, make_squared_deviations(row.element)
 
     @device
-    def around(values, at, width, mean_hi, share, room):
+    def around(values, at, width, mean_hi, inv_count, room):
         first, second = zero, zero
         for k in range(slots):
             if at + k * team < width:
@@ -108,14 +108,14 @@ def _make_around(row: TeamRow) -> Any:
                 first += deviation
                 second += deviation * deviation
         first, second = two_sums(first, second, room)
-        mean_lo = first * share
+        mean_lo = first * inv_count
         return mean_lo, squared_deviations(second, first, mean_lo), first * mean_lo
 
     return around
 
 
 def _make_row_statistics(row: TeamRow) -> Any:
-    """Return a device function ``row_statistics(values, at, width, share, room) -> (mean_hi, mean_lo, m2)``.
+    """Return a device function ``row_statistics(values, at, width, inv_count, room) -> (mean_hi, mean_lo, m2)``.
 
     The mean is ``mean_hi + mean_lo``, or 0 if the norm is not centred, and `m2` is the sum of the squared
     deviations. It sums around the rounded mean. Where that is poor, because the mean is large
@@ -127,21 +127,21 @@ def _make_row_statistics(row: TeamRow) -> Any:
     zero = constant(row.element, 0.0)
 
     @device
-    def centred(values, at, width, share, room):
+    def centred(values, at, width, inv_count, room):
         total = zero
         for k in range(slots):
             if at + k * team < width:
                 total += values[k]
-        mean_hi = team_sum(total, room) * share
-        mean_lo, m2, lost = around(values, at, width, mean_hi, share, room[warps:])
+        mean_hi = team_sum(total, room) * inv_count
+        mean_lo, m2, lost = around(values, at, width, mean_hi, inv_count, room[warps:])
         poor = lost > m2
         if of_any(poor):
             mean_hi = mean_hi + mean_lo if poor else mean_hi
-            mean_lo, m2, _ = around(values, at, width, mean_hi, share, room[3 * warps :])
+            mean_lo, m2, _ = around(values, at, width, mean_hi, inv_count, room[3 * warps :])
         return mean_hi, mean_lo, m2
 
     @device
-    def uncentred(values, at, width, share, room):
+    def uncentred(values, at, width, inv_count, room):
         squares = zero
         for k in range(slots):
             if at + k * team < width:
@@ -201,18 +201,18 @@ def _make_statistics(row: TeamRow) -> Any:
     @device
     def statistics(values, at, width, eps, eps_on_deviation, room):
         # A team without a row has a width of 0.
-        share = inverse(compute_type(max(width, 1)))
-        scale_share, scale = inverse(compute_type(max(width - ddof, 1))), one
-        mean_hi, mean_lo, m2 = row_statistics(values, at, width, share, room)
-        poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
+        inv_count = inverse(compute_type(max(width, 1)))
+        inv_divisor, scale = inverse(compute_type(max(width - ddof, 1))), one
+        mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, room)
+        poor = leaves_range(m2 * inv_divisor, eps, eps_on_deviation)
         if of_any(poor):
             root_eps = root(eps)
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, at, width, least, room[place:])
-            mean_hi, mean_lo, m2 = row_statistics(values, at, width, share, room)
+            mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, room)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
-        return mean_hi, mean_lo, inverse_deviation(m2 * scale_share, eps, eps_on_deviation), scale
+        return mean_hi, mean_lo, inverse_deviation(m2 * inv_divisor, eps, eps_on_deviation), scale
 
     return statistics
 

@@ -13,7 +13,7 @@ from numnorm.backends.cuda.arrays.device_array import (
 from numnorm.backends.cuda.arrays.launch import on_device_of, queue
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
 from numnorm.backends.cuda.rows.arguments import PartialSums, RowParameters, SavedStatistics
-from numnorm.backends.cuda.rows.backward_coefficients import TERMS
+from numnorm.backends.cuda.rows.backward_coefficients import COEFFICIENTS
 from numnorm.backends.cuda.rows.backward_plans import GradientPlan, gradient_plan
 from numnorm.backends.cuda.rows.forward import all_aligned, weight_of
 from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS
@@ -61,14 +61,16 @@ def row_backward(
         statistics = SavedStatistics(of_mean.array, of_rstd.array)
         parameters = RowParameters(scale.parameter, shift.parameter)
         results, numbers = (output.target, partials), (plan.sizes, plan.parts)
-        if plan.terms is None:
+        if plan.coefficients is None:
             arrays: Any = grads, source, statistics, parameters, *results
             queue(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
         else:
-            terms = x.owner.empty(x.array, (layout.rows, TERMS), x.element.compute_name)
-            arrays = grads, source, statistics, parameters, terms
-            queue(plan.terms, layout.rows, x, arrays, (plan.sizes, plan.scaling))
-            arrays = grads, source, parameters, terms, *results
+            coefficients = x.owner.empty(
+                x.array, (layout.rows, COEFFICIENTS), x.element.compute_name
+            )
+            arrays = grads, source, statistics, parameters, coefficients
+            queue(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
+            arrays = grads, source, parameters, coefficients, *results
             queue(plan.kernel, plan.blocks, x, arrays, numbers)
         gradients = _gradients(norm, plan, layout, x, weights, partials.sums)
         return result(output, x, layout.order), *gradients

@@ -12,43 +12,43 @@ from numnorm.backends.cuda.compiler.element_type import ElementType, compute_ele
 from numnorm.backends.cuda.compiler.target import constant, device, make_load, make_store
 from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
 
-TERMS = 8
+COEFFICIENTS = 8
 _USED = 6
 
 
 @functools.cache
-def make_write_terms(element: ElementType) -> Any:
-    """Return a device function ``write_terms(address, row, terms, means, places)``.
+def make_write_coefficients(element: ElementType) -> Any:
+    """Return a device function ``write_coefficients(address, row, coefficients, means, places)``.
 
-    `places` is a local array of `TERMS` numbers.
+    `places` is a local array of `COEFFICIENTS` numbers.
     """
     of = compute_element_type(element)
     store, as_tuple, vector, zero = make_store(of), make_as_tuple(of), of.vector, constant(of, 0.0)
 
     @device
-    def write_terms(address, row, terms, means, places):
+    def write_coefficients(address, row, coefficients, means, places):
         for k in range(4):
-            places[k] = terms[k]
+            places[k] = coefficients[k]
         for k in range(2):
             places[4 + k], places[6 + k] = means[k], zero
-        for k in range(0, TERMS, vector):
-            store(address, row * TERMS + k, as_tuple(places, k))
+        for k in range(0, COEFFICIENTS, vector):
+            store(address, row * COEFFICIENTS + k, as_tuple(places, k))
 
-    return write_terms
+    return write_coefficients
 
 
 @functools.cache
-def make_read_terms(element: ElementType) -> Any:
-    """Return a device function ``read_terms(address, row, places) -> (terms, means)``."""
+def make_read_coefficients(element: ElementType) -> Any:
+    """Return a device function ``read_coefficients(address, row, places) -> (coefficients, means)``."""
     of = compute_element_type(element)
     load, vector = make_load(of, unchanging=True), of.vector
 
     @device
-    def read_terms(address, row, places):
+    def read_coefficients(address, row, places):
         for k in range(0, _USED, vector):
-            found = load(address, row * TERMS + k)
+            found = load(address, row * COEFFICIENTS + k)
             for j in range(vector):
                 places[k + j] = found[j]
         return (places[0], places[1], places[2], places[3]), (places[4], places[5])
 
-    return read_terms
+    return read_coefficients

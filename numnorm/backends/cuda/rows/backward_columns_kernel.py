@@ -4,7 +4,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, constant, cuda
 from numnorm.backends.cuda.rows.arguments import SIZES, SUMS, parameters_kind
-from numnorm.backends.cuda.rows.backward_coefficients import TERMS, make_read_terms
+from numnorm.backends.cuda.rows.backward_coefficients import COEFFICIENTS, make_read_coefficients
 from numnorm.backends.cuda.rows.backward_kernel import make_normalize, make_write_gradient
 from numnorm.backends.cuda.rows.gradient_sums import make_column_gradient_sums
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES, make_flush
@@ -20,7 +20,7 @@ def make_row_backward_columns(
 
     It has a block for each strip of columns of each part of the rows; the blocks of a part are
     neighbours. It takes the addresses of dy and x; `RowParameters`; the addresses of the terms,
-    which `make_row_backward_terms` stores, and of dx, which may be dy or x; `PartialSums` as for
+    which `make_row_backward_coefficients` stores, and of dx, which may be dy or x; `PartialSums` as for
     `make_row_backward`; `RowSizes`; and the number of parts.
     """
     columns, compute_type, zero = (
@@ -34,10 +34,13 @@ def make_row_backward_columns(
     first_weight = make_first_weight(shared=False)
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
     gradient_sums = make_column_gradient_sums(formula, element, count, columns)
-    write_gradient, read_terms = make_write_gradient(element, columns), make_read_terms(element)
+    write_gradient, read_coefficients = (
+        make_write_gradient(element, columns),
+        make_read_coefficients(element),
+    )
     flush = make_flush(element, shape)
 
-    def kernel(dy, x, parameters, terms, dx, partials, sizes, parts):
+    def kernel(dy, x, parameters, coefficients, dx, partials, sizes, parts):
         values, grads = (
             cuda.local.array(slots, compute_type),
             cuda.local.array(slots, compute_type),
@@ -47,7 +50,7 @@ def make_row_backward_columns(
             cuda.local.array(slots, compute_type),
             cuda.local.array(slots, compute_type),
         )
-        places = cuda.local.array(TERMS, compute_type)
+        places = cuda.local.array(COEFFICIENTS, compute_type)
         rows, width, _, _ = sizes
         strips = (width + reach - 1) // reach
         row, at = cuda.blockIdx.x // strips, cuda.blockIdx.x % strips * reach
@@ -64,7 +67,7 @@ def make_row_backward_columns(
                 first = row * width
                 read_columns(x, first, at, width, values)
                 read_columns(dy, first, at, width, grads)
-                found, means = read_terms(terms, row, places)
+                found, means = read_coefficients(coefficients, row, places)
                 normalize(values, at, width, found)
                 gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
                 write_gradient(dx, first, at, width, grads, values, means, found[0], found[3])

@@ -48,7 +48,7 @@ def backward_parameters(element: ElementType) -> tuple[Any, ...]:
 
 
 def make_normalize(element: ElementType, columns: RowColumns) -> Any:
-    """Return a device function ``normalize(values, at, limit, terms)``: x becomes xhat.
+    """Return a device function ``normalize(values, at, limit, coefficients)``: x becomes xhat.
 
     The terms are what `make_saved_statistics` returns. Columns from `limit` on become 0.
     """
@@ -56,8 +56,8 @@ def make_normalize(element: ElementType, columns: RowColumns) -> Any:
     zero = constant(element, 0.0)
 
     @device
-    def normalize(values, at, limit, terms):
-        scale, mean_hi, mean_lo, factor = terms
+    def normalize(values, at, limit, coefficients):
+        scale, mean_hi, mean_lo, factor = coefficients
         for p in range(pieces):
             there = at + p * stride < limit
             for j in range(lanes):
@@ -86,9 +86,9 @@ def _make_read_normalized(
     def read_normalized(dy, x, saved, row, width, limit, at, values, grads):
         read_columns(x, row * width, at, limit, values)
         read_columns(dy, row * width, at, limit, grads)
-        terms = statistics(saved.mean, saved.rstd, row)
-        normalize(values, at, limit, terms)
-        return terms[0], terms[3]
+        coefficients = statistics(saved.mean, saved.rstd, row)
+        normalize(values, at, limit, coefficients)
+        return coefficients[0], coefficients[3]
 
     return read_normalized
 

@@ -16,7 +16,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import Kernel, constant, cuda, device, make_store_one
 from numnorm.backends.cuda.rows.arguments import SIZES, STATISTICS, parameters_kind, scaling_kind
-from numnorm.backends.cuda.rows.backward_coefficients import TERMS, make_write_terms
+from numnorm.backends.cuda.rows.backward_coefficients import COEFFICIENTS, make_write_coefficients
 from numnorm.backends.cuda.rows.backward_kernel import (
     backward_parameters,
     make_normalize,
@@ -59,7 +59,7 @@ def _columns_of_run(element: ElementType, shape: RowShape) -> RowColumns:
 def _make_read_run(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that reads a thread's next columns of a segment.
 
-    ``read_run(arrays, first, at, limit, terms, weights, registers)`` of the arrays ``dy, x`` puts
+    ``read_run(arrays, first, at, limit, coefficients, weights, registers)`` of the arrays ``dy, x`` puts
     xhat and g into the registers ``values, grads``, and returns the sums of `make_sums_in_run`.
     The weights are gamma and beta of the segment.
     """
@@ -67,11 +67,11 @@ def _make_read_run(formula: Formula, element: ElementType, columns: RowColumns) 
     sums_in_run = make_sums_in_run(formula, element, columns)
 
     @device
-    def read_run(arrays, first, at, limit, terms, weights, registers):
+    def read_run(arrays, first, at, limit, coefficients, weights, registers):
         values, grads = registers
         read_columns(arrays[1], first, at, limit, values)
         read_columns(arrays[0], first, at, limit, grads)
-        normalize(values, at, limit, terms)
+        normalize(values, at, limit, coefficients)
         return sums_in_run(grads, values, at, 0, limit, weights[0], weights[1])
 
     return read_run
@@ -82,7 +82,7 @@ def _make_sums_of_runs(
 ) -> Any:
     """Return a device function that stores the sums of each segment of a row.
 
-    ``sums_of_runs(arrays, parameters, sums, row, at, sizes, terms, registers, room)`` returns this
+    ``sums_of_runs(arrays, parameters, sums, row, at, sizes, coefficients, registers, room)`` returns this
     thread's parts of the sums of g and of g * xhat over the row, and the index of the half of the
     shared room that is free.
     """
@@ -95,7 +95,7 @@ def _make_sums_of_runs(
     team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
 
     @device
-    def sums_of_runs(arrays, parameters, sums, row, at, sizes, terms, registers, room):
+    def sums_of_runs(arrays, parameters, sums, row, at, sizes, coefficients, registers, room):
         rows, width, run, channels = sizes
         segment_count = width // run
         mean_hi, mean_lo = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
@@ -113,7 +113,9 @@ def _make_sums_of_runs(
             )
             while here < limit:
                 add_each(
-                    read_run(arrays, first, here, limit, terms, of_run, registers), mean_hi, mean_lo
+                    read_run(arrays, first, here, limit, coefficients, of_run, registers),
+                    mean_hi,
+                    mean_lo,
                 )
                 here += step
             if count > 0:
@@ -139,7 +141,7 @@ def _make_write_runs(
 ) -> Any:
     """Return a device function that stores dx of a row.
 
-    ``write_runs(arrays, parameters, dx, row, at, sizes, terms, means, registers)``. Each thread
+    ``write_runs(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)``. Each thread
     writes the elements that it read for the sums, so dx may be dy or x.
     """
     columns, team, teams = _columns_of_run(element, shape), shape.team, shape.teams
@@ -148,7 +150,7 @@ def _make_write_runs(
     write_gradient = make_write_gradient(element, columns)
 
     @device
-    def write_runs(arrays, parameters, dx, row, at, sizes, terms, means, registers):
+    def write_runs(arrays, parameters, dx, row, at, sizes, coefficients, means, registers):
         _, width, run, channels = sizes
         segment_count, number, (values, grads) = width // run, cuda.threadIdx.x // team, registers
         channel, next_channel = (row * segment_count + number) % channels, teams % channels
@@ -156,8 +158,10 @@ def _make_write_runs(
             of_run = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
             first, here = (row * segment_count + number) * run, at
             while here < run:
-                read_run(arrays, first, here, run, terms, of_run, registers)
-                write_gradient(dx, first, here, run, grads, values, means, terms[0], terms[3])
+                read_run(arrays, first, here, run, coefficients, of_run, registers)
+                write_gradient(
+                    dx, first, here, run, grads, values, means, coefficients[0], coefficients[3]
+                )
                 here += step
             channel += next_channel
             channel -= channels if channel >= channels else 0
@@ -192,19 +196,19 @@ def make_row_backward_loop(
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
         row, at = cuda.blockIdx.x, cuda.threadIdx.x % team * lanes
-        terms = statistics(saved.mean, saved.rstd, row)
+        coefficients = statistics(saved.mean, saved.rstd, row)
         arrays, registers = (dy, x), (values, grads)
         g, g_xhat, turn = sums_of_runs(
-            arrays, parameters, partials.sums, row, at, sizes, terms, registers, room
+            arrays, parameters, partials.sums, row, at, sizes, coefficients, registers, room
         )
         g, g_xhat = block_two_sums(g, g_xhat, room[turn:])
-        means = means_of(g, g_xhat, terms[0], terms[3], scaling)
-        write_runs(arrays, parameters, dx, row, at, sizes, terms, means, registers)
+        means = means_of(g, g_xhat, coefficients[0], coefficients[3], scaling)
+        write_runs(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)
 
     return Kernel(kernel, backward_parameters(element), shape.threads)
 
 
-def make_row_backward_terms(
+def make_row_backward_coefficients(
     formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
 ) -> Kernel:
     """Return the kernel that stores the terms of rows for `make_row_backward_columns`.
@@ -222,15 +226,15 @@ def make_row_backward_terms(
     gradient_sums = make_column_gradient_sums(formula, element, 0, columns)
     add_each, joined = make_add_each(2), make_joined(element, compute_element_type(element))
     block_two_sums, room_size = make_team_two_sums(element, shape.threads), room_for_sums(shape)
-    write_terms, zero = make_write_terms(element), constant(element, 0.0)
+    write_coefficients, zero = make_write_coefficients(element), constant(element, 0.0)
 
-    def kernel(dy, x, saved, parameters, terms, sizes, scaling):
+    def kernel(dy, x, saved, parameters, coefficients, sizes, scaling):
         room = cuda.shared.array(room_size, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
         weight = cuda.local.array(slots, compute_type)
         bias = cuda.local.array(slots, compute_type)
-        places = cuda.local.array(TERMS, compute_type)
+        places = cuda.local.array(COEFFICIENTS, compute_type)
         mean_hi, mean_lo = cuda.local.array(2, compute_type), cuda.local.array(2, compute_type)
         for k in range(2):
             mean_hi[k], mean_lo[k] = zero, zero
@@ -250,7 +254,7 @@ def make_row_backward_terms(
         )
         if cuda.threadIdx.x == 0:
             means = means_of(g, g_xhat, found[0], found[3], scaling)
-            write_terms(terms, row, found, means, places)
+            write_coefficients(coefficients, row, found, means, places)
 
     groups = STATISTICS, parameters_kind(element), "address", SIZES, scaling_kind(element)
     return Kernel(kernel, ("address", "address", *groups), shape.threads)

@@ -10,8 +10,8 @@ from numnorm.backends.cuda.rows.arguments import RowScaling, RowSizes
 from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
 from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
 from numnorm.backends.cuda.rows.backward_loop_kernel import (
+    make_row_backward_coefficients,
     make_row_backward_loop,
-    make_row_backward_terms,
 )
 from numnorm.backends.cuda.rows.parameter_gradient_kernel import make_parameter_gradients
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES
@@ -46,7 +46,7 @@ class GradientPlan(NamedTuple):
         Whether a part has more rows than `ROWS_BETWEEN_FLUSHES` for each team.
     """
 
-    terms: Kernel | None
+    coefficients: Kernel | None
     kernel: Kernel
     finish: Kernel
     blocks: int
@@ -60,7 +60,7 @@ class GradientPlan(NamedTuple):
 # Norms that differ only in their layouts share kernels.
 _in_registers = functools.cache(make_row_backward)
 _by_runs = functools.cache(make_row_backward_loop)
-_terms = functools.cache(make_row_backward_terms)
+_coefficients = functools.cache(make_row_backward_coefficients)
 _by_columns = functools.cache(make_row_backward_columns)
 _finish = functools.cache(make_parameter_gradients)
 
@@ -81,7 +81,7 @@ def gradient_plan(
     shape = backward_shape(layout.width, element, aligned=aligned)
     by_run = layout.shared and parameters > 0
     channels = layout.channels if parameters else 1
-    terms, strips = None, 1
+    coefficients, strips = None, 1
     if shape.pieces:
         kernel = _in_registers(formula, element, saved, weights, parameters, shape)
         parts = backward_parts(layout.rows, shape, 1 if by_run else channels)
@@ -89,7 +89,10 @@ def gradient_plan(
         shape, parts = run_shape(layout.width, layout.run, element, shape), layout.rows
         kernel = _by_runs(formula, element, saved, weights, parameters, shape)
     else:
-        terms, shape = _terms(formula, element, saved, weights, shape), strip_shape(shape)
+        coefficients, shape = (
+            _coefficients(formula, element, saved, weights, shape),
+            strip_shape(shape),
+        )
         kernel = _by_columns(formula, element, weights, parameters, shape)
         strips = strips_of(layout.width, element, shape)
         parts = backward_parts(layout.rows, shape, channels, strips)
@@ -97,7 +100,7 @@ def gradient_plan(
     inv_divisor = 0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof)
     segment_count = layout.rows * layout.width // layout.run
     return GradientPlan(
-        terms,
+        coefficients,
         kernel,
         _finish(element, weights.gamma or element),
         parts * strips,

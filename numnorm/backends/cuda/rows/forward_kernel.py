@@ -57,7 +57,7 @@ def _columns_in_registers(element: ElementType, shape: RowShape) -> tuple[RowCol
 
 
 def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``row_statistics(values, origin, at, width, share, room)``.
+    """Return a device function ``row_statistics(values, origin, at, width, inv_count, room)``.
 
     It returns ``mean_hi, mean_lo, m2`` of a row in registers: the mean is ``mean_hi + mean_lo``, or 0 if the norm
     is not centred, and `m2` is the sum of the squared deviations. It subtracts `mean_hi` from the
@@ -70,7 +70,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
     sure, sure_slots = columns.sure, columns.sure * columns.lanes
 
     @device
-    def mean_of(values, origin, at, width, share, room):
+    def mean_of(values, origin, at, width, inv_count, room):
         total = zero
         for k in range(sure_slots):
             total += values[k] - origin
@@ -78,11 +78,11 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
             if at + p * stride < width:
                 for j in range(lanes):
                     total += values[p * lanes + j] - origin
-        return origin + team_sum(total, room) * share
+        return origin + team_sum(total, room) * inv_count
 
     @device
-    def centred(values, origin, at, width, share, room):
-        mean_hi = mean_of(values, origin, at, width, share, room)
+    def centred(values, origin, at, width, inv_count, room):
+        mean_hi = mean_of(values, origin, at, width, inv_count, room)
         first, second = zero, zero
         for k in range(sure_slots):
             deviation = values[k] - mean_hi
@@ -98,11 +98,11 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
                     second += deviation * deviation
         first = team_sum(first, room[warps:])
         second = team_sum(second, room[2 * warps :])
-        mean_lo = first * share
+        mean_lo = first * inv_count
         return mean_hi, mean_lo, squared_deviations(second, first, mean_lo)
 
     @device
-    def uncentred(values, origin, at, width, share, room):
+    def uncentred(values, origin, at, width, inv_count, room):
         second = zero
         for k in range(slots):
             second += values[k] * values[k]  # values behind the end of the row are 0
@@ -139,7 +139,7 @@ def make_write_normalized(
 ) -> Any:
     """Return a device function that stores y at a thread's columns.
 
-    ``write_normalized(y, parameters, firsts, at, sizes, terms, values, slot)`` normalizes the
+    ``write_normalized(y, parameters, firsts, at, sizes, coefficients, values, slot)`` normalizes the
     values, from `slot` on. The terms are ``mean_hi, mean_lo, factor``; ``firsts`` are the indices of the
     row's first element and of its first parameter.
     """
@@ -149,8 +149,8 @@ def make_write_normalized(
     slots, compute_type = columns.slots, element.compute_type
 
     @device
-    def write_normalized(y, parameters, firsts, at, sizes, terms, values, slot):
-        mean_hi, mean_lo, factor = terms
+    def write_normalized(y, parameters, firsts, at, sizes, coefficients, values, slot):
+        mean_hi, mean_lo, factor = coefficients
         weight = cuda.local.array(slots, compute_type)
         bias = cuda.local.array(slots, compute_type)
         gamma_of(parameters.gamma, firsts[1], at, sizes, weight)
@@ -168,7 +168,7 @@ def _make_write_row(
 ) -> Any:
     """Return a device function that stores y of a row in registers.
 
-    ``write_row(y, parameters, row, at, sizes, terms, values)``, as `make_write_normalized`.
+    ``write_row(y, parameters, row, at, sizes, coefficients, values)``, as `make_write_normalized`.
     """
     step = _columns_in_registers(element, shape)[1]
     sure_step = dataclasses.replace(step, sure=step.pieces)
@@ -178,13 +178,13 @@ def _make_write_row(
     last, reach, slots = shape.pieces - 1, step.reach, step.slots
 
     @device
-    def write_row(y, parameters, row, at, sizes, terms, values):
+    def write_row(y, parameters, row, at, sizes, coefficients, values):
         firsts = row * sizes.width, first_weight(row, sizes)
         for p in range(last):
             here = at + p * reach
-            write_sure(y, parameters, firsts, here, sizes, terms, values, p * slots)
+            write_sure(y, parameters, firsts, here, sizes, coefficients, values, p * slots)
         here = at + last * reach
-        write_last(y, parameters, firsts, here, sizes, terms, values, last * slots)
+        write_last(y, parameters, firsts, here, sizes, coefficients, values, last * slots)
 
     return write_row
 
@@ -214,7 +214,7 @@ def make_row_forward(
         room = cuda.shared.array(rooms, compute_type)
         values = cuda.local.array(slots, compute_type)
         thread, scale, width = cuda.threadIdx.x, one, sizes.width
-        share, scale_share, eps_on_deviation = scaling
+        inv_count, inv_divisor, eps_on_deviation = scaling
         # A team behind the last row takes part in the barriers, and stores nothing.
         row = cuda.blockIdx.x * teams + thread // team
         there = row < sizes.rows
@@ -223,16 +223,18 @@ def make_row_forward(
         at = thread % team * lanes
         origin = load_one(x, first)
         read_row(x, first, at, width, values)
-        mean_hi, mean_lo, m2 = row_statistics(values, origin, at, width, share, room)
-        poor = leaves_range(m2 * scale_share, eps, eps_on_deviation)
+        mean_hi, mean_lo, m2 = row_statistics(values, origin, at, width, inv_count, room)
+        poor = leaves_range(m2 * inv_divisor, eps, eps_on_deviation)
         if any_of(one if poor else zero, room[3 * warps :]) > zero:
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, least, room[2 * warps :])
-            mean_hi, mean_lo, m2 = row_statistics(values, origin * scale, at, width, share, room)
+            mean_hi, mean_lo, m2 = row_statistics(
+                values, origin * scale, at, width, inv_count, room
+            )
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
-        factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
+        factor = inverse_deviation(m2 * inv_divisor, eps, eps_on_deviation)
         if there:
             # `row_statistics` has subtracted high from the values already.
             write_row(y, parameters, row, at, sizes, (zero, mean_lo, factor), values)

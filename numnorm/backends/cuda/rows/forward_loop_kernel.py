@@ -81,7 +81,7 @@ def _make_sums(element: ElementType, shape: RowShape) -> Any:
 def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
     """Return a device function that computes ``mean_hi, mean_lo, m2`` of a row times a scale.
 
-    ``statistics(x, first, at, width, scale, share, values, room)``. It sums deviations from the
+    ``statistics(x, first, at, width, scale, inv_count, values, room)``. It sums deviations from the
     mean of the row's first columns. Where the true mean is far from it, it sums once more, around
     the mean that the first sums give.
     """
@@ -92,27 +92,27 @@ def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) ->
     reach = _columns_of_turn(element, shape)[0].reach
 
     @device
-    def around(x, first, at, width, scale, mean_hi, share, values, room):
+    def around(x, first, at, width, scale, mean_hi, inv_count, values, room):
         total, squares = sums(x, first, at, width, scale, mean_hi, values)
         total = team_sum(total, room[warps:])
-        mean_lo = total * share
+        mean_lo = total * inv_count
         m2 = squared_deviations(team_sum(squares, room[2 * warps :]), total, mean_lo)
         return mean_lo, m2, total * mean_lo
 
     @device
-    def centred(x, first, at, width, scale, share, values, room):
+    def centred(x, first, at, width, scale, inv_count, values, room):
         origin = load_one(x, first) * scale
         seen = min(width, reach)
         total, _ = sums(x, first, at, seen, scale, origin, values)
         mean_hi = origin + team_sum(total, room) * inverse(compute_type(seen))
-        mean_lo, m2, lost = around(x, first, at, width, scale, mean_hi, share, values, room)
+        mean_lo, m2, lost = around(x, first, at, width, scale, mean_hi, inv_count, values, room)
         if lost > m2:
             mean_hi += mean_lo
-            mean_lo, m2, _ = around(x, first, at, width, scale, mean_hi, share, values, room)
+            mean_lo, m2, _ = around(x, first, at, width, scale, mean_hi, inv_count, values, room)
         return mean_hi, mean_lo, m2
 
     @device
-    def uncentred(x, first, at, width, scale, share, values, room):
+    def uncentred(x, first, at, width, scale, inv_count, values, room):
         _, squares = sums(x, first, at, width, scale, zero, values)
         return zero, zero, team_sum(squares, room)
 
@@ -147,18 +147,18 @@ def _make_write_turn(
 ) -> Any:
     """Return a device function that reads a thread's columns once more, and stores y there.
 
-    ``write_turn(x, y, parameters, firsts, at, sizes, scale, terms, values)``: the terms are those
+    ``write_turn(x, y, parameters, firsts, at, sizes, scale, coefficients, values)``: the terms are those
     of x * scale, and the other arguments are those of `make_write_normalized`.
     """
     read_columns, slots = make_read_columns(element, columns), columns.slots
     write_normalized = make_write_normalized(formula, element, weights, columns)
 
     @device
-    def write_turn(x, y, parameters, firsts, at, sizes, scale, terms, values):
+    def write_turn(x, y, parameters, firsts, at, sizes, scale, coefficients, values):
         read_columns(x, firsts[0], at, sizes.width, values)
         for k in range(slots):
             values[k] *= scale
-        write_normalized(y, parameters, firsts, at, sizes, terms, values, 0)
+        write_normalized(y, parameters, firsts, at, sizes, coefficients, values, 0)
 
     return write_turn
 
@@ -185,22 +185,22 @@ def make_row_forward_loop(
         room = cuda.shared.array(rooms, compute_type)
         values = cuda.local.array(slots, compute_type)
         row, scale, width = cuda.blockIdx.x, one, sizes.width
-        share, scale_share, eps_on_deviation = scaling
+        inv_count, inv_divisor, eps_on_deviation = scaling
         first, at = row * width, cuda.threadIdx.x * lanes
-        mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, share, values, room)
-        if leaves_range(m2 * scale_share, eps, eps_on_deviation):
+        mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, inv_count, values, room)
+        if leaves_range(m2 * inv_divisor, eps, eps_on_deviation):
             least = max(root_eps, eps_on_deviation)
             scale = power_of_two(largest(x, first, at, width, least, values, room[3 * warps :]))
-            mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, share, values, room)
+            mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, inv_count, values, room)
             eps = root_eps * scale * (root_eps * scale)
             eps_on_deviation = eps_on_deviation * scale
-        factor = inverse_deviation(m2 * scale_share, eps, eps_on_deviation)
-        firsts, terms = (first, first_weight(row, sizes)), (mean_hi, mean_lo, factor)
+        factor = inverse_deviation(m2 * inv_divisor, eps, eps_on_deviation)
+        firsts, coefficients = (first, first_weight(row, sizes)), (mean_hi, mean_lo, factor)
         while at + last < width:
-            write_all(x, y, parameters, firsts, at, sizes, scale, terms, values)
+            write_all(x, y, parameters, firsts, at, sizes, scale, coefficients, values)
             at += reach
         if at < width:
-            write_some(x, y, parameters, firsts, at, sizes, scale, terms, values)
+            write_some(x, y, parameters, firsts, at, sizes, scale, coefficients, values)
         if saved.mean != 0 and cuda.threadIdx.x == 0:
             save(saved, row, mean_hi, mean_lo, factor, scale)
 

@@ -89,16 +89,16 @@ def make_joined_statistics(formula: Formula, element: ElementType, saved: Elemen
 def make_means(element: ElementType) -> Any:
     """Return a device function of the two means that `input_gradient` subtracts.
 
-    ``means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation)`` returns
+    ``means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation)`` returns
     the means of g and of g * xhat, from their sums over the row.
     """
     flow, zero = make_deviation_flow(element), constant(element, 0.0)
 
     @device
-    def means(sum_g, sum_g_xhat, scale, factor, mean_share, scale_share, eps_on_deviation):
+    def means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation):
         # The mean of a detached statistic is 0 even where the sum is NaN.
-        mean_g = sum_g * mean_share if mean_share > zero else zero
-        through_scale = scale_share * flow(factor, eps_on_deviation * scale)
-        return mean_g, sum_g_xhat * through_scale if scale_share > zero else zero
+        mean_g = sum_g * inv_count if inv_count > zero else zero
+        through_scale = inv_divisor * flow(factor, eps_on_deviation * scale)
+        return mean_g, sum_g_xhat * through_scale if inv_divisor > zero else zero
 
     return means

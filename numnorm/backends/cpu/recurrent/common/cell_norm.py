@@ -31,7 +31,7 @@ class CellNorm(NamedTuple):
     apply : callable
         ``apply(x, statistics, gamma, beta)`` of elements.
     gradient : callable
-        ``gradient(dy, x, mean, rstd, i, gamma, beta, flows, sums, dx)`` of a row; what gamma
+        ``gradient(dy, x, mean, rstd, i, gamma, beta, gradient_coefficients, sums, dx)`` of a row; what gamma
         and beta get of it is added to the sums.
     """
 
@@ -46,12 +46,12 @@ def make_normalized(
     norm: Norm | None, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
     """Return a compiled ``normalized(row, statistics, gamma, beta, j, tail)`` of some elements."""
-    read, term, _ = access
+    read, coefficient, _ = access
     apply, real = make_cell_norm(norm, element_type).apply, element_type.compute_type
 
     @inlined
     def normalized(row, statistics, gamma, beta, j, tail):
-        gain, shift = term(gamma, j, tail, real(1)), term(beta, j, tail, real(0))
+        gain, shift = coefficient(gamma, j, tail, real(1)), coefficient(beta, j, tail, real(0))
         return apply(read(row, j, tail), statistics, gain, shift)
 
     return normalized
@@ -103,10 +103,18 @@ def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellN
     targets_of = inlined((lambda sums: sums) if summed else (lambda sums: (None, None)))
 
     @inlined
-    def gradient(dy, x, mean, rstd, i, gamma, beta, flows, sums, dx):
+    def gradient(dy, x, mean, rstd, i, gamma, beta, gradient_coefficients, sums, dx):
         found, weights = saved(mean, rstd, i), (gamma, beta)
         sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, found, weights, targets_of(sums))
-        input_gradients(dy, x, 0, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], flows), dx)
+        input_gradients(
+            dy,
+            x,
+            0,
+            found,
+            weights,
+            means_of(sum_g, sum_g_xhat, rstd[i], gradient_coefficients),
+            dx,
+        )
 
     return CellNorm(statistics, save, saved, apply, gradient)
 
@@ -129,7 +137,7 @@ def _identity() -> CellNorm:
         return x
 
     @inlined
-    def gradient(dy, x, mean, rstd, i, gamma, beta, flows, sums, dx):
+    def gradient(dy, x, mean, rstd, i, gamma, beta, gradient_coefficients, sums, dx):
         for j in range(dy.size):
             dx[j] = dy[j]
 

@@ -35,7 +35,7 @@ def _make_new_state(
     form: LSTMForm, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: the state, and the cell that is carried on."""
-    read, term, write = access
+    read, coefficient, write = access
     apply, real = make_cell_norm(form.cell, element_type).apply, element_type.compute_type
     tanh, state, carries = make_tanh(real), inlined(lstm_state), form.carries_normalized
     apart, blend = carries or form.zoneout, make_zoneout(form.zoneout, access).blend
@@ -43,8 +43,8 @@ def _make_new_state(
     @inlined
     def new_state(o_gate, cell, parameters, statistics, cells, states, masks, j, tail):
         (c_prev, c), (h_prev, h) = cells, states
-        gamma = term(parameters.gamma_c, j, tail, real(1))
-        beta = term(parameters.beta_c, j, tail, real(0))
+        gamma = coefficient(parameters.gamma_c, j, tail, real(1))
+        beta = coefficient(parameters.beta_c, j, tail, real(0))
         value = read(cell, j, tail)
         normalized = apply(value, statistics, gamma, beta)
         if apart:

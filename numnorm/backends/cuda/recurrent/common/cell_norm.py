@@ -73,7 +73,7 @@ def room_for_parts(count: int, shape: RowShape) -> int:
 def _make_row_statistics(
     formula: Formula, element: ElementType, shape: RowShape, parts: Parts
 ) -> Any:
-    """Return a device function ``row_statistics(values, origins, found, squares, at, width, share, room)``.
+    """Return a device function ``row_statistics(values, origins, found, squares, at, width, inv_count, room)``.
 
     It finds high and low of each part, into `found`, where its scale is, and its `squares`, the
     sum of its squared deviations. An origin is any of a part's values: a constant part then gives
@@ -87,7 +87,7 @@ def _make_row_statistics(
     team_both = make_team_sums(element, shape.team, both)
 
     @device
-    def centred(values, origins, found, squares, at, width, share, room):
+    def centred(values, origins, found, squares, at, width, inv_count, room):
         sums = cuda.local.array(both, compute_type)
         for n in range(count):
             sums[n] = zero
@@ -101,7 +101,7 @@ def _make_row_statistics(
         team_sums(sums, room)
         for n in range(count):
             scale = found[n * NUMBERS]
-            mean_hi = origins[n] * scale + sums[n] * share
+            mean_hi = origins[n] * scale + sums[n] * inv_count
             found[n * NUMBERS + 1] = mean_hi
             sums[n], sums[count + n] = zero, zero
             for section in range(n * sections, (n + 1) * sections):
@@ -113,14 +113,14 @@ def _make_row_statistics(
                             sums[count + n] += deviation * deviation
         team_both(sums, room[half:])
         for n in range(count):
-            mean_lo = sums[n] * share
+            mean_lo = sums[n] * inv_count
             m2 = sums[count + n] - sums[n] * mean_lo
             found[n * NUMBERS + 2] = mean_lo
             # max() would turn a NaN into 0.
             squares[n] = zero if m2 < zero else m2
 
     @device
-    def uncentred(values, origins, found, squares, at, width, share, room):
+    def uncentred(values, origins, found, squares, at, width, inv_count, room):
         for n in range(count):
             squares[n] = zero
             scale = found[n * NUMBERS]
@@ -172,8 +172,8 @@ def make_is_poor(element: ElementType) -> Any:
 
     @device
     def is_poor(squares, scaling):
-        _, scale_share, eps, eps_on_deviation, _ = scaling
-        total = squares * scale_share + eps + eps_on_deviation * eps_on_deviation
+        _, inv_divisor, eps, eps_on_deviation, _ = scaling
+        total = squares * inv_divisor + eps + eps_on_deviation * eps_on_deviation
         return not (smallest < total and total < infinity)
 
     return is_poor
@@ -194,16 +194,16 @@ def make_cell_moments(formula: Formula, element: ElementType, shape: RowShape, p
 
     @device
     def moments(values, origins, found, squares, at, width, scaling, room):
-        share = scaling[0]
+        inv_count = scaling[0]
         for n in range(count):
             found[n * NUMBERS] = one
-        row_statistics(values, origins, found, squares, at, width, share, room)
+        row_statistics(values, origins, found, squares, at, width, inv_count, room)
         poor = zero
         for n in range(count):
             poor = one if is_poor(squares[n], scaling) else poor
         if any_of(poor, room) > zero:
             rescale(values, found, squares, scaling, room)
-            row_statistics(values, origins, found, squares, at, width, share, room)
+            row_statistics(values, origins, found, squares, at, width, inv_count, room)
 
     return moments
 
@@ -215,9 +215,9 @@ def make_cell_factor(element: ElementType) -> Any:
 
     @device
     def factor(scale, squares, scaling):
-        _, scale_share, eps, eps_on_deviation, root_eps = scaling
+        _, inv_divisor, eps, eps_on_deviation, root_eps = scaling
         scaled_eps = eps if scale == one else root_eps * scale * (root_eps * scale)
-        return inverse_deviation(squares * scale_share, scaled_eps, eps_on_deviation * scale)
+        return inverse_deviation(squares * inv_divisor, scaled_eps, eps_on_deviation * scale)
 
     return factor
 
@@ -229,7 +229,7 @@ def make_cell_statistics(
     """Return a device function ``statistics(values, origins, found, at, width, scaling, room)``.
 
     It finds the statistics of each part of a thread's values, and leaves those alone. An origin is
-    any value of a part. The scaling is ``share, scale_share, eps, eps_on_deviation, root_eps``:
+    any value of a part. The scaling is ``inv_count, inv_divisor, eps, eps_on_deviation, root_eps``:
     1 over the number of elements, 1 over the divisor of their squares, and the root of eps. The
     room has `ROOMS` times `room_for_parts`. All threads of a block take part.
     """

@@ -17,12 +17,14 @@ def make_through_norm(
 ) -> Any:
     """Return a device function that takes the slope of a norm's result through the norm.
 
-    ``through_norm(grad, at, width, xhat, gain, numbers, found, flows, room)``: the flows are
-    ``mean_share, scale_share, eps_on_deviation``, and the room has two places for each warp.
+    ``through_norm(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, room)``: the flows are
+    ``inv_count, inv_divisor, eps_on_deviation``, and the room has two places for each warp.
     Without a norm nothing happens. All threads of a block take part.
     """
     if norm is None:
-        return device(lambda grad, at, width, xhat, gain, numbers, found, flows, room: None)
+        return device(
+            lambda grad, at, width, xhat, gain, numbers, found, gradient_coefficients, room: None
+        )
     columns, compute_type, zero = (
         row_columns(element, shape),
         element.compute_type,
@@ -33,7 +35,7 @@ def make_through_norm(
     row_sums, means_of = sums_of(2), make_means(element)
 
     @device
-    def through_norm(grad, at, width, xhat, gain, numbers, found, flows, room):
+    def through_norm(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, room):
         sums = cuda.local.array(2, compute_type)
         sums[0], sums[1] = zero, zero
         for k in range(slots):
@@ -43,7 +45,15 @@ def make_through_norm(
             sums[1] += grad[k] * xhat[k]
         row_sums(sums, room)
         scale, factor = found[0], found[3]
-        means = means_of(sums[0], sums[1], scale, factor, flows[0], flows[1], flows[2])
+        means = means_of(
+            sums[0],
+            sums[1],
+            scale,
+            factor,
+            gradient_coefficients[0],
+            gradient_coefficients[1],
+            gradient_coefficients[2],
+        )
         for p in range(pieces):
             there = at + p * stride < width
             for j in range(lanes):

@@ -22,7 +22,7 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     addresses,
     array_or_none,
     copied,
-    flow_numbers,
+    gradient_coefficient_numbers,
     gradients_of_nothing,
     new,
     new_states,
@@ -303,8 +303,8 @@ def _run_backward(
     numbers = (
         AdaNumbers(*weights.numbers),
         OfNorms(
-            flow_numbers(facts.norms[0], scaling, facts.normalized * units),
-            flow_numbers(facts.norms[1], scaling, units),
+            gradient_coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
+            gradient_coefficient_numbers(facts.norms[1], scaling, units),
         ),
     )
     later, product = 0, None

@@ -48,7 +48,7 @@ def make_through_gate_norm(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``through_norm(grads, values, found, weights, numbers, flows, room, dz, dxp, row, width, at,
+    ``through_norm(grads, values, found, weights, numbers, gradient_coefficients, room, dz, dxp, row, width, at,
     limit)``: the slopes are those of what the norm makes of it, the values are normalized already,
     both in sections of a thread's units: the gates of the product with the state, and then of that
     with x. The weights are the gammas of both.
@@ -57,7 +57,7 @@ def make_through_gate_norm(
 
         @device
         def nothing(
-            grads, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+            grads, values, found, weights, numbers, gradient_coefficients, room, dz, dxp, row, width, at, limit
         ):  # fmt: skip
             pass
 
@@ -65,25 +65,25 @@ def make_through_gate_norm(
     compute_type, both = element.compute_type, 2 * parts.count
     add_up, write = (
         make(norm, element, shape, parts, stretch)
-        for make in (make_gate_norm_terms, make_gate_norm_gradient)
+        for make in (make_gate_norm_coefficients, make_gate_norm_gradient)
     )
     row_sums = sums_of(both)
 
     @device
     def through_norm(
-        grads, values, found, weights, numbers, flows, room, dz, dxp, row, width, at, limit
+        grads, values, found, weights, numbers, gradient_coefficients, room, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         sums = cuda.local.array(both, compute_type)
         add_up(grads, values, weights, numbers, width, at, sums)
         row_sums(sums, room)
         write(
-            grads, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
+            grads, values, found, sums, weights, numbers, gradient_coefficients, dz, dxp, row, width, at, limit
         )  # fmt: skip
 
     return through_norm
 
 
-def make_gate_norm_terms(
+def make_gate_norm_coefficients(
     norm: Norm, element: ElementType, shape: RowShape, parts: Parts, stretch: Stretch
 ) -> Any:
     """Return a device function of a thread's share of the sums: two for each part.
@@ -124,7 +124,7 @@ def make_gate_norm_gradient(
 ) -> Any:
     """Return a device function that stores the gradients, once there are the sums of the row.
 
-    ``write_gradient(grads, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at,
+    ``write_gradient(grads, values, found, sums, weights, numbers, gradient_coefficients, dz, dxp, row, width, at,
     limit)``
     """
     columns, compute_type = row_columns(element, shape), element.compute_type
@@ -137,13 +137,21 @@ def make_gate_norm_gradient(
 
     @device
     def write_gradient(
-        grads, values, found, sums, weights, numbers, flows, dz, dxp, row, width, at, limit
+        grads, values, found, sums, weights, numbers, gradient_coefficients, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         gain = cuda.local.array(slots, compute_type)
         for section in range(sections):
             gate, n = start + section % each, section // size
             scale, factor = found[n * NUMBERS], found[n * NUMBERS + 3]
-            means = means_of(sums[n], sums[count + n], scale, factor, flows[0], flows[1], flows[2])
+            means = means_of(
+                sums[n],
+                sums[count + n],
+                scale,
+                factor,
+                gradient_coefficients[0],
+                gradient_coefficients[1],
+                gradient_coefficients[2],
+            )
             gain_at(weights[section // each], numbers[0], gate * width, at, width, gain)
             for k in range(slots):
                 xhat = values[section * slots + k]

@@ -44,7 +44,7 @@ class StepKind:
         Makes ``step(products, weights, states, saved, span, ada, scalings, rooms)``; each norm
         has a room of shared memory.
     make_step_back : callable
-        Makes ``step_back(saved, weights, incoming, results, span, later, ada, flows, rooms)``,
+        Makes ``step_back(saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms)``,
         with sums over a row, which take the rooms.
     """
 
@@ -116,11 +116,11 @@ def make_cell_backward(kind: StepKind, form: Any, element: ElementType, shape: R
     of_gates, of_other = kind.parts(form)
     behind, size = room_for_parts(of_gates, shape), room_for_parts(of_gates + of_other, shape)
 
-    def kernel(saved, weights, incoming, results, rows, later, width, ada, flows):
+    def kernel(saved, weights, incoming, results, rows, later, width, ada, gradient_coefficients):
         shared = cuda.shared.array(size, compute_type)
         rooms = shared, shared[behind:]
         span = span_of(rows, width)
-        step_back(saved, weights, incoming, results, span, later, ada, flows, rooms)
+        step_back(saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms)
 
     flow = _numbers(FlowNumbers, element)
     parameters = (

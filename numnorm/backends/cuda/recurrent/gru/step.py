@@ -11,8 +11,8 @@ from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import (
+    make_gate_norm_coefficients,
     make_gate_norm_gradient,
-    make_gate_norm_terms,
 )
 from numnorm.backends.cuda.recurrent.common.product_norm import (
     make_normalize_again,
@@ -160,16 +160,20 @@ def _make_through_norms(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``through_norms(grads, normal, found, gammas, ada, flows, room, results, span)``: the gradients
+    ``through_norms(grads, normal, found, gammas, ada, gradient_coefficients, room, results, span)``: the gradients
     are the sections that `gate_gradients` leaves; what is normal, its statistics and the flows are
     those of both gates and of the rest. Their sums are taken together.
     """
     if form.norm is None:
-        return device(lambda grads, normal, found, gammas, ada, flows, room, results, span: None)
+        return device(
+            lambda grads, normal, found, gammas, ada, gradient_coefficients, room, results, span: (
+                None
+            )
+        )
     of_both, of_rest = product_norms(form)
     (add_both, write_both), (add_rest, write_rest) = (
         (
-            make_gate_norm_terms(form.norm, element, shape, of.parts, of.gates),
+            make_gate_norm_coefficients(form.norm, element, shape, of.parts, of.gates),
             make_gate_norm_gradient(form.norm, element, shape, of.parts, of.gates),
         )
         for of in (of_both, of_rest)
@@ -182,7 +186,9 @@ def _make_through_norms(
     behind = 2 * OF_GATES.count
 
     @device
-    def through_norms(grads, normal, found, gammas, ada, flows, room, results, span):
+    def through_norms(
+        grads, normal, found, gammas, ada, gradient_coefficients, room, results, span
+    ):
         sums = cuda.local.array(SUMS, compute_type)
         row, width, at, limit = span
         dz, dxp, _, _ = results
@@ -190,11 +196,11 @@ def _make_through_norms(
         add_rest(grads[two:], normal[1], gammas, ada, width, at, sums[behind:])
         row_sums(sums, room)
         write_both(
-            grads, normal[0], found[0], sums, gammas, ada, flows.gates, dz, dxp, row, width, at,
+            grads, normal[0], found[0], sums, gammas, ada, gradient_coefficients.gates, dz, dxp, row, width, at,
             limit,
         )  # fmt: skip
         write_rest(
-            grads[two:], normal[1], found[1], sums[behind:], gammas, ada, flows.other, dz, dxp, row,
+            grads[two:], normal[1], found[1], sums[behind:], gammas, ada, gradient_coefficients.other, dz, dxp, row,
             width, at, limit,
         )  # fmt: skip
 
@@ -219,7 +225,9 @@ def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of
     two, four, of_parts = 2 * slots, 4 * slots, 2 * NUMBERS
 
     @device
-    def step_back(saved, weights, incoming, results, span, later, ada, flows, rooms):
+    def step_back(
+        saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms
+    ):
         both = cuda.local.array(four, compute_type)
         rest = cuda.local.array(two, compute_type)
         gates = cuda.local.array(four, compute_type)
@@ -237,7 +245,7 @@ def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of
         write_gradients(results, span, gates)
         normal, statistics = (both, rest), (found, found_rest)
         through_norms(
-            gates, normal, statistics, weights[3:], ada, flows, rooms[0], results, span
+            gates, normal, statistics, weights[3:], ada, gradient_coefficients, rooms[0], results, span
         )  # fmt: skip
 
     return step_back

@@ -339,7 +339,9 @@ def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_o
     through_norm = make_through_gate_norm(of.norm, element, shape, of.parts, of.gates, sums_of)
 
     @device
-    def step_back(saved, weights, incoming, results, span, later, ada, flows, rooms):
+    def step_back(
+        saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms
+    ):
         values = cuda.local.array(size, compute_type)
         gates = cuda.local.array(all_gates, compute_type)
         found = cuda.local.array(numbers, compute_type)
@@ -356,14 +358,23 @@ def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_o
         read(incoming.dc, row * width, at, width, passes)
         blend_gradient(incoming.mask_c, span, passes, kept)
         cell_gradient(
-            saved, weights[3:], results.other, span, ada, flows.other, rooms[1], gates, grad, passes
+            saved,
+            weights[3:],
+            results.other,
+            span,
+            ada,
+            gradient_coefficients.other,
+            rooms[1],
+            gates,
+            grad,
+            passes,
         )
         gate_gradients(saved.before, incoming.dc, span, gates, grad, kept)
         for gate in range(GATES):
             first = (row * GATES + gate) * width
             write(results.gates, first, at, limit, gates[gate * slots :])
         through_norm(
-            gates, values, found, weights[1:3], ada, flows.gates, rooms[0], results.dz, results.dxp,
+            gates, values, found, weights[1:3], ada, gradient_coefficients.gates, rooms[0], results.dz, results.dxp,
             row, width, at, limit,
         )  # fmt: skip
 

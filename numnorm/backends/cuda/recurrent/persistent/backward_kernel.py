@@ -66,7 +66,7 @@ def make_backward(
     all_sums, of_gates = sums_of_row(step, form), 2 * step.parts(form)[0]
     size, of_table = element.itemsize, facts.places * NUMBERS * element.itemsize
 
-    def kernel(inputs, saved, others, incoming, results, ada, flows, sizes):
+    def kernel(inputs, saved, others, incoming, results, ada, gradient_coefficients, sizes):
         memory, batch, width, slices = shared_memory(), sizes.batch, sizes.width, sizes.slices
         sliced, at, first, mine = place_of(slices, sizes.group, batch, width)
         take_columns(memory, inputs.weights, at - sliced[2], gates * width, width)
@@ -83,7 +83,7 @@ def make_backward(
                 active = 0 <= mine < count
                 row, limit = (mine, width) if active else (0, 0)
                 now, earlier = start * of_row, (batch + start - before if t > 1 else 0) * of_row
-                wide, shares = gates * now, row * all_sums * slices
+                wide, inv_counts = gates * now, row * all_sums * slices
                 step_back(
                     ReadBack(
                         saved.z + wide, saved.xp + wide, saved.cell + now, saved.before + earlier,
@@ -98,10 +98,10 @@ def make_backward(
                         results.dz + wide, results.dxp + wide, results.gates + wide,
                         results.other + sections * now,
                     ),
-                    RowSpan(row, width, at, limit), later, ada, flows,
+                    RowSpan(row, width, at, limit), later, ada, gradient_coefficients,
                     (
-                        (inputs.sums, shares, slices, sliced[1], active),
-                        (inputs.sums, shares + of_gates * slices, slices, sliced[1], active),
+                        (inputs.sums, inv_counts, slices, sliced[1], active),
+                        (inputs.sums, inv_counts + of_gates * slices, slices, sliced[1], active),
                     ),
                 )  # fmt: skip
                 later = count

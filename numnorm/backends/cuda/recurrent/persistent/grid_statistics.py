@@ -53,8 +53,8 @@ def make_leave(formula: Formula, element: ElementType, shape: SliceShape, parts:
             origins[n] = values[n * size] if unit == 0 else zero
         first_of(origins, squares)
         own_share = inverse(sections_of * compute_type(width))
-        _, scale_share, eps, eps_on_deviation, root_eps = scaling
-        own = own_share, scale_share, eps, eps_on_deviation, root_eps
+        _, inv_divisor, eps, eps_on_deviation, root_eps = scaling
+        own = own_share, inv_divisor, eps, eps_on_deviation, root_eps
         # A part of a warp needs no room for its sums.
         moments(values, origins, found, squares, unit, width, own, squares)
         for n in range(count):

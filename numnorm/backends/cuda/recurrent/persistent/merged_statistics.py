@@ -61,7 +61,7 @@ def _make_load_slice(element: ElementType) -> Any:
 
 
 def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> Any:
-    """Return a device function ``row_statistics(table, first, slices, sizes, share, found)``.
+    """Return a device function ``row_statistics(table, first, slices, sizes, inv_count, found)``.
 
     It finds high and low of a part by those of its slices, which begin at a place of the table,
     for the scale in `found`, and returns the squares. The sizes are a slice's and the last one's.
@@ -74,7 +74,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> A
     team_sum, team_both = make_team_sums(element, team, 1), make_team_sums(element, team, 2)
 
     @device
-    def centred(table, first, slices, sizes, share, found):
+    def centred(table, first, slices, sizes, inv_count, found):
         sums = cuda.local.array(2, compute_type)
         full, last = sizes
         mine, scale = cuda.threadIdx.x % team, found[0]
@@ -86,7 +86,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> A
             ratio, size = scale * reach, full if n < slices - 1 else last
             sums[0] += size * ((mean_hi * ratio - origin) + mean_lo * ratio)
         team_sum(sums, sums)
-        mean = origin + sums[0] * share
+        mean = origin + sums[0] * inv_count
         sums[0], sums[1] = zero, zero
         for n in range(mine, slices, team):
             reach, mean_hi, mean_lo, squares = load(table, first + n)
@@ -95,13 +95,13 @@ def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> A
             sums[0] += size * deviation
             sums[1] += squares * ratio * ratio + size * deviation * deviation
         team_both(sums, sums)
-        found[1], found[2] = mean, sums[0] * share
+        found[1], found[2] = mean, sums[0] * inv_count
         squares = sums[1] - sums[0] * found[2]
         # max() would turn a NaN into 0.
         return zero if squares < zero else squares
 
     @device
-    def uncentred(table, first, slices, sizes, share, found):
+    def uncentred(table, first, slices, sizes, inv_count, found):
         sums = cuda.local.array(1, compute_type)
         mine, scale = cuda.threadIdx.x % team, found[0]
         sums[0] = zero

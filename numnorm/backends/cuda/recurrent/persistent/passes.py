@@ -21,7 +21,7 @@ from numnorm.backends.cuda.recurrent.common.cell_passes import (
 from numnorm.backends.cuda.recurrent.common.passes import (
     Table,
     Weights,
-    flow_numbers,
+    gradient_coefficient_numbers,
     is_whole,
     new,
     scaling_numbers,
@@ -188,10 +188,10 @@ def _run_backward(
         results,
     )
     facts = kind.facts_of(form)
-    flows = OfNorms(
-        flow_numbers(facts.norms[0], scaling, facts.normalized * units),
-        flow_numbers(facts.norms[1], scaling, units),
+    gradient_coefficients = OfNorms(
+        gradient_coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
+        gradient_coefficient_numbers(facts.norms[1], scaling, units),
     )
-    numbers = AdaNumbers(*weights.numbers), flows
+    numbers = AdaNumbers(*weights.numbers), gradient_coefficients
     _launch(plan, kernel, x, steps, batch, units, groups, numbers, kept=True)
     return product

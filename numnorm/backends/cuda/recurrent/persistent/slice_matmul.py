@@ -124,7 +124,7 @@ def _make_stage(element: ElementType, shape: SliceShape) -> Any:
 
 
 def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function ``multiply(memory, room, shares, width, pitch)``.
+    """Return a device function ``multiply(memory, room, inv_counts, width, pitch)``.
 
     Each warp leaves its share of the products of a tile with all columns of the slice.
     """
@@ -139,7 +139,7 @@ def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any
     of_rows, of_piece = rows * columns, vector * columns
 
     @device
-    def multiply(memory, room, shares, width, pitch):
+    def multiply(memory, room, inv_counts, width, pitch):
         sums = cuda.local.array(of_rows, compute_type)
         weights = cuda.local.array(of_piece, compute_type)
         for n in range(of_rows):
@@ -160,31 +160,31 @@ def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any
             at += warps * vector
         for n in range(rows):
             place = ((warp * tile + row + n * apart) * units + unit) * columns
-            store(shares, place, sums, n * columns)
+            store(inv_counts, place, sums, n * columns)
 
     return multiply
 
 
 def _make_store_share(columns: int, element: ElementType) -> Any:
-    """Return a device function ``store_share(shares, place, sums, first)`` of so many sums."""
+    """Return a device function ``store_share(inv_counts, place, sums, first)`` of so many sums."""
     store, store_one = make_store(element, shared=True), make_store_one(element, shared=True)
     vector, as_tuple = element.vector, make_as_tuple(element)
 
     @device
-    def at_once(shares, place, sums, first):
+    def at_once(inv_counts, place, sums, first):
         for part in range(0, columns, vector):
-            store(shares, place + part, as_tuple(sums, first + part))
+            store(inv_counts, place + part, as_tuple(sums, first + part))
 
     @device
-    def one_by_one(shares, place, sums, first):
+    def one_by_one(inv_counts, place, sums, first):
         for n in range(columns):
-            store_one(shares, place + n, sums[first + n])
+            store_one(inv_counts, place + n, sums[first + n])
 
     return one_by_one if columns % vector else at_once
 
 
 def _make_add_up(gates: int, units: int, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function ``add_up(shares, row, unit, products)`` of all warps' shares.
+    """Return a device function ``add_up(inv_counts, row, unit, products)`` of all warps' shares.
 
     A row has so many units, each with so many products.
     """
@@ -193,23 +193,23 @@ def _make_add_up(gates: int, units: int, element: ElementType, shape: SliceShape
     warps, tile = shape.warps, shape.tile
 
     @device
-    def at_once(shares, row, unit, products):
+    def at_once(inv_counts, row, unit, products):
         for gate in range(gates):
             products[gate] = zero
         for warp in range(warps):
             place = ((warp * tile + row) * units + unit) * gates
             for part in range(0, gates, vector):
-                found = load(shares, place + part)
+                found = load(inv_counts, place + part)
                 for j in range(vector):
                     products[part + j] += found[j]
 
     @device
-    def one_by_one(shares, row, unit, products):
+    def one_by_one(inv_counts, row, unit, products):
         for gate in range(gates):
             products[gate] = zero
             for warp in range(warps):
                 place = ((warp * tile + row) * units + unit) * gates
-                products[gate] += load_one(shares, place + gate)
+                products[gate] += load_one(inv_counts, place + gate)
 
     return one_by_one if gates % vector else at_once
 
@@ -245,17 +245,17 @@ def _make_products(
         padded = padded_of(width)
         pitch = padded + vector  # so that the rows of a tile lie in different banks
         room = memory + padded * (groups * columns * size)
-        shares = room + pitch * (tile * size)
+        inv_counts = room + pitch * (tile * size)
         for n in range(count):
             products[n] = zero
         start = 0
         while start < rows:
             stage(room, state, first + start, rows - start, width, pitch)
             cuda.syncthreads()
-            multiply(memory, room, shares, width, pitch)
+            multiply(memory, room, inv_counts, width, pitch)
             cuda.syncthreads()
             if start <= row and row < start + tile:
-                add_up(shares, row - start, unit, products)
+                add_up(inv_counts, row - start, unit, products)
             start += tile
 
     return products_of

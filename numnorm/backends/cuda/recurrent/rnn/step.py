@@ -134,7 +134,9 @@ def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of
     through_norm = make_through_norm(form.norm, element, shape, sums_of)
 
     @device
-    def step_back(saved, weights, incoming, results, span, later, ada, flows, rooms):
+    def step_back(
+        saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms
+    ):
         values = cuda.local.array(slots, compute_type)
         found = cuda.local.array(NUMBERS, compute_type)
         weight = cuda.local.array(slots, compute_type)
@@ -151,7 +153,9 @@ def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of
         for k in range(slots):
             grad[k] = through(grad[k], state[k])
         write(results.gates, row * width, at, limit, grad)
-        through_norm(grad, at, width, values, weight, ada, found, flows.gates, rooms[0])
+        through_norm(
+            grad, at, width, values, weight, ada, found, gradient_coefficients.gates, rooms[0]
+        )
         if normed:
             write(results.dz, row * width, at, limit, grad)
 
