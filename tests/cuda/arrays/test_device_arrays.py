@@ -14,8 +14,8 @@ from numnorm.arguments import is_on_device
 from numnorm.backends import cuda
 from numnorm.backends.contract.backend import Backend
 from numnorm.backends.cuda.arrays import device_array as arrays
-from numnorm.backends.cuda.arrays import launch as queues
-from numnorm.backends.cuda.arrays import libraries as owners
+from numnorm.backends.cuda.arrays import launch as launch
+from numnorm.backends.cuda.arrays import libraries as libraries
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) ** 2
 
@@ -238,15 +238,15 @@ def test_new_arrays_are_on_the_device_of_x(library):
 
 def test_kernels_are_launched_on_the_device_of_x(library, monkeypatch):
     used, before = [], simulated_target.on_device
-    monkeypatch.setattr(queues, "on_device", lambda number: used.append(number) or before(number))
+    monkeypatch.setattr(launch, "on_device", lambda number: used.append(number) or before(number))
     numnorm.layer_norm(library.take(X, 1))
     assert used == [1]
 
 
 def test_stream_of_the_device_of_a_tensor(imported):
     torch = imported("torch")
-    owner = owners.owner_of(torch.Tensor)
-    assert owner.stream(torch.take(X, 1)) == owner.stream(torch.take(X)) + 1
+    library = libraries.library_of(torch.Tensor)
+    assert array_library.stream(torch.take(X, 1)) == array_library.stream(torch.take(X)) + 1
 
 
 def test_stream_that_an_array_carries(imported):
@@ -255,13 +255,13 @@ def test_stream_that_an_array_carries(imported):
 
     numba = imported("numba")
     x = numba.take(X, stream=Stream())
-    assert owners.owner_of(type(x)).stream(x) == 7
+    assert libraries.library_of(type(x)).stream(x) == 7
     assert numnorm.layer_norm(x).stream is x.stream
 
 
 def test_only_jax_is_waited_for(library, monkeypatch):
     waited = []
-    monkeypatch.setattr(queues, "synchronize", waited.append)
+    monkeypatch.setattr(launch, "synchronize", waited.append)
     numnorm.layer_norm(library.take(X))
     assert waited == ([0] if library.called == "jax" else [])
 
@@ -294,7 +294,7 @@ def test_without_a_driver(library, monkeypatch):
     def raises():
         raise RuntimeError("no driver")
 
-    monkeypatch.setattr(queues, "check_available", raises)
+    monkeypatch.setattr(launch, "check_available", raises)
     with pytest.raises(RuntimeError, match="no driver"):
         numnorm.layer_norm(library.take(X))
 

@@ -47,7 +47,7 @@ from accuracy_cases import (
 
 import numnorm
 from numnorm.backends.cuda.compiler.element_type import FLOAT32
-from numnorm.backends.cuda.threads.row_launch import row_shape
+from numnorm.backends.cuda.threads.row_launch import launch_shape
 
 ROWS = 4
 # In the registers of a part of a block, with elements to spare; in those of all its warps; and in
@@ -104,10 +104,10 @@ def norms(imported):
 
 def test_the_widths_are_of_different_kernels():
     narrow, wide, wider = (
-        row_shape(width, FLOAT32, aligned=True) for width in (WARP_WIDE, BLOCK_WIDE, TOO_WIDE)
+        launch_shape(width, FLOAT32, aligned=True) for width in (WARP_WIDE, BLOCK_WIDE, TOO_WIDE)
     )
     assert narrow.team == 32 < wide.team
-    assert wide.pieces > 0 == wider.pieces
+    assert wide.vectors > 0 == wider.vectors
 
 
 # Offsets

@@ -81,7 +81,7 @@ def gradients(case, dy, x, mean, rstd, dtype=None):
 def shape_for(name, dtype):
     shape, width = SHAPES[name]
     if dtype == np.float64:  # which takes twice the pieces
-        shape = dataclasses.replace(shape, pieces=2 * shape.pieces)
+        shape = dataclasses.replace(shape, vectors=2 * shape.vectors)
     return shape, width
 
 
@@ -244,7 +244,7 @@ def test_group_norm(name, groups, dtype, order):
         "odd": (RowShape(64, 1, 4, False), 39),
     }[name]
     if name == "several warps a row" and groups == 1:
-        shape = dataclasses.replace(shape, pieces=8)
+        shape = dataclasses.replace(shape, vectors=8)
     x, dy = draw(dtype, 5, 8, inner, mean=3), draw(dtype, 5, 8, inner, seed=1)
     gamma = draw(dtype, 8, mean=1, seed=2)
     if not shape.whole:

@@ -65,8 +65,8 @@ def run(x, gamma, beta, shape, formula=AFFINE, eps=1e-5, make=make_row_forward, 
 def test_layer_norm(name, dtype, order):
     shape, width = SHAPES[name]
     # The number of pieces that this type needs.
-    pieces = -(-width // (shape.team * ELEMENT_TYPES[dtype].vector))
-    shape = dataclasses.replace(shape, pieces=pieces)
+    vectors = -(-width // (shape.team * ELEMENT_TYPES[dtype].vector))
+    shape = dataclasses.replace(shape, vectors=vectors)
     dtype = simulated_target._element_type(ELEMENT_TYPES[dtype])
     x, gamma, beta = draw(dtype, width), draw(dtype, width, 1)[0], draw(dtype, width, 2)[0]
     if not shape.whole:

@@ -154,7 +154,7 @@ def test_group_norm_of_many_narrow_channels_in_one_row(imported):
 @pytest.mark.parametrize("element", ELEMENT_TYPES.values(), ids=ELEMENT_TYPES)
 def test_wider_rows_are_read_in_a_loop(element):
     widest = 4096 if element.name == "float64" else 8192
-    assert backward_shape(widest, element, aligned=True).pieces > 0
+    assert backward_shape(widest, element, aligned=True).vectors > 0
     for width, whole in ((widest + 1, False), (widest + 8, True)):
         assert backward_shape(width, element, aligned=True) == RowShape(512, 1, 0, whole)
 

@@ -11,7 +11,7 @@ from simulated_target import Kernel
 
 import numnorm
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
-from numnorm.backends.cuda.threads.row_launch import backward_shape, blocks_of, row_shape
+from numnorm.backends.cuda.threads.row_launch import backward_shape, blocks_of, launch_shape
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
@@ -190,13 +190,13 @@ def test_stream_of_the_library(library, launched):
 def test_every_width_fits(element):
     widest = 8192 if element.name == "float64" else 16384
     for width in range(1, widest + 1):
-        shape = row_shape(width, element, aligned=True)
+        shape = launch_shape(width, element, aligned=True)
         assert shape.whole == (width % element.vector == 0)
-        slots = shape.pieces * element.vector
+        slots = shape.vectors * element.vector
         # No thread lacks more than its last piece.
         assert shape.team * (slots - element.vector) < width <= shape.team * slots
         assert shape.team & (shape.team - 1) == 0
-        assert 1 <= shape.pieces <= 8
+        assert 1 <= shape.vectors <= 8
         assert slots <= 32
         assert shape.teams == 1 or shape.team <= 32
         assert shape.threads % 32 == 0 and shape.threads <= 1024
@@ -208,11 +208,11 @@ def test_every_width_fits(element):
 @pytest.mark.parametrize("element", ELEMENT_TYPES.values(), ids=ELEMENT_TYPES)
 def test_wider_rows_are_read_in_a_loop(element, aligned):
     for width, whole in ((16385, False), (16392, True)):
-        shape = row_shape(width, element, aligned=aligned)
+        shape = launch_shape(width, element, aligned=aligned)
         assert shape == RowShape(1024, 1, 0, whole, aligned or not whole)
 
 
-@pytest.mark.parametrize("shape_of", [row_shape, backward_shape])
+@pytest.mark.parametrize("shape_of", [launch_shape, backward_shape])
 def test_a_shape_depends_on_addresses_for_how_pieces_are_read_alone(shape_of):
     for element in ELEMENT_TYPES.values():
         for width in range(1, 20000, 17):
@@ -224,7 +224,7 @@ def test_a_shape_depends_on_addresses_for_how_pieces_are_read_alone(shape_of):
 def test_a_shape_does_not_depend_on_the_rows(library, launched):
     for rows in (1, 33):
         numnorm.layer_norm(library.take(draw((rows, 8))))
-    shape = row_shape(8, ELEMENT_TYPES["float32"], aligned=True)
+    shape = launch_shape(8, ELEMENT_TYPES["float32"], aligned=True)
     assert [blocks for blocks, _, _ in launched] == [1, 1]
     assert {threads for _, threads, _ in launched} == {shape.threads}
     assert blocks_of(shape.teams + 1, shape) == 2

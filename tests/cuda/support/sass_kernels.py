@@ -64,7 +64,7 @@ def row_kernels():
     from numnorm.norms.affine import AFFINE, GAIN
 
     def name_of(kind, formula, element, shape):
-        threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
+        threads = f"{shape.team} × {shape.teams} threads, {shape.vectors} pieces"
         return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}"
 
     def forward(make, kind, formula, element, *shape):
@@ -99,12 +99,12 @@ def row_gradient_kernels():
         weights = Weights(element if parameters else None, None, shared)
         kernel = make_row_backward(formula, element, FLOAT64, weights, parameters, shape)
         kind = "row backward by run" if shared else "row backward"
-        threads = f"{shape.team} × {shape.teams} threads, {shape.pieces} pieces"
+        threads = f"{shape.team} × {shape.teams} threads, {shape.vectors} pieces"
         return f"{kind} {formula.name} {element.name}, {threads}, {place_of(shape)}", kernel
 
     for element in ELEMENT_TYPES.values():
-        pieces = 16 // element.vector // (2 if element is FLOAT64 else 1)
-        yield backward(AFFINE, element, 2, False, 512, 1, pieces, True)
+        vectors = 16 // element.vector // (2 if element is FLOAT64 else 1)
+        yield backward(AFFINE, element, 2, False, 512, 1, vectors, True)
         yield backward(AFFINE, element, 2, False, 16, 8, 1, True)
         yield f"parameter gradients {element.name}", make_parameter_gradients(element, element)
     yield backward(AFFINE, FLOAT32, 2, False, 128, 1, 2, False)

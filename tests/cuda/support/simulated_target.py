@@ -362,12 +362,12 @@ class Kernel:
     def launch(self, blocks, stream, *arguments):
         run(self.function, self._converted(arguments), blocks, self.threads)
 
-    def launch_together(self, blocks, stream, memory, *arguments):
-        if blocks > self.most_together(memory):
+    def launch_cooperative(self, blocks, stream, memory, *arguments):
+        if blocks > self.most_cooperative(memory):
             raise SimulationError(f"{blocks} blocks cannot run at the same time")
         run_together(self.function, self._converted(arguments), blocks, self.threads, memory)
 
-    def most_together(self, memory):
+    def most_cooperative(self, memory):
         return MOST_TOGETHER
 
     def _converted(self, arguments):

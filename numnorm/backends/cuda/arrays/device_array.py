@@ -8,7 +8,7 @@ import math
 from typing import Any, NamedTuple
 
 from numnorm.arguments import FLOATS, Shape, check_shape
-from numnorm.backends.cuda.arrays.libraries import OWNERS, Owner, owner_of
+from numnorm.backends.cuda.arrays.libraries import LIBRARIES, ArrayLibrary, library_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
 
 Order = tuple[int, ...] | None
@@ -36,7 +36,7 @@ class DeviceArray:
 
     name: str
     array: Any
-    owner: Owner
+    library: ArrayLibrary
     element: ElementType
     shape: Shape
     device: int
@@ -49,26 +49,26 @@ class DeviceArray:
 
 def as_float_array(name: str, value: Any) -> DeviceArray:
     """Return a caller's array, checked to be on a device and of a float dtype."""
-    owner = owner_of(type(value))  # type: ignore[arg-type]  # types are hashable
-    if owner is None:
-        supported = ", ".join(["numpy.ndarray", *(owner.label for owner in OWNERS)])
+    library = library_of(type(value))  # type: ignore[arg-type]  # types are hashable
+    if library is None:
+        supported = ", ".join(["numpy.ndarray", *(library.label for library in LIBRARIES)])
         raise TypeError(f"{name} must be one of {supported}, got {_kind(value)}")
-    owner.check(name, value)
-    dtype = owner.dtype_name(value)
+    library.check(name, value)
+    dtype = library.dtype_name(value)
     element = ELEMENT_TYPES.get(dtype)
     if element is None:
         floats = f"{', '.join(FLOATS[:-1])} or {FLOATS[-1]}"
         raise TypeError(f"{name} must be converted to {floats} on the device, got {dtype}")
-    return DeviceArray(name, value, owner, element, owner.shape(value), owner.device(value))
+    return DeviceArray(name, value, library, element, library.shape(value), library.device(value))
 
 
 def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
     """Return a caller's array, checked to be of the library and on the device of x."""
-    owner = owner_of(type(value))  # type: ignore[arg-type]  # types are hashable
-    if owner is not x.owner or not owner.is_on_device(value):
-        where = " on the host" if owner is x.owner else ""
+    library = library_of(type(value))  # type: ignore[arg-type]  # types are hashable
+    if library is not x.library or not library.is_on_device(value):
+        where = " on the host" if library is x.library else ""
         raise TypeError(
-            f"{name} must be a {x.owner.label} on device {x.device}, as {x.name} is, "
+            f"{name} must be a {x.library.label} on device {x.device}, as {x.name} is, "
             f"got {_kind(value)}{where}"
         )
     array = as_float_array(name, value)
@@ -78,7 +78,7 @@ def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
         )
     # Work on it would go to its own stream, in no order with the kernels on the stream of x. Only
     # the default stream, 0, waits for other streams.
-    own, of_x = owner.stream(value), owner.stream(x.array)
+    own, of_x = library.stream(value), library.stream(x.array)
     if own != of_x and own and of_x:
         raise ValueError(f"{name} must be bound to the stream of {x.name}, got one of another")
     return array
@@ -90,13 +90,13 @@ def as_parameter(
     """Return a caller's array, checked to have the expected shape, and C-contiguous."""
     array = as_companion(name, value, x)
     check_shape(name, array.shape, expected, meaning)
-    return dataclasses.replace(array, array=array.owner.contiguous(array.array))
+    return dataclasses.replace(array, array=array.library.contiguous(array.array))
 
 
 def in_order(x: DeviceArray, order: Order) -> Any:
     """Return the array of x with its axes in `order`, C-contiguous, copied only if it must be."""
-    array = x.array if order is None else x.owner.permuted(x.array, order)
-    return x.owner.contiguous(array)
+    array = x.array if order is None else x.library.permuted(x.array, order)
+    return x.library.contiguous(array)
 
 
 class Output(NamedTuple):
@@ -127,27 +127,27 @@ def output_like(x: DeviceArray, order: Order, out: Any, inputs: tuple[Any, ...])
     place = None
     if out is not None:
         _check_out(out, x)
-        place = out if order is None else x.owner.permuted(out, order)
-        if x.owner.is_contiguous(place) and not any(_clash(x.owner, place, a) for a in inputs):
+        place = out if order is None else x.library.permuted(out, order)
+        if x.library.is_contiguous(place) and not any(_clash(x.library, place, a) for a in inputs):
             return Output(place, None, out)
     shape = x.shape if order is None else tuple(x.shape[a] for a in order)
-    return Output(x.owner.empty(x.array, shape, x.element.name), place, out)
+    return Output(x.library.empty(x.array, shape, x.element.name), place, out)
 
 
 def result(output: Output, x: DeviceArray, order: Order) -> Any:
     """Return the caller's result, after the kernel has written the output."""
     if output.place is not None:
-        x.owner.copy(output.place, output.target)
+        x.library.copy(output.place, output.target)
     if output.out is not None:
         return output.out
     if order is None:
         return output.target
-    return x.owner.permuted(output.target, tuple(order.index(a) for a in range(len(order))))
+    return x.library.permuted(output.target, tuple(order.index(a) for a in range(len(order))))
 
 
 def _check_out(out: Any, x: DeviceArray) -> None:
-    if not x.owner.writable:
-        raise TypeError(f"out must be None: a {x.owner.label} cannot be written")
+    if not x.library.writable:
+        raise TypeError(f"out must be None: a {x.library.label} cannot be written")
     array = as_companion("out", out, x)
     check_shape("out", array.shape, x.shape, f"the shape of {x.name}")
     if array.element != x.element:
@@ -155,7 +155,7 @@ def _check_out(out: Any, x: DeviceArray) -> None:
         raise TypeError(f"out must have dtype {wanted}, that of the result, got {got}")
 
 
-def _clash(owner: Owner, memory: Any, source: Any) -> bool:
+def _clash(library: ArrayLibrary, memory: Any, source: Any) -> bool:
     """Return whether a write to this memory could change an input before it is read.
 
     A kernel reads each element before it writes the same element, so ``out=x`` is safe: the same
@@ -163,21 +163,21 @@ def _clash(owner: Owner, memory: Any, source: Any) -> bool:
     """
     if source is None:
         return False
-    return overlap(owner, memory, source) and _extent(owner, memory) != _extent(owner, source)
+    return overlap(library, memory, source) and _extent(library, memory) != _extent(library, source)
 
 
-def overlap(owner: Owner, one: Any, other: Any) -> bool:
+def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
     """Return whether arrays share memory; for strided arrays, whether they begin at one address."""
-    if not (owner.is_contiguous(one) and owner.is_contiguous(other)):
-        return owner.address(one) == owner.address(other)
-    (_, start, stop), (_, first, last) = _extent(owner, one), _extent(owner, other)
+    if not (library.is_contiguous(one) and library.is_contiguous(other)):
+        return library.address(one) == library.address(other)
+    (_, start, stop), (_, first, last) = _extent(library, one), _extent(library, other)
     return start < last and first < stop
 
 
-def _extent(owner: Owner, array: Any) -> tuple[str, int, int]:
+def _extent(library: ArrayLibrary, array: Any) -> tuple[str, int, int]:
     """Return the dtype of a C-contiguous array and the addresses of its begin and end."""
-    name, start = owner.dtype_name(array), owner.address(array)
-    return name, start, start + math.prod(owner.shape(array)) * ELEMENT_TYPES[name].itemsize
+    name, start = library.dtype_name(array), library.address(array)
+    return name, start, start + math.prod(library.shape(array)) * ELEMENT_TYPES[name].itemsize
 
 
 def _kind(value: Any) -> str:

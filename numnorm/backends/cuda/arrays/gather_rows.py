@@ -9,7 +9,7 @@ import numpy as np
 from numnorm.arguments import Shape
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows_kernel import make_taken_rows
-from numnorm.backends.cuda.arrays.launch import queue
+from numnorm.backends.cuda.arrays.launch import launch
 from numnorm.backends.cuda.compiler.element_type import ElementType
 
 _taken_rows = functools.cache(make_taken_rows)
@@ -24,7 +24,7 @@ def taken_rows(
     an array of the dtype of x, or zeros without others. The indices are an array on the host;
     without them the rows keep their order.
     """
-    result = x.owner.empty(x.array, shape, into.name)
+    result = x.library.empty(x.array, shape, into.name)
     write_rows(x, into, shape, result, places, others)
     return result
 
@@ -43,6 +43,6 @@ def write_rows(
         return
     if places is not None:
         # JAX has no int64 unless it is enabled.
-        places = x.owner.from_host(x.array, places.astype(np.int32))
+        places = x.library.from_host(x.array, places.astype(np.int32))
     arrays = x.array, places, others, result
-    queue(kernel, -(-count // kernel.threads), x, arrays, (count, shape[-1]))
+    launch(kernel, -(-count // kernel.threads), x, arrays, (count, shape[-1]))

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.libraries import Owner
+from numnorm.backends.cuda.arrays.libraries import ArrayLibrary
 from numnorm.backends.cuda.compiler.target import Kernel, check_available, on_device, synchronize
 
 
-class Behind(NamedTuple):
+class ArrayOffset(NamedTuple):
     """The memory of an array from an offset on, in bytes behind its first element."""
 
     array: Any
@@ -20,11 +20,11 @@ class Behind(NamedTuple):
 def on_device_of(x: DeviceArray) -> Iterator[None]:
     """Return a context in which allocations and launches use the device of an array."""
     check_available()
-    with x.owner.using(x.device), on_device(x.device):
+    with x.library.using(x.device), on_device(x.device):
         yield
 
 
-def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
+def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
     """Launch a kernel on the stream of the library of x, and do not wait for it.
 
     The kernel takes the addresses of the `arrays` first, and the `arguments` behind them. Of the
@@ -36,33 +36,33 @@ def queue(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: A
         kernel.launch(blocks, stream, *_addresses(x, arrays), *arguments)
 
 
-def queue_together(
+def launch_cooperative(
     kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
 ) -> None:
     """Launch a kernel whose blocks wait for each other, each with `memory` bytes to share."""
     with _launching(x) as stream:
-        kernel.launch_together(blocks, stream, memory, *_addresses(x, arrays), *arguments)
+        kernel.launch_cooperative(blocks, stream, memory, *_addresses(x, arrays), *arguments)
 
 
 @contextlib.contextmanager
 def _launching(x: DeviceArray) -> Iterator[int]:
-    stream = x.owner.stream(x.array)
+    stream = x.library.stream(x.array)
     yield stream
-    if x.owner.waits:
+    if x.library.waits:
         synchronize(stream)
 
 
 def _addresses(x: DeviceArray, arrays: Any) -> list[Any]:
-    return [_address(x.owner, array) for array in arrays]
+    return [_address(x.library, array) for array in arrays]
 
 
-def _address(owner: Owner, array: Any) -> Any:
+def _address(library: ArrayLibrary, array: Any) -> Any:
     if array is None:
         return 0
     if isinstance(array, int | float):
         return array
-    if isinstance(array, Behind):
-        return owner.address(array.array) + array.offset
+    if isinstance(array, ArrayOffset):
+        return library.address(array.array) + array.offset
     if isinstance(array, tuple):  # a group of a kernel's parameters
-        return type(array)(*(_address(owner, field) for field in array))
-    return owner.address(array)
+        return type(array)(*(_address(library, field) for field in array))
+    return library.address(array)

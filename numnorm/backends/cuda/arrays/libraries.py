@@ -15,7 +15,7 @@ import numpy as np
 from numnorm.arguments import Shape
 
 
-class Owner:
+class ArrayLibrary:
     """The interface to a library of arrays; the methods here suit arrays like NumPy's.
 
     Attributes
@@ -123,7 +123,7 @@ class Owner:
         return "float32" if name == "float16" else "float64"
 
 
-class _CuPy(Owner):
+class _CuPy(ArrayLibrary):
     package, type_name = "cupy", "ndarray"
 
     def device(self, array: Any) -> int:
@@ -160,7 +160,7 @@ class _CuPy(Owner):
         return self.module.cuda.Device(device)
 
 
-class _Torch(Owner):
+class _Torch(ArrayLibrary):
     package, type_name = "torch", "Tensor"
 
     def is_on_device(self, array: Any) -> bool:
@@ -223,7 +223,7 @@ class _Torch(Owner):
         return int(self.module.cuda.current_stream(array.device).cuda_stream)
 
 
-class _Numba(Owner):
+class _Numba(ArrayLibrary):
     """Its arrays may carry a stream; an array without one uses the default stream.
 
     Its transpose supports only matrices, and its assignment waits for the default stream unless a
@@ -301,7 +301,7 @@ class _Numba(Owner):
             return self._cuda.as_cuda_array(found, sync=False)
 
 
-class _Jax(Owner):
+class _Jax(ArrayLibrary):
     """Its arrays cannot be written, and the stream of its computations is hidden.
 
     So the host waits for an array before a kernel gets its address. A kernel writes only new
@@ -367,14 +367,14 @@ class _Jax(Owner):
         return super().statistic_name(name) if wide else "float32"
 
 
-OWNERS = (_CuPy(), _Torch(), _Jax(), _Numba())
+LIBRARIES = (_CuPy(), _Torch(), _Jax(), _Numba())
 
 
 @functools.lru_cache(maxsize=256)
-def owner_of(kind: Any) -> Owner | None:
+def library_of(kind: Any) -> ArrayLibrary | None:
     """Return the library of a type of array, or None if it is unknown."""
-    for owner in OWNERS:
-        package = sys.modules.get(owner.package)
-        if package is not None and issubclass(kind, getattr(package, owner.type_name)):
-            return owner
+    for library in LIBRARIES:
+        package = sys.modules.get(library.package)
+        if package is not None and issubclass(kind, getattr(package, library.type_name)):
+            return library
     return None

@@ -45,7 +45,7 @@ class ColumnShape:
     lanes: int
     teams: int
     ahead: int
-    pieces: int
+    vectors: int
     whole: bool
     aligned: bool = True
 
@@ -87,14 +87,14 @@ def column_shape(
     """Return the shape for a kernel that reads from `arrays` arrays at a time."""
     width = layout.channels if layout.inner == 1 else layout.inner
     whole = width % element.vector == 0
-    pieces = width // element.vector if whole else width
+    vectors = width // element.vector if whole else width
     ahead = _AHEAD // arrays if whole else _SINGLE_AHEAD
     aligned = aligned or not whole  # one element is aligned
     if layout.inner == 1:
-        lanes = min(_LANES, _power_of_two(pieces))
+        lanes = min(_LANES, _power_of_two(vectors))
         return ColumnShape(lanes, _THREADS // lanes, ahead, 1, whole, aligned)
-    lanes = min(_THREADS, _power_of_two(pieces))
-    of_one = min(ahead, _power_of_two(-(-pieces // lanes)))
+    lanes = min(_THREADS, _power_of_two(vectors))
+    of_one = min(ahead, _power_of_two(-(-vectors // lanes)))
     return ColumnShape(lanes, _THREADS // lanes, ahead // of_one, of_one, whole, aligned)
 
 
@@ -109,7 +109,7 @@ def partition(element: ElementType, layout: ColumnLayout, shape: ColumnShape) ->
     stride = shape.lanes * shape.vector_length(element)
     turns = -(-layout.inner // stride)
     entries = -(-layout.outer // shape.teams)
-    steps = _steps(turns * entries * layout.channels, shape.ahead * shape.pieces)
+    steps = _steps(turns * entries * layout.channels, shape.ahead * shape.vectors)
     cuts = -(-turns // steps)
     segment = -(-turns // cuts) * stride
     block = shape.teams * max(1, steps // turns)

@@ -13,7 +13,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
-from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     CONSTANT_TERMS,
     GRADIENT_TERMS,
@@ -81,7 +81,7 @@ def column_forward(
     with on_device_of(x):
         scale = _parameter("gamma", gamma, layout, x)
         shift = _parameter("beta", beta, layout, x)
-        source = x.owner.contiguous(x.array)
+        source = x.library.contiguous(x.array)
         inputs = source, *(_memory(array) for array in (mean, found, scale, shift))
         output = output_like(x, None, out, inputs)
         if layout.per_channel and layout.channels:
@@ -90,8 +90,8 @@ def column_forward(
             weights = Weights(_element(scale), _element(shift))
             kernel = _output_coefficients(x.element, mean.element, weights)
             arrays = mean.array, rstd.array, _memory(scale), _memory(shift), coefficients
-            queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
-            _queue_output(x, layout, source, coefficients, output.target)
+            launch(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
+            _launch_output(x, layout, source, coefficients, output.target)
         return result(output, x, None), found
 
 
@@ -108,7 +108,7 @@ def column_backward(
     """Return dx, dgamma, dbeta."""
     channels = layout.channels
     with on_device_of(x):
-        grads, source = _grads(dy, x), x.owner.contiguous(x.array)
+        grads, source = _grads(dy, x), x.library.contiguous(x.array)
         of_mean = given_statistic("mean", mean, x, channels)
         of_rstd = given_statistic("rstd", rstd, x, channels)
         weight = _parameter("gamma", gamma, layout, x)
@@ -117,21 +117,21 @@ def column_backward(
         gradient = x.element if weight is None else weight.element
         if not (layout.per_channel and channels):
             nothing = (channels,), gradient.name, 0.0
-            dgamma, dbeta = x.owner.full(x.array, *nothing), x.owner.full(x.array, *nothing)
+            dgamma, dbeta = x.library.full(x.array, *nothing), x.library.full(x.array, *nothing)
             return result(output, x, None), dgamma, dbeta
-        dgamma = x.owner.empty(x.array, (channels,), gradient.name)
-        dbeta = x.owner.empty(x.array, (channels,), gradient.name)
+        dgamma = x.library.empty(x.array, (channels,), gradient.name)
+        dbeta = x.library.empty(x.array, (channels,), gradient.name)
         coefficients = _centred(x, of_mean, of_rstd, layout)
         totals = weight, gradient, dgamma, dbeta
         _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached)
         if detached.mean and detached.scale:
             # The statistics are constants, so dx depends on dy alone.
             offset = CONSTANT_TERMS * channels * x.element.compute_type(0).itemsize
-            _queue_output(x, layout, grads, Behind(coefficients, offset), output.target)
+            _launch_output(x, layout, grads, ArrayOffset(coefficients, offset), output.target)
         else:
             plan = plan_of(x, layout, grads, source, output.target, reads=2)
             kernel = _family(layout).elements(x.element, plan.shape, gradient=True)
-            queue(kernel, plan.blocks, x, (grads, source, coefficients, output.target), plan.sizes)
+            launch(kernel, plan.blocks, x, (grads, source, coefficients, output.target), plan.sizes)
         return result(output, x, None), dgamma, dbeta
 
 
@@ -141,7 +141,7 @@ def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLay
     coefficients = _coefficients(GRADIENT_TERMS, x, layout)
     kernel = _centre_coefficients(x.element, mean.element)
     arrays = mean.array, rstd.array, coefficients
-    queue(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
+    launch(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
     return coefficients
 
 
@@ -158,12 +158,12 @@ def _launch_gradient_coefficients(
     channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
     plan = plan_of(x, layout, grads, source, reads=2)
     products = float64_memory(x, 2 * plan.parts * channels)
-    plain = Behind(products, plan.parts * channels * FLOAT64.itemsize)
+    plain = ArrayOffset(products, plan.parts * channels * FLOAT64.itemsize)
     kernel = _family(layout).sums(x.element, plan.shape)
-    queue(kernel, plan.blocks, x, (grads, source, coefficients, products, plain), plan.sizes)
+    launch(kernel, plan.blocks, x, (grads, source, coefficients, products, plain), plan.sizes)
     inv_count, fold = 1.0 / layout.per_channel, fold_shape(channels)
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
-    queue(
+    launch(
         _gradient_coefficients(x.element, _element(weight), gradient, fold),
         -(-channels // fold.lanes),
         x,
@@ -172,13 +172,13 @@ def _launch_gradient_coefficients(
     )
 
 
-def _queue_output(
+def _launch_output(
     x: DeviceArray, layout: ColumnLayout, source: Any, coefficients: Any, target: Any
 ) -> None:
     """Launch the kernel that computes an output of an array from the terms of its channels."""
     plan = plan_of(x, layout, source, target)
     kernel = _family(layout).elements(x.element, plan.shape, gradient=False)
-    queue(kernel, plan.blocks, x, (None, source, coefficients, target), plan.sizes)
+    launch(kernel, plan.blocks, x, (None, source, coefficients, target), plan.sizes)
 
 
 def _grads(dy: Any, x: DeviceArray) -> Any:
@@ -188,7 +188,7 @@ def _grads(dy: Any, x: DeviceArray) -> Any:
     if array.element != x.element:
         wanted, got = x.element.name, array.element.name
         raise TypeError(f"dy must be converted to {wanted} on the device, as x has it, got {got}")
-    return x.owner.contiguous(array.array)
+    return x.library.contiguous(array.array)
 
 
 def _parameter(name: str, value: Any, layout: ColumnLayout, x: DeviceArray) -> DeviceArray | None:
@@ -206,7 +206,7 @@ def _alike(mean: Statistic, rstd: Statistic) -> tuple[Statistic, Statistic]:
 
 def _coefficients(rows: int, x: DeviceArray, layout: ColumnLayout) -> Any:
     """Return new memory for a table of terms."""
-    return x.owner.empty(x.array, (rows, layout.channels), x.element.compute_name)
+    return x.library.empty(x.array, (rows, layout.channels), x.element.compute_name)
 
 
 def _memory(array: DeviceArray | None) -> Any:

@@ -15,9 +15,9 @@ from numnorm.backends.cuda.columns.thread_elements import (
     make_place_along,
     make_read_along,
     make_read_coefficients,
-    make_read_piece,
+    make_read_vector,
     make_write_along,
-    make_write_piece,
+    make_write_vector,
 )
 from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import Kernel, cuda, device, make_load_one
@@ -63,10 +63,10 @@ def make_elements_across(element: ElementType, shape: ColumnShape, *, gradient: 
         shape.teams,
         element.compute_type,
     )
-    place, read = make_place_across(element, shape), make_read_piece(element, shape)
+    place, read = make_place_across(element, shape), make_read_vector(element, shape)
     read_coefficients, write = (
         make_read_coefficients(element, shape),
-        make_write_piece(element, shape),
+        make_write_vector(element, shape),
     )
     result_of, count_of_terms = _make_result(slots, gradient), _TERMS[gradient]
     held, all_terms = ahead * slots, slots * count_of_terms
@@ -111,7 +111,7 @@ def make_elements_along(element: ElementType, shape: ColumnShape, *, gradient: b
         shape.lanes,
         element.compute_type,
     )
-    held, turn = shape.ahead * shape.pieces * vector_length, lanes * vector_length * shape.pieces
+    held, turn = shape.ahead * shape.vectors * vector_length, lanes * vector_length * shape.vectors
     deep, count_of_terms = shape.teams * shape.ahead, _TERMS[gradient]
     read, write = make_read_along(element, shape), make_write_along(element, shape)
     place, load = make_place_along(shape), make_load_one(compute_element_type(element))

@@ -9,7 +9,7 @@ from numnorm.backends.cuda.columns.thread_elements import (
     make_place_along,
     make_read_along,
     make_read_coefficients,
-    make_read_piece,
+    make_read_vector,
 )
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
@@ -34,7 +34,7 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
     ``add(dy, x, index, step, coefficients, grads, values, first, second)``: the terms are scale, high
     and rstd of each channel; `first` and `second` are arrays of sums, one for each channel.
     """
-    read, slots = make_read_piece(element, shape), shape.vector_length(element)
+    read, slots = make_read_vector(element, shape), shape.vector_length(element)
     zero = constant(element, 0.0)
 
     @device
@@ -115,7 +115,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
     It takes the same addresses, and ``outer, channels, inner, block, segment``.
     """
     vector_length, lanes, threads = shape.vector_length(element), shape.lanes, shape.threads
-    held, turn = shape.ahead * shape.pieces * vector_length, lanes * vector_length * shape.pieces
+    held, turn = shape.ahead * shape.vectors * vector_length, lanes * vector_length * shape.vectors
     deep, compute_type = shape.teams * shape.ahead, element.compute_type
     read, place = make_read_along(element, shape), make_place_along(shape)
     load, store = make_load_one(compute_element_type(element)), make_store_one(FLOAT64)

@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
 from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along
@@ -35,9 +35,9 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> _Moments:
     with on_device_of(x):
         if layout.per_channel == 0 or layout.channels == 0:
             return _of_nothing(x, layout)
-        source = x.owner.contiguous(x.array)
+        source = x.library.contiguous(x.array)
         plan, fold = plan_of(x, layout, source), fold_shape(layout.channels)
-        return _queued(x, layout, source, plan, fold, None)
+        return _launched(x, layout, source, plan, fold, None)
 
 
 def streamed_moments(
@@ -53,9 +53,9 @@ def streamed_moments(
         if layout.per_channel == 0 or layout.channels == 0:
             count, mean, m2 = before or _of_nothing(x, layout)
         else:
-            source = x.owner.contiguous(x.array)
+            source = x.library.contiguous(x.array)
             plan = plan_of(x, layout, source, streamed=True)
-            count, mean, m2 = _queued(x, layout, source, plan, IN_ORDER, before)
+            count, mean, m2 = _launched(x, layout, source, plan, IN_ORDER, before)
         return count, handed_out(mean), handed_out(m2)
 
 
@@ -72,7 +72,7 @@ def merged_moments(
         arrays = [statistic.array for statistic in (*ours, *theirs, *found)]
         if channels:
             blocks = -(-channels // kernel.threads)
-            queue(kernel, blocks, mean, arrays, (channels, float(count), float(others)))
+            launch(kernel, blocks, mean, arrays, (channels, float(count), float(others)))
         return handed_out(found[0]), handed_out(found[1])
 
 
@@ -97,7 +97,7 @@ def _given(name: str, given: tuple[int, Any, Any], x: DeviceArray, channels: int
     return count, mean, m2
 
 
-def _queued(
+def _launched(
     x: DeviceArray,
     layout: ColumnLayout,
     source: Any,
@@ -108,14 +108,14 @@ def _queued(
     """Launch the kernels of the moments of all parts, and of the merged moments."""
     channels, size = layout.channels, FLOAT64.itemsize
     work, means = float64_memory(x, plan.parts * (1 + 2 * channels)), plan.parts * size
-    parts = work, Behind(work, means), Behind(work, means + plan.parts * channels * size)
+    parts = work, ArrayOffset(work, means), ArrayOffset(work, means + plan.parts * channels * size)
     kernel = (_across if layout.inner == 1 else _along)(x.element, plan.shape)
-    queue(kernel, plan.blocks, x, (source, *parts), plan.sizes)
+    launch(kernel, plan.blocks, x, (source, *parts), plan.sizes)
     before, arrays = 0, (None, None)
     if after is not None:
         before, arrays = after[0], (after[1].array, after[2].array)
     mean, m2 = new_statistic("mean", x, channels), new_statistic("m2", x, channels)
-    queue(
+    launch(
         _merged_moments(fold),
         -(-channels // fold.lanes),
         x,

@@ -9,7 +9,7 @@ from numnorm.backends.cuda.columns.thread_elements import (
     make_place_across,
     make_place_along,
     make_read_along,
-    make_read_piece,
+    make_read_vector,
 )
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import (
@@ -38,7 +38,7 @@ def _make_origin_across(element: ElementType, shape: ColumnShape) -> Any:
     constant. Because it is a mean of rows of the sum, the squared deviations from it cannot be
     much larger than those from the mean of all rows.
     """
-    read, slots = make_read_piece(element, shape), shape.vector_length(element)
+    read, slots = make_read_vector(element, shape), shape.vector_length(element)
     ahead, zero = shape.ahead, constant(element, 0.0)
     inv_count = constant(element, 1 / ahead)
 
@@ -61,7 +61,7 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
     ``add(x, index, step, scale, origin, values, first, second)``: `first` and `second` are arrays
     of sums, one for each channel.
     """
-    read, slots = make_read_piece(element, shape), shape.vector_length(element)
+    read, slots = make_read_vector(element, shape), shape.vector_length(element)
     zero = constant(element, 0.0)
 
     @device
@@ -113,7 +113,7 @@ def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
     It computes the scale of the channels whose squares left the range of the working type, and
     returns whether any scale is not 1.
     """
-    read, slots = make_read_piece(element, shape), shape.vector_length(element)
+    read, slots = make_read_vector(element, shape), shape.vector_length(element)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     zero, one, compute_type = constant(element, 0.0), constant(element, 1.0), element.compute_type
 
@@ -198,7 +198,7 @@ def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
     arguments are those of `make_read_along`.
     """
     read, vector_length = make_read_along(element, shape), shape.vector_length(element)
-    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
     stride, all_there = shape.lanes * vector_length, make_all_there(element, shape)
 
     @device
@@ -211,15 +211,15 @@ def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
     @device
     def add_some(left, base, width, scale, origin, values, one, two):
         for u in range(ahead):
-            for p in range(pieces):
+            for p in range(vectors):
                 if u * teams < left and base + p * stride < width:
-                    add_piece(values, (u * pieces + p) * vector_length, scale, origin, one, two)
+                    add_piece(values, (u * vectors + p) * vector_length, scale, origin, one, two)
 
     @device
     def add(x, first, jump, left, base, width, scale, origin, values, one, two):
         read(x, first, jump, left, base, width, values)
         if all_there(left, base, width):
-            for k in range(ahead * pieces):
+            for k in range(ahead * vectors):
                 add_piece(values, k * vector_length, scale, origin, one, two)
         else:
             add_some(left, base, width, scale, origin, values, one, two)
@@ -234,8 +234,8 @@ def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
     """
     read, vector_length = make_read_along(element, shape), shape.vector_length(element)
     lanes, zero = shape.lanes, constant(element, 0.0)
-    turn, deep = lanes * vector_length * shape.pieces, shape.teams * shape.ahead
-    held = shape.ahead * shape.pieces * vector_length
+    turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
+    held = shape.ahead * shape.vectors * vector_length
 
     @device
     def largest(x, first, jump, entries, width, values):
@@ -263,7 +263,7 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
         shape.lanes,
         element.compute_type,
     )
-    turn, deep = lanes * vector_length * shape.pieces, shape.teams * shape.ahead
+    turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
     team_sum, inverse = make_team_sum(element, shape.threads), reciprocal(element)
     zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
 
@@ -314,7 +314,7 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     threads, one = shape.threads, constant(element, 1.0)
     warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
     place, moments = make_place_along(shape), _make_moments_along(element, shape)
-    held, rooms = shape.ahead * shape.pieces * shape.vector_length(element), _ROOMS * warps
+    held, rooms = shape.ahead * shape.vectors * shape.vector_length(element), _ROOMS * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     largest, largest_of = _make_largest_along(element, shape), make_team_largest(element, threads)
     unscaled, store = make_unscaled(element), make_store_one(FLOAT64)

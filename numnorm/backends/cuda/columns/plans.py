@@ -65,7 +65,7 @@ def plan_of(
     It reads from `reads` arrays at a time. With `streamed` the parts are those of a chunk of a
     stream.
     """
-    aligned = not any(x.owner.address(array) % BYTES for array in arrays)
+    aligned = not any(x.library.address(array) % BYTES for array in arrays)
     return _plan(x.element, layout, aligned, reads, streamed)
 
 

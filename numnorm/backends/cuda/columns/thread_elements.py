@@ -48,7 +48,7 @@ def make_place_across(element: ElementType, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_read_piece(element: ElementType, shape: ColumnShape) -> Any:
+def make_read_vector(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``read(address, index, values, slot)`` of one piece."""
     load, load_one, vector_length = (
         make_load(element),
@@ -71,7 +71,7 @@ def make_read_piece(element: ElementType, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_write_piece(element: ElementType, shape: ColumnShape) -> Any:
+def make_write_vector(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``write(address, index, values, slot)`` of one piece."""
     store, store_one, vector_length = (
         make_store(element),
@@ -101,7 +101,7 @@ def make_read_coefficients(element: ElementType, shape: ColumnShape) -> Any:
     """
     stored = compute_element_type(element)
     table = dataclasses.replace(shape, aligned=True)
-    read, step = make_read_piece(stored, table), table.vector_length(stored)
+    read, step = make_read_vector(stored, table), table.vector_length(stored)
     count = shape.vector_length(element) // step
 
     @device
@@ -143,7 +143,7 @@ def make_all_there(element: ElementType, shape: ColumnShape) -> Any:
     False.
     """
     last_entry = (shape.ahead - 1) * shape.teams
-    last_piece = (shape.pieces - 1) * shape.lanes * shape.vector_length(element)
+    last_piece = (shape.vectors - 1) * shape.lanes * shape.vector_length(element)
     if shape.whole:
         return device(lambda left, base, width: False)
     return device(lambda left, base, width: last_entry < left and base + last_piece < width)
@@ -157,24 +157,24 @@ def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
     index `first`, entries are `jump` apart, and the part has `left` more of them. The first piece
     begins `base` elements into an entry of `width` elements. Values outside of the part become 0.
     """
-    read, vector_length = make_read_piece(element, shape), shape.vector_length(element)
-    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    read, vector_length = make_read_vector(element, shape), shape.vector_length(element)
+    ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
     stride, zero = shape.lanes * vector_length, constant(element, 0.0)
     all_there = make_all_there(element, shape)
 
     @device
     def read_all(x, first, jump, values):
         for u in range(ahead):
-            for p in range(pieces):
+            for p in range(vectors):
                 here = first + u * teams * jump + p * stride
-                read(x, here, values, (u * pieces + p) * vector_length)
+                read(x, here, values, (u * vectors + p) * vector_length)
 
     @device
     def read_some(x, first, jump, left, base, width, values):
         for u in range(ahead):
             start = first + u * teams * jump
-            for p in range(pieces):
-                here, slot = base + p * stride, (u * pieces + p) * vector_length
+            for p in range(vectors):
+                here, slot = base + p * stride, (u * vectors + p) * vector_length
                 if u * teams < left and here < width:
                     read(x, start + here, values, slot)
                 else:
@@ -197,25 +197,25 @@ def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
 
     It writes the pieces that `make_read_along` reads.
     """
-    write, vector_length = make_write_piece(element, shape), shape.vector_length(element)
-    ahead, pieces, teams = shape.ahead, shape.pieces, shape.teams
+    write, vector_length = make_write_vector(element, shape), shape.vector_length(element)
+    ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
     stride, all_there = shape.lanes * vector_length, make_all_there(element, shape)
 
     @device
     def write_all(y, first, jump, values):
         for u in range(ahead):
-            for p in range(pieces):
+            for p in range(vectors):
                 here = first + u * teams * jump + p * stride
-                write(y, here, values, (u * pieces + p) * vector_length)
+                write(y, here, values, (u * vectors + p) * vector_length)
 
     @device
     def write_some(y, first, jump, left, base, width, values):
         for u in range(ahead):
             start = first + u * teams * jump
-            for p in range(pieces):
+            for p in range(vectors):
                 here = base + p * stride
                 if u * teams < left and here < width:
-                    write(y, start + here, values, (u * pieces + p) * vector_length)
+                    write(y, start + here, values, (u * vectors + p) * vector_length)
 
     @device
     def write_along(y, first, jump, left, base, width, values):

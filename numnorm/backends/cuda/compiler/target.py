@@ -135,14 +135,14 @@ class Kernel:
         """Launch blocks on a stream of the current device, given by its handle."""
         self._launch(blocks, stream, 0, arguments)
 
-    def launch_together(self, blocks: int, stream: int, memory: int, *arguments: Any) -> None:
+    def launch_cooperative(self, blocks: int, stream: int, memory: int, *arguments: Any) -> None:
         """Launch blocks that wait for each other at `grid_barrier`.
 
-        Each block has `memory` bytes of `shared_memory`. `most_together` is the limit of blocks.
+        Each block has `memory` bytes of `shared_memory`. `most_cooperative` is the limit of blocks.
         """
         self._launch(blocks, stream, memory, arguments)
 
-    def most_together(self, memory: int) -> int:
+    def most_cooperative(self, memory: int) -> int:
         """Return how many blocks with `memory` bytes each the current device runs at a time."""
         kernel = self._compiled()
         function = kernel._codelibrary.get_cufunc()
@@ -220,6 +220,6 @@ def _can_link_barriers() -> bool:
 def grid_barrier() -> None:
     """Wait for all threads of all blocks. Then each of them sees all earlier writes to memory.
 
-    A kernel that calls this is launched with `Kernel.launch_together`.
+    A kernel that calls this is launched with `Kernel.launch_cooperative`.
     """
     cuda.cg.this_grid().sync()

@@ -12,8 +12,10 @@ from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, compute_e
 def packed_like(beside: DeviceArray, dtype: Any) -> DeviceArray:
     """Return what an x of a NumPy dtype is computed in, as an array beside another one."""
     element = compute_element_type(ELEMENT_TYPES[dtype.name])
-    if element.name == "float64" != beside.owner.statistic_name("float64"):
-        raise TypeError(f"dtype must not be float64, of which there is no {beside.owner.label} now")
+    if element.name == "float64" != beside.library.statistic_name("float64"):
+        raise TypeError(
+            f"dtype must not be float64, of which there is no {beside.library.label} now"
+        )
     return dataclasses.replace(beside, element=element)
 
 
@@ -21,14 +23,14 @@ def copied_parameter(name: str, value: Any, x: DeviceArray) -> Any:
     """Return a copy of a parameter, of its own library and dtype."""
     given = as_companion(name, value, x)
     with on_device_of(x):
-        source = dataclasses.replace(given, array=x.owner.contiguous(given.array))
+        source = dataclasses.replace(given, array=x.library.contiguous(given.array))
         return taken_rows(source, given.element, given.shape)
 
 
 def check_packed(parameter: Any, x: DeviceArray) -> None:
     """Raise unless a packed parameter lies where x does."""
     packed = as_float_array("parameters", parameter)
-    wanted, got = (f"a {a.owner.label} on device {a.device}" for a in (x, packed))
+    wanted, got = (f"a {a.library.label} on device {a.device}" for a in (x, packed))
     if wanted != got:
         raise TypeError(f"parameters must be packed for {wanted}, as x is, got those for {got}")
     as_companion("parameters", parameter, x)  # they may be bound to streams, too

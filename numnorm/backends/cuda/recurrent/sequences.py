@@ -51,27 +51,27 @@ def padded(
     dtype: ElementType,
 ) -> Any:
     """Return an array of all sequences, of rows of the dtype of x that begin at one of an array."""
-    owner, shape = x.owner, (layout.time, layout.batch, x.owner.shape(rows)[1])
+    library, shape = x.library, (layout.time, layout.batch, x.library.shape(rows)[1])
     with on_device_of(x):
         if layout.places is None:
-            rows = owner.rows(rows, start, start + layout.count)
+            rows = library.rows(rows, start, start + layout.count)
             found = _converted(dataclasses.replace(x, array=rows), dtype, shape)
         else:
             places = np.full(layout.time * layout.batch, -1)
             places[layout.places] = start + np.arange(layout.count)
             found = taken_rows(dataclasses.replace(x, array=rows), dtype, shape, places)
-        return owner.permuted(found, _SWAPPED) if batch_first else found
+        return library.permuted(found, _SWAPPED) if batch_first else found
 
 
 def cell_state(name: str, value: Any, shape: Shape, x: DeviceArray) -> DeviceArray:
     """Return a new array of a state, of the dtype of x; None stands for 0."""
     with on_device_of(x):
         if value is None:
-            array = x.owner.full(x.array, shape, x.element.name, 0.0)
+            array = x.library.full(x.array, shape, x.element.name, 0.0)
         else:
             given = as_companion(name, value, x)
             check_shape(name, given.shape, shape, "that of the batch and the units")
-            given = dataclasses.replace(given, array=x.owner.contiguous(given.array))
+            given = dataclasses.replace(given, array=x.library.contiguous(given.array))
             array = taken_rows(given, x.element, shape)
     return dataclasses.replace(x, name=name, array=array, shape=shape)
 
@@ -104,7 +104,7 @@ def _converted(
 ) -> Any:
     """Return `taken_rows`, but x itself in a shape where that is all that is asked for."""
     if places is None and x.element == into:
-        return x.owner.reshaped(x.array, shape)
+        return x.library.reshaped(x.array, shape)
     return taken_rows(x, into, shape, places, others)
 
 
@@ -115,7 +115,7 @@ def cell_parameter(
     given = as_companion(name, value, x)
     check(given.shape)
     with on_device_of(x):
-        source = dataclasses.replace(given, array=x.owner.contiguous(given.array))
+        source = dataclasses.replace(given, array=x.library.contiguous(given.array))
         array = _converted(source, x.element, given.shape)
     return dataclasses.replace(given, array=array, element=x.element)
 
@@ -125,12 +125,12 @@ def cell_keep(share: Any, layout: SequenceLayout, width: int, x: DeviceArray) ->
     shape = layout.count, width
     with on_device_of(x):
         if isinstance(share, float):
-            array = x.owner.full(x.array, shape, x.element.name, share)
+            array = x.library.full(x.array, shape, x.element.name, share)
         else:
             # NumPy's generator draws, so that what is kept is the same on every device; it is
             # copied over, as the places of the rows are.
             rows = np.ascontiguousarray(layout.rows(share), x.element.compute_type)
-            array = x.owner.from_host(x.array, rows)
+            array = x.library.from_host(x.array, rows)
     return dataclasses.replace(x, name="zoneout", array=array, shape=shape)
 
 

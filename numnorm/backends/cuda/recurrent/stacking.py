@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_float_array
-from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.recurrent.stacking_kernels import make_added, make_masked, make_moved
 
 _added, _masked, _moved = (functools.cache(make) for make in (make_added, make_masked, make_moved))
@@ -16,7 +16,7 @@ _added, _masked, _moved = (functools.cache(make) for make in (make_added, make_m
 
 def time_first(x: DeviceArray, batch_first: bool) -> Any:
     """Return x as the caller's array, time and batch swapped if the batch comes first."""
-    return x.owner.permuted(x.array, (1, 0, 2)) if batch_first else x.array
+    return x.library.permuted(x.array, (1, 0, 2)) if batch_first else x.array
 
 
 def side_by_side(arrays: Sequence[Any]) -> Any:
@@ -46,7 +46,7 @@ def mask_beside(mask: Any, array: Any) -> Any:
     """Return a copy of a mask beside an array: drawn by NumPy, it is the same everywhere."""
     x = as_float_array("y", array)
     with on_device_of(x):
-        return x.owner.from_host(x.array, mask)
+        return x.library.from_host(x.array, mask)
 
 
 def masked(array: Any, mask: Any, factor: float) -> Any:
@@ -56,7 +56,7 @@ def masked(array: Any, mask: Any, factor: float) -> Any:
         result, count = _new(x, x.shape[-1]), math.prod(x.shape)
         if count:
             kernel = _masked(x.element)
-            queue(kernel, -(-count // kernel.threads), x, (x.array, mask, result), (count, factor))
+            launch(kernel, -(-count // kernel.threads), x, (x.array, mask, result), (count, factor))
     return result
 
 
@@ -67,19 +67,19 @@ def added(one: Any, other: Any) -> Any:
         result, count = _new(x, x.shape[-1]), math.prod(x.shape)
         if count:
             kernel = _added(x.element)
-            queue(kernel, -(-count // kernel.threads), x, (x.array, y.array, result), (count,))
+            launch(kernel, -(-count // kernel.threads), x, (x.array, y.array, result), (count,))
     return result
 
 
 def _contiguous(array: Any) -> DeviceArray:
     x = as_float_array("y", array)
     with on_device_of(x):
-        return dataclasses.replace(x, array=x.owner.contiguous(x.array))
+        return dataclasses.replace(x, array=x.library.contiguous(x.array))
 
 
 def _new(x: DeviceArray, width: int) -> Any:
     """Return a new array like x but of another width."""
-    return x.owner.empty(x.array, (*x.shape[:-1], width), x.element.name)
+    return x.library.empty(x.array, (*x.shape[:-1], width), x.element.name)
 
 
 def _starts(widths: Sequence[int]) -> list[int]:
@@ -93,6 +93,6 @@ def _move(
     """Copy so many columns; `of` and `into` are the width of the rows there and the first one."""
     kernel, count = _moved(x.element), math.prod(x.shape[:-1]) * width
     if count:
-        queue(
+        launch(
             kernel, -(-count // kernel.threads), x, (x.array, result), (count, width, *of, *into)
         )  # fmt: skip

@@ -10,7 +10,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
-from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
 from numnorm.backends.cuda.rows.arguments import PartialSums, RowParameters, SavedStatistics
 from numnorm.backends.cuda.rows.backward_coefficients import COEFFICIENTS
@@ -63,15 +63,15 @@ def row_backward(
         results, numbers = (output.target, partials), (plan.sizes, plan.parts)
         if plan.coefficients is None:
             arrays: Any = grads, source, statistics, parameters, *results
-            queue(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
+            launch(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
         else:
-            coefficients = x.owner.empty(
+            coefficients = x.library.empty(
                 x.array, (layout.rows, COEFFICIENTS), x.element.compute_name
             )
             arrays = grads, source, statistics, parameters, coefficients
-            queue(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
+            launch(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
             arrays = grads, source, parameters, coefficients, *results
-            queue(plan.kernel, plan.blocks, x, arrays, numbers)
+            launch(plan.kernel, plan.blocks, x, arrays, numbers)
         gradients = _gradients(norm, plan, layout, x, weights, partials.sums)
         return result(output, x, layout.order), *gradients
 
@@ -102,8 +102,8 @@ def _partial_sums(norm: Norm, plan: GradientPlan, x: DeviceArray) -> PartialSums
     if not norm.parameters:
         return PartialSums(None, None)
     shape = norm.parameters, *plan.table
-    sums = x.owner.empty(x.array, shape, x.element.compute_name)
-    lost = x.owner.empty(x.array, shape, x.element.compute_name) if plan.long else None
+    sums = x.library.empty(x.array, shape, x.element.compute_name)
+    lost = x.library.empty(x.array, shape, x.element.compute_name) if plan.long else None
     return PartialSums(sums, lost)
 
 
@@ -114,10 +114,10 @@ def _gradients(
     if not norm.parameters:
         return None, None
     name = (weights.gamma or x.element).name
-    dgamma = x.owner.empty(x.array, layout.parameter_shape, name)
-    dbeta = x.owner.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
+    dgamma = x.library.empty(x.array, layout.parameter_shape, name)
+    dbeta = x.library.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
     blocks = norm.parameters * -(-plan.table[1] // COLUMNS)
-    queue(plan.finish, blocks, x, (sums, dgamma, dbeta), plan.table)
+    launch(plan.finish, blocks, x, (sums, dgamma, dbeta), plan.table)
     return dgamma, dbeta
 
 
@@ -127,6 +127,6 @@ def _no_gradients(
     """Return the gradients of the parameters for an empty x: zeros."""
     name = (weights.gamma or x.element).name
     zeros = [
-        x.owner.full(x.array, layout.parameter_shape, name, 0.0) for _ in range(norm.parameters)
+        x.library.full(x.array, layout.parameter_shape, name, 0.0) for _ in range(norm.parameters)
     ]
     return (*zeros, None, None)[:2]

@@ -52,13 +52,13 @@ def make_normalize(element: ElementType, columns: RowColumns) -> Any:
 
     The terms are what `make_saved_statistics` returns. Columns from `limit` on become 0.
     """
-    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
+    lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     zero = constant(element, 0.0)
 
     @device
     def normalize(values, at, limit, coefficients):
         scale, mean_hi, mean_lo, factor = coefficients
-        for p in range(pieces):
+        for p in range(vectors):
             there = at + p * stride < limit
             for j in range(lanes):
                 k = p * lanes + j

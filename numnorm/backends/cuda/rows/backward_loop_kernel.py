@@ -42,18 +42,18 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # The most pieces of 16 bytes of x and of dy that a thread loads at a time. A kernel that also
 # writes loads at most eight elements, because registers limit the blocks of a multiprocessor.
-_PIECES = 2
+_VECTORS = 2
 
 
-def _columns(element: ElementType, shape: RowShape, pieces: int) -> RowColumns:
+def _columns(element: ElementType, shape: RowShape, vectors: int) -> RowColumns:
     """Return the columns that a thread holds at a time."""
-    return row_columns(element, dataclasses.replace(shape, pieces=pieces))
+    return row_columns(element, dataclasses.replace(shape, vectors=vectors))
 
 
 def _columns_of_run(element: ElementType, shape: RowShape) -> RowColumns:
     """Return the columns of a segment that a thread holds at a time."""
     few = shape.whole and element.itemsize > 2
-    return _columns(element, shape, _PIECES if few else 1)
+    return _columns(element, shape, _VECTORS if few else 1)
 
 
 def _make_read_run(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
@@ -216,7 +216,7 @@ def make_row_backward_coefficients(
     It has a block for each row. It takes the addresses of dy and x, `SavedStatistics`,
     `RowParameters`, the address of the table of terms, `RowSizes` and `RowScaling`.
     """
-    columns, compute_type = _columns(element, shape, _PIECES), element.compute_type
+    columns, compute_type = _columns(element, shape, _VECTORS), element.compute_type
     lanes, slots, step = columns.lanes, columns.slots, columns.reach
     statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)

@@ -82,7 +82,7 @@ def gradient_plan(
     by_run = layout.shared and parameters > 0
     channels = layout.channels if parameters else 1
     coefficients, strips = None, 1
-    if shape.pieces:
+    if shape.vectors:
         kernel = _in_registers(formula, element, saved, weights, parameters, shape)
         parts = backward_parts(layout.rows, shape, 1 if by_run else channels)
     elif by_run or not parameters:

@@ -12,7 +12,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     output_like,
     result,
 )
-from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.compiler.vector_access import BYTES
@@ -25,7 +25,7 @@ from numnorm.backends.cuda.rows.arguments import (
 )
 from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
 from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
-from numnorm.backends.cuda.threads.row_launch import blocks_of, row_shape
+from numnorm.backends.cuda.threads.row_launch import blocks_of, launch_shape
 from numnorm.backends.cuda.threads.row_parameters import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.layouts import RowLayout
@@ -56,7 +56,7 @@ class Weight(NamedTuple):
 def _forward_kernel(
     formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
 ) -> Kernel:
-    make = make_row_forward if shape.pieces else make_row_forward_loop
+    make = make_row_forward if shape.vectors else make_row_forward_loop
     return make(formula, element, saved, weights, shape)
 
 
@@ -70,7 +70,7 @@ def _forward_plan(
     scaling: Scaling,
     aligned: bool,
 ) -> _Plan:
-    shape = row_shape(layout.width, element, aligned=aligned)
+    shape = launch_shape(layout.width, element, aligned=aligned)
     sizes = RowSizes(layout.rows, layout.width, layout.run, layout.channels)
     inv_divisor = 1.0 / (layout.width - scaling.ddof)
     numbers = RowScaling(1.0 / layout.width, inv_divisor, scaling.eps_on_deviation)
@@ -92,10 +92,10 @@ def row_forward(
     save: bool,
 ) -> tuple[Any, Any, Any]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    owner, order, saved = (
-        x.owner,
+    library, order, saved = (
+        x.library,
         layout.order,
-        ELEMENT_TYPES[x.owner.statistic_name(x.element.name)],
+        ELEMENT_TYPES[x.library.statistic_name(x.element.name)],
     )
     with on_device_of(x):
         scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
@@ -109,10 +109,10 @@ def row_forward(
             plan = _forward_plan(norm.formula, x.element, saved, weights, layout, scaling, aligned)
             parameters = RowParameters(scale.parameter, shift.parameter)
             arrays = source, parameters, output.target, statistics
-            queue(plan.kernel, plan.blocks, x, arrays, plan.arguments)
+            launch(plan.kernel, plan.blocks, x, arrays, plan.arguments)
         elif save:
             nothing = layout.statistic_shape, saved.name, scaling.of_nothing
-            statistics = SavedStatistics(*(owner.full(x.array, *nothing) for _ in range(2)))
+            statistics = SavedStatistics(*(library.full(x.array, *nothing) for _ in range(2)))
         return result(output, x, order), *statistics
 
 
@@ -131,7 +131,7 @@ def weight_of(
 def _statistics(x: DeviceArray, layout: RowLayout, saved: ElementType) -> SavedStatistics:
     """Return new arrays for the mean and rstd of each row."""
     shape, name = layout.statistic_shape, saved.name
-    mean, rstd = x.owner.empty(x.array, shape, name), x.owner.empty(x.array, shape, name)
+    mean, rstd = x.library.empty(x.array, shape, name), x.library.empty(x.array, shape, name)
     return SavedStatistics(mean, rstd)
 
 
@@ -141,4 +141,4 @@ def all_aligned(
     """Return whether all arrays that a kernel reads by 16 bytes begin at multiples of them."""
     # A kernel reads a parameter of another type, or one for each segment, element by element.
     in_pieces = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
-    return not any(x.owner.address(array) % BYTES for array in (*arrays, *in_pieces))
+    return not any(x.library.address(array) % BYTES for array in (*arrays, *in_pieces))

@@ -51,9 +51,9 @@ def _columns_in_registers(element: ElementType, shape: RowShape) -> tuple[RowCol
 
     Only the last 16 bytes of a thread can lie behind the end of the row.
     """
-    step = row_columns(element, dataclasses.replace(shape, pieces=1))
+    step = row_columns(element, dataclasses.replace(shape, vectors=1))
     columns = row_columns(element, shape)
-    return dataclasses.replace(columns, sure=columns.pieces - step.pieces), step
+    return dataclasses.replace(columns, sure=columns.vectors - step.vectors), step
 
 
 def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
@@ -66,7 +66,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
     team_sum, zero = make_team_sum(element, shape.team), constant(element, 0.0)
     squared_deviations = make_squared_deviations(element)
     columns, warps = _columns_in_registers(element, shape)[0], max(1, shape.threads // WARP)
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     sure, sure_slots = columns.sure, columns.sure * columns.lanes
 
     @device
@@ -74,7 +74,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
         total = zero
         for k in range(sure_slots):
             total += values[k] - origin
-        for p in range(sure, pieces):
+        for p in range(sure, vectors):
             if at + p * stride < width:
                 for j in range(lanes):
                     total += values[p * lanes + j] - origin
@@ -89,7 +89,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
             values[k] = deviation
             first += deviation
             second += deviation * deviation
-        for p in range(sure, pieces):
+        for p in range(sure, vectors):
             if at + p * stride < width:
                 for j in range(lanes):
                     deviation = values[p * lanes + j] - mean_hi
@@ -119,7 +119,7 @@ def _make_rescale(element: ElementType, shape: RowShape) -> Any:
     next sum needs another room, because some threads may still read this one.
     """
     largest_of = make_team_largest(element, shape.team)
-    power_of_two, slots = make_power_of_two(element), shape.pieces * element.vector
+    power_of_two, slots = make_power_of_two(element), shape.vectors * element.vector
 
     @device
     def rescale(values, least, room):
@@ -171,11 +171,11 @@ def _make_write_row(
     ``write_row(y, parameters, row, at, sizes, coefficients, values)``, as `make_write_normalized`.
     """
     step = _columns_in_registers(element, shape)[1]
-    sure_step = dataclasses.replace(step, sure=step.pieces)
+    sure_step = dataclasses.replace(step, sure=step.vectors)
     write_last = make_write_normalized(formula, element, weights, step)
     write_sure = make_write_normalized(formula, element, weights, sure_step)
     first_weight = make_first_weight(shared=weights.shared)
-    last, reach, slots = shape.pieces - 1, step.reach, step.slots
+    last, reach, slots = shape.vectors - 1, step.reach, step.slots
 
     @device
     def write_row(y, parameters, row, at, sizes, coefficients, values):

@@ -33,15 +33,15 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 _ROOMS = 4
 # Pieces of 16 bytes that a thread reads at a time element by element. One piece of 16-bit elements
 # is eight loads already.
-_SINGLE_PIECES = 2
+_SINGLE_VECTORS = 2
 
 
 def _columns_of_turn(element: ElementType, shape: RowShape) -> tuple[RowColumns, RowColumns]:
     """Return a thread's columns of one turn, and the same for turns that are inside the row."""
     few = shape.whole or element.itemsize == 2
-    pieces = 1 if few else _SINGLE_PIECES
-    columns = row_columns(element, dataclasses.replace(shape, pieces=pieces))
-    return columns, dataclasses.replace(columns, sure=columns.pieces)
+    vectors = 1 if few else _SINGLE_VECTORS
+    columns = row_columns(element, dataclasses.replace(shape, vectors=vectors))
+    return columns, dataclasses.replace(columns, sure=columns.vectors)
 
 
 def _make_sums(element: ElementType, shape: RowShape) -> Any:
@@ -52,8 +52,8 @@ def _make_sums(element: ElementType, shape: RowShape) -> Any:
     """
     columns, all_sure = _columns_of_turn(element, shape)
     read_some, read_all = make_read_columns(element, columns), make_read_columns(element, all_sure)
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
-    reach, last, zero = columns.reach, (pieces - 1) * stride, constant(element, 0.0)
+    lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
+    reach, last, zero = columns.reach, (vectors - 1) * stride, constant(element, 0.0)
 
     @device
     def sums(x, first, at, stop, scale, mean_hi, values):
@@ -67,7 +67,7 @@ def _make_sums(element: ElementType, shape: RowShape) -> Any:
             at += reach
         if at < stop:
             read_some(x, first, at, stop, values)
-            for p in range(pieces):
+            for p in range(vectors):
                 if at + p * stride < stop:
                     for j in range(lanes):
                         deviation = values[p * lanes + j] * scale - mean_hi
@@ -178,7 +178,7 @@ def make_row_forward_loop(
     first_weight = make_first_weight(shared=weights.shared)
     statistics, largest = _make_statistics(formula, element, shape), _make_largest(element, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
-    power_of_two, last = make_power_of_two(element), (columns.pieces - 1) * columns.stride
+    power_of_two, last = make_power_of_two(element), (columns.vectors - 1) * columns.stride
     leaves_range, one, rooms = make_leaves_range(element), constant(element, 1.0), _ROOMS * warps
 
     def kernel(x, parameters, y, saved, sizes, scaling, eps, root_eps):

@@ -69,13 +69,13 @@ def make_sums_in_run(formula: Formula, element: ElementType, columns: RowColumns
     ``sums_in_run(grads, values, at, left, right, gamma, beta)`` returns this thread's parts of
     the sums of g, of g * xhat, of dy * xhat and of dy, over the columns from `left` to `right`.
     """
-    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
+    lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     backward, zero = device(formula.backward), constant(element, 0.0)
 
     @device
     def sums_in_run(grads, values, at, left, right, gamma, beta):
         sum_g, sum_g_xhat, of_gamma, of_beta = zero, zero, zero, zero
-        for p in range(pieces):
+        for p in range(vectors):
             for j in range(lanes):
                 k, here = p * lanes + j, at + p * stride + j
                 if left <= here and here < right:

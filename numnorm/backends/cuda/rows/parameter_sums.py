@@ -47,7 +47,7 @@ def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
     lanes, slots, stride = columns.lanes, columns.slots, columns.stride
     team, threads, zero = shape.team, shape.threads, constant(element, 0.0)
     steps, warps = (WARP // team).bit_length() - 1, threads // WARP
-    pieces, width = _folded_columns(shape, columns).pieces, columns.reach
+    vectors, width = _folded_columns(shape, columns).vectors, columns.reach
 
     @device
     def fold_teams(values, folded, at, room):
@@ -60,7 +60,7 @@ def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
             if thread % WARP < team:
                 room[mine + k // lanes * stride + k % lanes] = value
         cuda.syncthreads()
-        for p in range(pieces):
+        for p in range(vectors):
             column, total = thread + p * threads, zero
             if column < width:
                 for warp in range(warps):
@@ -82,22 +82,22 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
     """
     columns, of = _folded_columns(shape, row_columns(element, shape)), compute_element_type(element)
     # The tables are new memory: they are aligned even if the rows are not.
-    one_piece = dataclasses.replace(columns, pieces=1, aligned=True)
-    read_piece, write_piece = make_read_columns(of, one_piece), make_write_columns(of, one_piece)
-    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
+    one_piece = dataclasses.replace(columns, vectors=1, aligned=True)
+    read_vector, write_vector = make_read_columns(of, one_piece), make_write_columns(of, one_piece)
+    lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     joined, slots, compute_type = make_joined(element, of), columns.slots, element.compute_type
     zero = constant(element, 0.0)
 
     @device
     def add(values, at, width, first, fresh, last, partials):
         hi, lo = cuda.local.array(lanes, compute_type), cuda.local.array(lanes, compute_type)
-        for p in range(pieces):
+        for p in range(vectors):
             here = at + p * stride
             for j in range(lanes):
                 hi[j], lo[j] = values[p * lanes + j], zero
             if not fresh:
-                read_piece(partials.sums, first, here, width, hi)
-                read_piece(partials.lost, first, here, width, lo)
+                read_vector(partials.sums, first, here, width, hi)
+                read_vector(partials.lost, first, here, width, lo)
                 for j in range(lanes):
                     hi[j], lost = two_sum(hi[j], values[p * lanes + j])
                     lo[j] += lost
@@ -105,8 +105,8 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
                 for j in range(lanes):
                     hi[j] = joined(hi[j], lo[j])
             else:
-                write_piece(partials.lost, first, here, width, lo)
-            write_piece(partials.sums, first, here, width, hi)
+                write_vector(partials.lost, first, here, width, lo)
+            write_vector(partials.sums, first, here, width, hi)
 
     if shape.teams == 1:
 

@@ -17,7 +17,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_parameter,
     overlap,
 )
-from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import Kernel
 from numnorm.backends.cuda.statistics.stored_kernels import (
@@ -64,27 +64,27 @@ class Statistic(DeviceArray):
 def float64_memory(x: DeviceArray, count: int) -> Any:
     """Return new memory for float64 numbers, even if the library of x has no float64."""
     if _has_float64(x):
-        return x.owner.empty(x.array, (count,), "float64")
-    return x.owner.empty(x.array, (2 * count,), "float32")
+        return x.library.empty(x.array, (count,), "float64")
+    return x.library.empty(x.array, (2 * count,), "float32")
 
 
 def new_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
     """Return a new statistic of float64 for a kernel to write, on the device of x."""
     memory, known = float64_memory(x, channels), _has_float64(x)
-    return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device, x, shareable=known)
+    return Statistic(name, memory, x.library, FLOAT64, (channels,), x.device, x, shareable=known)
 
 
 def zero_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
     """Return a new statistic of zeros, on the device of x."""
     # Two zeros of float32 have the bits of one zero of float64.
-    memory = x.owner.full(x.array, (2 * channels,), "float32", 0.0)
-    return Statistic(name, memory, x.owner, FLOAT64, (channels,), x.device, x)
+    memory = x.library.full(x.array, (2 * channels,), "float32", 0.0)
+    return Statistic(name, memory, x.library, FLOAT64, (channels,), x.device, x)
 
 
 def given_statistic(name: str, value: Any, x: DeviceArray, channels: int) -> Statistic:
     """Return a caller's statistic of the channels of x, of any float dtype."""
     given = as_parameter(name, value, (channels,), _MEANING, x)
-    return Statistic(name, given.array, x.owner, given.element, given.shape, x.device, x)
+    return Statistic(name, given.array, x.library, given.element, given.shape, x.device, x)
 
 
 def in_float64(statistic: Statistic) -> Statistic:
@@ -93,27 +93,27 @@ def in_float64(statistic: Statistic) -> Statistic:
         return statistic
     x, element = statistic.x, statistic.element
     found = new_statistic(statistic.name, x, statistic.shape[0])
-    _queue_each(_converted(element, FLOAT64), x, statistic, found.array, statistic.factor)
+    _launch_each(_converted(element, FLOAT64), x, statistic, found.array, statistic.factor)
     return found
 
 
 def saved(statistic: Statistic, x: DeviceArray) -> Any:
     """Return a new array for the caller, of the dtype of saved statistics of x."""
     with on_device_of(x):
-        return _as_array(statistic, ELEMENT_TYPES[x.owner.statistic_name(x.element.name)])
+        return _as_array(statistic, ELEMENT_TYPES[x.library.statistic_name(x.element.name)])
 
 
 def handed_out(statistic: Statistic) -> Any:
     """Return a new array for the caller, of float64 or, if the library lacks it, of float32."""
-    return _as_array(statistic, ELEMENT_TYPES[statistic.owner.statistic_name("float64")])
+    return _as_array(statistic, ELEMENT_TYPES[statistic.library.statistic_name("float64")])
 
 
 def _as_array(statistic: Statistic, into: ElementType) -> Any:
     if statistic.shareable and statistic.element == into:
         return statistic.array
     x = statistic.x
-    found = x.owner.empty(x.array, statistic.shape, into.name)
-    _queue_each(_converted(statistic.element, into), x, statistic, found, statistic.factor)
+    found = x.library.empty(x.array, statistic.shape, into.name)
+    _launch_each(_converted(statistic.element, into), x, statistic, found, statistic.factor)
     return found
 
 
@@ -122,7 +122,7 @@ def reciprocal(name: str, value: Any, x: DeviceArray, layout: RowLayout) -> Stat
     with on_device_of(x):
         given = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
         found = new_statistic(name, x, layout.rows)
-        _queue_each(_reciprocal(given.element), x, given, found.array)
+        _launch_each(_reciprocal(given.element), x, given, found.array)
     return found
 
 
@@ -131,15 +131,17 @@ def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
     x, kernel = variance.x, _reciprocal_deviation(variance.element)
     with on_device_of(x):
         found = new_statistic("rstd", x, variance.shape[0])
-        _queue_each(kernel, x, variance, found.array, variance.factor, eps)
+        _launch_each(kernel, x, variance, found.array, variance.factor, eps)
     return found
 
 
 def check_updatable(name: str, array: Any) -> None:
     """Raise an error unless an array of running statistics can be updated in place."""
-    owner = as_float_array(name, array).owner
-    if not owner.writable:
-        raise TypeError(f"{name} must be an array to be updated: a {owner.label} cannot be written")
+    library = as_float_array(name, array).library
+    if not library.writable:
+        raise TypeError(
+            f"{name} must be an array to be updated: a {library.label} cannot be written"
+        )
 
 
 def running_statistics(
@@ -159,7 +161,7 @@ def running_statistics(
         check_updatable(name, value)
         check_shape(name, array.shape, (layout.channels,), _MEANING)
         found.append(array)
-    if layout.channels and overlap(x.owner, mean, variance):
+    if layout.channels and overlap(x.library, mean, variance):
         raise ValueError("running_var must not share memory with running_mean, got such an array")
     return found[0], found[1]
 
@@ -171,12 +173,12 @@ def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> Devi
         check_updatable(name, value)
         return array
     with on_device_of(x):
-        return dataclasses.replace(array, array=x.owner.contiguous(array.array))
+        return dataclasses.replace(array, array=x.library.contiguous(array.array))
 
 
 def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
     """Return whether two arrays share memory."""
-    return overlap(one.owner, one.array, other.array)
+    return overlap(one.library, one.array, other.array)
 
 
 def update_running(
@@ -193,25 +195,25 @@ def update_running(
 
 def move_running(running: DeviceArray, new: Statistic, share: float) -> None:
     """Move running statistics towards new ones: running * (1 - share) + new * share."""
-    owner = running.owner
+    library = running.library
     with on_device_of(running):
-        moved = owner.contiguous(running.array)
+        moved = library.contiguous(running.array)
         place = dataclasses.replace(running, array=moved)
         kernel = _update_running(running.element)
-        _queue_each(kernel, new.x, place, new.array, new.factor, share)
+        _launch_each(kernel, new.x, place, new.array, new.factor, share)
         if moved is not running.array:
-            owner.copy(running.array, moved)
+            library.copy(running.array, moved)
 
 
 def _has_float64(x: DeviceArray) -> bool:
-    return x.owner.statistic_name("float64") == "float64"
+    return x.library.statistic_name("float64") == "float64"
 
 
-def _queue_each(
+def _launch_each(
     kernel: Kernel, x: DeviceArray, values: DeviceArray, other: Any, *numbers: float
 ) -> None:
     """Launch a kernel with one thread for each value."""
     count = math.prod(values.shape)
     if count:
         blocks = -(-count // kernel.threads)
-        queue(kernel, blocks, x, (values.array, other), (count, *numbers))
+        launch(kernel, blocks, x, (values.array, other), (count, *numbers))

@@ -45,7 +45,7 @@ class RowColumns:
 
     team: int
     lanes: int
-    pieces: int
+    vectors: int
     aligned: bool = True
     sure: int = 0
 
@@ -57,12 +57,12 @@ class RowColumns:
     @property
     def slots(self) -> int:
         """The number of columns that a thread holds."""
-        return self.lanes * self.pieces
+        return self.lanes * self.vectors
 
     @property
     def reach(self) -> int:
         """The number of columns that the team holds."""
-        return self.stride * self.pieces
+        return self.stride * self.vectors
 
 
 def row_columns(element: ElementType, shape: RowShape) -> RowColumns:
@@ -70,12 +70,12 @@ def row_columns(element: ElementType, shape: RowShape) -> RowColumns:
     if shape.single:
         return RowColumns(shape.team, 1, 1)
     if shape.whole:
-        return RowColumns(shape.team, element.vector, shape.pieces, shape.aligned)
-    return RowColumns(shape.team, 1, element.vector * shape.pieces)
+        return RowColumns(shape.team, element.vector, shape.vectors, shape.aligned)
+    return RowColumns(shape.team, 1, element.vector * shape.vectors)
 
 
-def _make_read_piece(of: ElementType, columns: RowColumns, *, unchanging: bool) -> Any:
-    """Return a device function ``read_piece(address, index, values, slot)``."""
+def _make_read_vector(of: ElementType, columns: RowColumns, *, unchanging: bool) -> Any:
+    """Return a device function ``read_vector(address, index, values, slot)``."""
     load, load_one = make_load(of, unchanging=unchanging), make_load_one(of)
     lanes, vector = columns.lanes, of.vector
 
@@ -94,19 +94,19 @@ def _make_read_piece(of: ElementType, columns: RowColumns, *, unchanging: bool) 
     return at_once if columns.aligned and lanes > 1 else one_by_one
 
 
-def _make_read_all(element: ElementType, columns: RowColumns, read_piece: Any) -> Any:
+def _make_read_all(element: ElementType, columns: RowColumns, read_vector: Any) -> Any:
     """Return the function of `make_read_columns`, from a function that reads one piece."""
-    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
+    lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     sure, zero = columns.sure, constant(element, 0.0)
 
     @device
     def read_columns(address, first, at, width, values):
         for p in range(sure):
-            read_piece(address, first + at + p * stride, values, p * lanes)
-        for p in range(sure, pieces):
+            read_vector(address, first + at + p * stride, values, p * lanes)
+        for p in range(sure, vectors):
             here = at + p * stride
             if here < width:
-                read_piece(address, first + here, values, p * lanes)
+                read_vector(address, first + here, values, p * lanes)
             else:
                 for j in range(lanes):
                     values[p * lanes + j] = zero
@@ -121,11 +121,11 @@ def make_read_columns(of: ElementType, columns: RowColumns, *, unchanging: bool 
     It reads a thread's columns of the row that begins at index `first`; `at` is the first of the
     columns. Columns from `width` on become 0. `unchanging` is that of `make_load`.
     """
-    return _make_read_all(of, columns, _make_read_piece(of, columns, unchanging=unchanging))
+    return _make_read_all(of, columns, _make_read_vector(of, columns, unchanging=unchanging))
 
 
-def _make_write_piece(of: ElementType, columns: RowColumns) -> Any:
-    """Return a device function ``write_piece(address, index, values, slot)``."""
+def _make_write_vector(of: ElementType, columns: RowColumns) -> Any:
+    """Return a device function ``write_vector(address, index, values, slot)``."""
     store, store_one, as_tuple = make_store(of), make_store_one(of), make_as_tuple(of)
     lanes, vector = columns.lanes, of.vector
 
@@ -145,17 +145,17 @@ def _make_write_piece(of: ElementType, columns: RowColumns) -> Any:
 @functools.cache
 def make_write_columns(of: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``write_columns(address, first, at, width, values)``."""
-    write_piece, lanes, pieces = _make_write_piece(of, columns), columns.lanes, columns.pieces
+    write_vector, lanes, vectors = _make_write_vector(of, columns), columns.lanes, columns.vectors
     stride, sure = columns.stride, columns.sure
 
     @device
     def write_columns(address, first, at, width, values):
         for p in range(sure):
-            write_piece(address, first + at + p * stride, values, p * lanes)
-        for p in range(sure, pieces):
+            write_vector(address, first + at + p * stride, values, p * lanes)
+        for p in range(sure, vectors):
             here = at + p * stride
             if here < width:
-                write_piece(address, first + here, values, p * lanes)
+                write_vector(address, first + here, values, p * lanes)
 
     return write_columns
 

@@ -9,7 +9,7 @@ _BLOCK = 128
 
 # Registers of 32 bits for a thread's elements: a low limit, and the highest.
 _EASY, _MOST = 16, 32
-_PIECES = 8  # the most pieces of 16 bytes that a thread loads at a time
+_VECTORS = 8  # the most pieces of 16 bytes that a thread loads at a time
 _LOOP = 1024  # threads of a block that reads a row in a loop
 
 # Teams from narrow to wide, each with the most registers for the elements of a thread. Teams of
@@ -29,30 +29,30 @@ _ROWS_OF_PART = 8  # the least rows of a part
 _THREADS = 1 << 17  # the most threads of a launch; more would not run at the same time
 
 
-def row_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
+def launch_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
     """Return the shape for rows of `width` elements, `aligned` if all begin at 16 bytes."""
     needed = -(-width // element.vector)
     for team, registers in _TEAMS:
-        pieces = -(-needed // team)
-        if pieces <= _pieces(element, registers):
-            return _shape(team, pieces, width, element, aligned)
+        vectors = -(-needed // team)
+        if vectors <= _vectors(element, registers):
+            return _shape(team, vectors, width, element, aligned)
     return _shape(_LOOP, 0, width, element, aligned)
 
 
 def backward_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
     """Return the shape for the gradients of rows of `width` elements."""
-    most, needed = _pieces(element, _EASY), -(-width // element.vector)
+    most, needed = _vectors(element, _EASY), -(-width // element.vector)
     for team in _BACKWARD_TEAMS:
-        pieces = -(-needed // team)
-        if pieces <= most:
-            return _shape(team, pieces, width, element, aligned)
+        vectors = -(-needed // team)
+        if vectors <= most:
+            return _shape(team, vectors, width, element, aligned)
     return _shape(_BACKWARD_LOOP, 0, width, element, aligned)
 
 
-def _shape(team: int, pieces: int, width: int, element: ElementType, aligned: bool) -> RowShape:
-    whole, several = width % element.vector == 0, pieces > 0 and team <= WARP
+def _shape(team: int, vectors: int, width: int, element: ElementType, aligned: bool) -> RowShape:
+    whole, several = width % element.vector == 0, vectors > 0 and team <= WARP
     teams = max(1, _BLOCK // team) if several else 1
-    return RowShape(team, teams, pieces, whole, aligned or not whole)  # one element is aligned
+    return RowShape(team, teams, vectors, whole, aligned or not whole)  # one element is aligned
 
 
 def run_shape(width: int, run: int, element: ElementType, shape: RowShape) -> RowShape:
@@ -94,6 +94,6 @@ def blocks_of(rows: int, shape: RowShape) -> int:
     return -(-rows // shape.teams)
 
 
-def _pieces(element: ElementType, registers: int) -> int:
+def _vectors(element: ElementType, registers: int) -> int:
     words = 2 if element.compute_name == "float64" else 1
-    return min(_PIECES, registers // (element.vector * words))
+    return min(_VECTORS, registers // (element.vector * words))

@@ -63,11 +63,11 @@ def make_weight(
 
         return of_columns
     load_one, compute_type = make_load_one(of), element.compute_type
-    lanes, pieces, stride = columns.lanes, columns.pieces, columns.stride
+    lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
 
     @device
     def of_channels(parameter, first, at, sizes, values):
-        for p in range(pieces):
+        for p in range(vectors):
             for j in range(lanes):
                 here = min(at + p * stride + j, sizes.width - 1)
                 channel = (first + here // sizes.segment) % sizes.channels

@@ -31,7 +31,7 @@ class RowShape:
 
     team: int
     teams: int
-    pieces: int
+    vectors: int
     whole: bool
     aligned: bool = True
     single: bool = False

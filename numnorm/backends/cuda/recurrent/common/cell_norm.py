@@ -80,7 +80,7 @@ def _make_row_statistics(
     exactly that constant.
     """
     columns, count, sections = row_columns(element, shape), parts.count, parts.sections
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     compute_type, zero = element.compute_type, constant(element, 0.0)
     team_sums = make_team_sums(element, shape.team, count)
     both, half = 2 * count, room_for_parts(count, shape)
@@ -94,7 +94,7 @@ def _make_row_statistics(
             scale = found[n * NUMBERS]
             origin = origins[n] * scale
             for section in range(n * sections, (n + 1) * sections):
-                for p in range(pieces):
+                for p in range(vectors):
                     if at + p * stride < width:
                         for j in range(lanes):
                             sums[n] += values[section * slots + p * lanes + j] * scale - origin
@@ -105,7 +105,7 @@ def _make_row_statistics(
             found[n * NUMBERS + 1] = mean_hi
             sums[n], sums[count + n] = zero, zero
             for section in range(n * sections, (n + 1) * sections):
-                for p in range(pieces):
+                for p in range(vectors):
                     if at + p * stride < width:
                         for j in range(lanes):
                             deviation = values[section * slots + p * lanes + j] * scale - mean_hi
@@ -285,13 +285,13 @@ def normalized(x: Any, found: Any, n: Any) -> Any:
 def make_normalize(element: ElementType, shape: RowShape, parts: Parts) -> Any:
     """Return a device function ``normalize(values, found, at, limit)`` of a thread's in place."""
     columns, sections = row_columns(element, shape), parts.sections
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     count, zero = parts.count * sections, constant(element, 0.0)
 
     @device
     def normalize(values, found, at, limit):
         for section in range(count):
-            for p in range(pieces):
+            for p in range(vectors):
                 there = at + p * stride < limit
                 for j in range(lanes):
                     k = section * slots + p * lanes + j

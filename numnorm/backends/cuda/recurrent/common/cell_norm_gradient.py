@@ -30,7 +30,7 @@ def make_through_norm(
         element.compute_type,
         constant(element, 0.0),
     )
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     backward, gradient = device(norm.formula.backward), device(input_gradient)
     row_sums, means_of = sums_of(2), make_means(element)
 
@@ -54,7 +54,7 @@ def make_through_norm(
             gradient_coefficients[1],
             gradient_coefficients[2],
         )
-        for p in range(pieces):
+        for p in range(vectors):
             there = at + p * stride < width
             for j in range(lanes):
                 k = p * lanes + j

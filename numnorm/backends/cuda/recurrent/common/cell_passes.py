@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import CellGradients, Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import queue
+from numnorm.backends.cuda.arrays.launch import launch
 from numnorm.backends.cuda.recurrent.common.passes import (
     StepArrays,
     Table,
@@ -172,12 +172,12 @@ def forward(
     save: bool,
 ) -> tuple[tuple[Any, ...], Saved | None]:
     """Return the history of each state; if nothing is saved, the cells are the last ones alone."""
-    owner, rows, (batch, units) = x.owner, x.shape[0], states[0].shape
+    library, rows, (batch, units) = x.library, x.shape[0], states[0].shape
     (given, *cells), facts = states, kind.facts_of(form)
     history = new_states(x, given), *(new_states(x, c, behind=rows * save) for c in cells)
     if not rows:
         return history, Saved(None, None, None, history, Table(None, 0))
-    xp = owner.product(x.array, weights.turned_x)
+    xp = library.product(x.array, weights.turned_x)
     cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
     arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
     persistent = persistent_forward(kind, form, x, history[0], batch)
@@ -187,7 +187,7 @@ def forward(
     if not save:
         return history, None
     if cells and not facts.is_cell_apart:
-        cell = owner.rows(history[1], batch, batch + rows)
+        cell = library.rows(history[1], batch, batch + rows)
     z, xp = (products, xp) if facts.by_product else (xp, None)
     return history, Saved(z, xp, cell, history, table)
 
@@ -206,8 +206,8 @@ def _run_forward(
     save: bool,
 ) -> Any:
     """Take all steps, and return the products with the state if they are to be kept."""
-    owner, (state, carried), facts = x.owner, _of_both(history), kind.facts_of(form)
-    total, units = owner.shape(state)
+    library, (state, carried), facts = x.library, _of_both(history), kind.facts_of(form)
+    total, units = library.shape(state)
     batch = total - x.shape[0]
     all_arrays = (
         arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array, state, carried
@@ -224,12 +224,12 @@ def _run_forward(
     )
     products, by_product = [], facts.by_product
     for start, count, before in step_places(steps, batch):
-        z = owner.product(owner.rows(state, before, before + count), weights.turned_h)
+        z = library.product(library.rows(state, before, before + count), weights.turned_h)
         now = batch + start
         old_cell, new_cell = (before, now) if save else (0, 0)
         xp, mask_h, mask_c, cell, statistics, h, c = at.behind(*(start,) * 5, now, new_cell)
         *_, h_before, c_before = at.behind(*(start,) * 5, before, old_cell)
-        queue(
+        launch(
             kernel, blocks_of(count, shape), x,
             (
                 Products(z, xp), others, StepStates(mask_h, mask_c, h_before, c_before, h, c),
@@ -239,7 +239,7 @@ def _run_forward(
         )  # fmt: skip
         if save and by_product:
             products.append(z)
-    return owner.concatenated(products) if products else None
+    return library.concatenated(products) if products else None
 
 
 def backward(
@@ -269,7 +269,7 @@ def backward(
     of_x = results.dxp if kind.facts_of(form).by_product else results.dz
     found = kind.parameter_sums(form, x, saved, results)
     found |= weight_gradients(x, steps, saved.history[0], of_x, results.dz)
-    return CellGradients(x.owner.product(of_x, weights.x), (dh, *last[1:]), found)
+    return CellGradients(x.library.product(of_x, weights.x), (dh, *last[1:]), found)
 
 
 def _new_results(kind: CellKind, form: Any, x: DeviceArray, units: int) -> Results:
@@ -292,8 +292,8 @@ def _run_backward(
     last: tuple[Any, ...],
 ) -> Any:
     """Take all steps back, and return what the first states get through the products."""
-    owner, (saved, masks, dy, results) = x.owner, arrays
-    batch, units = owner.shape(last[0])
+    library, (saved, masks, dy, results) = x.library, arrays
+    batch, units = library.shape(last[0])
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)
     kernel = _backward_kernel(kind.step, form, x.element, shape)
@@ -311,7 +311,7 @@ def _run_backward(
     for start, count, before in reversed(step_places(steps, batch)):
         places = *(start,) * 3, before, *(start,) * 8
         z, xp, cell, state, table, mask_h, mask_c, of_y, *targets = at.behind(*places)
-        queue(
+        launch(
             kernel, blocks_of(count, shape), x,
             (
                 ReadBack(z, xp, cell, state, table), others,
@@ -319,6 +319,6 @@ def _run_backward(
             ),
             (count, later, units, *numbers),
         )  # fmt: skip
-        dz = owner.rows(results.dz, start, start + count)
-        later, product = count, owner.product(dz, weights.h)
+        dz = library.rows(results.dz, start, start + count)
+        later, product = count, library.product(dz, weights.h)
     return product

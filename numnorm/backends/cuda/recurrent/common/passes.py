@@ -11,7 +11,7 @@ from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows import taken_rows, write_rows
-from numnorm.backends.cuda.arrays.launch import on_device_of, queue
+from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import compute_element_type
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
@@ -64,7 +64,7 @@ def compute_type(x: DeviceArray) -> DeviceArray:
     """Return an array in the dtype that it is computed in, C-contiguous."""
     element = compute_element_type(x.element)
     with on_device_of(x):
-        array = x.owner.contiguous(x.array)
+        array = x.library.contiguous(x.array)
         if x.element != element:
             array = copied(dataclasses.replace(x, array=array))
     return dataclasses.replace(x, array=array, element=element)
@@ -77,13 +77,13 @@ def copied(x: DeviceArray) -> Any:
 
 def new(x: DeviceArray, shape: Shape) -> Any:
     """Return a new array of the working dtype of x, of any content."""
-    return x.owner.empty(x.array, shape, x.element.compute_name)
+    return x.library.empty(x.array, shape, x.element.compute_name)
 
 
 def make_weights(given: Any, others: tuple[Any, ...], numbers: tuple[float, float]) -> Weights:
     """Return the weights of a cell."""
-    x, h, owner = given.weight_x.array, given.weight_h.array, given.weight_x.owner
-    turned_x, turned_h = (owner.permuted(a, (1, 0)) for a in (x, h))
+    x, h, library = given.weight_x.array, given.weight_h.array, given.weight_x.library
+    turned_x, turned_h = (library.permuted(a, (1, 0)) for a in (x, h))
     return Weights(x, h, turned_x, turned_h, others, numbers)
 
 
@@ -101,7 +101,7 @@ def parameter_or(
         return None
     if value is not None:
         return value.array
-    return like.owner.full(like.array, (size,), like.element.name, missing)
+    return like.library.full(like.array, (size,), like.element.name, missing)
 
 
 def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
@@ -110,7 +110,7 @@ def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
     count = math.prod(shape)
     given = (*values, None, None, None)[:3]
     if count:
-        queue(kernel, -(-count // kernel.threads), like, (*given, result), (count,))
+        launch(kernel, -(-count // kernel.threads), like, (*given, result), (count,))
     return result
 
 
@@ -135,7 +135,7 @@ def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
     """Return whether the units of every gate of all arrays are whole pieces of 16 bytes."""
     if units * x.element.itemsize % BYTES:
         return False
-    return not any(x.owner.address(a) % BYTES for a in arrays if a is not None)
+    return not any(x.library.address(a) % BYTES for a in arrays if a is not None)
 
 
 def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
@@ -146,7 +146,7 @@ def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
 
 def addresses(x: DeviceArray, arrays: Sequence[Any]) -> list[int]:
     """Return the address of each array; 0 for those that there are not."""
-    return [0 if array is None else x.owner.address(array) for array in arrays]
+    return [0 if array is None else x.library.address(array) for array in arrays]
 
 
 class StepArrays:
@@ -158,7 +158,7 @@ class StepArrays:
 
     def __init__(self, x: DeviceArray, *arrays: Any) -> None:
         itemsize = x.element.itemsize
-        sizes = [0 if a is None else math.prod(x.owner.shape(a)[1:]) * itemsize for a in arrays]
+        sizes = [0 if a is None else math.prod(x.library.shape(a)[1:]) * itemsize for a in arrays]
         self._places = [*zip(addresses(x, arrays), sizes, strict=True)]
 
     def behind(self, *rows: int) -> list[int]:
@@ -180,16 +180,16 @@ def column_sums(
     So many columns are normalized together, or all, with the statistics from a place of the table
     on; without values there is no norm, and None for its sums.
     """
-    rows, columns = x.owner.shape(grads)
+    rows, columns = x.library.shape(grads)
     normed, count = values is not None, parts_of(rows, columns)
     kernel = _cell_sums(x.element, normed=normed)
     sums = new(x, (2 if normed else 1, count, columns))
     arrays = grads, values, table.array if table else None, sums
     sizes = rows, columns, count, table.places if table else 0, place, width or columns
-    queue(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
+    launch(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
     results = [new(x, (columns,)) for _ in range(2 if normed else 1)]
     finish, of_each = _finish(x.element, x.element), -(-columns // COLUMNS)
-    queue(finish, len(results) * of_each, x, (sums, *results, None)[:3], (count, columns))
+    launch(finish, len(results) * of_each, x, (sums, *results, None)[:3], (count, columns))
     return (results[0], results[1]) if normed else (None, results[0])
 
 
@@ -215,20 +215,20 @@ def step_places(steps: Steps, batch: int) -> list[tuple[int, int, int]]:
 
 def states_before(x: DeviceArray, steps: Steps, state: Any) -> Any:
     """Return the state that each row was handed."""
-    owner = x.owner
-    batch = owner.shape(state)[0] - x.shape[0]
+    library = x.library
+    batch = library.shape(state)[0] - x.shape[0]
     if (steps.counts == batch).all():  # one after the other
-        return owner.rows(state, 0, x.shape[0])
+        return library.rows(state, 0, x.shape[0])
     places = step_places(steps, batch)
-    return owner.concatenated([owner.rows(state, at, at + count) for _, count, at in places])
+    return library.concatenated([library.rows(state, at, at + count) for _, count, at in places])
 
 
 def weight_gradients(x: DeviceArray, steps: Steps, state: Any, dxp: Any, dz: Any) -> dict[str, Any]:
     """Return the gradients of both weights, of those of the products with x and with the state."""
-    turned_x, turned_z = (x.owner.permuted(d, (1, 0)) for d in (dxp, dz))
+    turned_x, turned_z = (x.library.permuted(d, (1, 0)) for d in (dxp, dz))
     return {
-        "weight_x": x.owner.product(turned_x, x.array),
-        "weight_h": x.owner.product(turned_z, states_before(x, steps, state)),
+        "weight_x": x.library.product(turned_x, x.array),
+        "weight_h": x.library.product(turned_z, states_before(x, steps, state)),
     }
 
 
@@ -239,7 +239,7 @@ def gradients_of_nothing(
 
     The sizes tell how many numbers for each unit those besides the weights have.
     """
-    owner = x.owner
+    library = x.library
     shapes: dict[str, Shape] = {name: (size * units,) for name, size in sizes.items()}
-    shapes |= {"weight_x": owner.shape(weights.x), "weight_h": owner.shape(weights.h)}
-    return {name: owner.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}
+    shapes |= {"weight_x": library.shape(weights.x), "weight_h": library.shape(weights.h)}
+    return {name: library.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

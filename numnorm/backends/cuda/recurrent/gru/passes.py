@@ -28,7 +28,7 @@ def weights(form: GRUForm, given: Any, ada: tuple[float, float]) -> Weights:
     two, wide = 2 * units, GATES * units
 
     def part(value: DeviceArray | None, start: int, stop: int) -> Any:
-        return None if value is None else value.owner.rows(value.array, start, stop)
+        return None if value is None else value.library.rows(value.array, start, stop)
 
     terms = given.bias, given.beta_x, given.beta_h
     others = GRUWeights(
@@ -50,14 +50,14 @@ def _parameter_sums(
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
     of_z, of_x, table = results.gates, results.other, saved.table
-    units, found = x.owner.shape(saved.history[0])[1], {}
+    units, found = x.library.shape(saved.history[0])[1], {}
     if form.norm is not None and form.norm.parameters > 0:
         # The rest, half as wide as both gates, begins where the second of such widths does.
         found["gamma_h"], beta_h = column_sums(x, of_z, saved.z, table, 0, 2 * units)
         found["gamma_x"], beta_x = column_sums(x, of_x, saved.xp, table, 2, 2 * units)
     else:
         (_, beta_h), (_, beta_x) = column_sums(x, of_z), column_sums(x, of_x)
-    bias_h = x.owner.rows(beta_h, 2 * units, GATES * units)
+    bias_h = x.library.rows(beta_h, 2 * units, GATES * units)
     return found | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMForm, RunningSteps, Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import Behind, on_device_of, queue
+from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
 from numnorm.backends.cuda.columns.moments import column_moments
 from numnorm.backends.cuda.compiler.target import Kernel
@@ -78,7 +78,9 @@ class _Site(NamedTuple):
         if self.running is not None and self.is_constant:
             row = min(self.running.first + t, self.running.mean.shape[0] - 1)
             mean, variance = (
-                given_statistic(a.name, x.owner.reshaped(_row(a, row).array, a.shape[1:]), x, size)
+                given_statistic(
+                    a.name, x.library.reshaped(_row(a, row).array, a.shape[1:]), x, size
+                )
                 for a in (self.running.mean, self.running.variance)
             )
         else:
@@ -105,7 +107,7 @@ class _Site(NamedTuple):
 
 def _row(array: DeviceArray, row: int) -> DeviceArray:
     """Return one row of running statistics, ``(1, features)``, as a view where there are views."""
-    view = array.owner.rows(array.array, row, row + 1)
+    view = array.library.rows(array.array, row, row + 1)
     return dataclasses.replace(array, array=view, shape=(1, *array.shape[1:]))
 
 
@@ -157,17 +159,17 @@ def batch_cell_forward(
     running: dict[str, RunningSteps],
 ) -> tuple[tuple[Any, Any], _Saved]:
     """Return all states and cells, those given first, and what the backward pass needs."""
-    owner, units = x.owner, states[0].shape[1]
+    library, units = x.library, states[0].shape[1]
     with on_device_of(x):
         weights, sites = make_weights(given, (), (1.0, 0.0)), _sites(form, eps, given, running)
         terms = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
         offset = added_up(given.weight_h, (GATES * units,), *terms)
         (h, c), each = map(copied, states), []
         history = [h], [c]
-        xp = owner.product(x.array, weights.turned_x) if x.shape[0] else None
+        xp = library.product(x.array, weights.turned_x) if x.shape[0] else None
         for t, (start, count) in enumerate(_ranges(steps)):
-            z = owner.product(owner.rows(h, 0, count), weights.turned_h)
-            of_x = owner.rows(xp, start, start + count)
+            z = library.product(library.rows(h, 0, count), weights.turned_h)
+            of_x = library.rows(xp, start, start + count)
             norms, entering = _entering(form, sites, t, x, z, of_x)
             gates, cell, h = (new(x, (count, wide * units)) for wide in (GATES, 1, 1))
             sizes = count * units, units
@@ -179,7 +181,7 @@ def batch_cell_forward(
             c = normal if form.carries_normalized else cell
             for states_so_far, new_one in zip(history, (h, c), strict=True):
                 states_so_far.append(new_one)
-        state, carried = map(owner.concatenated, history)
+        state, carried = map(library.concatenated, history)
     return (state, carried), _Saved(form, x, steps, weights, sites, each, state)
 
 
@@ -204,12 +206,12 @@ def _ranges(steps: Steps) -> list[tuple[int, int]]:
 
 def _like(x: DeviceArray, array: Any) -> DeviceArray:
     """Return what is known of an array of the dtype of x."""
-    return dataclasses.replace(x, array=array, shape=x.owner.shape(array))
+    return dataclasses.replace(x, array=array, shape=x.library.shape(array))
 
 
 def _launch(kernel: Kernel, x: DeviceArray, arrays: Sequence[Any], sizes: tuple[int, ...]) -> None:
     """Launch a kernel that has a thread for each unit; their number is the last size but one."""
-    queue(kernel, -(-sizes[-2] // kernel.threads), x, arrays, sizes)
+    launch(kernel, -(-sizes[-2] // kernel.threads), x, arrays, sizes)
 
 
 def _entering(
@@ -219,7 +221,7 @@ def _entering(
     if form.gates is None:
         return {}, (z, xp)
     if not form.by_product:
-        z, xp = added_up(x, x.owner.shape(z), z, xp), None
+        z, xp = added_up(x, x.library.shape(z), z, xp), None
     norms = {
         place: sites[place].forward(t, _like(x, products))
         for place, products in (("h", z), ("x", xp))
@@ -233,7 +235,7 @@ def batch_cell_backward(
 ) -> CellGradients:
     """Return all gradients, from those of every state and of the last states."""
     x, weights, units = saved.x, saved.weights, dstates[0].shape[1]
-    owner, ranges = x.owner, _ranges(saved.steps)
+    library, ranges = x.library, _ranges(saved.steps)
     with on_device_of(x):
         last, dc = map(copied, dstates)
         if not ranges:
@@ -243,18 +245,18 @@ def batch_cell_backward(
         later, dh = 0, last
         for t in reversed(range(len(ranges))):
             start, count = ranges[t]
-            of_y = Behind(dy.array, start * units * x.element.itemsize)
+            of_y = ArrayOffset(dy.array, start * units * x.element.itemsize)
             gradients = StateGradients(of_y, dh, last)
             of_steps[t] = _step_back(saved, saved.each[t], gradients, dc, (later, count, units))
-            later, dh = count, owner.product(of_steps[t]["z"], weights.h)
+            later, dh = count, library.product(of_steps[t]["z"], weights.h)
         of_each = {name: [found[name] for found in of_steps] for name in of_steps[0]}
-        dz, dxp = (owner.concatenated(of_each.pop(name)) for name in ("z", "xp"))
+        dz, dxp = (library.concatenated(of_each.pop(name)) for name in ("z", "xp"))
         found = {name: _summed(x, parts) for name, parts in of_each.items()}
         if "bias" not in found:
             _, found["bias"] = column_sums(x, dz)
         found |= dict.fromkeys(("beta_x", "beta_h"), found["bias"])
         found |= weight_gradients(x, saved.steps, saved.state, dxp, dz)
-        return CellGradients(owner.product(dxp, weights.x), (dh, dc), found)
+        return CellGradients(library.product(dxp, weights.x), (dh, dc), found)
 
 
 def _step_back(
@@ -287,6 +289,6 @@ def _step_back(
 
 def _summed(x: DeviceArray, parts: list[Any]) -> Any:
     """Return the sum of arrays of one shape, ``(features,)``."""
-    (size,) = x.owner.shape(parts[0])
-    rows = x.owner.reshaped(x.owner.concatenated(parts), (len(parts), size))
+    (size,) = x.library.shape(parts[0])
+    rows = x.library.reshaped(x.library.concatenated(parts), (len(parts), size))
     return column_sums(x, rows)[1]

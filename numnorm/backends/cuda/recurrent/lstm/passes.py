@@ -55,7 +55,7 @@ def _parameter_sums(
     form: LSTMForm, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
-    found, table, units = {}, saved.table, x.owner.shape(saved.history[0])[1]
+    found, table, units = {}, saved.table, x.library.shape(saved.history[0])[1]
     summed = form.gates is not None and form.gates.parameters > 0
     if summed:
         found["gamma_h"], offset = column_sums(

@@ -143,11 +143,11 @@ def _make_norm_again(form: LSTMForm, element: ElementType) -> Any:
 def make_new_cell(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``new_cell(gates, before, at, limit, cells)``; 0 from a limit on."""
     columns, cell, zero = row_columns(element, shape), device(lstm_cell), constant(element, 0.0)
-    lanes, pieces, stride, slots = columns.lanes, columns.pieces, columns.stride, columns.slots
+    lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
 
     @device
     def new_cell(gates, before, at, limit, cells):
-        for p in range(pieces):
+        for p in range(vectors):
             inside = at + p * stride < limit
             for j in range(lanes):
                 k = p * lanes + j

@@ -9,7 +9,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import GRUForm, LSTMForm, RNNForm, Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.launch import queue, queue_together
+from numnorm.backends.cuda.arrays.launch import launch, launch_cooperative
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, device_limits
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
@@ -85,7 +85,7 @@ def backward_kernel(kind: CellKind, form: Any, element: ElementType, shape: Slic
 
 def planned_forward(kind: CellKind, form: Any, x: DeviceArray, state: Any, batch: int) -> Any:
     """Return what takes all steps at once; None if the device has to take them one by one."""
-    units = x.owner.shape(state)[1]
+    units = x.library.shape(state)[1]
     whole, limits = is_whole(units, x, (state,)), device_limits(x.device)
     plan = forward_plan(batch, units, kind.gates, x.element, limits, whole=whole)
     return _planned(_run_forward, forward_kernel, plan, kind, form, x)
@@ -105,7 +105,7 @@ def _planned(
         return None
     kernel = make(kind, form, x.element, plan.shape)
     # Only the compiled kernel tells what it takes; a driver may also keep a part for others.
-    fits = plan.blocks <= kernel.most_together(plan.memory)
+    fits = plan.blocks <= kernel.most_cooperative(plan.memory)
     return functools.partial(run, plan, kernel) if fits else None
 
 
@@ -115,14 +115,14 @@ def _launch(
 ) -> None:  # fmt: skip
     """Launch a kernel whose blocks wait for each other."""
     sizes = Sizes(len(steps.counts), x.shape[0], batch, plan.rows, plan.slices, units, int(kept))
-    queue_together(kernel, plan.blocks, plan.memory, x, groups, (*numbers, sizes))
+    launch_cooperative(kernel, plan.blocks, plan.memory, x, groups, (*numbers, sizes))
 
 
 def _counts_of(x: DeviceArray, steps: Steps, batch: int) -> Any:
     """Return the number of rows of each step, on the device; None if that is always the batch."""
     if (steps.counts == batch).all():
         return None
-    return x.owner.from_host(x.array, steps.counts.astype(np.int32))
+    return x.library.from_host(x.array, steps.counts.astype(np.int32))
 
 
 def _find_statistics(
@@ -131,13 +131,13 @@ def _find_statistics(
     """Find the statistics of the products with x, of all steps."""
     if of.norm is None or not of.by_product:
         return
-    rows, wide = x.owner.shape(xp)
+    rows, wide = x.library.shape(xp)
     units, gates = wide // of.gates.gates, of.gates
     shape = shape_for(units, x, xp)
     kernel = _statistics_kernel(of.norm, gates.count, x.element, shape)
     sizes = rows, units, gates.gates, gates.first, table.places, of.place + of.distance
     numbers = scaling_numbers(scaling, gates.count * units)
-    queue(kernel, blocks_of(rows, shape), x, (xp, table.array), (*sizes, numbers))
+    launch(kernel, blocks_of(rows, shape), x, (xp, table.array), (*sizes, numbers))
 
 
 def _run_forward(
@@ -147,7 +147,7 @@ def _run_forward(
 ) -> Any:  # fmt: skip
     """Take all steps, and return the products with the state if they are to be kept."""
     (xp, masks, cell), (state, *carried), step = arrays, history, _STEPS[type(form)]
-    (total, units), rows = x.owner.shape(state), x.shape[0]
+    (total, units), rows = x.library.shape(state), x.shape[0]
     batch, facts = total - rows, kind.facts_of(form)
     for of in step.product_norms(form):
         _find_statistics(of, scaling, x, xp, table)
@@ -176,7 +176,7 @@ def _run_backward(
     steps: Steps, weights: Weights, arrays: BackwardArrays, last: tuple[Any, ...],
 ) -> Any:  # fmt: skip
     """Take all steps back, and return what the first states get through the products."""
-    (saved, masks, dy, results), (batch, units) = arrays, x.owner.shape(last[0])
+    (saved, masks, dy, results), (batch, units) = arrays, x.library.shape(last[0])
     product = new(x, (batch, units))
     sums = new(x, (batch * max(1, sums_of_row(kind.step, form)) * plan.slices,))
     (dh, dc), (mask_h, mask_c) = ((*pair, None)[:2] for pair in (last, masks))
