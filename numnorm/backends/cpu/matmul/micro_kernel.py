@@ -94,8 +94,8 @@ def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
             p = along_few(left, right, target, p, whole)
         grouped = along(left, right, target, p, whole)
         for p in range(grouped, -(-width // lanes)):
-            here, there, tail = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
-            one(a, at, row, step, rows, b, here, here, panel, depth, c, there, c_row, tail)
+            here, active, tail = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
+            one(a, at, row, step, rows, b, here, here, panel, depth, c, active, c_row, tail)
 
     return product
 
@@ -115,8 +115,8 @@ def _make_along(sizes: tuple[int, ...], together: int, lanes: int, *, onto: bool
         stop = whole - (whole - first) % together
         for p in range(first, stop, together):
             here, following = b_at + p * panel, p + together if p + together < stop else first
-            ahead, there = b_at + following * panel, c_at + p * lanes
-            columns(a, at, row, step, rows, b, here, ahead, panel, depth, c, there, c_row, 0)
+            ahead, active = b_at + following * panel, c_at + p * lanes
+            columns(a, at, row, step, rows, b, here, ahead, panel, depth, c, active, c_row, 0)
         return stop
 
     return along
@@ -151,8 +151,8 @@ def _make_tiles(
     def tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
         prefetched = 0
         for r in range(0, _taken(rows, count, shared), count):
-            here, there, next_ = at + r * row, c_at + r * c_row, ahead + prefetched * panel
-            tile(a, here, row, step, b, b_at, next_, panel, depth, c, there, c_row, tail)
+            here, active, next_ = at + r * row, c_at + r * c_row, ahead + prefetched * panel
+            tile(a, here, row, step, b, b_at, next_, panel, depth, c, active, c_row, tail)
             prefetched = prefetched + 1 if prefetched + 1 < panels else 0
 
     if fewer is None:
@@ -164,8 +164,8 @@ def _make_tiles(
         done = _taken(rows, count, shared)
         left = rows - done
         if left > 0:
-            here, there = at + done * row, c_at + done * c_row
-            fewer(a, here, row, step, left, b, b_at, ahead, panel, depth, c, there, c_row, tail)
+            here, active = at + done * row, c_at + done * c_row
+            fewer(a, here, row, step, left, b, b_at, ahead, panel, depth, c, active, c_row, tail)
 
     return all_tiles
 

@@ -174,11 +174,11 @@ class _Piece(NamedTuple):
             builder.shuffle_vector(lanes, nothing, numbered(range(start, start + size)))
             for start in (0, size)
         ]
-        here, there = reversed(halves) if self.at_end else halves
+        here, active = reversed(halves) if self.at_end else halves
 
         def stored():
             store_at(builder, self.place, here)
-            return there
+            return active
 
         return _either(builder, self.present, stored, lambda: here)
 

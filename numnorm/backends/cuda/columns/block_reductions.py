@@ -55,9 +55,9 @@ def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
                 if others > 0:
                     for j in range(slots):
                         here = j * threads + thread
-                        there = here + step * lanes
+                        active = here + step * lanes
                         means[here], m2s[here] = merge(
-                            count, means[here], m2s[here], others, means[there], m2s[there]
+                            count, means[here], m2s[here], others, means[active], m2s[active]
                         )
                     counts[thread] = count + others
 

@@ -23,7 +23,7 @@ from numnorm.backends.cuda.compiler.target import (
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_sum
 
 # Reductions that no barrier separates need different places in shared memory.
-_ROOMS = 2
+_SMEM_PER_WARP = 2
 # The sums need the first terms of a channel: scale, high and rstd.
 _TERMS = 3
 
@@ -120,7 +120,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
     read, place = make_read_along(element, shape), make_place_along(shape)
     load, store = make_load_one(compute_element_type(element)), make_store_one(FLOAT64)
     team_sum, warps = make_team_sum(element, threads), max(1, threads // WARP)
-    rooms, kind, zero = _ROOMS * warps, FLOAT64.compute_type, constant(element, 0.0)
+    smem_sizes, kind, zero = _SMEM_PER_WARP * warps, FLOAT64.compute_type, constant(element, 0.0)
 
     @device
     def total(sums):
@@ -130,7 +130,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
         return found
 
     def kernel(dy, x, coefficients, products, plain, outer, channels, inner, block, segment):
-        room = cuda.shared.array(rooms, compute_type)
+        smem = cuda.shared.array(smem_sizes, compute_type)
         grads = cuda.local.array(held, compute_type)
         values = cuda.local.array(held, compute_type)
         one = cuda.local.array(vector_length, compute_type)
@@ -152,7 +152,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
                 for k in range(held):
                     one[k % vector_length] += grads[k] * ((values[k] * scale - mean_hi) * rstd)
                     two[k % vector_length] += grads[k]
-        of_products, of_plain = team_sum(total(one), room), team_sum(total(two), room[warps:])
+        of_products, of_plain = team_sum(total(one), smem), team_sum(total(two), smem[warps:])
         if thread == 0:
             store(products, part * channels + channel, kind(of_products))
             store(plain, part * channels + channel, kind(of_plain))

@@ -74,17 +74,17 @@ def make_merged_moments(shape: ColumnShape) -> Kernel:
         m2s_here = cuda.shared.array(threads, kind)
         thread = cuda.threadIdx.x
         channel, run = cuda.blockIdx.x * lanes + thread % lanes, (parts + teams - 1) // teams
-        there = channel < channels
+        active = channel < channels
         first = thread // lanes * run
-        last = min(first + run, parts) if there else first
+        last = min(first + run, parts) if active else first
         count, centre, squares = zero, zero, zero
-        if there and thread < lanes and before > zero:
+        if active and thread < lanes and before > zero:
             count, centre, squares = before, load(mean, channel), load(m2, channel)
         counts_here[thread], means_here[thread], m2s_here[thread] = of_run(
             (counts, means, m2s), first, last, channels, channel, (count, centre, squares)
         )
         fold(counts_here, means_here, m2s_here)
-        if thread < lanes and there:
+        if thread < lanes and active:
             store(merged_mean, channel, means_here[thread])
             store(merged_m2, channel, m2s_here[thread])
 

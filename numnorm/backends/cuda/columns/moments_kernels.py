@@ -27,7 +27,7 @@ from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_large
 
 # Reductions alternate between two rooms in shared memory. The barrier of one reduction shows that
 # all threads have read the room of the reduction before.
-_ROOMS = 2
+_SMEM_PER_WARP = 2
 
 
 def _make_origin_across(element: ElementType, shape: ColumnShape) -> Any:
@@ -253,7 +253,7 @@ def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
 def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a block's elements, times a scale.
 
-    ``moments(x, first, jump, entries, width, scale, values, room)`` returns ``mean_hi, mean_lo, m2`` to
+    ``moments(x, first, jump, entries, width, scale, values, smem)`` returns ``mean_hi, mean_lo, m2`` to
     every thread; the mean is ``mean_hi + mean_lo``.
     """
     add, centre = _make_add_along(element, shape), make_centre(element)
@@ -275,7 +275,7 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
         return found
 
     @device
-    def moments(x, first, jump, entries, width, scale, values, room):
+    def moments(x, first, jump, entries, width, scale, values, smem):
         one = cuda.local.array(vector_length, compute_type)
         two = cuda.local.array(vector_length, compute_type)
         team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * vector_length
@@ -295,11 +295,11 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
                     add(x, begin, jump, left, base, width, scale, origin, values, one, two)
                     base += turn
                 entry += deep
-            sum_of_one = team_sum(total(one), room[walk * warps :])
+            sum_of_one = team_sum(total(one), smem[walk * warps :])
             if walk == 0:
                 some = min(entries, deep) * min(width, turn)
                 origin += sum_of_one * inverse(compute_type(some))
-        mean_lo, m2 = centre(sum_of_one, team_sum(total(two), room), entries * width)
+        mean_lo, m2 = centre(sum_of_one, team_sum(total(two), smem), entries * width)
         return origin, mean_lo, m2
 
     return moments
@@ -314,22 +314,25 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     threads, one = shape.threads, constant(element, 1.0)
     warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
     place, moments = make_place_along(shape), _make_moments_along(element, shape)
-    held, rooms = shape.ahead * shape.vectors * shape.vector_length(element), _ROOMS * warps
+    held, smem_sizes = (
+        shape.ahead * shape.vectors * shape.vector_length(element),
+        _SMEM_PER_WARP * warps,
+    )
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     largest, largest_of = _make_largest_along(element, shape), make_team_largest(element, threads)
     unscaled, store = make_unscaled(element), make_store_one(FLOAT64)
 
     def kernel(x, counts, means, m2s, outer, channels, inner, block, segment):
-        room = cuda.shared.array(rooms, compute_type)
+        smem = cuda.shared.array(smem_sizes, compute_type)
         values = cuda.local.array(held, compute_type)
         part, channel, first, entries, width = place(outer, channels, inner, block, segment)
         jump, scale, to = channels * inner, one, part * channels + channel
         for again in range(2):
-            mean_hi, mean_lo, m2 = moments(x, first, jump, entries, width, scale, values, room)
+            mean_hi, mean_lo, m2 = moments(x, first, jump, entries, width, scale, values, smem)
             if again == 1 or not is_poor(mean_hi, m2, entries * width):
                 break
             found = largest(x, first, jump, entries, width, values)
-            scale = power_of_two(largest_of(found, room[warps:]))
+            scale = power_of_two(largest_of(found, smem[warps:]))
             if scale == one:
                 break
         if cuda.threadIdx.x == 0:

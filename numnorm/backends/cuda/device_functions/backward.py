@@ -42,13 +42,13 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
     grad_of, gradient = device(row.norm.formula.backward), device(input_gradient)
     compute_type, wide, warps = element.compute_type, FLOAT64.compute_type, row.warps
-    zero, none, rooms = constant(element, 0.0), constant(FLOAT64, 0.0), max(1, 2 * warps)
+    zero, none, smem_sizes = constant(element, 0.0), constant(FLOAT64, 0.0), max(1, 2 * warps)
     through_mean = row.norm.formula.centred and not detached.mean
     through_scale = not detached.scale
 
     @device
     def backward(grads, xhats, width, gamma, beta, rstd, eps_on_deviation):
-        room = cuda.shared.array(rooms, compute_type)
+        smem = cuda.shared.array(smem_sizes, compute_type)
         at = cuda.threadIdx.x % team
         sum_g, sum_g_xhat = zero, zero
         for k in range(slots):
@@ -61,7 +61,7 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
         if warps > 0:
             # Another thread may still read the sums of the row before.
             cuda.syncthreads()
-        sum_g, sum_g_xhat = team_two_sums(sum_g, sum_g_xhat, room)
+        sum_g, sum_g_xhat = team_two_sums(sum_g, sum_g_xhat, smem)
         scale, _, _, factor = split(none, wide(rstd))
         inv_count = inverse(compute_type(max(width, 1))) if through_mean else zero
         inv_divisor = inverse(compute_type(max(width - ddof, 1))) if through_scale else zero

@@ -91,7 +91,7 @@ def _make_any(row: TeamRow) -> Any:
 
 
 def _make_around(row: TeamRow) -> Any:
-    """Return a device function ``around(values, at, width, mean_hi, inv_count, room)``.
+    """Return a device function ``around(values, at, width, mean_hi, inv_count, smem)``.
 
     It returns the mean of the deviations from `mean_hi`, the sum of the squared deviations from the
     true mean, and the difference to the sum of the squared deviations from `mean_hi`.
@@ -100,14 +100,14 @@ def _make_around(row: TeamRow) -> Any:
     slots, team, squared_deviations = row.slots, row.team, make_squared_deviations(row.element)
 
     @device
-    def around(values, at, width, mean_hi, inv_count, room):
+    def around(values, at, width, mean_hi, inv_count, smem):
         first, second = zero, zero
         for k in range(slots):
             if at + k * team < width:
                 deviation = values[k] - mean_hi
                 first += deviation
                 second += deviation * deviation
-        first, second = two_sums(first, second, room)
+        first, second = two_sums(first, second, smem)
         mean_lo = first * inv_count
         return mean_lo, squared_deviations(second, first, mean_lo), first * mean_lo
 
@@ -115,7 +115,7 @@ def _make_around(row: TeamRow) -> Any:
 
 
 def _make_row_statistics(row: TeamRow) -> Any:
-    """Return a device function ``row_statistics(values, at, width, inv_count, room) -> (mean_hi, mean_lo, m2)``.
+    """Return a device function ``row_statistics(values, at, width, inv_count, smem) -> (mean_hi, mean_lo, m2)``.
 
     The mean is ``mean_hi + mean_lo``, or 0 if the norm is not centred, and `m2` is the sum of the squared
     deviations. It sums around the rounded mean. Where that is poor, because the mean is large
@@ -127,21 +127,21 @@ def _make_row_statistics(row: TeamRow) -> Any:
     zero = constant(row.element, 0.0)
 
     @device
-    def centred(values, at, width, inv_count, room):
+    def centred(values, at, width, inv_count, smem):
         total = zero
         for k in range(slots):
             if at + k * team < width:
                 total += values[k]
-        mean_hi = team_sum(total, room) * inv_count
-        mean_lo, m2, lost = around(values, at, width, mean_hi, inv_count, room[warps:])
+        mean_hi = team_sum(total, smem) * inv_count
+        mean_lo, m2, lost = around(values, at, width, mean_hi, inv_count, smem[warps:])
         poor = lost > m2
         if of_any(poor):
             mean_hi = mean_hi + mean_lo if poor else mean_hi
-            mean_lo, m2, _ = around(values, at, width, mean_hi, inv_count, room[3 * warps :])
+            mean_lo, m2, _ = around(values, at, width, mean_hi, inv_count, smem[3 * warps :])
         return mean_hi, mean_lo, m2
 
     @device
-    def uncentred(values, at, width, inv_count, room):
+    def uncentred(values, at, width, inv_count, smem):
         squares = zero
         for k in range(slots):
             if at + k * team < width:
@@ -149,18 +149,18 @@ def _make_row_statistics(row: TeamRow) -> Any:
         if warps > 0:
             # Another thread may still read the sum of the row before.
             cuda.syncthreads()
-        return zero, zero, team_sum(squares, room)
+        return zero, zero, team_sum(squares, smem)
 
     return centred if row.norm.formula.centred else uncentred
 
 
 # Numbers of shared memory for each warp: the mean, two sums, two sums again, and the largest value.
 # Between two uses of a number another one has a barrier.
-_ROOMS = 6
+_SMEM_PER_WARP = 6
 
 
 def _make_rescale(row: TeamRow) -> Any:
-    """Return a device function ``rescale(values, at, width, least, room)``.
+    """Return a device function ``rescale(values, at, width, least, smem)``.
 
     It multiplies a row by a power of two and returns the power. The largest absolute value of the
     row, or `least`, is near 1 then: every sum of squares is in range, and no digit is lost.
@@ -169,12 +169,12 @@ def _make_rescale(row: TeamRow) -> Any:
     power_of_two, slots, team = make_power_of_two(row.element), row.slots, row.team
 
     @device
-    def rescale(values, at, width, least, room):
+    def rescale(values, at, width, least, smem):
         largest = least
         for k in range(slots):
             if at + k * team < width:
                 largest = max(largest, abs(values[k]))
-        scale = power_of_two(largest_of(largest, room))
+        scale = power_of_two(largest_of(largest, smem))
         for k in range(slots):
             if at + k * team < width:
                 values[k] *= scale
@@ -184,7 +184,7 @@ def _make_rescale(row: TeamRow) -> Any:
 
 
 def _make_statistics(row: TeamRow) -> Any:
-    """Return a device function ``statistics(values, at, width, eps, eps_on_deviation, room)``.
+    """Return a device function ``statistics(values, at, width, eps, eps_on_deviation, smem)``.
 
     It returns ``mean_hi, mean_lo, factor, scale``: ``((x * scale - mean_hi) - mean_lo) * factor`` is the
     normalized value. It multiplies the values by the scale, which is 1 if their squares are in
@@ -195,21 +195,21 @@ def _make_statistics(row: TeamRow) -> Any:
     leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
     inverse, root = reciprocal(element), square_root(element)
-    compute_type, place = element.compute_type, (_ROOMS - 1) * row.warps
+    compute_type, place = element.compute_type, (_SMEM_PER_WARP - 1) * row.warps
     one, infinity = constant(element, 1.0), constant(element, float("inf"))
 
     @device
-    def statistics(values, at, width, eps, eps_on_deviation, room):
+    def statistics(values, at, width, eps, eps_on_deviation, smem):
         # A team without a row has a width of 0.
         inv_count = inverse(compute_type(max(width, 1)))
         inv_divisor, scale = inverse(compute_type(max(width - ddof, 1))), one
-        mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, room)
+        mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, smem)
         poor = leaves_range(m2 * inv_divisor, eps, eps_on_deviation)
         if of_any(poor):
             root_eps = root(eps)
             least = max(root_eps, eps_on_deviation) if poor else infinity
-            scale = rescale(values, at, width, least, room[place:])
-            mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, room)
+            scale = rescale(values, at, width, least, smem[place:])
+            mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, smem)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
         return mean_hi, mean_lo, inverse_deviation(m2 * inv_divisor, eps, eps_on_deviation), scale
@@ -228,14 +228,14 @@ def make_team_forward(row: TeamRow) -> Any:
     statistics, mapped = _make_statistics(row), device(row.norm.formula.forward)
     joined = make_joined_statistics(row.norm.formula, element, FLOAT64)
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
-    compute_type, rooms = element.compute_type, max(1, _ROOMS * row.warps)
+    compute_type, smem_sizes = element.compute_type, max(1, _SMEM_PER_WARP * row.warps)
 
     @device
     def forward(values, width, gamma, beta, eps, eps_on_deviation):
-        room = cuda.shared.array(rooms, compute_type)
+        smem = cuda.shared.array(smem_sizes, compute_type)
         at = cuda.threadIdx.x % team
         mean_hi, mean_lo, factor, scale = statistics(
-            values, at, width, compute_type(eps), compute_type(eps_on_deviation), room
+            values, at, width, compute_type(eps), compute_type(eps_on_deviation), smem
         )
         for k in range(slots):
             column = at + k * team

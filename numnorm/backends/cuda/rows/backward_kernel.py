@@ -15,12 +15,12 @@ from numnorm.backends.cuda.rows.arguments import (
 from numnorm.backends.cuda.rows.gradient_sums import (
     make_column_gradient_sums,
     make_run_gradient_sums,
-    room_for_sums,
+    smem_for_sums,
 )
 from numnorm.backends.cuda.rows.parameter_sums import (
     ROWS_BETWEEN_FLUSHES,
     make_flush,
-    room_for_folding,
+    smem_for_folding,
 )
 from numnorm.backends.cuda.statistics.row_normalizer import normalized
 from numnorm.backends.cuda.statistics.saved import make_means, make_saved_statistics
@@ -59,12 +59,12 @@ def make_normalize(element: ElementType, columns: RowColumns) -> Any:
     def normalize(values, at, limit, coefficients):
         scale, mean_hi, mean_lo, factor = coefficients
         for p in range(vectors):
-            there = at + p * stride < limit
+            active = at + p * stride < limit
             for j in range(lanes):
                 k = p * lanes + j
                 # Without the condition a column behind the end could have an infinite xhat.
                 values[k] = (
-                    normalized(values[k] * scale, mean_hi, mean_lo, factor) if there else zero
+                    normalized(values[k] * scale, mean_hi, mean_lo, factor) if active else zero
                 )
 
     return normalize
@@ -152,7 +152,7 @@ def _make_gradient_of_row(
 ) -> Any:
     """Return a device function that stores dx of a row, and adds to the sums of its columns.
 
-    ``gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, scaling)``:
+    ``gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, smem, scaling)``:
     the arrays are ``dy, x, saved statistics, dx``, the registers are xhat, g, gamma and beta.
     """
     columns = row_columns(element, shape)
@@ -162,13 +162,13 @@ def _make_gradient_of_row(
     write_gradient = make_write_gradient(element, columns)
 
     @device
-    def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, room, scaling):
+    def gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, smem, scaling):
         dy, x, statistics, dx = arrays
         values, grads, weight, bias = registers
         scale, factor = read_normalized(dy, x, statistics, row, width, limit, at, values, grads)
         of_gamma, of_beta = of_parameters
         g, g_xhat = gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
-        g, g_xhat = team_two_sums(g, g_xhat, room)
+        g, g_xhat = team_two_sums(g, g_xhat, smem)
         means = means_of(g, g_xhat, scale, factor, scaling)
         write_gradient(dx, row * width, at, limit, grads, values, means, scale, factor)
 
@@ -193,11 +193,11 @@ def _of_columns(
     bias_of = make_weight(element, weights.beta, columns, shared=False)
     gradient_of_row = _make_gradient_of_row(formula, element, saved, count, shape)
     flush = make_flush(element, shape)
-    folding = room_for_folding(element, shape) if count else 1
-    half, both = room_for_sums(shape), 2 * room_for_sums(shape)
+    folding = smem_for_folding(element, shape) if count else 1
+    half, both = smem_for_sums(shape), 2 * smem_for_sums(shape)
 
     def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
-        room = cuda.shared.array(both, compute_type)
+        smem = cuda.shared.array(both, compute_type)
         places = cuda.shared.array(folding, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
@@ -219,11 +219,11 @@ def _of_columns(
             stop = min(start + ROWS_BETWEEN_FLUSHES * teams * parts, rows)
             while start < stop:
                 # A team behind the last row takes part in the barriers with a row of width 0.
-                there = start + mine < rows
-                row, limit = (start + mine, width) if there else (0, 0)
+                active = start + mine < rows
+                row, limit = (start + mine, width) if active else (0, 0)
                 gradient_of_row(
                     (dy, x, statistics, dx), row, width, limit, at, (values, grads, weight, bias),
-                    (of_gamma, of_beta), room[turn:], scaling,
+                    (of_gamma, of_beta), smem[turn:], scaling,
                 )  # fmt: skip
                 turn, start = half - turn, start + teams * parts
             last, first = start >= rows, part * width
@@ -250,11 +250,11 @@ def _of_segments(
     read_normalized = _make_read_normalized(formula, element, saved, shape)
     gradient_sums = make_run_gradient_sums(formula, element, weights, count, shape)
     team_two_sums, means_of = make_team_two_sums(element, team), make_row_means(element)
-    write_gradient, half = make_write_gradient(element, columns), room_for_sums(shape)
+    write_gradient, half = make_write_gradient(element, columns), smem_for_sums(shape)
     both = 2 * half
 
     def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
-        room = cuda.shared.array(both, compute_type)
+        smem = cuda.shared.array(both, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
         thread, part = cuda.threadIdx.x, cuda.blockIdx.x
@@ -263,15 +263,15 @@ def _of_segments(
         channel = (start + mine) * segments % channels
         next_channel = parts * teams * segments % channels
         while start < rows:
-            row, there = start + mine, start + mine < rows
-            limit = width if there else 0
-            row = row if there else 0
+            row, active = start + mine, start + mine < rows
+            limit = width if active else 0
+            row = row if active else 0
             scale, factor = read_normalized(dy, x, statistics, row, width, limit, at, values, grads)
             g, g_xhat, turn = gradient_sums(
-                grads, values, row, there, at, sizes, segments, channel, parameters, partials.sums,
-                room, turn,
+                grads, values, row, active, at, sizes, segments, channel, parameters, partials.sums,
+                smem, turn,
             )  # fmt: skip
-            g, g_xhat = team_two_sums(g, g_xhat, room[turn:])
+            g, g_xhat = team_two_sums(g, g_xhat, smem[turn:])
             turn = half - turn
             means = means_of(g, g_xhat, scale, factor, scaling)
             write_gradient(dx, row * width, at, limit, grads, values, means, scale, factor)

@@ -27,7 +27,7 @@ from numnorm.backends.cuda.rows.gradient_sums import (
     make_column_gradient_sums,
     make_run_weight,
     make_sums_in_run,
-    room_for_sums,
+    smem_for_sums,
 )
 from numnorm.backends.cuda.statistics.saved import make_saved_statistics
 from numnorm.backends.cuda.threads.compensated_sums import make_add_each, make_joined
@@ -82,7 +82,7 @@ def _make_sums_of_runs(
 ) -> Any:
     """Return a device function that stores the sums of each segment of a row.
 
-    ``sums_of_runs(arrays, parameters, sums, row, at, sizes, coefficients, registers, room)`` returns this
+    ``sums_of_runs(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem)`` returns this
     thread's parts of the sums of g and of g * xhat over the row, and the index of the half of the
     shared room that is free.
     """
@@ -92,10 +92,10 @@ def _make_sums_of_runs(
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     read_run, add_each = _make_read_run(formula, element, columns), make_add_each(4)
     joined, store_one = make_joined(element, table), make_store_one(table)
-    team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
+    team_two_sums, half = make_team_two_sums(element, team), smem_for_sums(shape)
 
     @device
-    def sums_of_runs(arrays, parameters, sums, row, at, sizes, coefficients, registers, room):
+    def sums_of_runs(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem):
         rows, width, run, channels = sizes
         segment_count = width // run
         mean_hi, mean_lo = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
@@ -120,7 +120,7 @@ def _make_sums_of_runs(
                 here += step
             if count > 0:
                 of_gamma, of_beta = joined(mean_hi[2], mean_lo[2]), joined(mean_hi[3], mean_lo[3])
-                of_gamma, of_beta = team_two_sums(of_gamma, of_beta, room[turn:])
+                of_gamma, of_beta = team_two_sums(of_gamma, of_beta, smem[turn:])
                 turn = half - turn
                 if limit > 0 and cuda.threadIdx.x % team == 0:
                     store_one(sums, place, of_gamma)
@@ -185,23 +185,23 @@ def make_row_backward_loop(
     need no barrier for their sums unless the block is one team.
     """
     columns, compute_type, team = _columns_of_run(element, shape), element.compute_type, shape.team
-    lanes, slots, half = columns.lanes, columns.slots, room_for_sums(shape)
+    lanes, slots, half = columns.lanes, columns.slots, smem_for_sums(shape)
     statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
     sums_of_runs = _make_sums_of_runs(formula, element, weights, count, shape)
     block_two_sums = make_team_two_sums(element, shape.threads)
     write_runs, both = _make_write_runs(formula, element, weights, shape), 2 * half
 
     def kernel(dy, x, saved, parameters, dx, partials, sizes, parts, scaling):
-        room = cuda.shared.array(both, compute_type)
+        smem = cuda.shared.array(both, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
         row, at = cuda.blockIdx.x, cuda.threadIdx.x % team * lanes
         coefficients = statistics(saved.mean, saved.rstd, row)
         arrays, registers = (dy, x), (values, grads)
         g, g_xhat, turn = sums_of_runs(
-            arrays, parameters, partials.sums, row, at, sizes, coefficients, registers, room
+            arrays, parameters, partials.sums, row, at, sizes, coefficients, registers, smem
         )
-        g, g_xhat = block_two_sums(g, g_xhat, room[turn:])
+        g, g_xhat = block_two_sums(g, g_xhat, smem[turn:])
         means = means_of(g, g_xhat, coefficients[0], coefficients[3], scaling)
         write_runs(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)
 
@@ -225,11 +225,11 @@ def make_row_backward_coefficients(
     first_weight = make_first_weight(shared=False)
     gradient_sums = make_column_gradient_sums(formula, element, 0, columns)
     add_each, joined = make_add_each(2), make_joined(element, compute_element_type(element))
-    block_two_sums, room_size = make_team_two_sums(element, shape.threads), room_for_sums(shape)
+    block_two_sums, room_size = make_team_two_sums(element, shape.threads), smem_for_sums(shape)
     write_coefficients, zero = make_write_coefficients(element), constant(element, 0.0)
 
     def kernel(dy, x, saved, parameters, coefficients, sizes, scaling):
-        room = cuda.shared.array(room_size, compute_type)
+        smem = cuda.shared.array(room_size, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
         weight = cuda.local.array(slots, compute_type)
@@ -250,7 +250,7 @@ def make_row_backward_coefficients(
             add_each(gradient_sums(grads, values, weight, bias, None, None), mean_hi, mean_lo)
             at += step
         g, g_xhat = block_two_sums(
-            joined(mean_hi[0], mean_lo[0]), joined(mean_hi[1], mean_lo[1]), room
+            joined(mean_hi[0], mean_lo[0]), joined(mean_hi[1], mean_lo[1]), smem
         )
         if cuda.threadIdx.x == 0:
             means = means_of(g, g_xhat, found[0], found[3], scaling)

@@ -33,7 +33,7 @@ from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_wei
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # Reductions that no barrier separates need different places in shared memory.
-_ROOMS = 4
+_SMEM_PER_WARP = 4
 
 
 def forward_parameters(element: ElementType) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ def _columns_in_registers(element: ElementType, shape: RowShape) -> tuple[RowCol
 
 
 def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``row_statistics(values, origin, at, width, inv_count, room)``.
+    """Return a device function ``row_statistics(values, origin, at, width, inv_count, smem)``.
 
     It returns ``mean_hi, mean_lo, m2`` of a row in registers: the mean is ``mean_hi + mean_lo``, or 0 if the norm
     is not centred, and `m2` is the sum of the squared deviations. It subtracts `mean_hi` from the
@@ -70,7 +70,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
     sure, sure_slots = columns.sure, columns.sure * columns.lanes
 
     @device
-    def mean_of(values, origin, at, width, inv_count, room):
+    def mean_of(values, origin, at, width, inv_count, smem):
         total = zero
         for k in range(sure_slots):
             total += values[k] - origin
@@ -78,11 +78,11 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
             if at + p * stride < width:
                 for j in range(lanes):
                     total += values[p * lanes + j] - origin
-        return origin + team_sum(total, room) * inv_count
+        return origin + team_sum(total, smem) * inv_count
 
     @device
-    def centred(values, origin, at, width, inv_count, room):
-        mean_hi = mean_of(values, origin, at, width, inv_count, room)
+    def centred(values, origin, at, width, inv_count, smem):
+        mean_hi = mean_of(values, origin, at, width, inv_count, smem)
         first, second = zero, zero
         for k in range(sure_slots):
             deviation = values[k] - mean_hi
@@ -96,23 +96,23 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
                     values[p * lanes + j] = deviation
                     first += deviation
                     second += deviation * deviation
-        first = team_sum(first, room[warps:])
-        second = team_sum(second, room[2 * warps :])
+        first = team_sum(first, smem[warps:])
+        second = team_sum(second, smem[2 * warps :])
         mean_lo = first * inv_count
         return mean_hi, mean_lo, squared_deviations(second, first, mean_lo)
 
     @device
-    def uncentred(values, origin, at, width, inv_count, room):
+    def uncentred(values, origin, at, width, inv_count, smem):
         second = zero
         for k in range(slots):
             second += values[k] * values[k]  # values behind the end of the row are 0
-        return zero, zero, team_sum(second, room[warps:])
+        return zero, zero, team_sum(second, smem[warps:])
 
     return centred if formula.centred else uncentred
 
 
 def _make_rescale(element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``rescale(values, least, room)``.
+    """Return a device function ``rescale(values, least, smem)``.
 
     It multiplies a row by a power of two and returns the power. The largest absolute value of the
     row, or `least`, is near 1 then: every sum of squares is in range, and no digit is lost. The
@@ -122,11 +122,11 @@ def _make_rescale(element: ElementType, shape: RowShape) -> Any:
     power_of_two, slots = make_power_of_two(element), shape.vectors * element.vector
 
     @device
-    def rescale(values, least, room):
+    def rescale(values, least, smem):
         largest = least
         for k in range(slots):
             largest = max(largest, abs(values[k]))
-        scale = power_of_two(largest_of(largest, room))
+        scale = power_of_two(largest_of(largest, smem))
         for k in range(slots):
             values[k] *= scale
         return scale
@@ -208,37 +208,37 @@ def make_row_forward(
     any_of, leaves_range = make_team_largest(element, max(team, WARP)), make_leaves_range(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
     infinity, warps = constant(element, float("inf")), max(1, shape.threads // WARP)
-    rooms = _ROOMS * warps
+    smem_sizes = _SMEM_PER_WARP * warps
 
     def kernel(x, parameters, y, statistics, sizes, scaling, eps, root_eps):
-        room = cuda.shared.array(rooms, compute_type)
+        smem = cuda.shared.array(smem_sizes, compute_type)
         values = cuda.local.array(slots, compute_type)
         thread, scale, width = cuda.threadIdx.x, one, sizes.width
         inv_count, inv_divisor, eps_on_deviation = scaling
         # A team behind the last row takes part in the barriers, and stores nothing.
         row = cuda.blockIdx.x * teams + thread // team
-        there = row < sizes.rows
+        active = row < sizes.rows
         row = min(row, sizes.rows - 1)
         first = row * width
         at = thread % team * lanes
         origin = load_one(x, first)
         read_row(x, first, at, width, values)
-        mean_hi, mean_lo, m2 = row_statistics(values, origin, at, width, inv_count, room)
+        mean_hi, mean_lo, m2 = row_statistics(values, origin, at, width, inv_count, smem)
         poor = leaves_range(m2 * inv_divisor, eps, eps_on_deviation)
-        if any_of(one if poor else zero, room[3 * warps :]) > zero:
+        if any_of(one if poor else zero, smem[3 * warps :]) > zero:
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
-            scale = rescale(values, least, room[2 * warps :])
+            scale = rescale(values, least, smem[2 * warps :])
             mean_hi, mean_lo, m2 = row_statistics(
-                values, origin * scale, at, width, inv_count, room
+                values, origin * scale, at, width, inv_count, smem
             )
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * inv_divisor, eps, eps_on_deviation)
-        if there:
+        if active:
             # `row_statistics` has subtracted high from the values already.
             write_row(y, parameters, row, at, sizes, (zero, mean_lo, factor), values)
-        if there and statistics.mean != 0 and thread % team == 0:
+        if active and statistics.mean != 0 and thread % team == 0:
             save(statistics, row, mean_hi, mean_lo, factor, scale)
 
     return Kernel(kernel, forward_parameters(element), shape.threads)

@@ -30,7 +30,7 @@ from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_wei
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 # Reductions that no barrier separates need different places in shared memory.
-_ROOMS = 4
+_SMEM_PER_WARP = 4
 # Pieces of 16 bytes that a thread reads at a time element by element. One piece of 16-bit elements
 # is eight loads already.
 _SINGLE_VECTORS = 2
@@ -81,7 +81,7 @@ def _make_sums(element: ElementType, shape: RowShape) -> Any:
 def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
     """Return a device function that computes ``mean_hi, mean_lo, m2`` of a row times a scale.
 
-    ``statistics(x, first, at, width, scale, inv_count, values, room)``. It sums deviations from the
+    ``statistics(x, first, at, width, scale, inv_count, values, smem)``. It sums deviations from the
     mean of the row's first columns. Where the true mean is far from it, it sums once more, around
     the mean that the first sums give.
     """
@@ -92,35 +92,35 @@ def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) ->
     reach = _columns_of_turn(element, shape)[0].reach
 
     @device
-    def around(x, first, at, width, scale, mean_hi, inv_count, values, room):
+    def around(x, first, at, width, scale, mean_hi, inv_count, values, smem):
         total, squares = sums(x, first, at, width, scale, mean_hi, values)
-        total = team_sum(total, room[warps:])
+        total = team_sum(total, smem[warps:])
         mean_lo = total * inv_count
-        m2 = squared_deviations(team_sum(squares, room[2 * warps :]), total, mean_lo)
+        m2 = squared_deviations(team_sum(squares, smem[2 * warps :]), total, mean_lo)
         return mean_lo, m2, total * mean_lo
 
     @device
-    def centred(x, first, at, width, scale, inv_count, values, room):
+    def centred(x, first, at, width, scale, inv_count, values, smem):
         origin = load_one(x, first) * scale
         seen = min(width, reach)
         total, _ = sums(x, first, at, seen, scale, origin, values)
-        mean_hi = origin + team_sum(total, room) * inverse(compute_type(seen))
-        mean_lo, m2, lost = around(x, first, at, width, scale, mean_hi, inv_count, values, room)
+        mean_hi = origin + team_sum(total, smem) * inverse(compute_type(seen))
+        mean_lo, m2, lost = around(x, first, at, width, scale, mean_hi, inv_count, values, smem)
         if lost > m2:
             mean_hi += mean_lo
-            mean_lo, m2, _ = around(x, first, at, width, scale, mean_hi, inv_count, values, room)
+            mean_lo, m2, _ = around(x, first, at, width, scale, mean_hi, inv_count, values, smem)
         return mean_hi, mean_lo, m2
 
     @device
-    def uncentred(x, first, at, width, scale, inv_count, values, room):
+    def uncentred(x, first, at, width, scale, inv_count, values, smem):
         _, squares = sums(x, first, at, width, scale, zero, values)
-        return zero, zero, team_sum(squares, room)
+        return zero, zero, team_sum(squares, smem)
 
     return centred if formula.centred else uncentred
 
 
 def _make_largest(element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``largest(x, first, at, width, least, values, room)``.
+    """Return a device function ``largest(x, first, at, width, least, values, smem)``.
 
     It returns the largest absolute value of a row, at least `least`.
     """
@@ -130,14 +130,14 @@ def _make_largest(element: ElementType, shape: RowShape) -> Any:
     team_largest = make_team_largest(element, shape.threads)
 
     @device
-    def largest(x, first, at, width, least, values, room):
+    def largest(x, first, at, width, least, values, smem):
         found = least
         while at < width:
             read(x, first, at, width, values)
             for k in range(slots):
                 found = max(found, abs(values[k]))
             at += reach
-        return team_largest(found, room)
+        return team_largest(found, smem)
 
     return largest
 
@@ -179,19 +179,23 @@ def make_row_forward_loop(
     statistics, largest = _make_statistics(formula, element, shape), _make_largest(element, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
     power_of_two, last = make_power_of_two(element), (columns.vectors - 1) * columns.stride
-    leaves_range, one, rooms = make_leaves_range(element), constant(element, 1.0), _ROOMS * warps
+    leaves_range, one, smem_sizes = (
+        make_leaves_range(element),
+        constant(element, 1.0),
+        _SMEM_PER_WARP * warps,
+    )
 
     def kernel(x, parameters, y, saved, sizes, scaling, eps, root_eps):
-        room = cuda.shared.array(rooms, compute_type)
+        smem = cuda.shared.array(smem_sizes, compute_type)
         values = cuda.local.array(slots, compute_type)
         row, scale, width = cuda.blockIdx.x, one, sizes.width
         inv_count, inv_divisor, eps_on_deviation = scaling
         first, at = row * width, cuda.threadIdx.x * lanes
-        mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, inv_count, values, room)
+        mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, inv_count, values, smem)
         if leaves_range(m2 * inv_divisor, eps, eps_on_deviation):
             least = max(root_eps, eps_on_deviation)
-            scale = power_of_two(largest(x, first, at, width, least, values, room[3 * warps :]))
-            mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, inv_count, values, room)
+            scale = power_of_two(largest(x, first, at, width, least, values, smem[3 * warps :]))
+            mean_hi, mean_lo, m2 = statistics(x, first, at, width, scale, inv_count, values, smem)
             eps = root_eps * scale * (root_eps * scale)
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * inv_divisor, eps, eps_on_deviation)

@@ -21,7 +21,7 @@ from numnorm.backends.cuda.threads.row_parameters import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
-def room_for_sums(shape: RowShape) -> int:
+def smem_for_sums(shape: RowShape) -> int:
     """Return how many numbers of shared memory one pair of sums takes."""
     return 2 * max(1, shape.threads // WARP)
 
@@ -96,8 +96,8 @@ def make_run_gradient_sums(
 ) -> Any:
     """Return a device function that turns dy into g, and stores the sums of each segment.
 
-    ``gradient_sums(grads, values, row, there, at, sizes, segments, channel, parameters, sums,
-    room, turn)`` returns this thread's parts of the sums of g and of g * xhat over the row.
+    ``gradient_sums(grads, values, row, active, at, sizes, segments, channel, parameters, sums,
+    smem, turn)`` returns this thread's parts of the sums of g and of g * xhat over the row.
     `segments` is the number of segments of the row, and `channel` the channel of the first. The
     reductions alternate between two halves of the shared room; `turn` is the index of the next
     half, and the function returns it too.
@@ -106,11 +106,11 @@ def make_run_gradient_sums(
     gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
     sums_in_run = make_sums_in_run(formula, element, row_columns(element, shape))
     store_one = make_store_one(compute_element_type(element))
-    team_two_sums, half = make_team_two_sums(element, team), room_for_sums(shape)
+    team_two_sums, half = make_team_two_sums(element, team), smem_for_sums(shape)
 
     @device
     def gradient_sums(
-        grads, values, row, there, at, sizes, segments, channel, parameters, sums, room, turn
+        grads, values, row, active, at, sizes, segments, channel, parameters, sums, smem, turn
     ):  # fmt: skip
         sum_g, sum_g_xhat = zero, zero
         for r in range(segments):
@@ -121,9 +121,9 @@ def make_run_gradient_sums(
             )
             sum_g += g
             sum_g_xhat += g_xhat
-            of_gamma, of_beta = team_two_sums(of_gamma, of_beta, room[turn:])
+            of_gamma, of_beta = team_two_sums(of_gamma, of_beta, smem[turn:])
             turn = half - turn
-            if there and cuda.threadIdx.x % team == 0:
+            if active and cuda.threadIdx.x % team == 0:
                 store_one(sums, row * segments + r, of_gamma)
                 if count > 1:
                     store_one(sums, (sizes.rows + row) * segments + r, of_beta)

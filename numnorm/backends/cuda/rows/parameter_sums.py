@@ -32,14 +32,14 @@ def _folded_columns(shape: RowShape, columns: RowColumns) -> RowColumns:
     return RowColumns(shape.threads, 1, -(-columns.slots // shape.teams))
 
 
-def room_for_folding(element: ElementType, shape: RowShape) -> int:
+def smem_for_folding(element: ElementType, shape: RowShape) -> int:
     """Return how many numbers of shared memory `flush` takes."""
     columns = row_columns(element, shape)
     return 1 if shape.teams == 1 else shape.threads // WARP * columns.reach
 
 
 def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``fold_teams(values, folded, at, room)``.
+    """Return a device function ``fold_teams(values, folded, at, smem)``.
 
     It sums the values of all teams of a block. The sums are in the columns of `_folded_columns`.
     """
@@ -50,7 +50,7 @@ def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
     vectors, width = _folded_columns(shape, columns).vectors, columns.reach
 
     @device
-    def fold_teams(values, folded, at, room):
+    def fold_teams(values, folded, at, smem):
         thread = cuda.threadIdx.x
         mine = thread // WARP * width + at
         for k in range(slots):
@@ -58,13 +58,13 @@ def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
             for step in range(steps):
                 value += cuda.shfl_xor_sync(0xFFFFFFFF, value, team << step)
             if thread % WARP < team:
-                room[mine + k // lanes * stride + k % lanes] = value
+                smem[mine + k // lanes * stride + k % lanes] = value
         cuda.syncthreads()
         for p in range(vectors):
             column, total = thread + p * threads, zero
             if column < width:
                 for warp in range(warps):
-                    total += room[warp * width + column]
+                    total += smem[warp * width + column]
             folded[p] = total
         cuda.syncthreads()  # the next call uses the same shared memory
 
@@ -75,7 +75,7 @@ def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
 def make_flush(element: ElementType, shape: RowShape) -> Any:
     """Return a device function that adds the sums in registers to a row of a table.
 
-    ``flush(values, at, width, first, fresh, last, partials, room)``: the row has the `width`
+    ``flush(values, at, width, first, fresh, last, partials, smem)``: the row has the `width`
     numbers of `PartialSums` that begin at index `first`. The `fresh` flush of a row does not read
     the tables, and the last one does not write what rounding lost. All threads of a block must
     call it; `at` is the first column of a thread.
@@ -111,16 +111,16 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
     if shape.teams == 1:
 
         @device
-        def flush(values, at, width, first, fresh, last, partials, room):
+        def flush(values, at, width, first, fresh, last, partials, smem):
             add(values, at, width, first, fresh, last, partials)
 
         return flush
     fold_teams = _make_fold_teams(element, shape)
 
     @device
-    def flush_folded(values, at, width, first, fresh, last, partials, room):
+    def flush_folded(values, at, width, first, fresh, last, partials, smem):
         folded = cuda.local.array(slots, compute_type)
-        fold_teams(values, folded, at, room)
+        fold_teams(values, folded, at, smem)
         add(folded, cuda.threadIdx.x, width, first, fresh, last, partials)
 
     return flush_folded

@@ -14,7 +14,7 @@ from numnorm.backends.cuda.compiler.target import constant, cuda, device
 WARP = 32
 _ALL = 0xFFFFFFFF
 
-# Makes a device function ``sums(values, room)``, which sums each of `count` numbers over a row.
+# Makes a device function ``sums(values, smem)``, which sums each of `count` numbers over a row.
 SumsOf = Callable[[int], Any]
 
 
@@ -28,9 +28,9 @@ def _larger(a, b):
 
 @functools.cache
 def make_team_sum(element: ElementType, team: int) -> Any:
-    """Return a device function ``team_sum(value, room)``.
+    """Return a device function ``team_sum(value, smem)``.
 
-    For a team that is wider than a warp, `room` is shared memory with one number for each warp of
+    For a team that is wider than a warp, `smem` is shared memory with one number for each warp of
     the block. No other sum may use it before the next barrier.
     """
     return _make_fold(element, team, _sum)
@@ -38,32 +38,32 @@ def make_team_sum(element: ElementType, team: int) -> Any:
 
 @functools.cache
 def make_team_two_sums(element: ElementType, team: int) -> Any:
-    """Return a device function ``team_two_sums(a, b, room)`` of two sums with one barrier.
+    """Return a device function ``team_two_sums(a, b, smem)`` of two sums with one barrier.
 
-    For a team that is wider than a warp, the team is the block, and `room` is shared memory with
+    For a team that is wider than a warp, the team is the block, and `smem` is shared memory with
     two numbers for each warp.
     """
     in_warp = _make_fold_in_warp(min(team, WARP), device(_sum))
     if team <= WARP:
 
         @device
-        def of_narrow_team(a, b, room):
+        def of_narrow_team(a, b, smem):
             return in_warp(a), in_warp(b)
 
         return of_narrow_team
     warps, zero = team // WARP, constant(element, 0.0)
 
     @device
-    def of_wide_team(a, b, room):
+    def of_wide_team(a, b, smem):
         thread = cuda.threadIdx.x
         warp, lane = thread // WARP, thread % WARP
         a, b = in_warp(a), in_warp(b)
         if lane == 0:
-            room[warp] = a
-            room[warps + warp] = b
+            smem[warp] = a
+            smem[warps + warp] = b
         cuda.syncthreads()
-        a = room[lane] if lane < warps else zero
-        b = room[warps + lane] if lane < warps else zero
+        a = smem[lane] if lane < warps else zero
+        b = smem[warps + lane] if lane < warps else zero
         return in_warp(a), in_warp(b)
 
     return of_wide_team
@@ -71,10 +71,10 @@ def make_team_two_sums(element: ElementType, team: int) -> Any:
 
 @functools.cache
 def make_team_sums(element: ElementType, team: int, count: int) -> Any:
-    """Return a device function ``team_sums(values, room)`` of `count` sums with one barrier.
+    """Return a device function ``team_sums(values, smem)`` of `count` sums with one barrier.
 
     It replaces each number in the array `values` by the sum over the team. For a team that is
-    wider than a warp, the team is the block, and `room` is shared memory with `count` numbers for
+    wider than a warp, the team is the block, and `smem` is shared memory with `count` numbers for
     each warp.
     """
     return _make_folds(element, team, count, _sum)
@@ -97,7 +97,7 @@ def _make_fold(element: ElementType, team: int, fold: Callable[..., Any]) -> Any
     if team <= WARP:
 
         @device
-        def of_narrow_team(value, room):
+        def of_narrow_team(value, smem):
             return in_warp(value)
 
         return of_narrow_team
@@ -105,15 +105,15 @@ def _make_fold(element: ElementType, team: int, fold: Callable[..., Any]) -> Any
     in_whole_warp = _make_fold_in_warp(WARP, device(fold))
 
     @device
-    def of_wide_team(value, room):
+    def of_wide_team(value, smem):
         thread = cuda.threadIdx.x
         warp, lane = thread // WARP, thread % WARP
         value = in_warp(value)
         if lane == 0:
-            room[warp] = value
+            smem[warp] = value
         cuda.syncthreads()
         first = warp // warps * warps
-        return in_whole_warp(room[first + lane] if lane < warps else none)
+        return in_whole_warp(smem[first + lane] if lane < warps else none)
 
     return of_wide_team
 
@@ -123,7 +123,7 @@ def _make_folds(element: ElementType, team: int, count: int, fold: Callable[...,
     if team <= WARP:
 
         @device
-        def of_narrow_team(values, room):
+        def of_narrow_team(values, smem):
             for k in range(count):
                 values[k] = in_warp(values[k])
 
@@ -131,16 +131,16 @@ def _make_folds(element: ElementType, team: int, count: int, fold: Callable[...,
     warps, none = team // WARP, constant(element, 0.0)
 
     @device
-    def of_wide_team(values, room):
+    def of_wide_team(values, smem):
         thread = cuda.threadIdx.x
         warp, lane = thread // WARP, thread % WARP
         for k in range(count):
             value = in_warp(values[k])
             if lane == 0:
-                room[k * warps + warp] = value
+                smem[k * warps + warp] = value
         cuda.syncthreads()
         for k in range(count):
-            values[k] = in_warp(room[k * warps + lane] if lane < warps else none)
+            values[k] = in_warp(smem[k * warps + lane] if lane < warps else none)
 
     return of_wide_team
 

@@ -33,7 +33,7 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 # How many numbers the statistics of one part of a row are.
 NUMBERS = 4
 # The sums of a step take turns in this many rooms: no thread writes to one that is still read.
-ROOMS = 3
+SMEM_PER_WARP = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def bias_of(norm: Norm | None, element: ElementType) -> ElementType | None:
     return element if norm is not None and norm.parameters > 1 else None
 
 
-def room_for_parts(count: int, shape: RowShape) -> int:
+def smem_for_parts(count: int, shape: RowShape) -> int:
     """Return how many numbers a block's threads share for two sums of each of so many parts."""
     return 2 * count * max(1, shape.threads // WARP)
 
@@ -73,7 +73,7 @@ def room_for_parts(count: int, shape: RowShape) -> int:
 def _make_row_statistics(
     formula: Formula, element: ElementType, shape: RowShape, parts: Parts
 ) -> Any:
-    """Return a device function ``row_statistics(values, origins, found, squares, at, width, inv_count, room)``.
+    """Return a device function ``row_statistics(values, origins, found, squares, at, width, inv_count, smem)``.
 
     It finds high and low of each part, into `found`, where its scale is, and its `squares`, the
     sum of its squared deviations. An origin is any of a part's values: a constant part then gives
@@ -83,11 +83,11 @@ def _make_row_statistics(
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     compute_type, zero = element.compute_type, constant(element, 0.0)
     team_sums = make_team_sums(element, shape.team, count)
-    both, half = 2 * count, room_for_parts(count, shape)
+    both, half = 2 * count, smem_for_parts(count, shape)
     team_both = make_team_sums(element, shape.team, both)
 
     @device
-    def centred(values, origins, found, squares, at, width, inv_count, room):
+    def centred(values, origins, found, squares, at, width, inv_count, smem):
         sums = cuda.local.array(both, compute_type)
         for n in range(count):
             sums[n] = zero
@@ -98,7 +98,7 @@ def _make_row_statistics(
                     if at + p * stride < width:
                         for j in range(lanes):
                             sums[n] += values[section * slots + p * lanes + j] * scale - origin
-        team_sums(sums, room)
+        team_sums(sums, smem)
         for n in range(count):
             scale = found[n * NUMBERS]
             mean_hi = origins[n] * scale + sums[n] * inv_count
@@ -111,7 +111,7 @@ def _make_row_statistics(
                             deviation = values[section * slots + p * lanes + j] * scale - mean_hi
                             sums[n] += deviation
                             sums[count + n] += deviation * deviation
-        team_both(sums, room[half:])
+        team_both(sums, smem[half:])
         for n in range(count):
             mean_lo = sums[n] * inv_count
             m2 = sums[count + n] - sums[n] * mean_lo
@@ -120,7 +120,7 @@ def _make_row_statistics(
             squares[n] = zero if m2 < zero else m2
 
     @device
-    def uncentred(values, origins, found, squares, at, width, inv_count, room):
+    def uncentred(values, origins, found, squares, at, width, inv_count, smem):
         for n in range(count):
             squares[n] = zero
             scale = found[n * NUMBERS]
@@ -128,13 +128,13 @@ def _make_row_statistics(
                 value = values[k] * scale  # those that are not there are 0
                 squares[n] += value * value
             found[n * NUMBERS + 1], found[n * NUMBERS + 2] = zero, zero
-        team_sums(squares, room[half:])
+        team_sums(squares, smem[half:])
 
     return centred if formula.centred else uncentred
 
 
 def _make_rescale(element: ElementType, shape: RowShape, parts: Parts) -> Any:
-    """Return a device function ``rescale(values, found, squares, scaling, room)``.
+    """Return a device function ``rescale(values, found, squares, scaling, smem)``.
 
     It makes the scale of each part whose squares left the range of the working type a power of
     two that brings its largest absolute value, or epsilon, near 1.
@@ -146,10 +146,10 @@ def _make_rescale(element: ElementType, shape: RowShape, parts: Parts) -> Any:
         make_power_of_two(element),
     )
     is_poor, compute_type = make_is_poor(element), element.compute_type
-    infinity, half = constant(element, float("inf")), room_for_parts(count, shape)
+    infinity, half = constant(element, float("inf")), smem_for_parts(count, shape)
 
     @device
-    def rescale(values, found, squares, scaling, room):
+    def rescale(values, found, squares, scaling, smem):
         largest = cuda.local.array(count, compute_type)
         _, _, _, eps_on_deviation, root_eps = scaling
         for n in range(count):
@@ -157,7 +157,7 @@ def _make_rescale(element: ElementType, shape: RowShape, parts: Parts) -> Any:
             largest[n] = max(root_eps, eps_on_deviation) if poor else infinity
             for k in range(n * size, (n + 1) * size):
                 largest[n] = max(largest[n], abs(values[k]))
-        largest_of(largest, room[2 * half :])
+        largest_of(largest, smem[2 * half :])
         for n in range(count):
             found[n * NUMBERS] = power_of_two(largest[n])
 
@@ -183,27 +183,27 @@ def make_is_poor(element: ElementType) -> Any:
 def make_cell_moments(formula: Formula, element: ElementType, shape: RowShape, parts: Parts) -> Any:
     """Return a device function of the statistics of parts, but for their factors.
 
-    ``moments(values, origins, found, squares, at, width, scaling, room)``, as
+    ``moments(values, origins, found, squares, at, width, scaling, smem)``, as
     `make_cell_statistics`; the squared deviations are added up in `squares`, scaled.
     """
     row_statistics = _make_row_statistics(formula, element, shape, parts)
     rescale, is_poor = _make_rescale(element, shape, parts), make_is_poor(element)
     # Wider teams agree, as they have the same sums; others of a warp go along.
-    any_of = make_team_largest(element, WARP) if shape.team < WARP else device(lambda v, room: v)
+    any_of = make_team_largest(element, WARP) if shape.team < WARP else device(lambda v, smem: v)
     count, zero, one = parts.count, constant(element, 0.0), constant(element, 1.0)
 
     @device
-    def moments(values, origins, found, squares, at, width, scaling, room):
+    def moments(values, origins, found, squares, at, width, scaling, smem):
         inv_count = scaling[0]
         for n in range(count):
             found[n * NUMBERS] = one
-        row_statistics(values, origins, found, squares, at, width, inv_count, room)
+        row_statistics(values, origins, found, squares, at, width, inv_count, smem)
         poor = zero
         for n in range(count):
             poor = one if is_poor(squares[n], scaling) else poor
-        if any_of(poor, room) > zero:
-            rescale(values, found, squares, scaling, room)
-            row_statistics(values, origins, found, squares, at, width, inv_count, room)
+        if any_of(poor, smem) > zero:
+            rescale(values, found, squares, scaling, smem)
+            row_statistics(values, origins, found, squares, at, width, inv_count, smem)
 
     return moments
 
@@ -226,20 +226,20 @@ def make_cell_factor(element: ElementType) -> Any:
 def make_cell_statistics(
     formula: Formula, element: ElementType, shape: RowShape, parts: Parts
 ) -> Any:
-    """Return a device function ``statistics(values, origins, found, at, width, scaling, room)``.
+    """Return a device function ``statistics(values, origins, found, at, width, scaling, smem)``.
 
     It finds the statistics of each part of a thread's values, and leaves those alone. An origin is
     any value of a part. The scaling is ``inv_count, inv_divisor, eps, eps_on_deviation, root_eps``:
     1 over the number of elements, 1 over the divisor of their squares, and the root of eps. The
-    room has `ROOMS` times `room_for_parts`. All threads of a block take part.
+    room has `SMEM_PER_WARP` times `smem_for_parts`. All threads of a block take part.
     """
     moments, factor = make_cell_moments(formula, element, shape, parts), make_cell_factor(element)
     compute_type, count = element.compute_type, parts.count
 
     @device
-    def statistics(values, origins, found, at, width, scaling, room):
+    def statistics(values, origins, found, at, width, scaling, smem):
         squares = cuda.local.array(count, compute_type)
-        moments(values, origins, found, squares, at, width, scaling, room)
+        moments(values, origins, found, squares, at, width, scaling, smem)
         for n in range(count):
             found[n * NUMBERS + 3] = factor(found[n * NUMBERS], squares[n], scaling)
 
@@ -292,10 +292,12 @@ def make_normalize(element: ElementType, shape: RowShape, parts: Parts) -> Any:
     def normalize(values, found, at, limit):
         for section in range(count):
             for p in range(vectors):
-                there = at + p * stride < limit
+                active = at + p * stride < limit
                 for j in range(lanes):
                     k = section * slots + p * lanes + j
                     # What is not there has none, which is infinite at worst.
-                    values[k] = normalized(values[k], found, section // sections) if there else zero
+                    values[k] = (
+                        normalized(values[k], found, section // sections) if active else zero
+                    )
 
     return normalize

@@ -17,13 +17,13 @@ def make_through_norm(
 ) -> Any:
     """Return a device function that takes the slope of a norm's result through the norm.
 
-    ``through_norm(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, room)``: the flows are
+    ``through_norm(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem)``: the flows are
     ``inv_count, inv_divisor, eps_on_deviation``, and the room has two places for each warp.
     Without a norm nothing happens. All threads of a block take part.
     """
     if norm is None:
         return device(
-            lambda grad, at, width, xhat, gain, numbers, found, gradient_coefficients, room: None
+            lambda grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem: None
         )
     columns, compute_type, zero = (
         row_columns(element, shape),
@@ -35,7 +35,7 @@ def make_through_norm(
     row_sums, means_of = sums_of(2), make_means(element)
 
     @device
-    def through_norm(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, room):
+    def through_norm(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem):
         sums = cuda.local.array(2, compute_type)
         sums[0], sums[1] = zero, zero
         for k in range(slots):
@@ -43,7 +43,7 @@ def make_through_norm(
             grad[k] = backward(grad[k], xhat[k], gain[k], numbers[1])
             sums[0] += grad[k]
             sums[1] += grad[k] * xhat[k]
-        row_sums(sums, room)
+        row_sums(sums, smem)
         scale, factor = found[0], found[3]
         means = means_of(
             sums[0],
@@ -55,11 +55,11 @@ def make_through_norm(
             gradient_coefficients[2],
         )
         for p in range(vectors):
-            there = at + p * stride < width
+            active = at + p * stride < width
             for j in range(lanes):
                 k = p * lanes + j
                 new_grad = gradient(grad[k], xhat[k], means[0], means[1], factor) * scale
                 # What is not there must not count in the sums over the gates.
-                grad[k] = new_grad if there else zero
+                grad[k] = new_grad if active else zero
 
     return through_norm

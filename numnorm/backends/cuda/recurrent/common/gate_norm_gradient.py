@@ -48,7 +48,7 @@ def make_through_gate_norm(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``through_norm(grads, values, found, weights, numbers, gradient_coefficients, room, dz, dxp, row, width, at,
+    ``through_norm(grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at,
     limit)``: the slopes are those of what the norm makes of it, the values are normalized already,
     both in sections of a thread's units: the gates of the product with the state, and then of that
     with x. The weights are the gammas of both.
@@ -57,7 +57,7 @@ def make_through_gate_norm(
 
         @device
         def nothing(
-            grads, values, found, weights, numbers, gradient_coefficients, room, dz, dxp, row, width, at, limit
+            grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at, limit
         ):  # fmt: skip
             pass
 
@@ -71,11 +71,11 @@ def make_through_gate_norm(
 
     @device
     def through_norm(
-        grads, values, found, weights, numbers, gradient_coefficients, room, dz, dxp, row, width, at, limit
+        grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         sums = cuda.local.array(both, compute_type)
         add_up(grads, values, weights, numbers, width, at, sums)
-        row_sums(sums, room)
+        row_sums(sums, smem)
         write(
             grads, values, found, sums, weights, numbers, gradient_coefficients, dz, dxp, row, width, at, limit
         )  # fmt: skip

@@ -143,7 +143,7 @@ def _make_write_sums(of: ProductNorm, element: ElementType, shape: RowShape) -> 
 
 
 def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``normalize(products, saved, span, values, scaling, room)``.
+    """Return a device function ``normalize(products, saved, span, values, scaling, smem)``.
 
     It normalizes what was read of the products, and saves their sums and the statistics.
     """
@@ -151,7 +151,7 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
     if of.norm is None:
 
         @device
-        def plain(products, saved, span, values, scaling, room):
+        def plain(products, saved, span, values, scaling, smem):
             write_sums(saved.sums, span, values)
 
         return plain
@@ -162,11 +162,11 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
     place, distance = of.place, of.distance
 
     @device
-    def normalize_products(products, saved, span, values, scaling, room):
+    def normalize_products(products, saved, span, values, scaling, smem):
         found = cuda.local.array(numbers, compute_type)
         origins = cuda.local.array(count, compute_type)
         origins_of(products, span, origins)
-        statistics(values, origins, found, span.at, span.width, scaling, room)
+        statistics(values, origins, found, span.at, span.width, scaling, smem)
         # Not before: the sums may be written over the products that all threads have origins of.
         write_sums(saved.sums, span, values)
         if span.limit > 0 and saved.table != 0 and span.at == 0:

@@ -11,7 +11,7 @@ from typing import Any
 
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, cuda, device
-from numnorm.backends.cuda.recurrent.common.cell_norm import ROOMS, room_for_parts
+from numnorm.backends.cuda.recurrent.common.cell_norm import SMEM_PER_WARP, smem_for_parts
 from numnorm.backends.cuda.recurrent.common.step_parameters import (
     AdaNumbers,
     FlowNumbers,
@@ -41,10 +41,10 @@ class StepKind:
     parts : callable
         Of how many parts of a row each of both norms takes statistics.
     make_step : callable
-        Makes ``step(products, weights, states, saved, span, ada, scalings, rooms)``; each norm
+        Makes ``step(products, weights, states, saved, span, ada, scalings, smem_sizes)``; each norm
         has a room of shared memory.
     make_step_back : callable
-        Makes ``step_back(saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms)``,
+        Makes ``step_back(saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes)``,
         with sums over a row, which take the rooms.
     """
 
@@ -87,14 +87,14 @@ def make_cell_forward(kind: StepKind, form: Any, element: ElementType, shape: Ro
     """
     compute_type, span_of = element.compute_type, _make_span(element, shape)
     step, (of_gates, of_other) = kind.make_step(form, element, shape), kind.parts(form)
-    behind = ROOMS * room_for_parts(of_gates, shape)
+    behind = SMEM_PER_WARP * smem_for_parts(of_gates, shape)
     warps = max(1, shape.threads // WARP)  # for what all threads of a cell's norm begin with
-    size = behind + ROOMS * room_for_parts(of_other, shape) + warps
+    size = behind + SMEM_PER_WARP * smem_for_parts(of_other, shape) + warps
 
     def kernel(products, weights, states, saved, rows, width, ada, scalings):
         shared = cuda.shared.array(size, compute_type)
-        rooms = shared, shared[behind:]
-        step(products, weights, states, saved, span_of(rows, width), ada, scalings, rooms)
+        smem_sizes = shared, shared[behind:]
+        step(products, weights, states, saved, span_of(rows, width), ada, scalings, smem_sizes)
 
     scaling = _numbers(ScalingNumbers, element)
     parameters = (
@@ -114,13 +114,15 @@ def make_cell_backward(kind: StepKind, form: Any, element: ElementType, shape: R
     sums_of = functools.partial(make_team_sums, element, shape.team)
     step_back = kind.make_step_back(form, element, shape, sums_of)
     of_gates, of_other = kind.parts(form)
-    behind, size = room_for_parts(of_gates, shape), room_for_parts(of_gates + of_other, shape)
+    behind, size = smem_for_parts(of_gates, shape), smem_for_parts(of_gates + of_other, shape)
 
     def kernel(saved, weights, incoming, results, rows, later, width, ada, gradient_coefficients):
         shared = cuda.shared.array(size, compute_type)
-        rooms = shared, shared[behind:]
+        smem_sizes = shared, shared[behind:]
         span = span_of(rows, width)
-        step_back(saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms)
+        step_back(
+            saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes
+        )
 
     flow = _numbers(FlowNumbers, element)
     parameters = (

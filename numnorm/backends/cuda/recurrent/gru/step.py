@@ -83,7 +83,7 @@ def make_step(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
     slots, two, four = columns.slots, 2 * columns.slots, 4 * columns.slots
 
     @device
-    def step(products, weights, states, saved, span, ada, scalings, rooms):
+    def step(products, weights, states, saved, span, ada, scalings, smem_sizes):
         both = cuda.local.array(four, compute_type)
         rest = cuda.local.array(two, compute_type)
         gates = cuda.local.array(four, compute_type)
@@ -91,8 +91,8 @@ def make_step(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
         row, width, at, limit = span
         read_both(products, span, both)
         read_rest(products, span, rest)
-        normalize_both(products, saved, span, both, scalings.gates, rooms[0])
-        normalize_rest(products, saved, span, rest, scalings.other, rooms[1])
+        normalize_both(products, saved, span, both, scalings.gates, smem_sizes[0])
+        normalize_rest(products, saved, span, rest, scalings.other, smem_sizes[1])
         gates_of(both, rest, weights, ada, at, width, gates)
         read(states.h_before, row * width, at, width, before)
         new_state(states.mask_h, row, width, at, gates, before, rest)
@@ -160,13 +160,13 @@ def _make_through_norms(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``through_norms(grads, normal, found, gammas, ada, gradient_coefficients, room, results, span)``: the gradients
+    ``through_norms(grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span)``: the gradients
     are the sections that `gate_gradients` leaves; what is normal, its statistics and the flows are
     those of both gates and of the rest. Their sums are taken together.
     """
     if form.norm is None:
         return device(
-            lambda grads, normal, found, gammas, ada, gradient_coefficients, room, results, span: (
+            lambda grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span: (
                 None
             )
         )
@@ -187,14 +187,14 @@ def _make_through_norms(
 
     @device
     def through_norms(
-        grads, normal, found, gammas, ada, gradient_coefficients, room, results, span
+        grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span
     ):
         sums = cuda.local.array(SUMS, compute_type)
         row, width, at, limit = span
         dz, dxp, _, _ = results
         add_both(grads, normal[0], gammas, ada, width, at, sums)
         add_rest(grads[two:], normal[1], gammas, ada, width, at, sums[behind:])
-        row_sums(sums, room)
+        row_sums(sums, smem)
         write_both(
             grads, normal[0], found[0], sums, gammas, ada, gradient_coefficients.gates, dz, dxp, row, width, at,
             limit,
@@ -226,7 +226,7 @@ def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of
 
     @device
     def step_back(
-        saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms
+        saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes
     ):
         both = cuda.local.array(four, compute_type)
         rest = cuda.local.array(two, compute_type)
@@ -245,7 +245,7 @@ def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of
         write_gradients(results, span, gates)
         normal, statistics = (both, rest), (found, found_rest)
         through_norms(
-            gates, normal, statistics, weights[3:], ada, gradient_coefficients, rooms[0], results, span
+            gates, normal, statistics, weights[3:], ada, gradient_coefficients, smem_sizes[0], results, span
         )  # fmt: skip
 
     return step_back

@@ -14,14 +14,14 @@ from numnorm.backends.cuda.compiler.target import constant, cuda, device, tangen
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     CELL,
     NUMBERS,
-    ROOMS,
+    SMEM_PER_WARP,
     bias_of,
     gain_of,
     make_cell_statistics,
     make_keep_statistics,
     make_kept_statistics,
     make_normalize,
-    room_for_parts,
+    smem_for_parts,
 )
 from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_through_norm
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import make_through_gate_norm
@@ -105,24 +105,24 @@ def _make_apply_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> A
 
 
 def _make_find_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``find_norm(cells, table, span, scaling, room, found)``.
+    """Return a device function ``find_norm(cells, table, span, scaling, smem, found)``.
 
     It finds the statistics of a row's cell, and stores them unless the table is 0.
     """
     if form.cell is None:
-        return device(lambda cells, table, span, scaling, room, found: None)
+        return device(lambda cells, table, span, scaling, smem, found: None)
     formula, compute_type, zero = form.cell.formula, element.compute_type, constant(element, 0.0)
     statistics, centred = make_cell_statistics(formula, element, shape, CELL), formula.centred
     team_sum, keep = make_team_sum(element, shape.team), make_keep_statistics(element, 1)
-    behind, all_places = ROOMS * room_for_parts(1, shape), places(form)
+    behind, all_places = SMEM_PER_WARP * smem_for_parts(1, shape), places(form)
 
     @device
-    def find_norm(cells, table, span, scaling, room, found):
+    def find_norm(cells, table, span, scaling, smem, found):
         origins = cuda.local.array(1, compute_type)
         origins[0] = zero
         if centred:  # the first cell, for all threads
-            origins[0] = team_sum(cells[0] if span.at == 0 else zero, room[behind:])
-        statistics(cells, origins, found, span.at, span.width, scaling, room)
+            origins[0] = team_sum(cells[0] if span.at == 0 else zero, smem[behind:])
+        statistics(cells, origins, found, span.at, span.width, scaling, smem)
         if span.limit > 0 and table != 0 and span.at == 0:
             keep(table, span.row, all_places, all_places - 1, found)
 
@@ -213,7 +213,7 @@ def make_step(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     slots, size, all_gates = columns.slots, of.sections * columns.slots, GATES * columns.slots
 
     @device
-    def step(products, weights, states, saved, span, ada, scalings, rooms):
+    def step(products, weights, states, saved, span, ada, scalings, smem_sizes):
         values = cuda.local.array(size, compute_type)
         gates = cuda.local.array(all_gates, compute_type)
         before = cuda.local.array(slots, compute_type)
@@ -224,11 +224,11 @@ def make_step(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
         found = cuda.local.array(NUMBERS, compute_type)
         row, width, at, limit = span
         read_products(products, span, values)
-        normalize_products(products, saved, span, values, scalings.gates, rooms[0])
+        normalize_products(products, saved, span, values, scalings.gates, smem_sizes[0])
         gates_of(values, weights[:3], ada, at, width, width, gates)
         read(states.c_before, row * width, at, width, before)
         new_cell(gates, before, at, width, cells)
-        find_norm(cells, saved.table, span, scalings.other, rooms[1], found)
+        find_norm(cells, saved.table, span, scalings.other, smem_sizes[1], found)
         for k in range(slots):
             xhat[k] = cells[k]
         apply_norm(xhat, weights[3:], ada, span, found, gain, normal)
@@ -248,7 +248,7 @@ def _make_cell_gradient(
 ) -> Any:
     """Return a device function of what reaches the cell before its norm.
 
-    ``cell_gradient(saved, weights, dn, span, ada, flow, room, gates, grad, passes)``: the gradient
+    ``cell_gradient(saved, weights, dn, span, ada, flow, smem, gates, grad, passes)``: the gradient
     of the state becomes that of the cell, and o in the gates its gradient. The weights are gamma
     and beta, and `passes` is what of dc reaches the new cell.
     """
@@ -266,7 +266,7 @@ def _make_cell_gradient(
     stored = form.cell is not None and form.cell.parameters > 0
 
     @device
-    def cell_gradient(saved, weights, dn, span, ada, flow, room, gates, grad, passes):
+    def cell_gradient(saved, weights, dn, span, ada, flow, smem, gates, grad, passes):
         xhat = cuda.local.array(slots, compute_type)
         found = cuda.local.array(NUMBERS, compute_type)
         gain = cuda.local.array(slots, compute_type)
@@ -281,7 +281,7 @@ def _make_cell_gradient(
                 grad[k] += passes[k]
         if stored:
             write(dn, row * width, at, limit, grad)
-        through_norm(grad, at, width, xhat, gain, ada, found, flow, room)
+        through_norm(grad, at, width, xhat, gain, ada, found, flow, smem)
         for k in range(slots):
             if not carries:
                 grad[k] += passes[k]
@@ -340,7 +340,7 @@ def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_o
 
     @device
     def step_back(
-        saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms
+        saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes
     ):
         values = cuda.local.array(size, compute_type)
         gates = cuda.local.array(all_gates, compute_type)
@@ -364,7 +364,7 @@ def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_o
             span,
             ada,
             gradient_coefficients.other,
-            rooms[1],
+            smem_sizes[1],
             gates,
             grad,
             passes,
@@ -374,7 +374,7 @@ def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_o
             first = (row * GATES + gate) * width
             write(results.gates, first, at, limit, gates[gate * slots :])
         through_norm(
-            gates, values, found, weights[1:3], ada, gradient_coefficients.gates, rooms[0], results.dz, results.dxp,
+            gates, values, found, weights[1:3], ada, gradient_coefficients.gates, smem_sizes[0], results.dz, results.dxp,
             row, width, at, limit,
         )  # fmt: skip
 

@@ -21,17 +21,17 @@ from numnorm.backends.cuda.threads.group_reductions import make_team_sums
 def make_exchange(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
     """Return a device function of the statistics of a row's parts, from all of its slices.
 
-    ``exchange(values, sliced, place, there, table, row, rows, scaling, found)``: `sliced` is
+    ``exchange(values, sliced, place, active, table, row, rows, scaling, found)``: `sliced` is
     ``slices, slice, unit, size, last``, whose slice has so many units and the last one so many;
     the parts are those from a place of the table on, which has so many rows for each.
     """
     leave, gather = (make(formula, element, shape, parts) for make in (make_leave, make_gather))
 
     @device
-    def exchange(values, sliced, place, there, table, row, rows, scaling, found):
-        leave(values, sliced, place, there, table, row, rows, scaling, found)
+    def exchange(values, sliced, place, active, table, row, rows, scaling, found):
+        leave(values, sliced, place, active, table, row, rows, scaling, found)
         grid_barrier()
-        gather(sliced, place, there, table, row, rows, scaling, found)
+        gather(sliced, place, active, table, row, rows, scaling, found)
 
     return exchange
 
@@ -45,7 +45,7 @@ def make_leave(formula: Formula, element: ElementType, shape: SliceShape, parts:
     sections_of = constant(element, size)
 
     @device
-    def leave(values, sliced, place, there, table, row, rows, scaling, found):
+    def leave(values, sliced, place, active, table, row, rows, scaling, found):
         slices, part, unit, width, _ = sliced
         origins = cuda.local.array(count, compute_type)
         squares = cuda.local.array(count, compute_type)
@@ -59,7 +59,7 @@ def make_leave(formula: Formula, element: ElementType, shape: SliceShape, parts:
         moments(values, origins, found, squares, unit, width, own, squares)
         for n in range(count):
             at = ((place + n) * rows + row) * slices
-            if there and unit == 0:
+            if active and unit == 0:
                 k = n * NUMBERS
                 reach = inverse(found[k])
                 store_slice(table, at + part, reach, found[k + 1], found[k + 2], squares[n])
@@ -70,16 +70,16 @@ def make_leave(formula: Formula, element: ElementType, shape: SliceShape, parts:
 def make_gather(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
     """Return a device function of what is behind the barrier.
 
-    ``gather(sliced, place, there, table, row, rows, scaling, found)``
+    ``gather(sliced, place, active, table, row, rows, scaling, found)``
     """
     units, size, compute_type = shape.units, parts.sections, element.compute_type
     merged = make_merged_statistics(formula, element, units, parts.count)
     full, sections_of = constant(element, units * size), constant(element, size)
 
     @device
-    def gather(sliced, place, there, table, row, rows, scaling, found):
+    def gather(sliced, place, active, table, row, rows, scaling, found):
         slices, _, _, _, last = sliced
-        sizes, seen = (full, sections_of * compute_type(last)), slices if there else 0
+        sizes, seen = (full, sections_of * compute_type(last)), slices if active else 0
         merged(table, (place * rows + row) * slices, rows * slices, seen, sizes, scaling, found)
 
     return gather

@@ -18,8 +18,8 @@ from numnorm.backends.cuda.threads.group_reductions import SumsOf, make_team_sum
 def slice_sums_of(element: ElementType, units: int) -> SumsOf:
     """Return what makes the sums of a row whose slices have so many units.
 
-    They are device functions ``sums(values, room)`` of so many numbers. The room is ``table,
-    first, slices, slice, there``: where the row's shares begin, and whether there is a row. They
+    They are device functions ``sums(values, smem)`` of so many numbers. The room is ``table,
+    first, slices, slice, active``: where the row's shares begin, and whether there is a row. They
     are added up in the same order by all blocks.
     """
     return functools.partial(_make_slice_sums, element, units)
@@ -30,15 +30,15 @@ def _make_slice_sums(element: ElementType, units: int, count: int) -> Any:
     team_sums, zero = make_team_sums(element, units, count), constant(element, 0.0)
 
     @device
-    def sums(values, room):
-        table, first, slices, part, there = room
+    def sums(values, smem):
+        table, first, slices, part, active = smem
         unit = cuda.threadIdx.x % units
         team_sums(values, values)
-        if there and unit == 0:
+        if active and unit == 0:
             for n in range(count):
                 store_one(table, first + n * slices + part, values[n])
         grid_barrier()
-        seen = slices if there else 0
+        seen = slices if active else 0
         for n in range(count):
             values[n] = zero
             for other in range(unit, seen, units):

@@ -5,11 +5,11 @@ from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, cuda, make_load_one
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     NUMBERS,
-    ROOMS,
+    SMEM_PER_WARP,
     Parts,
     make_cell_statistics,
     make_keep_statistics,
-    room_for_parts,
+    smem_for_parts,
 )
 from numnorm.backends.cuda.recurrent.common.step_parameters import ScalingNumbers
 from numnorm.backends.cuda.recurrent.persistent.forward_kernel import group_of
@@ -32,10 +32,10 @@ def make_product_statistics(
     statistics = make_cell_statistics(norm.formula, element, shape, Parts(1, count))
     keep, team, teams = make_keep_statistics(element, 1), shape.team, shape.teams
     lanes, slots = columns.lanes, columns.slots
-    size, of_all = count * columns.slots, ROOMS * room_for_parts(1, shape)
+    size, of_all = count * columns.slots, SMEM_PER_WARP * smem_for_parts(1, shape)
 
     def kernel(xp, table, rows, width, gates, first, places, place, scaling):
-        room = cuda.shared.array(of_all, compute_type)
+        smem = cuda.shared.array(of_all, compute_type)
         values = cuda.local.array(size, compute_type)
         origins = cuda.local.array(1, compute_type)
         found = cuda.local.array(NUMBERS, compute_type)
@@ -43,14 +43,14 @@ def make_product_statistics(
             cuda.blockIdx.x * teams + cuda.threadIdx.x // team,
             cuda.threadIdx.x % team * lanes,
         )
-        there = row < rows
-        row = row if there else rows - 1
+        active = row < rows
+        row = row if active else rows - 1
         start = (row * gates + first) * width
         origins[0] = load_one(xp, start)
         for gate in range(count):
             read(xp, start + gate * width, at, width, values[gate * slots :])
-        statistics(values, origins, found, at, width, scaling, room)
-        if there and cuda.threadIdx.x % team == 0:
+        statistics(values, origins, found, at, width, scaling, smem)
+        if active and cuda.threadIdx.x % team == 0:
             keep(table, row, places, place, found)
 
     scaling = group_of(ScalingNumbers, element.compute_name)

@@ -70,9 +70,9 @@ def make_take_weights(gates: int, element: ElementType, shape: SliceShape) -> An
                 for n in range(size):
                     lane, k, column = some + n // numbers, at + n % numbers // columns, n % columns
                     unit = first + lane * lane_units + column * units_of
-                    there = unit < width and k < width
+                    active = unit < width and k < width
                     place = (column * gates_of * width + unit) * width + k
-                    values[n] = load_one(weights, place) if there else zero
+                    values[n] = load_one(weights, place) if active else zero
                 for n in range(0, size, vector):
                     lane, number = some + n // numbers, at * columns + n % numbers
                     store(memory, number * lanes + lane * vector, as_tuple(values, n))
@@ -82,7 +82,7 @@ def make_take_weights(gates: int, element: ElementType, shape: SliceShape) -> An
 
 
 def _make_stage(element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function ``stage(room, state, first, rows, width, pitch)``.
+    """Return a device function ``stage(smem, state, first, rows, width, pitch)``.
 
     It copies the first so many of a tile's rows, the first of which is given, and zeros for the
     others. A warp copies whole rows.
@@ -94,7 +94,7 @@ def _make_stage(element: ElementType, shape: SliceShape) -> Any:
     compute_type, padded_of = element.compute_type, make_padded(element)
 
     @device
-    def by_pieces(room, state, first, rows, width, pitch):
+    def by_pieces(smem, state, first, rows, width, pitch):
         nothing = cuda.local.array(vector, compute_type)
         for j in range(vector):
             nothing[j] = zero
@@ -105,26 +105,26 @@ def _make_stage(element: ElementType, shape: SliceShape) -> Any:
                 row = warp + n * warps
                 if row < tile:
                     found = load(state, (first + row) * width + at) if row < rows else none
-                    store(room, row * pitch + at, found)
+                    store(smem, row * pitch + at, found)
             at += WARP * vector
 
     @device
-    def one_by_one(room, state, first, rows, width, pitch):
+    def one_by_one(smem, state, first, rows, width, pitch):
         warp, at, padded = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP, padded_of(width)
         while at < padded:
             for n in range(each):
                 row = warp + n * warps
                 if row < tile:
-                    there = row < rows and at < width
-                    found = load_one(state, (first + row) * width + at) if there else zero
-                    store_one(room, row * pitch + at, found)
+                    active = row < rows and at < width
+                    found = load_one(state, (first + row) * width + at) if active else zero
+                    store_one(smem, row * pitch + at, found)
             at += WARP
 
     return by_pieces if shape.whole else one_by_one
 
 
 def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function ``multiply(memory, room, inv_counts, width, pitch)``.
+    """Return a device function ``multiply(memory, smem, inv_counts, width, pitch)``.
 
     Each warp leaves its share of the products of a tile with all columns of the slice.
     """
@@ -139,7 +139,7 @@ def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any
     of_rows, of_piece = rows * columns, vector * columns
 
     @device
-    def multiply(memory, room, inv_counts, width, pitch):
+    def multiply(memory, smem, inv_counts, width, pitch):
         sums = cuda.local.array(of_rows, compute_type)
         weights = cuda.local.array(of_piece, compute_type)
         for n in range(of_rows):
@@ -153,7 +153,7 @@ def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any
                 for j in range(vector):
                     weights[n + j] = found[j]
             for n in range(rows):
-                found = load(room, (row + n * apart) * pitch + at)
+                found = load(smem, (row + n * apart) * pitch + at)
                 for j in range(vector):
                     for column in range(columns):
                         sums[n * columns + column] += found[j] * weights[j * columns + column]
@@ -244,15 +244,15 @@ def _make_products(
         unit, row = cuda.threadIdx.x % units, cuda.threadIdx.x // units
         padded = padded_of(width)
         pitch = padded + vector  # so that the rows of a tile lie in different banks
-        room = memory + padded * (groups * columns * size)
-        inv_counts = room + pitch * (tile * size)
+        smem = memory + padded * (groups * columns * size)
+        inv_counts = smem + pitch * (tile * size)
         for n in range(count):
             products[n] = zero
         start = 0
         while start < rows:
-            stage(room, state, first + start, rows - start, width, pitch)
+            stage(smem, state, first + start, rows - start, width, pitch)
             cuda.syncthreads()
-            multiply(memory, room, inv_counts, width, pitch)
+            multiply(memory, smem, inv_counts, width, pitch)
             cuda.syncthreads()
             if start <= row and row < start + tile:
                 add_up(inv_counts, row - start, unit, products)
@@ -280,8 +280,8 @@ def make_take_columns(element: ElementType, shape: SliceShape) -> Any:
         lane, column, padded = unit // COLUMNS, unit % COLUMNS, padded_of(rows)
         behind = (column // vector * lanes + lane) * vector + column % vector
         while row < padded:
-            there = first + unit < width and row < rows
-            value = load_one(weights, row * width + first + unit) if there else zero
+            active = first + unit < width and row < rows
+            value = load_one(weights, row * width + first + unit) if active else zero
             store_one(memory, row * units + behind, value)
             row += teams
 

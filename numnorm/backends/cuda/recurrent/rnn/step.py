@@ -102,13 +102,13 @@ def make_step(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
     )
 
     @device
-    def step(products, weights, states, saved, span, ada, scalings, rooms):
+    def step(products, weights, states, saved, span, ada, scalings, smem_sizes):
         values = cuda.local.array(slots, compute_type)
         weight = cuda.local.array(slots, compute_type)
         new = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read_products(products, span, values)
-        normalize_products(products, saved, span, values, scalings.gates, rooms[0])
+        normalize_products(products, saved, span, values, scalings.gates, smem_sizes[0])
         new_state(values, weights, ada, at, width, weight, new)
         write_state(states.h, states.h_before, states.mask_h, row, width, at, limit, new)
 
@@ -135,7 +135,7 @@ def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of
 
     @device
     def step_back(
-        saved, weights, incoming, results, span, later, ada, gradient_coefficients, rooms
+        saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes
     ):
         values = cuda.local.array(slots, compute_type)
         found = cuda.local.array(NUMBERS, compute_type)
@@ -154,7 +154,7 @@ def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of
             grad[k] = through(grad[k], state[k])
         write(results.gates, row * width, at, limit, grad)
         through_norm(
-            grad, at, width, values, weight, ada, found, gradient_coefficients.gates, rooms[0]
+            grad, at, width, values, weight, ada, found, gradient_coefficients.gates, smem_sizes[0]
         )
         if normed:
             write(results.dz, row * width, at, limit, grad)
