@@ -245,7 +245,7 @@ def test_kernels_are_launched_on_the_device_of_x(library, monkeypatch):
 
 def test_stream_of_the_device_of_a_tensor(imported):
     torch = imported("torch")
-    library = libraries.library_of(torch.Tensor)
+    array_library = libraries.library_of(torch.Tensor)
     assert array_library.stream(torch.take(X, 1)) == array_library.stream(torch.take(X)) + 1
 
 

@@ -400,11 +400,11 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         at_line = at_lines and x.shape[1] >= tile_width
         peels = (common_peel(x, run), common_peel(dx, run)) if at_line else (0, 0)
         gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
-        segments, here = (
+        all_segments, here = (
             (run, x.shape[1] // run, segments.channels),
             (borrowed(gamma), borrowed(beta)),
         )
-        once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(segments)
+        once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(all_segments)
         dgamma = with_parts(sums.gamma, parts, results.gamma, once)
         dbeta = with_parts(sums.beta, parts, results.beta, once)
         for p in range(first, last):
@@ -414,7 +414,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
                 arrays,
                 peels,
                 saved,
-                segments,
+                all_segments,
                 here,
                 gradient_coefficients,
                 results,

@@ -137,19 +137,19 @@ def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
         first: int,
         last: int,
     ) -> None:
-        segments = segments.run, x.shape[1] // segments.run, segments.channels
+        all_segments = segments.run, x.shape[1] // segments.run, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         if x.shape[1] <= tile_width:
-            narrow_rows(x, scaling, segments, weights, y, saved, start, stop)
+            narrow_rows(x, scaling, all_segments, weights, y, saved, start, stop)
         else:
-            i, paired = start, are_paired(y, segments)
+            i, paired = start, are_paired(y, all_segments)
             while i < stop:
                 if paired and i + 1 < stop and pair(x, i, scaling, weights, y, saved):
                     i += 2
                 else:
                     # One call for both cases: each would be another copy of its loops.
                     end = min(i + 2, stop) if paired else stop
-                    wide_rows(x, scaling, segments, weights, y, saved, i, end)
+                    wide_rows(x, scaling, all_segments, weights, y, saved, i, end)
                     i = end
 
     return grouped_twins(f"row_forward.{formula.name}.{element_type.name}", kernel)
