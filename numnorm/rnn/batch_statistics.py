@@ -146,7 +146,7 @@ def lstm_statistics_init(
     steps, hidden = check_integer("steps", steps, 1), check_integer("hidden", hidden, 1)
     arrays, dtype = {}, check_dtype(dtype)
     form: Any = lstm_form("batch", variant).cell
-    for place, size in form.places(hidden).items():
+    for place, size in form.sites(hidden).items():
         arrays[f"mean_{place}"] = np.zeros((steps, size), dtype)
         arrays[f"var_{place}"] = np.ones((steps, size), dtype)
     return LSTMStatistics(**arrays)
@@ -172,7 +172,7 @@ def running_statistics(
     if norm.unbiased is not None:
         unbiased = check_flag("norm.unbiased", norm.unbiased)
     first = check_integer("norm.first_step", norm.first_step, 0)
-    sizes = form.places(hidden)
+    sizes = form.sites(hidden)
     arrays = _checked(norm.statistics, sizes, training, x, backend)
     if training and steps.counts.size and steps.counts[0] == 1:
         raise ValueError(

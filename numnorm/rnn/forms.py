@@ -54,8 +54,8 @@ def _lstm_form(name: str | None, variant: str) -> Form:
         cell=norm,
         carries_normalized=norm is not None and variant == "normalized_cell",
     )
-    places = (["_x"] if by_product else []) + (["_h"] if gates else []) + (["_c"] if norm else [])
-    return Form(form, _parameters(norm, places), batch)
+    sites = (["_x"] if by_product else []) + (["_h"] if gates else []) + (["_c"] if norm else [])
+    return Form(form, _parameters(norm, sites), batch)
 
 
 def gru_form(norm: Any) -> Form:
@@ -87,6 +87,6 @@ def with_zoneout(form: Form) -> Form:
     return form._replace(cell=form.cell._replace(zoneout=True))
 
 
-def _parameters(norm: Norm | None, places: list[str]) -> frozenset[str]:
+def _parameters(norm: Norm | None, sites: list[str]) -> frozenset[str]:
     kinds = ("gamma", "beta")[: norm.parameters] if norm else ()
-    return frozenset(kind + place for kind in kinds for place in places)
+    return frozenset(kind + place for kind in kinds for place in sites)

@@ -108,9 +108,9 @@ def forward(
         )
     begin, whole = ordered[0].shape[0], save or form.batch is not None
     y = backend.padded(history[0], begin, layout, batch_first, x, dtype)
-    places = begin + layout.last
+    indices = begin + layout.last
     last = [
-        backend.restored(h, places if i == 0 or whole else None, s, layout, dtype)
+        backend.restored(h, indices if i == 0 or whole else None, s, layout, dtype)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
     if not save:

@@ -39,17 +39,19 @@ def _layout(time: int, batch: int, counted: Array, reverse: bool) -> SequenceLay
     starts = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)[:longest]
     even = ordered.size == batch and longest > 0 and ordered[-1] == time
     rank = np.concatenate([np.arange(n) for n in counts]) if longest and not even else None
-    places = None
+    indices = None
     if reverse and even:
-        places = (np.arange(time)[::-1, None] * batch + np.arange(batch)).reshape(-1)
+        indices = (np.arange(time)[::-1, None] * batch + np.arange(batch)).reshape(-1)
     elif rank is not None:
         step = np.repeat(np.arange(longest), counts)
         moment = ordered[rank] - 1 - step if reverse else step
-        places = moment * batch + order[rank]
+        indices = moment * batch + order[rank]
     elif not even:
-        places = np.zeros(0, np.int64)
+        indices = np.zeros(0, np.int64)
     last = starts[ordered - 1] + np.arange(ordered.size) if longest else np.zeros(0, np.int64)
-    return SequenceLayout(time, batch, None if even else order, places, Steps(starts, counts), last)
+    return SequenceLayout(
+        time, batch, None if even else order, indices, Steps(starts, counts), last
+    )
 
 
 def check_lengths(lengths: Any, time: int, batch: int) -> Array:

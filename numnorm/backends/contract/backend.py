@@ -183,11 +183,11 @@ class RecurrentBackend(ArrayBackend, Protocol):
         """Return the states of the order of a layout; they may be the very same."""
 
     def restored(
-        self, states: Any, places: Any, given: Any, layout: SequenceLayout, dtype: Any
+        self, states: Any, indices: Any, given: Any, layout: SequenceLayout, dtype: Any
     ) -> Any:
         """Return the caller's array of the states of the whole batch.
 
-        Those of the order are at so many `places` of an array, None if that is all of it; an empty
+        Those of the order are at so many `indices` of an array, None if that is all of it; an empty
         sequence's is the one it was given.
         """
 

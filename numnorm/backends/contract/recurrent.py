@@ -37,7 +37,7 @@ class LSTMForm(NamedTuple):
     carries_normalized: bool
     zoneout: bool = False
 
-    def places(self, hidden: int) -> dict[str, int]:
+    def sites(self, hidden: int) -> dict[str, int]:
         """Return where there is a norm, as the parameters are named, and of how many features."""
         found = {"x": 4 * hidden} if self.by_product else {}
         if self.gates is not None:
@@ -183,16 +183,16 @@ class SequenceLayout:
     time: int
     batch: int
     order: Any
-    places: Any
+    indices: Any
     steps: Steps
     last: Any
 
     @property
     def count(self) -> int:
         """How many rows there are."""
-        return self.time * self.batch if self.places is None else len(self.places)
+        return self.time * self.batch if self.indices is None else len(self.indices)
 
     def rows(self, array: Any) -> Any:
         """Return the rows of a NumPy array (time, batch, width)."""
         flat = array.reshape(self.time * self.batch, array.shape[-1])
-        return flat if self.places is None else flat[self.places]
+        return flat if self.indices is None else flat[self.indices]

@@ -54,8 +54,8 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
         )
     count = next(n for n in itertools.count() if n and f"weight_ih_l{n}" not in state)
     suffixes = ("", "_reverse") if "weight_ih_l0_reverse" in state else ("",)
-    places = [[f"_l{n}{suffix}" for suffix in suffixes] for n in range(count)]
-    known = {kind + place for layer in places for place in layer for kind in _KINDS}
+    sites = [[f"_l{n}{suffix}" for suffix in suffixes] for n in range(count)]
+    known = {kind + place for layer in sites for place in layer for kind in _KINDS}
     for name in state:
         if name not in known:
             raise ValueError(
@@ -63,7 +63,7 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
                 f"layers and directions, from 'weight_ih_l0' on, got {name!r}"
             )
     layers = []
-    for layer in places:
+    for layer in sites:
         directions = tuple(_direction(state, place, from_torch) for place in layer)
         layers.append(directions if len(directions) == 2 else directions[0])
     return layers

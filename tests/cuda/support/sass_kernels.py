@@ -209,7 +209,7 @@ def of_one_step(name, kind, form, what, element, units, *, whole=True):
 
 def cell_kernels():
     """The kernels of one step of a recurrent cell, and of the sums over all steps."""
-    from numnorm.backends.cuda.arrays.gather_rows_kernel import make_taken_rows
+    from numnorm.backends.cuda.arrays.gather_rows_kernel import make_gather_rows
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.common import parameter_sums_kernel as sums
     from numnorm.backends.cuda.recurrent.lstm.step import STEP
@@ -232,7 +232,7 @@ def cell_kernels():
         yield f"cell sums {element.name}", sums.make_cell_sums(element, normed=True)
         yield f"cell sums {element.name}, no norm", sums.make_cell_sums(element, normed=False)
         yield f"cell arrays added up {element.name}", sums.make_added_up(element)
-        yield f"rows taken {element.name}", make_taken_rows(element, element)
+        yield f"rows taken {element.name}", make_gather_rows(element, element)
 
 
 def gru_kernels():

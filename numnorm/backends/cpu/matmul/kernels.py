@@ -49,11 +49,11 @@ def make_pack_transposed(element_type: ElementType) -> Kernel:
             for k in range(0, whole, lanes):
                 transpose(flat, left * depth + k, depth, panels, (p * depth + k) * lanes)
             for k in range(whole, depth):
-                place = (p * depth + k) * lanes
+                offset = (p * depth + k) * lanes
                 for j in range(here):
-                    panels[place + j] = a[left + j, k]
+                    panels[offset + j] = a[left + j, k]
                 for j in range(here, lanes):
-                    panels[place + j] = real(0)
+                    panels[offset + j] = real(0)
 
     return make_kernel(f"product.pack_transposed.{element_type.name}", kernel)
 
@@ -90,13 +90,13 @@ def make_columns_product(element_type: ElementType) -> Kernel:
     def copy(a, start, deep, left, rows, block):
         whole = rows - rows % lanes
         for k in range(deep):
-            row, place = a[start + k], k * step
+            row, offset = a[start + k], k * step
             for r in range(0, whole, lanes):
                 prefetch(row, left + r + step)
-                store(block, place + r, load(row, left + r))
+                store(block, offset + r, load(row, left + r))
             if whole < rows:
                 last = masked_load(row, left + whole, 0, rows - whole)
-                store(block, place + whole, last)
+                store(block, offset + whole, last)
 
     def kernel(a, b, c, parts, first, last):
         mark_noinline()

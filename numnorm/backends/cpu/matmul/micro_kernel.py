@@ -186,12 +186,12 @@ def _make_tile(
         for r in range(rows):
             for p in range(panels):
                 start = c_at + r * c_row + p * lanes
-                place = slice(start, start + width)
+                span = slice(start, start + width)
                 total = np.zeros(width, c.dtype)
                 for k in range(depth):
                     left = b_at + p * panel + k * lanes
                     total += a[at + r * row + k * step] * b[left : left + width]
-                c[place] = c[place] + total if onto else total
+                c[span] = c[span] + total if onto else total
 
     @compiled_as(plain)
     def tile(typing_context, a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
@@ -225,16 +225,16 @@ class _Block:
         self.builder, self.rows, self.panels, self.kind = builder, rows, panels, kind
         self.keys = [(r, p) for r in range(rows) for p in range(panels)]
         self.sums = {key: cgutils.alloca_once(builder, kind) for key in self.keys}
-        self.places: dict[tuple[int, int], Any] = {}
+        self.spans: dict[tuple[int, int], Any] = {}
 
     def begin(self, target: Any, row: Any, *, onto: bool) -> None:
         """Begin with 0, and ask for what the sums will be added to."""
         for r, p in self.keys:
             line = self.builder.gep(target, [self.builder.mul(row, _size(r))])
-            place = self._lanes_at(line, _size(p * self.kind.count))
-            prefetch_at(self.builder, place)
+            span = self._lanes_at(line, _size(p * self.kind.count))
+            prefetch_at(self.builder, span)
             self.builder.store(constant(self.kind, 0.0), self.sums[r, p])
-            self.places[r, p] = place
+            self.spans[r, p] = span
 
     def prefetch(self, following: Any, k: Any) -> None:
         """Ask for a row of a panel that will be needed, in the second-level cache."""
@@ -249,30 +249,30 @@ class _Block:
             load_from(builder, self._lanes_at(along, builder.mul(panel, _size(p))))
             for p in range(self.panels)
         ]
-        place = builder.gep(left, [builder.mul(k, step)])
+        span = builder.gep(left, [builder.mul(k, step)])
         for r in range(self.rows):
-            value = splat(builder, builder.load(place), self.kind.count)
+            value = splat(builder, builder.load(span), self.kind.count)
             for p in range(self.panels):
                 product = builder.fmul(value, columns[p], flags=FLAGS)
                 total = builder.fadd(builder.load(self.sums[r, p]), product, flags=FLAGS)
                 builder.store(total, self.sums[r, p])
-            place = builder.gep(place, [row])
+            span = builder.gep(span, [row])
 
     def end(self, tail: Any, *, onto: bool) -> None:
         """Store the sums, or add them to what is there."""
         builder = self.builder
-        for key, place in self.places.items():
+        for key, span in self.spans.items():
             total = builder.load(self.sums[key])
             if onto and tail is not None:
                 total = builder.fadd(
-                    masked_load_at(builder, place, (_size(0), tail)), total, flags=FLAGS
+                    masked_load_at(builder, span, (_size(0), tail)), total, flags=FLAGS
                 )
             elif onto:
-                total = builder.fadd(load_from(builder, place), total, flags=FLAGS)
+                total = builder.fadd(load_from(builder, span), total, flags=FLAGS)
             if tail is None:
-                store_at(builder, place, total)
+                store_at(builder, span, total)
             else:
-                masked_store_at(builder, place, total, (_size(0), tail))
+                masked_store_at(builder, span, total, (_size(0), tail))
 
     def _lanes_at(self, start: Any, offset: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(start, [offset]), self.kind.as_pointer())

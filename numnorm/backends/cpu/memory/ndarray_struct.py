@@ -69,9 +69,9 @@ for _name in _FIELDS:
 def _unbox_ndarray_struct(kind, array, c):
     def field(owner, offset, held):
         begin = c.builder.bitcast(owner, cgutils.voidptr_t)
-        place = c.builder.gep(begin, [ir.IntType(32)(offset)])
+        pointer = c.builder.gep(begin, [ir.IntType(32)(offset)])
         held = c.context.get_value_type(held)
-        return c.builder.load(c.builder.bitcast(place, held.as_pointer()))
+        return c.builder.load(c.builder.bitcast(pointer, held.as_pointer()))
 
     header = cgutils.create_struct_proxy(kind)(c.context, c.builder)
     dtype = field(array, _DTYPE, types.voidptr)

@@ -51,8 +51,8 @@ def empty_like(source: Array, other: Array | None = None, *, aligned: bool = Fal
         return np.empty_like(source)
     memory = POOL.take(nbytes + _PAGE + LINE)
     address = address_of(source)
-    place = _far_from(address, address if other is None else address_of(other))
-    offset = (place - address_of(memory)) % _PAGE + (address % LINE if aligned else 0)
+    offset = _far_from(address, address if other is None else address_of(other))
+    offset = (offset - address_of(memory)) % _PAGE + (address % LINE if aligned else 0)
     return np.ndarray(source.shape, source.dtype, memory, offset)
 
 
@@ -73,17 +73,17 @@ def tables(pool: MemoryPool, dtype: np.dtype[Any], *shapes: tuple[int, ...]) -> 
 
     They are cut from one block of a pool.
     """
-    nbytes, places = _places(dtype.itemsize, shapes)
+    nbytes, offsets = _offsets(dtype.itemsize, shapes)
     memory = pool.take(nbytes + LINE)
     start = -address_of(memory) % LINE
     return [
-        np.ndarray(shape, dtype, memory, start + place)
-        for shape, place in zip(shapes, places, strict=True)
+        np.ndarray(shape, dtype, memory, start + offset)
+        for shape, offset in zip(shapes, offsets, strict=True)
     ]
 
 
 @functools.lru_cache(maxsize=1024)
-def _places(itemsize: int, shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[int, ...]]:
+def _offsets(itemsize: int, shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[int, ...]]:
     """Return how many bytes tables of these shapes take, and where in them each begins."""
     sizes = [math.prod(shape) * itemsize for shape in shapes]
     # A whole number of pages apart, a store in one would be near a load in another, modulo a page.

@@ -28,9 +28,9 @@ def padded(
 ) -> Array:
     """Return an array of all sequences, of rows that begin at one of an array."""
     rows = rows[start:]
-    if layout.places is not None:
+    if layout.indices is not None:
         flat = np.zeros((layout.time * layout.batch, rows.shape[1]), rows.dtype)
-        flat[layout.places] = rows
+        flat[layout.indices] = rows
         rows = flat
     found = rows.reshape(layout.time, layout.batch, rows.shape[1])
     return (found.swapaxes(0, 1) if batch_first else found).astype(dtype, copy=False)
@@ -50,9 +50,11 @@ def ordered(states: Array, layout: SequenceLayout) -> Array:
     return states if layout.order is None else states[layout.order]
 
 
-def restored(states: Array, places: Any, given: Array, layout: SequenceLayout, dtype: Any) -> Array:
+def restored(
+    states: Array, indices: Any, given: Array, layout: SequenceLayout, dtype: Any
+) -> Array:
     """Return the states of the whole batch, those of the order from their places in an array."""
-    found = states if places is None else states[places]
+    found = states if indices is None else states[indices]
     if layout.order is not None:
         whole = given.copy()
         whole[layout.order] = found

@@ -40,7 +40,7 @@ def four_from(t, number):
 
 
 @inlined
-def places_of(four, at, width):
+def offsets_of(four, at, width):
     """Return where rows begin, of a tile that begins at an element."""
     return (
         at + four[0] * width,
@@ -56,7 +56,7 @@ def _added(sums, deviation):
 
 
 def _make_sums_of_four(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``sums_of_four(x, places, width, highs)`` of rows at four places, in lanes.
+    """Return a compiled ``sums_of_four(x, offsets, width, highs)`` of rows at four places, in lanes.
 
     For each row these are the sums of ``row - mean_hi`` and of its squares.
     """
@@ -64,21 +64,21 @@ def _make_sums_of_four(element_type: ElementType) -> Callable[..., Any]:
     load, masked_load, zeros = make_load(lanes), make_masked_load(lanes), make_zeros(real, lanes)
 
     @inlined
-    def sums_of_four(x, places, width, highs):
+    def sums_of_four(x, offsets, width, highs):
         sums = zeros(), zeros()
         a, b, c, d = sums, sums, sums, sums
         whole = width - width % lanes
         for j in range(0, whole, lanes):
-            a = _added(a, to_compute(load(x, places[0] + j)) - highs[0])
-            b = _added(b, to_compute(load(x, places[1] + j)) - highs[1])
-            c = _added(c, to_compute(load(x, places[2] + j)) - highs[2])
-            d = _added(d, to_compute(load(x, places[3] + j)) - highs[3])
+            a = _added(a, to_compute(load(x, offsets[0] + j)) - highs[0])
+            b = _added(b, to_compute(load(x, offsets[1] + j)) - highs[1])
+            c = _added(c, to_compute(load(x, offsets[2] + j)) - highs[2])
+            d = _added(d, to_compute(load(x, offsets[3] + j)) - highs[3])
         n = width - whole
         if n > 0:
-            a_rest = to_compute(masked_load(x, places[0] + whole, 0, n)) - highs[0]
-            b_rest = to_compute(masked_load(x, places[1] + whole, 0, n)) - highs[1]
-            c_rest = to_compute(masked_load(x, places[2] + whole, 0, n)) - highs[2]
-            d_rest = to_compute(masked_load(x, places[3] + whole, 0, n)) - highs[3]
+            a_rest = to_compute(masked_load(x, offsets[0] + whole, 0, n)) - highs[0]
+            b_rest = to_compute(masked_load(x, offsets[1] + whole, 0, n)) - highs[1]
+            c_rest = to_compute(masked_load(x, offsets[2] + whole, 0, n)) - highs[2]
+            d_rest = to_compute(masked_load(x, offsets[3] + whole, 0, n)) - highs[3]
             a, b = _added(a, select_lanes(a_rest, 0, n)), _added(b, select_lanes(b_rest, 0, n))
             c, d = _added(c, select_lanes(c_rest, 0, n)), _added(d, select_lanes(d_rest, 0, n))
         return a, b, c, d
@@ -139,7 +139,7 @@ def make_tile_sums(element_type: ElementType, *, centred: bool) -> Callable[...,
                 load_scalar(highs, four[2]),
                 load_scalar(highs, four[3]),
             )
-            keep_four(room, four, sums_of_four(x, places_of(four, at, width), width, pivot))
+            keep_four(room, four, sums_of_four(x, offsets_of(four, at, width), width, pivot))
         store(sums[0], 0, totals(room))
         store(sums[1], 0, totals(room[half:]))
 
@@ -149,7 +149,7 @@ def make_tile_sums(element_type: ElementType, *, centred: bool) -> Callable[...,
         t = 0
         while t < number:
             four, t = four_from(t, number)
-            keep_four(room, four, sums_of_four(x, places_of(four, at, width), width, none))
+            keep_four(room, four, sums_of_four(x, offsets_of(four, at, width), width, none))
         store(sums[0], 0, zeros())
         store(sums[1], 0, totals(room[half:]))
 

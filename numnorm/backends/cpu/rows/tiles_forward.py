@@ -87,15 +87,15 @@ def _make_apply_pair(formula: Formula, element_type: ElementType) -> Callable[..
     load_or_scalar, masked_elements = make_load_or_scalar(lanes), make_masked_elements(lanes)
 
     @inlined
-    def apply_pair(x, places, ahead, width, found, weights, y, targets):
+    def apply_pair(x, offsets, ahead, width, found, weights, y, targets):
         gamma, beta = weights
         whole = width - width % lanes
         for j in range(0, whole, lanes):
             prefetch_l1(x, ahead + 2 * j)
             prefetch_l1(x, ahead + 2 * j + lanes)
             weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
-            a = mapped(load(x, places[0] + j), found[0], weight, bias)
-            b = mapped(load(x, places[1] + j), found[1], weight, bias)
+            a = mapped(load(x, offsets[0] + j), found[0], weight, bias)
+            b = mapped(load(x, offsets[1] + j), found[1], weight, bias)
             store(y, targets[0] + j, a)
             store(y, targets[1] + j, b)
         n = width - whole
@@ -104,8 +104,8 @@ def _make_apply_pair(formula: Formula, element_type: ElementType) -> Callable[..
             prefetch_l1(x, ahead + 2 * whole + lanes)
             weight = masked_elements(gamma, whole, 0, n, real(1))
             bias = masked_elements(beta, whole, 0, n, real(0))
-            a = mapped(masked_load(x, places[0] + whole, 0, n), found[0], weight, bias)
-            b = mapped(masked_load(x, places[1] + whole, 0, n), found[1], weight, bias)
+            a = mapped(masked_load(x, offsets[0] + whole, 0, n), found[0], weight, bias)
+            b = mapped(masked_load(x, offsets[1] + whole, 0, n), found[1], weight, bias)
             masked_store(y, targets[0] + whole, a, 0, n)
             masked_store(y, targets[1] + whole, b, 0, n)
 
@@ -170,9 +170,9 @@ def _make_store_tile(formula: Formula, element_type: ElementType) -> Callable[..
         for t in range(0, number, 2):
             other = t + 1 if t + 1 < number else t  # the last of an odd number is stored twice
             found = found_of(means, factors, t), found_of(means, factors, other)
-            places = at + t * width, at + other * width
+            offsets = at + t * width, at + other * width
             targets = to + t * width, to + other * width
-            apply_pair(x, places, ahead + t * width, width, found, here, y, targets)
+            apply_pair(x, offsets, ahead + t * width, width, found, here, y, targets)
 
     return _with_fixed_widths(element_type, store_tile, store_tile)
 

@@ -24,7 +24,7 @@ from numnorm.backends.cpu.simd.vector import (
     compiled_as,
     load_from,
     numbered,
-    place_of,
+    pointer_of,
     splat,
     store_at,
 )
@@ -73,8 +73,8 @@ def make_masked_load(count: int) -> Callable[..., Any]:
     @compiled_as(plain)
     def operation(typing_context, array, index, low, high):
         def generate(context, builder, signature, arguments):
-            place = place_of(context, builder, signature.args[0], arguments, count)
-            return masked_load_at(builder, place, arguments[2:])
+            pointer = pointer_of(context, builder, signature.args[0], arguments, count)
+            return masked_load_at(builder, pointer, arguments[2:])
 
         return Vector(array.dtype, count)(array, *[types.intp] * 3), generate
 
@@ -91,30 +91,30 @@ def masked_store(typing_context, array, index, lanes, low, high):
     """Store the lanes from `low` to `high`, as they are loaded."""
 
     def generate(context, builder, signature, arguments):
-        place = place_of(context, builder, signature.args[0], arguments, lanes.count)
-        masked_store_at(builder, place, arguments[2], arguments[3:])
+        pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
+        masked_store_at(builder, pointer, arguments[2], arguments[3:])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes, types.intp, types.intp), generate
 
 
-def masked_load_at(builder: Any, place: Any, bounds: Any) -> Any:
+def masked_load_at(builder: Any, pointer: Any, bounds: Any) -> Any:
     """Return the lanes at a place that lie between two bounds, and 0 in the others."""
-    kind = place.type.pointee
+    kind = pointer.type.pointee
     of_numbers = not isinstance(kind.element, ir.IntType)
     if not (has_avx512() or (of_numbers and has_avx())):
-        return _load_pieces(builder, place, bounds)
+        return _load_pieces(builder, pointer, bounds)
     chosen, tail = _chosen(builder, bounds, kind.count), ir.Constant(kind, None)
-    return _masked(builder, "load", kind, [place, INDEX(alignment(kind)), chosen, tail])
+    return _masked(builder, "load", kind, [pointer, INDEX(alignment(kind)), chosen, tail])
 
 
-def masked_store_at(builder: Any, place: Any, lanes: Any, bounds: Any) -> None:
+def masked_store_at(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None:
     """Store the lanes between two bounds at a place."""
-    kind = place.type.pointee
+    kind = pointer.type.pointee
     if not has_avx512():
-        _store_pieces(builder, place, lanes, bounds)
+        _store_pieces(builder, pointer, lanes, bounds)
         return
-    arguments = [lanes, place, INDEX(alignment(kind)), _chosen(builder, bounds, kind.count)]
+    arguments = [lanes, pointer, INDEX(alignment(kind)), _chosen(builder, bounds, kind.count)]
     _masked(builder, "store", ir.VoidType(), arguments)
 
 
@@ -147,7 +147,7 @@ class _Piece(NamedTuple):
     """
 
     builder: Any
-    place: Any
+    pointer: Any
     present: Any
     at_end: bool
 
@@ -162,7 +162,7 @@ class _Piece(NamedTuple):
         return _either(
             builder,
             self.present,
-            lambda: joined(load_from(builder, self.place), smaller),
+            lambda: joined(load_from(builder, self.pointer), smaller),
             lambda: joined(smaller, nothing),
         )
 
@@ -177,19 +177,19 @@ class _Piece(NamedTuple):
         here, active = reversed(halves) if self.at_end else halves
 
         def stored():
-            store_at(builder, self.place, here)
+            store_at(builder, self.pointer, here)
             return active
 
         return _either(builder, self.present, stored, lambda: here)
 
 
-def _pieces(builder: Any, place: Any, number: Any, *, at_end: bool) -> list[_Piece]:
+def _pieces(builder: Any, pointer: Any, number: Any, *, at_end: bool) -> list[_Piece]:
     """Return the pieces of so many lanes at the beginning or the end of a vector, smallest first.
 
     The largest is the outermost.
     """
-    kind = place.type.pointee
-    start = builder.bitcast(place, kind.element.as_pointer())
+    kind = pointer.type.pointee
+    start = builder.bitcast(pointer, kind.element.as_pointer())
     pieces, size = [], 1
     while size < kind.count:
         larger = builder.and_(number, _SIZE(-2 * size))
@@ -222,13 +222,13 @@ def _number_of(builder: Any, bounds: Any, count: int) -> Any:
     return builder.sub(builder.select(beyond, _SIZE(count), high), low)
 
 
-def _load_pieces(builder: Any, place: Any, bounds: Any) -> Any:
-    kind = place.type.pointee
+def _load_pieces(builder: Any, pointer: Any, bounds: Any) -> Any:
+    kind = pointer.type.pointee
     number = _number_of(builder, bounds, kind.count)
 
     def some(*, at_end):
         value = ir.Constant(ir.VectorType(kind.element, 1), None)
-        for piece in _pieces(builder, place, number, at_end=at_end):
+        for piece in _pieces(builder, pointer, number, at_end=at_end):
             value = piece.load_beside(value)
         return value
 
@@ -237,21 +237,21 @@ def _load_pieces(builder: Any, place: Any, bounds: Any) -> Any:
         return _either(builder, at_start, lambda: some(at_end=False), lambda: some(at_end=True))
 
     whole = builder.icmp_signed("==", number, _SIZE(kind.count))
-    return _either(builder, whole, lambda: load_from(builder, place), not_all)
+    return _either(builder, whole, lambda: load_from(builder, pointer), not_all)
 
 
-def _store_pieces(builder: Any, place: Any, lanes: Any, bounds: Any) -> None:
+def _store_pieces(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None:
     count = lanes.type.count
     number = _number_of(builder, bounds, count)
 
     def store(*, at_end):
         tail = lanes
-        for piece in reversed(_pieces(builder, place, number, at_end=at_end)):
+        for piece in reversed(_pieces(builder, pointer, number, at_end=at_end)):
             tail = piece.store_of(tail)
 
     with builder.if_else(builder.icmp_signed("==", number, _SIZE(count))) as (whole, part):
         with whole:
-            store_at(builder, place, lanes)
+            store_at(builder, pointer, lanes)
         with part:
             at_start = builder.icmp_signed("==", bounds[0], _SIZE(0))
             with builder.if_else(at_start) as (first, last):

@@ -14,7 +14,7 @@ from numnorm.backends.cpu.simd.vector import (
     fused,
     load_from,
     make_load,
-    place_of,
+    pointer_of,
     store_at,
 )
 
@@ -45,7 +45,7 @@ def make_load_or_scalar(count: int) -> Callable[..., Any]:
         def generate(context, builder, signature, arguments):
             if not isinstance(values, types.Array):
                 return arguments[2 if values == types.none else 0]
-            return load_from(builder, place_of(context, builder, values, arguments, count))
+            return load_from(builder, pointer_of(context, builder, values, arguments, count))
 
         return result(values, types.intp, default), generate
 
@@ -69,8 +69,8 @@ def make_masked_elements(count: int) -> Callable[..., Any]:
         def generate(context, builder, signature, arguments):
             if not isinstance(values, types.Array):
                 return arguments[4 if values == types.none else 0]
-            place = place_of(context, builder, values, arguments, count)
-            return masked_load_at(builder, place, arguments[2:4])
+            pointer = pointer_of(context, builder, values, arguments, count)
+            return masked_load_at(builder, pointer, arguments[2:4])
 
         return result(values, *[types.intp] * 3, default), generate
 
@@ -88,8 +88,8 @@ def add(typing_context, target, index, lanes):
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
-            place = place_of(context, builder, target, arguments, lanes.count)
-            store_at(builder, place, builder.fadd(load_from(builder, place), arguments[2]))
+            pointer = pointer_of(context, builder, target, arguments, lanes.count)
+            store_at(builder, pointer, builder.fadd(load_from(builder, pointer), arguments[2]))
         return context.get_dummy_value()
 
     return types.void(target, types.intp, lanes), generate
@@ -105,11 +105,11 @@ def add_product(typing_context, target, index, one, other):
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
-            place = place_of(context, builder, target, arguments, one.count)
+            pointer = pointer_of(context, builder, target, arguments, one.count)
             store_at(
                 builder,
-                place,
-                fused(builder, arguments[2], arguments[3], load_from(builder, place)),
+                pointer,
+                fused(builder, arguments[2], arguments[3], load_from(builder, pointer)),
             )
         return context.get_dummy_value()
 
@@ -127,10 +127,10 @@ def masked_add(typing_context, target, index, lanes, low, high):
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
-            place = place_of(context, builder, target, arguments, lanes.count)
+            pointer = pointer_of(context, builder, target, arguments, lanes.count)
             bounds = arguments[3:]
-            before = masked_load_at(builder, place, bounds)
-            masked_store_at(builder, place, builder.fadd(before, arguments[2]), bounds)
+            before = masked_load_at(builder, pointer, bounds)
+            masked_store_at(builder, pointer, builder.fadd(before, arguments[2]), bounds)
         return context.get_dummy_value()
 
     return types.void(target, types.intp, lanes, types.intp, types.intp), generate
@@ -148,11 +148,11 @@ def masked_add_product(typing_context, target, index, one, other, low, high):
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
-            place = place_of(context, builder, target, arguments, one.count)
+            pointer = pointer_of(context, builder, target, arguments, one.count)
             bounds = arguments[4:]
-            before = masked_load_at(builder, place, bounds)
+            before = masked_load_at(builder, pointer, bounds)
             masked_store_at(
-                builder, place, fused(builder, arguments[2], arguments[3], before), bounds
+                builder, pointer, fused(builder, arguments[2], arguments[3], before), bounds
             )
         return context.get_dummy_value()
 

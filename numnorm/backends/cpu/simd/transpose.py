@@ -10,7 +10,7 @@ from numnorm.backends.cpu.simd.vector import (
     compiled_as,
     load_from,
     numbered,
-    place_of,
+    pointer_of,
     store_at,
 )
 
@@ -33,13 +33,13 @@ def make_transpose(count: int) -> Callable[..., Any]:
 
         def generate(context, builder, signature, arguments):
             values, at, row, result, to = arguments
-            start = place_of(context, builder, signature.args[0], (values, at), count)
-            end = place_of(context, builder, signature.args[3], (result, to), count)
+            start = pointer_of(context, builder, signature.args[0], (values, at), count)
+            end = pointer_of(context, builder, signature.args[3], (result, to), count)
             first = builder.bitcast(start, start.type.pointee.element.as_pointer())
             rows = []
             for j in range(count):
-                place = builder.gep(first, [builder.mul(row, row.type(j))])
-                rows.append(load_from(builder, builder.bitcast(place, start.type)))
+                pointer = builder.gep(first, [builder.mul(row, row.type(j))])
+                rows.append(load_from(builder, builder.bitcast(pointer, start.type)))
             for j, column in enumerate(_transposed(builder, rows)):
                 store_at(builder, builder.gep(end, [row.type(j)]), column)
             return context.get_dummy_value()

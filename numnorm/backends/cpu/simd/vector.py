@@ -164,21 +164,21 @@ def reduce_sum(typing_context, lanes):
 # Memory
 
 
-def place_of(context: Any, builder: Any, kind: Any, arguments: Any, count: int) -> Any:
+def pointer_of(context: Any, builder: Any, kind: Any, arguments: Any, count: int) -> Any:
     """Return the address of an element as one of lanes, for arguments (array, index, ...)."""
     array = context.make_array(kind)(context, builder, arguments[0])
     address = builder.gep(array.data, [arguments[1]])
     return builder.bitcast(address, ir.VectorType(array.data.type.pointee, count).as_pointer())
 
 
-def load_from(builder: Any, place: Any) -> Any:
+def load_from(builder: Any, pointer: Any) -> Any:
     """Return the lanes at a place."""
-    return builder.load(place, align=alignment(place.type.pointee))
+    return builder.load(pointer, align=alignment(pointer.type.pointee))
 
 
-def store_at(builder: Any, place: Any, lanes: Any) -> None:
+def store_at(builder: Any, pointer: Any, lanes: Any) -> None:
     """Store lanes at a place."""
-    builder.store(lanes, place, align=alignment(place.type.pointee))
+    builder.store(lanes, pointer, align=alignment(pointer.type.pointee))
 
 
 def alignment(kind: Any) -> int:
@@ -196,8 +196,8 @@ def make_load(count: int) -> Callable[..., Any]:
     @compiled_as(plain)
     def operation(typing_context, array, index):
         def generate(context, builder, signature, arguments):
-            place = place_of(context, builder, signature.args[0], arguments, count)
-            return load_from(builder, place)
+            pointer = pointer_of(context, builder, signature.args[0], arguments, count)
+            return load_from(builder, pointer)
 
         return Vector(array.dtype, count)(array, types.intp), generate
 
@@ -229,8 +229,8 @@ def store(typing_context, array, index, lanes):
     """Store all lanes."""
 
     def generate(context, builder, signature, arguments):
-        place = place_of(context, builder, signature.args[0], arguments, lanes.count)
-        store_at(builder, place, arguments[2])
+        pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
+        store_at(builder, pointer, arguments[2])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), generate
@@ -244,9 +244,9 @@ def store_nontemporal(typing_context, array, index, lanes):
     """
 
     def generate(context, builder, signature, arguments):
-        place = place_of(context, builder, signature.args[0], arguments, lanes.count)
-        size = lanes.count * alignment(place.type.pointee)
-        told = builder.store(arguments[2], place, align=min(size, 64))
+        pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
+        size = lanes.count * alignment(pointer.type.pointee)
+        told = builder.store(arguments[2], pointer, align=min(size, 64))
         told.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
         return context.get_dummy_value()
 
@@ -268,9 +268,9 @@ def store_fence(typing_context):
     return types.void(), generate
 
 
-def prefetch_at(builder: Any, place: Any, level: int = 3) -> None:
+def prefetch_at(builder: Any, pointer: Any, level: int = 3) -> None:
     """Ask for what lies at a place, in the first-level cache (3) or the second (2)."""
-    address = builder.bitcast(place, ir.IntType(8).as_pointer())
+    address = builder.bitcast(pointer, ir.IntType(8).as_pointer())
     flags = [INDEX(0), INDEX(level), INDEX(1)]  # to read, and data
     kinds = [argument.type for argument in (address, *flags)]
     function = cgutils.get_or_insert_function(
@@ -286,8 +286,8 @@ def _plain_prefetch(array: Any, index: int) -> None:
 def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
     def prefetch(typing_context, array, index):
         def generate(context, builder, signature, arguments):
-            place = place_of(context, builder, signature.args[0], arguments, 1)
-            prefetch_at(builder, place, level_of())
+            pointer = pointer_of(context, builder, signature.args[0], arguments, 1)
+            prefetch_at(builder, pointer, level_of())
             return context.get_dummy_value()
 
         return types.void(array, types.intp), generate

@@ -114,7 +114,7 @@ class Output(NamedTuple):
     """
 
     target: Any
-    place: Any
+    destination: Any
     out: Any
 
 
@@ -124,20 +124,22 @@ def output_like(x: DeviceArray, order: Order, out: Any, inputs: tuple[Any, ...])
     The kernel writes to `out` itself if that is C-contiguous and does not overlap an input. The
     `inputs` are the arrays that the kernel reads; some may be None.
     """
-    place = None
+    destination = None
     if out is not None:
         _check_out(out, x)
-        place = out if order is None else x.library.permuted(out, order)
-        if x.library.is_contiguous(place) and not any(_clash(x.library, place, a) for a in inputs):
-            return Output(place, None, out)
+        destination = out if order is None else x.library.permuted(out, order)
+        if x.library.is_contiguous(destination) and not any(
+            _clash(x.library, destination, a) for a in inputs
+        ):
+            return Output(destination, None, out)
     shape = x.shape if order is None else tuple(x.shape[a] for a in order)
-    return Output(x.library.empty(x.array, shape, x.element.name), place, out)
+    return Output(x.library.empty(x.array, shape, x.element.name), destination, out)
 
 
 def result(output: Output, x: DeviceArray, order: Order) -> Any:
     """Return the caller's result, after the kernel has written the output."""
-    if output.place is not None:
-        x.library.copy(output.place, output.target)
+    if output.destination is not None:
+        x.library.copy(output.destination, output.target)
     if output.out is not None:
         return output.out
     if order is None:

@@ -13,25 +13,25 @@ from numnorm.backends.cuda.compiler.target import (
 _THREADS = 128
 
 
-def make_taken_rows(of: ElementType, into: ElementType) -> Kernel:
+def make_gather_rows(of: ElementType, into: ElementType) -> Kernel:
     """Return the kernel that gathers rows of an array.
 
-    It takes the addresses ``source, places, others, result``, the number of elements of the result,
-    ``count``, and of a row, ``width``. Row i of the result is row ``places[i]`` of the source, with
+    It takes the addresses ``source, indices, others, result``, the number of elements of the result,
+    ``count``, and of a row, ``width``. Row i of the result is row ``indices[i]`` of the source, with
     int32 indices; for a negative index it is row i of the others, or 0 without others. Without
     places the rows keep their order.
     """
     load, store = make_load_one(of), make_store_one(into)
     kind, zero = into.compute_type, constant(into, 0.0)
 
-    def kernel(source, places, others, result, count, width):
+    def kernel(source, indices, others, result, count, width):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
             at = i
-            if places != 0:
+            if indices != 0:
                 row = i // width
-                place = load_index(places, row)
-                at = place * width + (i - row * width) if place >= 0 else -1
+                index = load_index(indices, row)
+                at = index * width + (i - row * width) if index >= 0 else -1
             if at >= 0:
                 store(result, i, kind(load(source, at)))
             elif others != 0:

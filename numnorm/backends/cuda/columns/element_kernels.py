@@ -11,11 +11,11 @@ from typing import Any
 from numnorm.backends.cuda.columns.coefficient_kernels import GRADIENT_TERMS, OUTPUT_COEFFICIENTS
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.columns.thread_elements import (
-    make_place_across,
-    make_place_along,
     make_read_along,
     make_read_coefficients,
     make_read_vector,
+    make_work_across,
+    make_work_along,
     make_write_along,
     make_write_vector,
 )
@@ -63,7 +63,7 @@ def make_elements_across(element: ElementType, shape: ColumnShape, *, gradient: 
         shape.teams,
         element.compute_type,
     )
-    place, read = make_place_across(element, shape), make_read_vector(element, shape)
+    work_of, read = make_work_across(element, shape), make_read_vector(element, shape)
     read_coefficients, write = (
         make_read_coefficients(element, shape),
         make_write_vector(element, shape),
@@ -87,7 +87,7 @@ def make_elements_across(element: ElementType, shape: ColumnShape, *, gradient: 
         grads = cuda.local.array(held, compute_type)
         values = cuda.local.array(held, compute_type)
         here = cuda.local.array(all_terms, compute_type)
-        _, channel, row, count = place(rows, channels, block)
+        _, channel, row, count = work_of(rows, channels, block)
         index, step = row * channels + channel, teams * channels
         if count > 0:
             for t in range(count_of_terms):
@@ -114,7 +114,7 @@ def make_elements_along(element: ElementType, shape: ColumnShape, *, gradient: b
     held, turn = shape.ahead * shape.vectors * vector_length, lanes * vector_length * shape.vectors
     deep, count_of_terms = shape.teams * shape.ahead, _TERMS[gradient]
     read, write = make_read_along(element, shape), make_write_along(element, shape)
-    place, load = make_place_along(shape), make_load_one(compute_element_type(element))
+    work_of, load = make_work_along(shape), make_load_one(compute_element_type(element))
     result_of = _make_result(1, gradient)
 
     def kernel(dy, x, coefficients, result, outer, channels, inner, block, segment):
@@ -122,7 +122,7 @@ def make_elements_along(element: ElementType, shape: ColumnShape, *, gradient: b
         values = cuda.local.array(held, compute_type)
         here = cuda.local.array(count_of_terms, compute_type)
         thread, jump = cuda.threadIdx.x, channels * inner
-        _, channel, first, entries, width = place(outer, channels, inner, block, segment)
+        _, channel, first, entries, width = work_of(outer, channels, inner, block, segment)
         for t in range(count_of_terms):
             here[t] = load(coefficients, t * channels + channel)
         for entry in range(thread // lanes, entries, deep):

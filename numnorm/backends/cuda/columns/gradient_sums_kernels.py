@@ -5,11 +5,11 @@ from typing import Any
 from numnorm.backends.cuda.columns.block_reductions import make_fold_sums
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.columns.thread_elements import (
-    make_place_across,
-    make_place_along,
     make_read_along,
     make_read_coefficients,
     make_read_vector,
+    make_work_across,
+    make_work_along,
 )
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
@@ -68,23 +68,23 @@ def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
     """
     slots, ahead, compute_type = shape.vector_length(element), shape.ahead, element.compute_type
     threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.compute_type
-    places, held, all_terms = threads * slots, ahead * slots, _TERMS * slots
+    slot_count, held, all_terms = threads * slots, ahead * slots, _TERMS * slots
     zero = constant(element, 0.0)
-    place, fold = make_place_across(element, shape), make_fold_sums(shape, slots)
+    work_of, fold = make_work_across(element, shape), make_fold_sums(shape, slots)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
     read_coefficients, store = make_read_coefficients(element, shape), make_store_one(FLOAT64)
 
     def kernel(dy, x, coefficients, products, plain, rows, channels, block):
-        first_here = cuda.shared.array(places, compute_type)
-        second_here = cuda.shared.array(places, compute_type)
+        first_here = cuda.shared.array(slot_count, compute_type)
+        second_here = cuda.shared.array(slot_count, compute_type)
         grads = cuda.local.array(held, compute_type)
         values = cuda.local.array(held, compute_type)
         here = cuda.local.array(all_terms, compute_type)
         first = cuda.local.array(slots, compute_type)
         second = cuda.local.array(slots, compute_type)
         thread = cuda.threadIdx.x
-        part, channel, row, count = place(rows, channels, block)
+        part, channel, row, count = work_of(rows, channels, block)
         index, step = row * channels + channel, teams * channels
         for j in range(slots):
             first[j], second[j] = zero, zero
@@ -117,7 +117,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
     vector_length, lanes, threads = shape.vector_length(element), shape.lanes, shape.threads
     held, turn = shape.ahead * shape.vectors * vector_length, lanes * vector_length * shape.vectors
     deep, compute_type = shape.teams * shape.ahead, element.compute_type
-    read, place = make_read_along(element, shape), make_place_along(shape)
+    read, work_of = make_read_along(element, shape), make_work_along(shape)
     load, store = make_load_one(compute_element_type(element)), make_store_one(FLOAT64)
     team_sum, warps = make_team_sum(element, threads), max(1, threads // WARP)
     smem_sizes, kind, zero = _SMEM_PER_WARP * warps, FLOAT64.compute_type, constant(element, 0.0)
@@ -136,7 +136,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
         one = cuda.local.array(vector_length, compute_type)
         two = cuda.local.array(vector_length, compute_type)
         thread = cuda.threadIdx.x
-        part, channel, first, entries, width = place(outer, channels, inner, block, segment)
+        part, channel, first, entries, width = work_of(outer, channels, inner, block, segment)
         jump, scale = channels * inner, load(coefficients, channel)
         mean_hi, rstd = (
             load(coefficients, channels + channel),

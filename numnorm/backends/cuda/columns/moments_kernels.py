@@ -6,10 +6,10 @@ from numnorm.backends.cuda.columns.block_reductions import make_fold_moments
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.columns.thread_elements import (
     make_all_there,
-    make_place_across,
-    make_place_along,
     make_read_along,
     make_read_vector,
+    make_work_across,
+    make_work_along,
 )
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import (
@@ -149,23 +149,23 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
     """
     slots, compute_type, threads = shape.vector_length(element), element.compute_type, shape.threads
     kind, held = FLOAT64.compute_type, shape.ahead * shape.vector_length(element)
-    places, one = threads * slots, constant(element, 1.0)
-    place, teams, lanes = make_place_across(element, shape), shape.teams, shape.lanes
+    slot_count, one = threads * slots, constant(element, 1.0)
+    work_of, teams, lanes = make_work_across(element, shape), shape.teams, shape.lanes
     moments, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
     fold, unscaled = make_fold_moments(shape, slots), make_unscaled(element)
     store = make_store_one(FLOAT64)
 
     def kernel(x, counts, means, m2s, rows, channels, block):
         counts_here = cuda.shared.array(threads, kind)
-        means_here = cuda.shared.array(places, kind)
-        m2s_here = cuda.shared.array(places, kind)
+        means_here = cuda.shared.array(slot_count, kind)
+        m2s_here = cuda.shared.array(slot_count, kind)
         values = cuda.local.array(held, compute_type)
         scale = cuda.local.array(slots, compute_type)
         origin = cuda.local.array(slots, compute_type)
         mean_lo = cuda.local.array(slots, compute_type)
         m2 = cuda.local.array(slots, compute_type)
         thread = cuda.threadIdx.x
-        part, channel, row, count = place(rows, channels, block)
+        part, channel, row, count = work_of(rows, channels, block)
         index, step = row * channels + channel, teams * channels
         counts_here[thread] = kind(count)
         if count > 0:
@@ -313,7 +313,7 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     """
     threads, one = shape.threads, constant(element, 1.0)
     warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
-    place, moments = make_place_along(shape), _make_moments_along(element, shape)
+    work_of, moments = make_work_along(shape), _make_moments_along(element, shape)
     held, smem_sizes = (
         shape.ahead * shape.vectors * shape.vector_length(element),
         _SMEM_PER_WARP * warps,
@@ -325,7 +325,7 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     def kernel(x, counts, means, m2s, outer, channels, inner, block, segment):
         smem = cuda.shared.array(smem_sizes, compute_type)
         values = cuda.local.array(held, compute_type)
-        part, channel, first, entries, width = place(outer, channels, inner, block, segment)
+        part, channel, first, entries, width = work_of(outer, channels, inner, block, segment)
         jump, scale, to = channels * inner, one, part * channels + channel
         for again in range(2):
             mean_hi, mean_lo, m2 = moments(x, first, jump, entries, width, scale, values, smem)

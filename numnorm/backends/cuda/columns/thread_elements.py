@@ -24,8 +24,8 @@ from numnorm.backends.cuda.compiler.vector_access import make_as_tuple
 
 
 @functools.cache
-def make_place_across(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function ``place(rows, channels, block)`` of a thread's work.
+def make_work_across(element: ElementType, shape: ColumnShape) -> Any:
+    """Return a device function ``work_of(rows, channels, block)`` of a thread's work.
 
     It returns ``part, channel, first, count``: the number of the part, the thread's first channel,
     its first row, and the number of its rows. The rows are `shape.teams` apart. A thread without
@@ -35,7 +35,7 @@ def make_place_across(element: ElementType, shape: ColumnShape) -> Any:
     span = lanes * slots
 
     @device
-    def place(rows, channels, block):
+    def work_of(rows, channels, block):
         thread, columns = cuda.threadIdx.x, (channels + span - 1) // span
         part = cuda.blockIdx.x // columns
         channel = (cuda.blockIdx.x - part * columns) * span + thread % lanes * slots
@@ -44,7 +44,7 @@ def make_place_across(element: ElementType, shape: ColumnShape) -> Any:
         count = (left + teams - 1) // teams if channel < channels and left > 0 else 0
         return part, channel, part * block + team, count
 
-    return place
+    return work_of
 
 
 @functools.cache
@@ -113,8 +113,8 @@ def make_read_coefficients(element: ElementType, shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_place_along(shape: ColumnShape) -> Any:
-    """Return a device function ``place(outer, channels, inner, block, segment)``.
+def make_work_along(shape: ColumnShape) -> Any:
+    """Return a device function ``work_of(outer, channels, inner, block, segment)``.
 
     It returns ``part, channel, first, entries, width``: the numbers of the block's part and
     channel, the index of its first element, the number of its outer entries, and the number of
@@ -122,7 +122,7 @@ def make_place_along(shape: ColumnShape) -> Any:
     """
 
     @device
-    def place(outer, channels, inner, block, segment):
+    def work_of(outer, channels, inner, block, segment):
         cuts = (inner + segment - 1) // segment
         # Remainders are written as products, because divisions are slow.
         part = cuda.blockIdx.x // channels
@@ -131,7 +131,7 @@ def make_place_along(shape: ColumnShape) -> Any:
         first = (entry * channels + channel) * inner + start
         return part, channel, first, min(block, outer - entry), min(segment, inner - start)
 
-    return place
+    return work_of
 
 
 @functools.cache

@@ -195,7 +195,7 @@ def _make_statistics(row: TeamRow) -> Any:
     leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
     inverse, root = reciprocal(element), square_root(element)
-    compute_type, place = element.compute_type, (_SMEM_PER_WARP - 1) * row.warps
+    compute_type, offset = element.compute_type, (_SMEM_PER_WARP - 1) * row.warps
     one, infinity = constant(element, 1.0), constant(element, float("inf"))
 
     @device
@@ -208,7 +208,7 @@ def _make_statistics(row: TeamRow) -> Any:
         if of_any(poor):
             root_eps = root(eps)
             least = max(root_eps, eps_on_deviation) if poor else infinity
-            scale = rescale(values, at, width, least, smem[place:])
+            scale = rescale(values, at, width, least, smem[offset:])
             mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, smem)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from numnorm.backends.cuda.arrays.device_array import DeviceArray, as_companion, as_float_array
-from numnorm.backends.cuda.arrays.gather_rows import taken_rows
+from numnorm.backends.cuda.arrays.gather_rows import gather_rows
 from numnorm.backends.cuda.arrays.launch import on_device_of
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, compute_element_type
 
@@ -24,7 +24,7 @@ def copied_parameter(name: str, value: Any, x: DeviceArray) -> Any:
     given = as_companion(name, value, x)
     with on_device_of(x):
         source = dataclasses.replace(given, array=x.library.contiguous(given.array))
-        return taken_rows(source, given.element, given.shape)
+        return gather_rows(source, given.element, given.shape)
 
 
 def check_packed(parameter: Any, x: DeviceArray) -> None:

@@ -18,7 +18,7 @@ from numnorm.backends.cuda.arrays.device_array import (
     as_float_array,
     in_order,
 )
-from numnorm.backends.cuda.arrays.gather_rows import taken_rows
+from numnorm.backends.cuda.arrays.gather_rows import gather_rows
 from numnorm.backends.cuda.arrays.launch import on_device_of
 from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 
@@ -38,7 +38,7 @@ def sequence_rows(
     with on_device_of(x):
         source = dataclasses.replace(x, array=in_order(x, _SWAPPED if batch_first else None))
         shape = layout.count, x.shape[-1]
-        array = _converted(source, element, shape, layout.places)
+        array = _converted(source, element, shape, layout.indices)
     return dataclasses.replace(x, array=array, element=element, shape=shape)
 
 
@@ -53,13 +53,13 @@ def padded(
     """Return an array of all sequences, of rows of the dtype of x that begin at one of an array."""
     library, shape = x.library, (layout.time, layout.batch, x.library.shape(rows)[1])
     with on_device_of(x):
-        if layout.places is None:
+        if layout.indices is None:
             rows = library.rows(rows, start, start + layout.count)
             found = _converted(dataclasses.replace(x, array=rows), dtype, shape)
         else:
-            places = np.full(layout.time * layout.batch, -1)
-            places[layout.places] = start + np.arange(layout.count)
-            found = taken_rows(dataclasses.replace(x, array=rows), dtype, shape, places)
+            indices = np.full(layout.time * layout.batch, -1)
+            indices[layout.indices] = start + np.arange(layout.count)
+            found = gather_rows(dataclasses.replace(x, array=rows), dtype, shape, indices)
         return library.permuted(found, _SWAPPED) if batch_first else found
 
 
@@ -72,7 +72,7 @@ def cell_state(name: str, value: Any, shape: Shape, x: DeviceArray) -> DeviceArr
             given = as_companion(name, value, x)
             check_shape(name, given.shape, shape, "that of the batch and the units")
             given = dataclasses.replace(given, array=x.library.contiguous(given.array))
-            array = taken_rows(given, x.element, shape)
+            array = gather_rows(given, x.element, shape)
     return dataclasses.replace(x, name=name, array=array, shape=shape)
 
 
@@ -82,30 +82,30 @@ def ordered(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
         return states
     shape = layout.order.size, states.shape[1]
     with on_device_of(states):
-        array = taken_rows(states, states.element, shape, layout.order)
+        array = gather_rows(states, states.element, shape, layout.order)
     return dataclasses.replace(states, array=array, shape=shape)
 
 
 def restored(
-    states: Any, places: Any, given: DeviceArray, layout: SequenceLayout, dtype: ElementType
+    states: Any, indices: Any, given: DeviceArray, layout: SequenceLayout, dtype: ElementType
 ) -> Any:
     """Return the states of the whole batch, those of the order from their places in an array."""
     source = dataclasses.replace(given, array=getattr(states, "array", states))
     if layout.order is not None:
-        of_order = np.arange(layout.order.size) if places is None else places
-        places = np.full(layout.batch, -1)
-        places[layout.order] = of_order
+        of_order = np.arange(layout.order.size) if indices is None else indices
+        indices = np.full(layout.batch, -1)
+        indices[layout.order] = of_order
     with on_device_of(given):
-        return _converted(source, dtype, given.shape, places, given.array)
+        return _converted(source, dtype, given.shape, indices, given.array)
 
 
 def _converted(
-    x: DeviceArray, into: ElementType, shape: Shape, places: Any = None, others: Any = None
+    x: DeviceArray, into: ElementType, shape: Shape, indices: Any = None, others: Any = None
 ) -> Any:
-    """Return `taken_rows`, but x itself in a shape where that is all that is asked for."""
-    if places is None and x.element == into:
+    """Return `gather_rows`, but x itself in a shape where that is all that is asked for."""
+    if indices is None and x.element == into:
         return x.library.reshaped(x.array, shape)
-    return taken_rows(x, into, shape, places, others)
+    return gather_rows(x, into, shape, indices, others)
 
 
 def cell_parameter(
@@ -141,5 +141,5 @@ def parameter_gradient(name: str, gradient: Any, parameter: Any, x: DeviceArray)
         source = dataclasses.replace(given, array=gradient, element=x.element)
         if len(given.shape) == 1:
             # Of several biases the gradient is one sum: each of them gets memory of its own.
-            return taken_rows(source, given.element, given.shape)
+            return gather_rows(source, given.element, given.shape)
         return _converted(source, given.element, given.shape)

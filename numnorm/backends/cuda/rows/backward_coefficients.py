@@ -18,37 +18,37 @@ _USED = 6
 
 @functools.cache
 def make_write_coefficients(element: ElementType) -> Any:
-    """Return a device function ``write_coefficients(address, row, coefficients, means, places)``.
+    """Return a device function ``write_coefficients(address, row, coefficients, means, buffer)``.
 
-    `places` is a local array of `COEFFICIENTS` numbers.
+    `buffer` is a local array of `COEFFICIENTS` numbers.
     """
     of = compute_element_type(element)
     store, as_tuple, vector, zero = make_store(of), make_as_tuple(of), of.vector, constant(of, 0.0)
 
     @device
-    def write_coefficients(address, row, coefficients, means, places):
+    def write_coefficients(address, row, coefficients, means, buffer):
         for k in range(4):
-            places[k] = coefficients[k]
+            buffer[k] = coefficients[k]
         for k in range(2):
-            places[4 + k], places[6 + k] = means[k], zero
+            buffer[4 + k], buffer[6 + k] = means[k], zero
         for k in range(0, COEFFICIENTS, vector):
-            store(address, row * COEFFICIENTS + k, as_tuple(places, k))
+            store(address, row * COEFFICIENTS + k, as_tuple(buffer, k))
 
     return write_coefficients
 
 
 @functools.cache
 def make_read_coefficients(element: ElementType) -> Any:
-    """Return a device function ``read_coefficients(address, row, places) -> (coefficients, means)``."""
+    """Return a device function ``read_coefficients(address, row, buffer) -> (coefficients, means)``."""
     of = compute_element_type(element)
     load, vector = make_load(of, unchanging=True), of.vector
 
     @device
-    def read_coefficients(address, row, places):
+    def read_coefficients(address, row, buffer):
         for k in range(0, _USED, vector):
             found = load(address, row * COEFFICIENTS + k)
             for j in range(vector):
-                places[k + j] = found[j]
-        return (places[0], places[1], places[2], places[3]), (places[4], places[5])
+                buffer[k + j] = found[j]
+        return (buffer[0], buffer[1], buffer[2], buffer[3]), (buffer[4], buffer[5])
 
     return read_coefficients

@@ -50,13 +50,13 @@ def make_row_backward_columns(
             cuda.local.array(slots, compute_type),
             cuda.local.array(slots, compute_type),
         )
-        places = cuda.local.array(COEFFICIENTS, compute_type)
+        buffer = cuda.local.array(COEFFICIENTS, compute_type)
         rows, width, _, _ = sizes
         strips = (width + reach - 1) // reach
         row, at = cuda.blockIdx.x // strips, cuda.blockIdx.x % strips * reach
         at += cuda.threadIdx.x * lanes
         # All rows of a part have one channel.
-        place, first_of_weights, fresh = row * width, first_weight(row, sizes), True
+        index, first_of_weights, fresh = row * width, first_weight(row, sizes), True
         weight_of(parameters.gamma, first_of_weights, at, sizes, weight)
         bias_of(parameters.beta, first_of_weights, at, sizes, bias)
         while fresh or row < rows:
@@ -67,15 +67,15 @@ def make_row_backward_columns(
                 first = row * width
                 read_columns(x, first, at, width, values)
                 read_columns(dy, first, at, width, grads)
-                found, means = read_coefficients(coefficients, row, places)
+                found, means = read_coefficients(coefficients, row, buffer)
                 normalize(values, at, width, found)
                 gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
                 write_gradient(dx, first, at, width, grads, values, means, found[0], found[3])
                 row += parts
             last = row >= rows
-            flush(of_gamma, at, width, place, fresh, last, partials, None)
+            flush(of_gamma, at, width, index, fresh, last, partials, None)
             if count > 1:
-                flush(of_beta, at, width, place + parts * width, fresh, last, partials, None)
+                flush(of_beta, at, width, index + parts * width, fresh, last, partials, None)
             fresh = False
 
     arrays = "address", "address", parameters_kind(element), "address", "address", SUMS

@@ -198,7 +198,7 @@ def _of_columns(
 
     def kernel(dy, x, statistics, parameters, dx, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
-        places = cuda.shared.array(folding, compute_type)
+        folded = cuda.shared.array(folding, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
         weight = cuda.local.array(slots, compute_type)
@@ -228,10 +228,10 @@ def _of_columns(
                 turn, start = half - turn, start + teams * parts
             last, first = start >= rows, part * width
             if count > 0:
-                flush(of_gamma, at, width, first, fresh, last, partials, places)
+                flush(of_gamma, at, width, first, fresh, last, partials, folded)
             if count > 1:
                 first += parts * width
-                flush(of_beta, at, width, first, fresh, last, partials, places)
+                flush(of_beta, at, width, first, fresh, last, partials, folded)
             fresh = False
 
     return Kernel(kernel, backward_parameters(element), shape.threads)

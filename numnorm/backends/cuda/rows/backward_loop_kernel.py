@@ -107,7 +107,7 @@ def _make_sums_of_runs(
             # A team behind the last segment takes part in the sums with a segment of no elements.
             here, limit = at, run if start + mine < segment_count else 0
             of_run = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
-            first, place = (
+            first, index = (
                 (row * segment_count + start + mine) * run,
                 row * segment_count + start + mine,
             )
@@ -123,9 +123,9 @@ def _make_sums_of_runs(
                 of_gamma, of_beta = team_two_sums(of_gamma, of_beta, smem[turn:])
                 turn = half - turn
                 if limit > 0 and cuda.threadIdx.x % team == 0:
-                    store_one(sums, place, of_gamma)
+                    store_one(sums, index, of_gamma)
                     if count > 1:
-                        store_one(sums, rows * segment_count + place, of_beta)
+                        store_one(sums, rows * segment_count + index, of_beta)
                 for k in range(2, 4):
                     mean_hi[k], mean_lo[k] = zero, zero
             channel += next_channel
@@ -234,7 +234,7 @@ def make_row_backward_coefficients(
         grads = cuda.local.array(slots, compute_type)
         weight = cuda.local.array(slots, compute_type)
         bias = cuda.local.array(slots, compute_type)
-        places = cuda.local.array(COEFFICIENTS, compute_type)
+        buffer = cuda.local.array(COEFFICIENTS, compute_type)
         mean_hi, mean_lo = cuda.local.array(2, compute_type), cuda.local.array(2, compute_type)
         for k in range(2):
             mean_hi[k], mean_lo[k] = zero, zero
@@ -254,7 +254,7 @@ def make_row_backward_coefficients(
         )
         if cuda.threadIdx.x == 0:
             means = means_of(g, g_xhat, found[0], found[3], scaling)
-            write_coefficients(coefficients, row, found, means, places)
+            write_coefficients(coefficients, row, found, means, buffer)
 
     groups = STATISTICS, parameters_kind(element), "address", SIZES, scaling_kind(element)
     return Kernel(kernel, ("address", "address", *groups), shape.threads)

@@ -26,19 +26,19 @@ def make_parameter_gradients(element: ElementType, of: ElementType, strips: int 
     """
     table = compute_element_type(element)
     load_one, store_one, joined = make_load_one(table), make_store_one(of), make_joined(table, of)
-    compute_type, zero, places = table.compute_type, constant(table, 0.0), strips * COLUMNS
+    compute_type, zero, slots = table.compute_type, constant(table, 0.0), strips * COLUMNS
 
     def kernel(sums, dgamma, dbeta, count, columns):
-        hi_of = cuda.shared.array(places, compute_type)
-        lo_of = cuda.shared.array(places, compute_type)
+        hi_of = cuda.shared.array(slots, compute_type)
+        lo_of = cuda.shared.array(slots, compute_type)
         thread, lane = cuda.threadIdx.x, cuda.threadIdx.x % COLUMNS
         blocks = (columns + COLUMNS - 1) // COLUMNS
         parameter, column = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * COLUMNS + lane
         hi, lo = zero, zero
         if column < columns:
             for row in range(thread // COLUMNS, count, strips):
-                place = (parameter * count + row) * columns + column
-                hi, lost = two_sum(hi, load_one(sums, place))
+                index = (parameter * count + row) * columns + column
+                hi, lost = two_sum(hi, load_one(sums, index))
                 lo += lost
         hi_of[thread], lo_of[thread] = hi, lo
         cuda.syncthreads()
@@ -48,4 +48,4 @@ def make_parameter_gradients(element: ElementType, of: ElementType, strips: int 
                 lo += lost + lo_of[strip * COLUMNS + lane]
             store_one(dbeta if parameter else dgamma, column, joined(hi, lo))
 
-    return Kernel(kernel, ("address",) * 3 + ("index",) * 2, places)
+    return Kernel(kernel, ("address",) * 3 + ("index",) * 2, slots)

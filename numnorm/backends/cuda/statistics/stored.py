@@ -198,9 +198,9 @@ def move_running(running: DeviceArray, new: Statistic, share: float) -> None:
     library = running.library
     with on_device_of(running):
         moved = library.contiguous(running.array)
-        place = dataclasses.replace(running, array=moved)
+        target = dataclasses.replace(running, array=moved)
         kernel = _update_running(running.element)
-        _launch_each(kernel, new.x, place, new.array, new.factor, share)
+        _launch_each(kernel, new.x, target, new.array, new.factor, share)
         if moved is not running.array:
             library.copy(running.array, moved)
 

@@ -36,13 +36,13 @@ def _make_multiply(accumulate: bool, element_type: ElementType) -> Callable[...,
     product = make_product(lanes, onto=accumulate)
 
     @inlined
-    def multiply(has_x, left, sizes, places, right, results, at, rows, wide):
+    def multiply(has_x, left, sizes, sites, right, results, at, rows, wide):
         if accumulate and has_x:
             results[0][at[0] * wide : (at[0] + rows) * wide] = 0
         for k in range(0 if has_x else 1, 2):
             # One product for both: to compile another takes a second.
             a, size, place = (
-                (left[0], sizes[0], places[0]) if k == 0 else (left[1], sizes[1], places[1])
+                (left[0], sizes[0], sites[0]) if k == 0 else (left[1], sizes[1], sites[1])
             )
             b, c, to = (right[0], results[0], at[0]) if k == 0 else (right[1], results[1], at[1])
             product(

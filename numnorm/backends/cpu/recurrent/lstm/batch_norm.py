@@ -179,7 +179,7 @@ def _norms(
             running.get(place),
             *np.empty((3, count, size)),
         )
-        for place, size in form.places(hidden).items()
+        for place, size in form.sites(hidden).items()
     }
 
 

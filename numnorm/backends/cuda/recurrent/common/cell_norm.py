@@ -248,29 +248,29 @@ def make_cell_statistics(
 
 @functools.cache
 def make_keep_statistics(element: ElementType, count: int) -> Any:
-    """Return a device function ``keep(table, row, places, place, found)`` of a row's statistics.
+    """Return a device function ``keep(table, row, sites, place, found)`` of a row's statistics.
 
-    The row of the table has so many `places`; those of `found` begin at one of them.
+    The row of the table has so many `sites`; those of `found` begin at one of them.
     """
     store_one = make_store_one(element)
 
     @device
-    def keep(table, row, places, place, found):
+    def keep(table, row, sites, place, found):
         for k in range(count * NUMBERS):
-            store_one(table, (row * places + place) * NUMBERS + k, found[k])
+            store_one(table, (row * sites + place) * NUMBERS + k, found[k])
 
     return keep
 
 
 @functools.cache
 def make_kept_statistics(element: ElementType, count: int) -> Any:
-    """Return a device function ``kept(table, row, places, place, found)``: them again."""
+    """Return a device function ``kept(table, row, sites, place, found)``: them again."""
     load_one = make_load_one(element)
 
     @device
-    def kept(table, row, places, place, found):
+    def kept(table, row, sites, place, found):
         for k in range(count * NUMBERS):
-            found[k] = load_one(table, (row * places + place) * NUMBERS + k)
+            found[k] = load_one(table, (row * sites + place) * NUMBERS + k)
 
     return kept
 

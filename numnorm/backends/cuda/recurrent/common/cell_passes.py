@@ -121,7 +121,7 @@ class FormFacts(NamedTuple):
     norms: tuple[Norm | None, Norm | None]
     by_product: bool
     normalized: int
-    places: int
+    sites: int
     is_cell_apart: bool = False
     other_sections: int = 0
 
@@ -181,7 +181,7 @@ def forward(
     cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
     arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
     persistent = persistent_forward(kind, form, x, history[0], batch)
-    table = new_table(x, rows, facts.places) if save or persistent else Table(None, 0)
+    table = new_table(x, rows, facts.sites) if save or persistent else Table(None, 0)
     run = persistent or _run_forward
     products = run(kind, form, scaling, x, steps, weights, arrays, history, table, save=save)
     if not save:
@@ -309,8 +309,8 @@ def _run_backward(
     )
     later, product = 0, None
     for start, count, before in reversed(step_places(steps, batch)):
-        places = *(start,) * 3, before, *(start,) * 8
-        z, xp, cell, state, table, mask_h, mask_c, of_y, *targets = at.behind(*places)
+        sites = *(start,) * 3, before, *(start,) * 8
+        z, xp, cell, state, table, mask_h, mask_c, of_y, *targets = at.behind(*sites)
         launch(
             kernel, blocks_of(count, shape), x,
             (

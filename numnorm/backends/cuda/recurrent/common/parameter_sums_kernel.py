@@ -49,8 +49,8 @@ def _make_value(element: ElementType, normed: bool) -> Any:
     @device
     def value(values, table, row, column, cut):
         found = cuda.local.array(NUMBERS, compute_type)
-        columns, places, place = cut
-        kept(table, row, places, place, found)
+        columns, sites, place = cut
+        kept(table, row, sites, place, found)
         return normalized(load_one(values, row * columns + column), found, 0)
 
     return value
@@ -63,19 +63,19 @@ def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
     (rows, columns)``, the ``table`` of statistics, and ``sums (2, parts, columns)``, where it
     leaves the sums of the slopes times the normalized values and those of the slopes; without a
     norm ``sums (1, parts, columns)`` of the slopes alone. Then come ``rows, columns, parts``, how
-    many ``places`` a row of the table has, the first ``place`` of this norm, and the ``width`` of
+    many ``sites`` a row of the table has, the first ``place`` of this norm, and the ``width`` of
     what is normalized together.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
     value, zero = _make_value(element, normed), constant(element, 0.0)
     joined = make_joined(element, element)
 
-    def kernel(grads, values, table, sums, rows, columns, parts, places, place, width):
+    def kernel(grads, values, table, sums, rows, columns, parts, sites, place, width):
         strips = (columns + _COLUMNS - 1) // _COLUMNS
         part, column = cuda.blockIdx.x // strips, cuda.blockIdx.x % strips * _COLUMNS
         column += cuda.threadIdx.x
         if column < columns:
-            cut = columns, places, place + column // width
+            cut = columns, sites, place + column // width
             of_value, of_value_low, of_slope, of_slope_low = zero, zero, zero, zero
             row = part
             while row < rows:

@@ -10,7 +10,7 @@ from numnorm.arguments import Shape
 from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import Steps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.arrays.gather_rows import taken_rows, write_rows
+from numnorm.backends.cuda.arrays.gather_rows import gather_rows, write_rows
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
 from numnorm.backends.cuda.compiler.element_type import compute_element_type
 from numnorm.backends.cuda.compiler.vector_access import BYTES
@@ -54,10 +54,10 @@ class Weights(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The statistics of all rows, ``(rows, places * NUMBERS)``."""
+    """The statistics of all rows, ``(rows, sites * NUMBERS)``."""
 
     array: Any
-    places: int
+    sites: int
 
 
 def compute_type(x: DeviceArray) -> DeviceArray:
@@ -72,7 +72,7 @@ def compute_type(x: DeviceArray) -> DeviceArray:
 
 def copied(x: DeviceArray) -> Any:
     """Return a copy of a C-contiguous array, in the dtype that it is computed in."""
-    return taken_rows(x, compute_element_type(x.element), x.shape)
+    return gather_rows(x, compute_element_type(x.element), x.shape)
 
 
 def new(x: DeviceArray, shape: Shape) -> Any:
@@ -185,7 +185,7 @@ def column_sums(
     kernel = _cell_sums(x.element, normed=normed)
     sums = new(x, (2 if normed else 1, count, columns))
     arrays = grads, values, table.array if table else None, sums
-    sizes = rows, columns, count, table.places if table else 0, place, width or columns
+    sizes = rows, columns, count, table.sites if table else 0, place, width or columns
     launch(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
     results = [new(x, (columns,)) for _ in range(2 if normed else 1)]
     finish, of_each = _finish(x.element, x.element), -(-columns // COLUMNS)
@@ -193,9 +193,9 @@ def column_sums(
     return (results[0], results[1]) if normed else (None, results[0])
 
 
-def new_table(x: DeviceArray, rows: int, places: int) -> Table:
+def new_table(x: DeviceArray, rows: int, sites: int) -> Table:
     """Return room for the statistics of all rows."""
-    return Table(new(x, (rows, places * NUMBERS)) if places else None, places)
+    return Table(new(x, (rows, sites * NUMBERS)) if sites else None, sites)
 
 
 def new_states(x: DeviceArray, given: DeviceArray, behind: int | None = None) -> Any:
@@ -219,8 +219,8 @@ def states_before(x: DeviceArray, steps: Steps, state: Any) -> Any:
     batch = library.shape(state)[0] - x.shape[0]
     if (steps.counts == batch).all():  # one after the other
         return library.rows(state, 0, x.shape[0])
-    places = step_places(steps, batch)
-    return library.concatenated([library.rows(state, at, at + count) for _, count, at in places])
+    sites = step_places(steps, batch)
+    return library.concatenated([library.rows(state, at, at + count) for _, count, at in sites])
 
 
 def weight_gradients(x: DeviceArray, steps: Steps, state: Any, dxp: Any, dz: Any) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class ProductNorm:
     parts: Parts
     gates: Stretch
     by_product: bool
-    places: int
+    sites: int
     place: int = 0
     distance: int = 1
 
@@ -158,7 +158,7 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
     count, numbers, compute_type = of.parts.count, of.parts.count * NUMBERS, element.compute_type
     statistics = make_cell_statistics(of.norm.formula, element, shape, of.parts)
     origins_of, keep = _make_origins(of, element), make_keep_statistics(element, 1)
-    normalize, places = make_normalize(element, shape, of.parts), of.places
+    normalize, sites = make_normalize(element, shape, of.parts), of.sites
     place, distance = of.place, of.distance
 
     @device
@@ -171,7 +171,7 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
         write_sums(saved.sums, span, values)
         if span.limit > 0 and saved.table != 0 and span.at == 0:
             for n in range(count):
-                keep(saved.table, span.row, places, place + n * distance, found[n * NUMBERS :])
+                keep(saved.table, span.row, sites, place + n * distance, found[n * NUMBERS :])
         normalize(values, found, span.at, span.width)
 
     return normalize_products
@@ -185,12 +185,12 @@ def make_normalize_again(of: ProductNorm, element: ElementType, shape: RowShape)
     if of.norm is None:
         return device(lambda table, span, values, found: None)
     kept, normalize = make_kept_statistics(element, 1), make_normalize(element, shape, of.parts)
-    count, places, place, distance = of.parts.count, of.places, of.place, of.distance
+    count, sites, place, distance = of.parts.count, of.sites, of.place, of.distance
 
     @device
     def normalize_again(table, span, values, found):
         for n in range(count):
-            kept(table, span.row, places, place + n * distance, found[n * NUMBERS :])
+            kept(table, span.row, sites, place + n * distance, found[n * NUMBERS :])
         normalize(values, found, span.at, span.width)
 
     return normalize_again

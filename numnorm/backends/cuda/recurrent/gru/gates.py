@@ -21,7 +21,7 @@ GATES = 3
 OF_GATES, OF_REST = Parts(2, 2), Parts(2, 1)
 
 
-def places(form: GRUForm) -> int:
+def sites(form: GRUForm) -> int:
     """Return how many statistics a row has: of each product those of both gates and of the rest."""
     return 0 if form.norm is None else OF_GATES.count + OF_REST.count
 
@@ -30,8 +30,8 @@ def product_norms(form: GRUForm) -> tuple[ProductNorm, ProductNorm]:
     """Return the norms of both gates and of the rest."""
     of_gates, of_rest = Stretch(GATES, 0, 2), Stretch(GATES, 2, 1, shared=False)
     return (
-        ProductNorm(form.norm, OF_GATES, of_gates, True, places(form), 0, 2),
-        ProductNorm(form.norm, OF_REST, of_rest, True, places(form), 1, 2),
+        ProductNorm(form.norm, OF_GATES, of_gates, True, sites(form), 0, 2),
+        ProductNorm(form.norm, OF_REST, of_rest, True, sites(form), 1, 2),
     )
 
 

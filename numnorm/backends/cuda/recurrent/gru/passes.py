@@ -15,7 +15,7 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     parameter_or,
 )
 from numnorm.backends.cuda.recurrent.common.step_parameters import Results
-from numnorm.backends.cuda.recurrent.gru.gates import GATES, places
+from numnorm.backends.cuda.recurrent.gru.gates import GATES, sites
 from numnorm.backends.cuda.recurrent.gru.step import STEP, GRUWeights
 
 _SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | {"bias_h": 1}
@@ -42,7 +42,7 @@ def weights(form: GRUForm, given: Any, ada: tuple[float, float]) -> Weights:
 
 
 def _facts(form: GRUForm) -> FormFacts:
-    return FormFacts((form.norm, form.norm), True, 2, places(form), other_sections=GATES)
+    return FormFacts((form.norm, form.norm), True, 2, sites(form), other_sections=GATES)
 
 
 def _parameter_sums(

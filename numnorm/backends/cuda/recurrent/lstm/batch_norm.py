@@ -195,7 +195,7 @@ def _sites(
         place: _Site(
             array_or_none(gammas[place]), array_or_none(betas[place]), eps, running.get(place)
         )
-        for place in form.places(given.weight_h.shape[1])
+        for place in form.sites(given.weight_h.shape[1])
     }
 
 

@@ -22,7 +22,7 @@ def gate_parts(form: LSTMForm) -> Parts:
     return Parts(GATES, 1) if form.separate else Parts(2, GATES)
 
 
-def places(form: LSTMForm) -> int:
+def sites(form: LSTMForm) -> int:
     """Return how many statistics a row has, those of the cell last."""
     return gate_parts(form).count + (form.cell is not None)
 
@@ -30,7 +30,7 @@ def places(form: LSTMForm) -> int:
 def product_norm(form: LSTMForm) -> ProductNorm:
     """Return the norm of the products."""
     gates = Stretch(GATES, 0, GATES)
-    return ProductNorm(form.gates, gate_parts(form), gates, form.by_product, places(form))
+    return ProductNorm(form.gates, gate_parts(form), gates, form.by_product, sites(form))
 
 
 def normalized_units(form: LSTMForm, units: int) -> int:

@@ -15,7 +15,7 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     parameter_or,
 )
 from numnorm.backends.cuda.recurrent.common.step_parameters import Results
-from numnorm.backends.cuda.recurrent.lstm.gates import GATES, gate_parts, normalized_units, places
+from numnorm.backends.cuda.recurrent.lstm.gates import GATES, gate_parts, normalized_units, sites
 from numnorm.backends.cuda.recurrent.lstm.step import STEP, LSTMWeights
 
 # How many numbers for each unit the parameters besides the weights have.
@@ -45,7 +45,7 @@ def _facts(form: LSTMForm) -> FormFacts:
         norms=(form.gates, form.cell),
         by_product=form.by_product,
         normalized=normalized_units(form, 1),
-        places=places(form),
+        sites=sites(form),
         is_cell_apart=form.carries_normalized or form.zoneout,
         other_sections=int(form.cell is not None and form.cell.parameters > 0),
     )

@@ -37,8 +37,8 @@ from numnorm.backends.cuda.recurrent.lstm.gates import (
     GATES,
     gate_parts,
     make_gates,
-    places,
     product_norm,
+    sites,
 )
 from numnorm.backends.cuda.threads.group_reductions import SumsOf, make_team_sum
 from numnorm.backends.cuda.threads.row_columns import (
@@ -114,7 +114,7 @@ def _make_find_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> An
     formula, compute_type, zero = form.cell.formula, element.compute_type, constant(element, 0.0)
     statistics, centred = make_cell_statistics(formula, element, shape, CELL), formula.centred
     team_sum, keep = make_team_sum(element, shape.team), make_keep_statistics(element, 1)
-    behind, all_places = SMEM_PER_WARP * smem_for_parts(1, shape), places(form)
+    behind, all_places = SMEM_PER_WARP * smem_for_parts(1, shape), sites(form)
 
     @device
     def find_norm(cells, table, span, scaling, smem, found):
@@ -133,7 +133,7 @@ def _make_norm_again(form: LSTMForm, element: ElementType) -> Any:
     """Return a device function ``norm_again(table, row, found)``: the cell's statistics again."""
     if form.cell is None:
         return device(lambda table, row, found: None)
-    kept, all_places = make_kept_statistics(element, 1), places(form)
+    kept, all_places = make_kept_statistics(element, 1), sites(form)
     return device(lambda table, row, found: kept(table, row, all_places, all_places - 1, found))
 
 

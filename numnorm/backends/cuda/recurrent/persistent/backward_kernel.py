@@ -64,7 +64,7 @@ def make_backward(
     pass_on = make_pass_on(gates, element, shape)
     step_back = step.make_step_back(form, element, shape.of_units, sums_of)
     all_sums, of_gates = sums_of_row(step, form), 2 * step.parts(form)[0]
-    size, of_table = element.itemsize, facts.places * NUMBERS * element.itemsize
+    size, of_table = element.itemsize, facts.sites * NUMBERS * element.itemsize
 
     def kernel(inputs, saved, others, incoming, results, ada, gradient_coefficients, sizes):
         memory, batch, width, slices = shared_memory(), sizes.batch, sizes.width, sizes.slices

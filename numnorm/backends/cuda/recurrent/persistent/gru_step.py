@@ -17,8 +17,8 @@ from numnorm.backends.cuda.recurrent.gru.gates import (
     OF_GATES,
     OF_REST,
     make_gates,
-    places,
     product_norms,
+    sites,
 )
 from numnorm.backends.cuda.recurrent.gru.step import make_new_state
 from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
@@ -47,7 +47,7 @@ def _make_normalized(form: GRUForm, element: ElementType, shape: SliceShape) -> 
         make_normalize(element, shape.of_units, parts) for parts in (OF_GATES, OF_REST)
     )
     keep, kept = make_keep_statistics(element, 1), make_kept_statistics(element, 1)
-    all_places = places(form)
+    all_places = sites(form)
 
     @device
     def normalized(both, rest, slices, table, scalings, span, sliced, rows):

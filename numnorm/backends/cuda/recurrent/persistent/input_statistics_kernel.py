@@ -22,8 +22,8 @@ def make_product_statistics(
 ) -> Kernel:
     """Return the kernel for a norm of so many gates as one row.
 
-    It takes the addresses of ``xp (rows, gates * H)`` and of ``table (rows, places, NUMBERS)``;
-    then ``rows, width`` (H), ``gates, first, places, place``: how many gates a product has, and
+    It takes the addresses of ``xp (rows, gates * H)`` and of ``table (rows, sites, NUMBERS)``;
+    then ``rows, width`` (H), ``gates, first, sites, place``: how many gates a product has, and
     which of them is the first of these; how many statistics a row has, and which of them become
     these; and `ScalingNumbers`.
     """
@@ -34,7 +34,7 @@ def make_product_statistics(
     lanes, slots = columns.lanes, columns.slots
     size, of_all = count * columns.slots, SMEM_PER_WARP * smem_for_parts(1, shape)
 
-    def kernel(xp, table, rows, width, gates, first, places, place, scaling):
+    def kernel(xp, table, rows, width, gates, first, sites, place, scaling):
         smem = cuda.shared.array(of_all, compute_type)
         values = cuda.local.array(size, compute_type)
         origins = cuda.local.array(1, compute_type)
@@ -51,7 +51,7 @@ def make_product_statistics(
             read(xp, start + gate * width, at, width, values[gate * slots :])
         statistics(values, origins, found, at, width, scaling, smem)
         if active and cuda.threadIdx.x % team == 0:
-            keep(table, row, places, place, found)
+            keep(table, row, sites, place, found)
 
     scaling = group_of(ScalingNumbers, element.compute_name)
     return Kernel(kernel, (*("address",) * 2, *("index",) * 6, scaling), shape.threads)

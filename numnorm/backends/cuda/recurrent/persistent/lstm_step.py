@@ -20,8 +20,8 @@ from numnorm.backends.cuda.recurrent.lstm.gates import (
     GATES,
     gate_parts,
     make_gates,
-    places,
     product_norm,
+    sites,
 )
 from numnorm.backends.cuda.recurrent.lstm.step import make_new_cell, make_write_states
 from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
@@ -70,7 +70,7 @@ def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
             save(values, arrays, span, rows)
 
         return plain
-    parts, all_places, compute_type = gate_parts(form), places(form), element.compute_type
+    parts, all_places, compute_type = gate_parts(form), sites(form), element.compute_type
     of_slices, count = _slice_parts(form), gate_parts(form).count * NUMBERS
     exchange = make_exchange(form.gates.formula, element, shape, of_slices)
     keep = make_keep_statistics(element, of_slices.count)
@@ -109,7 +109,7 @@ def _make_cell_of(form: LSTMForm, element: ElementType, shape: SliceShape) -> An
     gain = make_column_weight(element, gain_of(form.cell, element), columns)
     bias = make_column_weight(element, bias_of(form.cell, element), columns)
     exchange = make_exchange(form.cell.formula, element, shape, CELL)
-    keep, all_places = make_keep_statistics(element, 1), places(form)
+    keep, all_places = make_keep_statistics(element, 1), sites(form)
     apply, last = device(form.cell.formula.forward), _slice_places(form) - 1
     compute_type = element.compute_type
 
