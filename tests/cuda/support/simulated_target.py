@@ -157,7 +157,7 @@ def constant(element, value):
     return element.compute_type(value)
 
 
-def square_root(element):
+def make_sqrt(element):
     return np.sqrt
 
 
@@ -173,11 +173,11 @@ def times_power_of_two(element):
     return lambda value, power: element.compute_type(np.ldexp(value, int(power)))
 
 
-def exponential(element):
+def make_exp(element):
     return np.exp
 
 
-def tangent(element):
+def make_tanh(element):
     return np.tanh
 
 

@@ -80,31 +80,31 @@ _RANGES = {
 
 
 @functools.cache
-def _make_exponential(compute_type: Any) -> Callable[..., Any]:
-    """Return a compiled ``exponential(x) -> (scale, rest)``, whose sum it is, within the limit."""
+def _make_exp(compute_type: Any) -> Callable[..., Any]:
+    """Return a compiled ``exp(x) -> (scale, rest)``, whose sum it is, within the limit."""
     range_, rounding, log2e = _RANGES[compute_type], ROUNDING[compute_type], math.log2(math.e)
     ln2_high, ln2_low, series = range_.ln2_high, range_.ln2_low, make_polynomial(range_.series)
 
     @inlined
-    def exponential(x):
+    def exp(x):
         near = x * log2e + rounding
         k = near - rounding
         r = (x - k * ln2_high) - k * ln2_low
         scale = power_of_two(near)
         return scale, (r + r * r * series(r)) * scale
 
-    return exponential
+    return exp
 
 
 @functools.cache
 def make_sigmoid(compute_type: Any) -> Callable[..., Any]:
     """Return a compiled ``sigmoid(x)`` of lanes, 1 / (1 + exp(-x))."""
-    exponential, limit = _make_exponential(compute_type), _RANGES[compute_type].limit
+    exp, limit = _make_exp(compute_type), _RANGES[compute_type].limit
     at_least, at_most = make_at_least(-limit), make_at_most(limit)
 
     @inlined
     def sigmoid(x):
-        scale, rest = exponential(at_most(at_least(x)) * -1.0)
+        scale, rest = exp(at_most(at_least(x)) * -1.0)
         return reciprocal((scale + 1.0) + rest)
 
     return sigmoid
@@ -113,14 +113,14 @@ def make_sigmoid(compute_type: Any) -> Callable[..., Any]:
 @functools.cache
 def make_tanh(compute_type: Any) -> Callable[..., Any]:
     """Return a compiled ``tanh(x)`` of lanes, (exp(2 x) - 1) / (exp(2 x) + 1)."""
-    exponential, at_most = (
-        _make_exponential(compute_type),
+    exp, at_most = (
+        _make_exp(compute_type),
         make_at_most(_RANGES[compute_type].limit),
     )
 
     @inlined
     def tanh(x):
-        scale, rest = exponential(at_most(absolute(x) * 2.0))
+        scale, rest = exp(at_most(absolute(x) * 2.0))
         less_one = (scale - 1.0) + rest  # exp - 1, with all its digits near 0
         return with_sign_of(less_one / (less_one + 2.0), x)
 

@@ -36,7 +36,7 @@ __all__ = [
     "device",
     "device_limits",
     "exponent",
-    "exponential",
+    "make_exp",
     "grid_barrier",
     "load_flag",
     "load_index",
@@ -47,9 +47,9 @@ __all__ = [
     "on_device",
     "reciprocal",
     "shared_memory",
-    "square_root",
+    "make_sqrt",
     "synchronize",
-    "tangent",
+    "make_tanh",
     "times_power_of_two",
 ]
 
@@ -79,7 +79,7 @@ def constant(element: ElementType, value: float) -> Any:
     return element.compute_type(value)
 
 
-def square_root(element: ElementType) -> Any:
+def make_sqrt(element: ElementType) -> Any:
     """Return the correctly rounded square root of the working type."""
     return libdevice.fsqrt_rn if element.compute_type is np.float32 else libdevice.dsqrt_rn
 
@@ -99,12 +99,12 @@ def times_power_of_two(element: ElementType) -> Any:
     return libdevice.scalbnf if element.compute_type is np.float32 else libdevice.scalbn
 
 
-def exponential(element: ElementType) -> Any:
+def make_exp(element: ElementType) -> Any:
     """Return exp of the working type, within 2 units in the last place."""
     return libdevice.expf if element.compute_type is np.float32 else libdevice.exp
 
 
-def tangent(element: ElementType) -> Any:
+def make_tanh(element: ElementType) -> Any:
     """Return tanh of the working type, within 2 units in the last place."""
     return libdevice.tanhf if element.compute_type is np.float32 else libdevice.tanh
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
-from numnorm.backends.cuda.compiler.target import constant, cuda, device, reciprocal, square_root
+from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_sqrt, reciprocal
 from numnorm.backends.cuda.statistics.row_normalizer import (
     make_inverse_deviation,
     make_leaves_range,
@@ -194,7 +194,7 @@ def _make_statistics(row: TeamRow) -> Any:
     row_statistics, rescale, of_any = _make_row_statistics(row), _make_rescale(row), _make_any(row)
     leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
-    inverse, root = reciprocal(element), square_root(element)
+    inverse, root = reciprocal(element), make_sqrt(element)
     compute_type, offset = element.compute_type, (_SMEM_PER_WARP - 1) * row.warps
     one, infinity = constant(element, 1.0), constant(element, float("inf"))
 

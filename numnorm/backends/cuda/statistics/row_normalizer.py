@@ -8,8 +8,8 @@ from numnorm.backends.cuda.compiler.target import (
     constant,
     device,
     exponent,
+    make_sqrt,
     reciprocal,
-    square_root,
     times_power_of_two,
 )
 from numnorm.backends.formulas.norms import centre, squared_deviations
@@ -60,7 +60,7 @@ def make_inverse_deviation(element: ElementType) -> Any:
 
     The literals of that function would be float64 in a kernel.
     """
-    root, inverse = square_root(element), reciprocal(element)
+    root, inverse = make_sqrt(element), reciprocal(element)
     zero = constant(element, 0.0)
 
     @device

@@ -10,8 +10,8 @@ from numnorm.backends.cuda.compiler.target import (
     cuda,
     device,
     make_load_one,
+    make_sqrt,
     make_store_one,
-    square_root,
 )
 from numnorm.backends.cuda.compiler.target import reciprocal as reciprocal_of
 from numnorm.backends.formulas.norms import merge_moments
@@ -48,7 +48,7 @@ def make_inverse_root() -> Any:
     It returns 1 / sqrt(variance + eps): 0 for a division by 0, and NaN outside the range of
     float64.
     """
-    inverse, root = reciprocal_of(FLOAT64), square_root(FLOAT64)
+    inverse, root = reciprocal_of(FLOAT64), make_sqrt(FLOAT64)
 
     @device
     def inverse_root(variance, eps):

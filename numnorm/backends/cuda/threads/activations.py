@@ -4,7 +4,7 @@ import functools
 from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.compiler.element_type import ElementType
-from numnorm.backends.cuda.compiler.target import constant, device, exponential, reciprocal, tangent
+from numnorm.backends.cuda.compiler.target import constant, device, make_exp, make_tanh, reciprocal
 from numnorm.backends.formulas.cells import tanh_gradient
 
 
@@ -14,7 +14,7 @@ def make_sigmoid(element: ElementType) -> Any:
 
     It uses exp(-|x|), which cannot overflow.
     """
-    exp, inverse = exponential(element), reciprocal(element)
+    exp, inverse = make_exp(element), reciprocal(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
 
     @device
@@ -47,7 +47,7 @@ def make_activation(element: ElementType, *, rectified: bool) -> Activation:
     if not rectified:
         gradient = device(tanh_gradient)
         through = device(lambda grad, value: gradient(grad, value, one))
-        return Activation(tangent(element), through)
+        return Activation(make_tanh(element), through)
     return Activation(
         device(lambda x: zero if x < zero else x),  # max() would turn a NaN into 0
         device(lambda grad, value: zero if value == zero else grad),

@@ -8,7 +8,7 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import GRUForm
 from numnorm.backends.cuda.compiler.element_type import ElementType
-from numnorm.backends.cuda.compiler.target import constant, cuda, device, tangent
+from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.common.cell_norm import Parts
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
 from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm, make_add_normalized
@@ -48,7 +48,7 @@ def make_gates(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
         element.compute_type,
         constant(element, 0.0),
     )
-    slots, sigmoid, tanh = columns.slots, make_sigmoid(element), tangent(element)
+    slots, sigmoid, tanh = columns.slots, make_sigmoid(element), make_tanh(element)
     offset_of = make_column_weight(element, element, columns)
     add = make_add_normalized(form.norm, element, shape)
     candidate_input = device(gru_candidate_input)

@@ -10,7 +10,7 @@ from numnorm.backends.cuda.compiler.target import (
     device,
     make_load_one,
     make_store_one,
-    tangent,
+    make_tanh,
 )
 from numnorm.backends.cuda.recurrent.lstm.gates import GATES
 from numnorm.backends.cuda.threads.activations import make_sigmoid
@@ -55,7 +55,7 @@ def make_gates_and_cell(element: ElementType) -> Kernel:
         make_store_one(element),
         element.compute_type,
     )
-    sigmoid, tanh, new_cell = make_sigmoid(element), tangent(element), device(lstm_cell)
+    sigmoid, tanh, new_cell = make_sigmoid(element), make_tanh(element), device(lstm_cell)
 
     def kernel(z, xp, offset, c_prev, gates, cell, count, width):
         values = cuda.local.array(GATES, compute_type)
@@ -81,7 +81,7 @@ def make_state(element: ElementType) -> Kernel:
     `normal` is the normalized cell.
     """
     load, store = make_load_one(element), make_store_one(element)
-    tanh, new_state = tangent(element), device(lstm_state)
+    tanh, new_state = make_tanh(element), device(lstm_state)
 
     def kernel(gates, normal, h, count, width):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -101,7 +101,7 @@ def make_state_gradient(element: ElementType, *, carries: bool) -> Kernel:
     then ``later``, how many states the next step has, ``count`` and ``width``. Where the normalized
     cell is the one that is handed on (`carries`), its gradient is added here.
     """
-    load, store, tanh = make_load_one(element), make_store_one(element), tangent(element)
+    load, store, tanh = make_load_one(element), make_store_one(element), make_tanh(element)
     gradient_of, one = device(lstm_state_gradient), constant(element, 1.0)
 
     def kernel(gates, normal, gradients, dc, dgates, dnormal, later, count, width):

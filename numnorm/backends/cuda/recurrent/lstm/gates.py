@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import LSTMForm
 from numnorm.backends.cuda.compiler.element_type import ElementType
-from numnorm.backends.cuda.compiler.target import constant, cuda, device, tangent
+from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.common.cell_norm import Parts
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
 from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm, make_add_normalized
@@ -52,7 +52,7 @@ def make_gates(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     slots, by_product = columns.slots, form.by_product
     offset_of = make_column_weight(element, element, columns)
     add, sigmoid = make_add_normalized(form.gates, element, shape), make_sigmoid(element)
-    tanh = tangent(element)
+    tanh = make_tanh(element)
 
     @device
     def gates_of(values, weights, numbers, at, width, limit, gates):

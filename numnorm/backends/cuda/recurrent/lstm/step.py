@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.recurrent import LSTMForm
 from numnorm.backends.cuda.compiler.element_type import ElementType
-from numnorm.backends.cuda.compiler.target import constant, cuda, device, tangent
+from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     CELL,
     NUMBERS,
@@ -163,7 +163,7 @@ def make_write_states(form: LSTMForm, element: ElementType, shape: RowShape) -> 
     ``write_states(addresses, row, width, at, limit, gates, cells, before, normal)``: the addresses
     are ``mask_h, mask_c, h_before, h, c, cell``.
     """
-    columns, tanh, state = row_columns(element, shape), tangent(element), device(lstm_state)
+    columns, tanh, state = row_columns(element, shape), make_tanh(element), device(lstm_state)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, zoned, carries = columns.slots, form.zoneout, form.carries_normalized
     apart, o = form.carries_normalized or form.zoneout, 2 * columns.slots
@@ -255,7 +255,7 @@ def _make_cell_gradient(
     columns, compute_type, tanh = (
         row_columns(element, shape),
         element.compute_type,
-        tangent(element),
+        make_tanh(element),
     )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)

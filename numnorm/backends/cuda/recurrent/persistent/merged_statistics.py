@@ -16,9 +16,9 @@ from numnorm.backends.cuda.compiler.target import (
     cuda,
     device,
     make_load,
+    make_sqrt,
     make_store,
     reciprocal,
-    square_root,
 )
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS, make_cell_factor, make_is_poor
 from numnorm.backends.cuda.statistics.row_normalizer import make_power_of_two
@@ -124,7 +124,7 @@ def _make_common_scale(element: ElementType, team: int) -> Any:
     as the other can be.
     """
     load, power_of_two = _make_load_slice(element), make_power_of_two(element)
-    root, inverse = square_root(element), reciprocal(element)
+    root, inverse = make_sqrt(element), reciprocal(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
     largest = make_team_largest(element, team)
     most = constant(element, 2.0**element.largest_exponent)
