@@ -12,12 +12,12 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.norms import input_gradient
 
 
-def make_through_norm(
+def make_norm_backward(
     norm: Norm | None, element: ElementType, shape: RowShape, sums_of: SumsOf
 ) -> Any:
     """Return a device function that takes the slope of a norm's result through the norm.
 
-    ``through_norm(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem)``: the flows are
+    ``norm_backward(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem)``: the flows are
     ``inv_count, inv_divisor, eps_on_deviation``, and the room has two places for each warp.
     Without a norm nothing happens. All threads of a block take part.
     """
@@ -35,7 +35,7 @@ def make_through_norm(
     row_sums, means_of = sums_of(2), make_means(element)
 
     @device
-    def through_norm(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem):
+    def norm_backward(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem):
         sums = cuda.local.array(2, compute_type)
         sums[0], sums[1] = zero, zero
         for k in range(slots):
@@ -62,4 +62,4 @@ def make_through_norm(
                 # What is not there must not count in the sums over the gates.
                 grad[k] = new_grad if active else zero
 
-    return through_norm
+    return norm_backward

@@ -38,7 +38,7 @@ class Stretch:
     shared: bool = True
 
 
-def make_through_gate_norm(
+def make_gate_norm_backward(
     norm: Norm | None,
     element: ElementType,
     shape: RowShape,
@@ -48,7 +48,7 @@ def make_through_gate_norm(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``through_norm(grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at,
+    ``norm_backward(grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at,
     limit)``: the slopes are those of what the norm makes of it, the values are normalized already,
     both in sections of a thread's units: the gates of the product with the state, and then of that
     with x. The weights are the gammas of both.
@@ -70,7 +70,7 @@ def make_through_gate_norm(
     row_sums = sums_of(both)
 
     @device
-    def through_norm(
+    def norm_backward(
         grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         sums = cuda.local.array(both, compute_type)
@@ -80,7 +80,7 @@ def make_through_gate_norm(
             grads, values, found, sums, weights, numbers, gradient_coefficients, dz, dxp, row, width, at, limit
         )  # fmt: skip
 
-    return through_norm
+    return norm_backward
 
 
 def make_gate_norm_coefficients(

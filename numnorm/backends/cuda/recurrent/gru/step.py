@@ -155,12 +155,12 @@ def _make_write_gradients(element: ElementType, shape: RowShape) -> Any:
     return write_gradients
 
 
-def _make_through_norms(
+def _make_norms_backward(
     form: GRUForm, element: ElementType, shape: RowShape, sums_of: SumsOf
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``through_norms(grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span)``: the gradients
+    ``norms_backward(grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span)``: the gradients
     are the sections that `gate_gradients` leaves; what is normal, its statistics and the flows are
     those of both gates and of the rest. Their sums are taken together.
     """
@@ -186,7 +186,7 @@ def _make_through_norms(
     behind = 2 * OF_GATES.count
 
     @device
-    def through_norms(
+    def norms_backward(
         grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span
     ):
         sums = cuda.local.array(SUMS, compute_type)
@@ -204,7 +204,7 @@ def _make_through_norms(
             width, at, limit,
         )  # fmt: skip
 
-    return through_norms
+    return norms_backward
 
 
 def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
@@ -221,7 +221,7 @@ def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of
         make(form, element, shape) for make in (make_gates, _make_gate_gradients)
     )
     write_gradients = _make_write_gradients(element, shape)
-    through_norms = _make_through_norms(form, element, shape, sums_of)
+    norms_backward = _make_norms_backward(form, element, shape, sums_of)
     two, four, of_parts = 2 * slots, 4 * slots, 2 * NUMBERS
 
     @device
@@ -244,7 +244,7 @@ def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of
         gate_gradients(saved.before, incoming.dh, span, gates, grad, kept)
         write_gradients(results, span, gates)
         normal, statistics = (both, rest), (found, found_rest)
-        through_norms(
+        norms_backward(
             gates, normal, statistics, weights[3:], ada, gradient_coefficients, smem_sizes[0], results, span
         )  # fmt: skip
 

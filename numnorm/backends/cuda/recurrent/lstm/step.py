@@ -23,8 +23,8 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_normalize,
     smem_for_parts,
 )
-from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_through_norm
-from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import make_through_gate_norm
+from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_norm_backward
+from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import make_gate_norm_backward
 from numnorm.backends.cuda.recurrent.common.product_norm import (
     make_normalize_again,
     make_normalize_products,
@@ -260,7 +260,7 @@ def _make_cell_gradient(
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
     carries, gradient = form.carries_normalized, device(lstm_state_gradient)
-    through_norm = make_through_norm(form.cell, element, shape, sums_of)
+    norm_backward = make_norm_backward(form.cell, element, shape, sums_of)
     norm_again = _make_norm_again(form, element)
     apply_norm = _make_apply_norm(form, element, shape)
     stored = form.cell is not None and form.cell.parameters > 0
@@ -281,7 +281,7 @@ def _make_cell_gradient(
                 grad[k] += passes[k]
         if stored:
             write(dn, row * width, at, limit, grad)
-        through_norm(grad, at, width, xhat, gain, ada, found, flow, smem)
+        norm_backward(grad, at, width, xhat, gain, ada, found, flow, smem)
         for k in range(slots):
             if not carries:
                 grad[k] += passes[k]
@@ -336,7 +336,7 @@ def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_o
     state_gradient = make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
     blend_gradient = make_blend_gradient(element, shape, zoneout=zoned)
     cell_gradient = _make_cell_gradient(form, element, shape, sums_of)
-    through_norm = make_through_gate_norm(of.norm, element, shape, of.parts, of.gates, sums_of)
+    norm_backward = make_gate_norm_backward(of.norm, element, shape, of.parts, of.gates, sums_of)
 
     @device
     def step_back(
@@ -373,7 +373,7 @@ def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_o
         for gate in range(GATES):
             first = (row * GATES + gate) * width
             write(results.gates, first, at, limit, gates[gate * slots :])
-        through_norm(
+        norm_backward(
             gates, values, found, weights[1:3], ada, gradient_coefficients.gates, smem_sizes[0], results.dz, results.dxp,
             row, width, at, limit,
         )  # fmt: skip

@@ -68,8 +68,8 @@ def make_backward(
 
     def kernel(inputs, saved, others, incoming, results, ada, gradient_coefficients, sizes):
         memory, batch, width, slices = shared_memory(), sizes.batch, sizes.width, sizes.slices
-        sliced, at, first, mine = place_of(slices, sizes.group, batch, width)
-        take_columns(memory, inputs.weights, at - sliced[2], gates * width, width)
+        shard, at, first, mine = place_of(slices, sizes.group, batch, width)
+        take_columns(memory, inputs.weights, at - shard[2], gates * width, width)
         start, later, of_row, product = sizes.rows, 0, width * size, incoming.product
         for t in range(sizes.steps, -1, -1):
             if t < sizes.steps:
@@ -100,8 +100,8 @@ def make_backward(
                     ),
                     RowSpan(row, width, at, limit), later, ada, gradient_coefficients,
                     (
-                        (inputs.sums, inv_counts, slices, sliced[1], active),
-                        (inputs.sums, inv_counts + of_gates * slices, slices, sliced[1], active),
+                        (inputs.sums, inv_counts, slices, shard[1], active),
+                        (inputs.sums, inv_counts + of_gates * slices, slices, shard[1], active),
                     ),
                 )  # fmt: skip
                 later = count

@@ -119,7 +119,7 @@ class PersistentStep(NamedTuple):
     Attributes
     ----------
     make_step : callable
-        Makes ``step(values, before, addresses, ada, scalings, span, sliced, rows, kept)`` for one
+        Makes ``step(values, before, addresses, ada, scalings, span, shard, rows, kept)`` for one
         unit of a row. The values are its products with the state and behind them those with x; it
         replaces what it is handed, `before`. The addresses are `Inputs`, `Arrays` and the weights.
     slice_places : callable
@@ -155,8 +155,8 @@ def make_forward(
         values = cuda.local.array(both, compute_type)
         before = cuda.local.array(1, compute_type)
         memory, batch, width = shared_memory(), sizes.batch, sizes.width
-        sliced, at, first, mine = place_of(sizes.slices, sizes.group, batch, width)
-        take_weights(memory, inputs.weights, at - sliced[2], width)
+        shard, at, first, mine = place_of(sizes.slices, sizes.group, batch, width)
+        take_weights(memory, inputs.weights, at - shard[2], width)
         read(inputs.before, max(mine, 0) * width, at, width if mine >= 0 else 0, before)
         earlier, now = 0, batch
         for step in range(sizes.steps):
@@ -171,7 +171,7 @@ def make_forward(
             products_of(memory, inputs.state, earlier + first, rows, width, values)
             take_step(
                 values, before, (inputs, arrays, others), ada, scalings,
-                RowSpan(row, width, at, limit), sliced, Rows(xrow, earlier, now, batch), sizes.kept,
+                RowSpan(row, width, at, limit), shard, Rows(xrow, earlier, now, batch), sizes.kept,
             )  # fmt: skip
             earlier, now = now, now + count
 

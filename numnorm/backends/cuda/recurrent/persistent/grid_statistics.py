@@ -18,26 +18,30 @@ from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.group_reductions import make_team_sums
 
 
-def make_exchange(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
+def make_all_reduce(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
     """Return a device function of the statistics of a row's parts, from all of its slices.
 
-    ``exchange(values, sliced, place, active, table, row, rows, scaling, found)``: `sliced` is
+    ``all_reduce(values, shard, place, active, table, row, rows, scaling, found)``: `shard` is
     ``slices, slice, unit, size, last``, whose slice has so many units and the last one so many;
     the parts are those from a place of the table on, which has so many rows for each.
     """
-    leave, gather = (make(formula, element, shape, parts) for make in (make_leave, make_gather))
+    write_partials, gather = (
+        make(formula, element, shape, parts) for make in (make_write_partials, make_gather)
+    )
 
     @device
-    def exchange(values, sliced, place, active, table, row, rows, scaling, found):
-        leave(values, sliced, place, active, table, row, rows, scaling, found)
+    def all_reduce(values, shard, place, active, table, row, rows, scaling, found):
+        write_partials(values, shard, place, active, table, row, rows, scaling, found)
         grid_barrier()
-        gather(sliced, place, active, table, row, rows, scaling, found)
+        gather(shard, place, active, table, row, rows, scaling, found)
 
-    return exchange
+    return all_reduce
 
 
-def make_leave(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
-    """Return a device function of what is before the barrier, with the arguments of `exchange`."""
+def make_write_partials(
+    formula: Formula, element: ElementType, shape: SliceShape, parts: Parts
+) -> Any:
+    """Return a device function of what is before the barrier, with the arguments of `all_reduce`."""
     units, count, size = shape.units, parts.count, parts.sections
     compute_type, zero, inverse = element.compute_type, constant(element, 0.0), reciprocal(element)
     moments = make_cell_moments(formula, element, shape.of_units, parts)
@@ -45,8 +49,8 @@ def make_leave(formula: Formula, element: ElementType, shape: SliceShape, parts:
     sections_of = constant(element, size)
 
     @device
-    def leave(values, sliced, place, active, table, row, rows, scaling, found):
-        slices, part, unit, width, _ = sliced
+    def write_partials(values, shard, place, active, table, row, rows, scaling, found):
+        slices, part, unit, width, _ = shard
         origins = cuda.local.array(count, compute_type)
         squares = cuda.local.array(count, compute_type)
         for n in range(count):
@@ -61,24 +65,24 @@ def make_leave(formula: Formula, element: ElementType, shape: SliceShape, parts:
             at = ((place + n) * rows + row) * slices
             if active and unit == 0:
                 k = n * NUMBERS
-                reach = inverse(found[k])
-                store_slice(table, at + part, reach, found[k + 1], found[k + 2], squares[n])
+                inv_scale = inverse(found[k])
+                store_slice(table, at + part, inv_scale, found[k + 1], found[k + 2], squares[n])
 
-    return leave
+    return write_partials
 
 
 def make_gather(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
     """Return a device function of what is behind the barrier.
 
-    ``gather(sliced, place, active, table, row, rows, scaling, found)``
+    ``gather(shard, place, active, table, row, rows, scaling, found)``
     """
     units, size, compute_type = shape.units, parts.sections, element.compute_type
     merged = make_merged_statistics(formula, element, units, parts.count)
     full, sections_of = constant(element, units * size), constant(element, size)
 
     @device
-    def gather(sliced, place, active, table, row, rows, scaling, found):
-        slices, _, _, _, last = sliced
+    def gather(shard, place, active, table, row, rows, scaling, found):
+        slices, _, _, _, last = shard
         sizes, seen = (full, sections_of * compute_type(last)), slices if active else 0
         merged(table, (place * rows + row) * slices, rows * slices, seen, sizes, scaling, found)
 

@@ -22,7 +22,10 @@ from numnorm.backends.cuda.recurrent.gru.gates import (
 )
 from numnorm.backends.cuda.recurrent.gru.step import make_new_state
 from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
-from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_gather, make_leave
+from numnorm.backends.cuda.recurrent.persistent.grid_statistics import (
+    make_gather,
+    make_write_partials,
+)
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 
@@ -30,18 +33,20 @@ from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_co
 def _make_normalized(form: GRUForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function that normalizes a thread's units of both products.
 
-    ``normalized(both, rest, slices, table, scalings, span, sliced, rows)``
+    ``normalized(both, rest, slices, table, scalings, span, shard, rows)``
     """
     if form.norm is None:
 
         @device
-        def plain(both, rest, slices, table, scalings, span, sliced, rows):
+        def plain(both, rest, slices, table, scalings, span, shard, rows):
             pass
 
         return plain
     formula, compute_type, numbers = form.norm.formula, element.compute_type, 2 * NUMBERS
     of_both, of_rest = Parts(1, OF_GATES.sections), Parts(1, OF_REST.sections)
-    leave_both, leave_rest = (make_leave(formula, element, shape, p) for p in (of_both, of_rest))
+    leave_both, leave_rest = (
+        make_write_partials(formula, element, shape, p) for p in (of_both, of_rest)
+    )
     gather_both, gather_rest = (make_gather(formula, element, shape, p) for p in (of_both, of_rest))
     normalize_both, normalize_rest = (
         make_normalize(element, shape.of_units, parts) for parts in (OF_GATES, OF_REST)
@@ -50,17 +55,17 @@ def _make_normalized(form: GRUForm, element: ElementType, shape: SliceShape) -> 
     all_places = sites(form)
 
     @device
-    def normalized(both, rest, slices, table, scalings, span, sliced, rows):
+    def normalized(both, rest, slices, table, scalings, span, shard, rows):
         found = cuda.local.array(numbers, compute_type)
         found_rest = cuda.local.array(numbers, compute_type)
         active, row, batch = span.limit > 0, span.row, rows.batch
         kept(table, rows.x, all_places, 2, found[NUMBERS:])
         kept(table, rows.x, all_places, 3, found_rest[NUMBERS:])
-        leave_both(both, sliced, 0, active, slices, row, batch, scalings.gates, found)
-        leave_rest(rest, sliced, 1, active, slices, row, batch, scalings.other, found_rest)
+        leave_both(both, shard, 0, active, slices, row, batch, scalings.gates, found)
+        leave_rest(rest, shard, 1, active, slices, row, batch, scalings.other, found_rest)
         grid_barrier()
-        gather_both(sliced, 0, active, slices, row, batch, scalings.gates, found)
-        gather_rest(sliced, 1, active, slices, row, batch, scalings.other, found_rest)
+        gather_both(shard, 0, active, slices, row, batch, scalings.gates, found)
+        gather_rest(shard, 1, active, slices, row, batch, scalings.other, found_rest)
         if active and span.at == 0:
             keep(table, rows.x, all_places, 0, found)
             keep(table, rows.x, all_places, 1, found_rest)
@@ -80,7 +85,7 @@ def _make_step(form: GRUForm, element: ElementType, shape: SliceShape) -> Any:
     size = element.itemsize
 
     @device
-    def step(values, before, addresses, ada, scalings, span, sliced, rows, kept):
+    def step(values, before, addresses, ada, scalings, span, shard, rows, kept):
         both = cuda.local.array(4, compute_type)
         rest = cuda.local.array(2, compute_type)
         gates = cuda.local.array(4, compute_type)
@@ -94,7 +99,7 @@ def _make_step(form: GRUForm, element: ElementType, shape: SliceShape) -> Any:
         for gate in range(2):
             both[gate], both[2 + gate] = values[gate], values[GATES + gate]
         rest[0], rest[1] = values[2], values[GATES + 2]
-        normalized(both, rest, inputs.slices, arrays.table, scalings, span, sliced, rows)
+        normalized(both, rest, inputs.slices, arrays.table, scalings, span, shard, rows)
         gates_of(both, rest, weights, ada, at, width, gates)
         mask = arrays.mask_h + (rows.now - rows.batch) * width * size
         new_state(mask, row, width, at, gates, before, new)

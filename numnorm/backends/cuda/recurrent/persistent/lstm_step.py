@@ -25,7 +25,7 @@ from numnorm.backends.cuda.recurrent.lstm.gates import (
 )
 from numnorm.backends.cuda.recurrent.lstm.step import make_new_cell, make_write_states
 from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
-from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_exchange
+from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_all_reduce
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import (
     make_column_weight,
@@ -47,7 +47,7 @@ def _slice_places(form: LSTMForm) -> int:
 def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of what enters a thread's gates.
 
-    ``enter(values, inputs, arrays, scaling, span, sliced, rows)``: the products with the state
+    ``enter(values, inputs, arrays, scaling, span, shard, rows)``: the products with the state
     and, behind them, those with x become what enters the gates.
     """
     by_product = form.by_product
@@ -66,26 +66,26 @@ def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     if form.gates is None:
 
         @device
-        def plain(values, inputs, arrays, scaling, span, sliced, rows):
+        def plain(values, inputs, arrays, scaling, span, shard, rows):
             save(values, arrays, span, rows)
 
         return plain
     parts, all_places, compute_type = gate_parts(form), sites(form), element.compute_type
     of_slices, count = _slice_parts(form), gate_parts(form).count * NUMBERS
-    exchange = make_exchange(form.gates.formula, element, shape, of_slices)
+    all_reduce = make_all_reduce(form.gates.formula, element, shape, of_slices)
     keep = make_keep_statistics(element, of_slices.count)
     kept = make_kept_statistics(element, parts.count - of_slices.count)
     normalize = make_normalize(element, shape.of_units, parts)
     others = of_slices.count
 
     @device
-    def enter(values, inputs, arrays, scaling, span, sliced, rows):
+    def enter(values, inputs, arrays, scaling, span, shard, rows):
         found = cuda.local.array(count, compute_type)
         active = span.limit > 0
         save(values, arrays, span, rows)
         if by_product:
             kept(arrays.table, rows.x, all_places, others, found[others * NUMBERS :])
-        exchange(values, sliced, 0, active, inputs.slices, span.row, rows.batch, scaling, found)
+        all_reduce(values, shard, 0, active, inputs.slices, span.row, rows.batch, scaling, found)
         if active and span.at == 0:
             keep(arrays.table, rows.x, all_places, 0, found)
         normalize(values, found, span.at, span.limit)
@@ -96,30 +96,30 @@ def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
 def _make_cell_of(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a thread's cell, normalized.
 
-    ``cell_of(cells, inputs, table, weights, ada, scaling, span, sliced, rows, normal)``
+    ``cell_of(cells, inputs, table, weights, ada, scaling, span, shard, rows, normal)``
     """
     if form.cell is None:
 
         @device
-        def plain(cells, inputs, table, weights, ada, scaling, span, sliced, rows, normal):
+        def plain(cells, inputs, table, weights, ada, scaling, span, shard, rows, normal):
             normal[0] = cells[0]
 
         return plain
     columns = row_columns(element, shape.of_units)
     gain = make_column_weight(element, gain_of(form.cell, element), columns)
     bias = make_column_weight(element, bias_of(form.cell, element), columns)
-    exchange = make_exchange(form.cell.formula, element, shape, CELL)
+    all_reduce = make_all_reduce(form.cell.formula, element, shape, CELL)
     keep, all_places = make_keep_statistics(element, 1), sites(form)
     apply, last = device(form.cell.formula.forward), _slice_places(form) - 1
     compute_type = element.compute_type
 
     @device
-    def cell_of(cells, inputs, table, weights, ada, scaling, span, sliced, rows, normal):
+    def cell_of(cells, inputs, table, weights, ada, scaling, span, shard, rows, normal):
         found = cuda.local.array(NUMBERS, compute_type)
         weight = cuda.local.array(1, compute_type)
         shift = cuda.local.array(1, compute_type)
         active, at, width = span.limit > 0, span.at, span.width
-        exchange(cells, sliced, last, active, inputs.slices, span.row, rows.batch, scaling, found)
+        all_reduce(cells, shard, last, active, inputs.slices, span.row, rows.batch, scaling, found)
         if active and at == 0:
             keep(table, rows.x, all_places, all_places - 1, found)
         gain(weights.gamma_c, ada.gain, 0, at, width, weight)
@@ -139,17 +139,17 @@ def _make_step(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     compute_type, size = element.compute_type, element.itemsize
 
     @device
-    def step(values, before, addresses, ada, scalings, span, sliced, rows, kept):
+    def step(values, before, addresses, ada, scalings, span, shard, rows, kept):
         gates = cuda.local.array(GATES, compute_type)
         cells = cuda.local.array(1, compute_type)
         normal = cuda.local.array(1, compute_type)
         inputs, arrays, weights = addresses
         row, width, at, limit = span
-        enter(values, inputs, arrays, scalings.gates, span, sliced, rows)
+        enter(values, inputs, arrays, scalings.gates, span, shard, rows)
         gates_of(values, weights[:3], ada, at, width, width, gates)
         new_cell(gates, before, at, limit, cells)
         cell_of(
-            cells, inputs, arrays.table, weights, ada, scalings.other, span, sliced, rows, normal
+            cells, inputs, arrays.table, weights, ada, scalings.other, span, shard, rows, normal
         )
         of_row = width * size
         behind = (rows.now - rows.batch) * of_row

@@ -27,16 +27,16 @@ from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_large
 
 @functools.cache
 def make_store_slice(element: ElementType) -> Any:
-    """Return a device function ``store_slice(table, place, reach, mean_hi, mean_lo, squares)``."""
+    """Return a device function ``store_slice(table, place, inv_scale, mean_hi, mean_lo, squares)``."""
     store, wide = make_store(element), element.vector == NUMBERS
 
     @device
-    def at_once(table, place, reach, mean_hi, mean_lo, squares):
-        store(table, place * NUMBERS, (reach, mean_hi, mean_lo, squares))
+    def at_once(table, place, inv_scale, mean_hi, mean_lo, squares):
+        store(table, place * NUMBERS, (inv_scale, mean_hi, mean_lo, squares))
 
     @device
-    def in_halves(table, place, reach, mean_hi, mean_lo, squares):
-        store(table, place * NUMBERS, (reach, mean_hi))
+    def in_halves(table, place, inv_scale, mean_hi, mean_lo, squares):
+        store(table, place * NUMBERS, (inv_scale, mean_hi))
         store(table, place * NUMBERS + 2, (mean_lo, squares))
 
     return at_once if wide else in_halves
@@ -53,9 +53,9 @@ def _make_load_slice(element: ElementType) -> Any:
 
     @device
     def in_halves(table, place):
-        reach, mean_hi = load(table, place * NUMBERS)
+        inv_scale, mean_hi = load(table, place * NUMBERS)
         mean_lo, squares = load(table, place * NUMBERS + 2)
-        return reach, mean_hi, mean_lo, squares
+        return inv_scale, mean_hi, mean_lo, squares
 
     return at_once if wide else in_halves
 
@@ -78,19 +78,19 @@ def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> A
         sums = cuda.local.array(2, compute_type)
         full, last = sizes
         mine, scale = cuda.threadIdx.x % team, found[0]
-        reach, origin, _, _ = load(table, first)
-        origin *= scale * reach
+        inv_scale, origin, _, _ = load(table, first)
+        origin *= scale * inv_scale
         sums[0] = zero
         for n in range(mine, slices, team):
-            reach, mean_hi, mean_lo, _ = load(table, first + n)
-            ratio, size = scale * reach, full if n < slices - 1 else last
+            inv_scale, mean_hi, mean_lo, _ = load(table, first + n)
+            ratio, size = scale * inv_scale, full if n < slices - 1 else last
             sums[0] += size * ((mean_hi * ratio - origin) + mean_lo * ratio)
         team_sum(sums, sums)
         mean = origin + sums[0] * inv_count
         sums[0], sums[1] = zero, zero
         for n in range(mine, slices, team):
-            reach, mean_hi, mean_lo, squares = load(table, first + n)
-            ratio, size = scale * reach, full if n < slices - 1 else last
+            inv_scale, mean_hi, mean_lo, squares = load(table, first + n)
+            ratio, size = scale * inv_scale, full if n < slices - 1 else last
             deviation = (mean_hi * ratio - mean) + mean_lo * ratio
             sums[0] += size * deviation
             sums[1] += squares * ratio * ratio + size * deviation * deviation
@@ -106,8 +106,8 @@ def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> A
         mine, scale = cuda.threadIdx.x % team, found[0]
         sums[0] = zero
         for n in range(mine, slices, team):
-            reach, _, _, squares = load(table, first + n)
-            ratio = scale * reach
+            inv_scale, _, _, squares = load(table, first + n)
+            ratio = scale * inv_scale
             sums[0] += squares * ratio * ratio
         team_sum(sums, sums)
         found[1], found[2] = zero, zero
@@ -136,10 +136,10 @@ def _make_common_scale(element: ElementType, team: int) -> Any:
         beyond = max(root_eps, eps_on_deviation)
         found = inverse(power_of_two(beyond)) if beyond > zero else zero
         for n in range(cuda.threadIdx.x % team, slices, team):
-            reach, mean_hi, _, squares = load(table, first + n)
+            inv_scale, mean_hi, _, squares = load(table, first + n)
             size = max(abs(mean_hi), root(squares))
             if size > zero:
-                found = max(found, min(most, inverse(power_of_two(size)) * reach))
+                found = max(found, min(most, inverse(power_of_two(size)) * inv_scale))
         found = largest(found, zero)
         return inverse(found) if found > zero else one
 

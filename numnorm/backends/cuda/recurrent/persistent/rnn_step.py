@@ -12,7 +12,7 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_normalize,
 )
 from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
-from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_exchange
+from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_all_reduce
 from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.recurrent.rnn.step import (
     GATES,
@@ -26,24 +26,24 @@ from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_co
 def _make_normalized(form: RNNForm, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function that normalizes the sum of both products.
 
-    ``normalized(values, slices, table, scaling, span, sliced, rows)``
+    ``normalized(values, slices, table, scaling, span, shard, rows)``
     """
     if form.norm is None:
 
         @device
-        def plain(values, slices, table, scaling, span, sliced, rows):
+        def plain(values, slices, table, scaling, span, shard, rows):
             pass
 
         return plain
-    exchange = make_exchange(form.norm.formula, element, shape, CELL)
+    all_reduce = make_all_reduce(form.norm.formula, element, shape, CELL)
     normalize = make_normalize(element, shape.of_units, CELL)
     keep, compute_type = make_keep_statistics(element, 1), element.compute_type
 
     @device
-    def normalized(values, slices, table, scaling, span, sliced, rows):
+    def normalized(values, slices, table, scaling, span, shard, rows):
         found = cuda.local.array(NUMBERS, compute_type)
         active = span.limit > 0
-        exchange(values, sliced, 0, active, slices, span.row, rows.batch, scaling, found)
+        all_reduce(values, shard, 0, active, slices, span.row, rows.batch, scaling, found)
         if active and span.at == 0:
             keep(table, rows.x, 1, 0, found)
         normalize(values, found, span.at, span.limit)
@@ -61,7 +61,7 @@ def _make_step(form: RNNForm, element: ElementType, shape: SliceShape) -> Any:
     size = element.itemsize
 
     @device
-    def step(values, before, addresses, ada, scalings, span, sliced, rows, kept):
+    def step(values, before, addresses, ada, scalings, span, shard, rows, kept):
         weight = cuda.local.array(1, compute_type)
         new = cuda.local.array(1, compute_type)
         inputs, arrays, weights = addresses
@@ -70,7 +70,7 @@ def _make_step(form: RNNForm, element: ElementType, shape: SliceShape) -> Any:
         values[0] += values[GATES]
         if arrays.products != 0:
             write(arrays.products, rows.x * width, at, limit, values)
-        normalized(values, inputs.slices, arrays.table, scalings.gates, span, sliced, rows)
+        normalized(values, inputs.slices, arrays.table, scalings.gates, span, shard, rows)
         new_state(values, weights, ada, at, width, weight, new)
         write_state(
             inputs.state + rows.now * of_row, inputs.state + rows.earlier * of_row,

@@ -9,8 +9,8 @@ from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 def make_place_of(shape: SliceShape) -> Any:
     """Return a device function ``place_of(slices, group, batch, width)``.
 
-    The blocks have so many slices of groups of so many rows of the batch. It returns ``sliced``,
-    as `make_exchange` takes it; the thread's unit; the first row of the block's group; and the
+    The blocks have so many slices of groups of so many rows of the batch. It returns ``shard``,
+    as `make_all_reduce` takes it; the thread's unit; the first row of the block's group; and the
     thread's row, negative if there is none.
     """
     units = shape.units
@@ -20,9 +20,9 @@ def make_place_of(shape: SliceShape) -> Any:
         part, first = cuda.blockIdx.x % slices, cuda.blockIdx.x // slices * group
         unit, team = cuda.threadIdx.x % units, cuda.threadIdx.x // units
         last = width - (slices - 1) * units
-        sliced = slices, part, unit, units if part < slices - 1 else last, last
+        shard = slices, part, unit, units if part < slices - 1 else last, last
         mine = first + team if team < group and first + team < batch else -1
-        return sliced, part * units + unit, first, mine
+        return shard, part * units + unit, first, mine
 
     return place_of
 

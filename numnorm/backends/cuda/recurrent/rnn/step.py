@@ -11,7 +11,7 @@ from numnorm.backends.contract.recurrent import RNNForm
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import CELL, NUMBERS, gain_of
-from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_through_norm
+from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_norm_backward
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
 from numnorm.backends.cuda.recurrent.common.product_norm import (
     ProductNorm,
@@ -131,7 +131,7 @@ def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of
     new_state = make_new_state(form, element, shape)
     state_gradient = make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
     through = make_activation(element, rectified=form.rectified).gradient
-    through_norm = make_through_norm(form.norm, element, shape, sums_of)
+    norm_backward = make_norm_backward(form.norm, element, shape, sums_of)
 
     @device
     def step_back(
@@ -153,7 +153,7 @@ def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of
         for k in range(slots):
             grad[k] = through(grad[k], state[k])
         write(results.gates, row * width, at, limit, grad)
-        through_norm(
+        norm_backward(
             grad, at, width, values, weight, ada, found, gradient_coefficients.gates, smem_sizes[0]
         )
         if normed:
