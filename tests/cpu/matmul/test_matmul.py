@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numnorm.backends.cpu.matmul.matmul import packed, packed_shape, product, transposed_product
+from numnorm.backends.cpu.matmul.matmul import matmul, packed, packed_shape, transposed_matmul
 from numnorm.backends.cpu.simd.element_type import element_type_of
 
 # Below, at and between multiples of lanes, of panels and of a tile's rows.
@@ -44,12 +44,12 @@ def test_product(dtype):
     element_type = element_type_of(np.dtype(dtype))
     for rows, depth, width in [(1, 50, 33), (5, 1, 16), (13, 31, 97), (60, 17, 7), (97, 300, 50)]:
         a, b = draw(rows, depth, dtype=dtype), draw(depth, width, dtype=dtype, seed=1)
-        found = product(a, panels(b), np.empty((rows, width), dtype), element_type)
+        found = matmul(a, panels(b), np.empty((rows, width), dtype), element_type)
         exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
         # One rounding for each of the terms, of the sum of their sizes.
         bound = depth * np.finfo(dtype).eps * (np.abs(a) @ np.abs(b))
         assert (np.abs(found - exact) <= bound).all()
-        alone = product(a[-1:].copy(), panels(b), np.empty((1, width), dtype), element_type)
+        alone = matmul(a[-1:].copy(), panels(b), np.empty((1, width), dtype), element_type)
         np.testing.assert_array_equal(alone[0], found[-1])
 
 
@@ -60,9 +60,9 @@ def test_a_few_rows_are_those_of_a_product_of_many(dtype):
     for width in (15, 16, 129, 181, 256):
         a, b = draw(12, 40, dtype=dtype), draw(40, width, dtype=dtype, seed=1)
         right, guarded = panels(b), np.full((13, width), 7, dtype)
-        many = product(a, right, np.empty((12, width), dtype), element_type)
+        many = matmul(a, right, np.empty((12, width), dtype), element_type)
         for rows in range(1, 12):
-            product(a[:rows].copy(), right, guarded[1 : rows + 1], element_type)
+            matmul(a[:rows].copy(), right, guarded[1 : rows + 1], element_type)
             np.testing.assert_array_equal(guarded[1 : rows + 1], many[:rows])
             assert (guarded[rows + 1 :] == 7).all() and (guarded[0] == 7).all()
 
@@ -72,7 +72,7 @@ def test_transposed_product(dtype):
     element_type = element_type_of(np.dtype(dtype))
     for depth, rows, width in [(1, 5, 16), (50, 33, 7), (300, 97, 50), (600, 13, 31)]:
         a, b = draw(depth, rows, dtype=dtype), draw(depth, width, dtype=dtype, seed=1)
-        found = transposed_product(a, panels(b), width, element_type)
+        found = transposed_matmul(a, panels(b), width, element_type)
         exact = a.astype(np.longdouble).T @ b.astype(np.longdouble)
         bound = depth * np.finfo(dtype).eps * (np.abs(a).T @ np.abs(b))
         assert (np.abs(found - exact) <= bound).all()

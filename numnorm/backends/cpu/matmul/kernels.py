@@ -4,7 +4,7 @@ import math
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
-from numnorm.backends.cpu.matmul.micro_kernel import make_product, tiling
+from numnorm.backends.cpu.matmul.micro_kernel import make_matmul, tiling
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load
@@ -58,10 +58,10 @@ def make_pack_transposed(element_type: ElementType) -> Kernel:
     return make_kernel(f"product.pack_transposed.{element_type.name}", kernel)
 
 
-def make_rows_product(element_type: ElementType) -> Kernel:
+def make_rows_matmul(element_type: ElementType) -> Kernel:
     """Return a kernel of ``a (rows, depth), b, c (rows, width), parts``: c = a b, with b packed."""
     lanes, most, block = element_type.lanes, tiling().rows[0], tuning.MATMUL_BLOCK_ROWS
-    product = make_product(lanes, onto=False)
+    matmul = make_matmul(lanes, accumulate=False)
 
     def kernel(a, b, c, parts, first, last):
         mark_noinline()
@@ -70,7 +70,7 @@ def make_rows_product(element_type: ElementType) -> Kernel:
         stop = min(last * blocks // parts * most, a.shape[0])
         a, b, c = borrowed(a.reshape(-1)), borrowed(b), borrowed(c.reshape(-1))
         for i in range(start, stop, block):
-            product(
+            matmul(
                 a, i * depth, depth, 1, min(block, stop - i), b, 0, depth * lanes, depth,
                 c, i * width, width, width,
             )  # fmt: skip
@@ -78,10 +78,10 @@ def make_rows_product(element_type: ElementType) -> Kernel:
     return make_kernel(f"product.rows.{element_type.name}", kernel)
 
 
-def make_columns_product(element_type: ElementType) -> Kernel:
+def make_columns_matmul(element_type: ElementType) -> Kernel:
     """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
     lanes, most, deepest = element_type.lanes, tiling().rows[0], tiling().depth
-    product = make_product(lanes, onto=True)
+    matmul = make_matmul(lanes, accumulate=True)
     load, masked_load = make_load(lanes), make_masked_load(lanes)
     step = math.lcm(most, lanes)
     scratch = make_scratch(element_type.compute_type, deepest * step)
@@ -110,7 +110,7 @@ def make_columns_product(element_type: ElementType) -> Kernel:
             for m in range(left, right, step):
                 rows = min(step, right - m)
                 copy(a, start, deep, m, rows, block)
-                product(
+                matmul(
                     block, 0, 1, step, rows, b, start * lanes, depth * lanes, deep,
                     flat, m * width, width, width,
                 )  # fmt: skip

@@ -9,10 +9,10 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run, threads
 from numnorm.backends.cpu.matmul.kernels import (
-    make_columns_product,
+    make_columns_matmul,
     make_pack,
     make_pack_transposed,
-    make_rows_product,
+    make_rows_matmul,
 )
 from numnorm.backends.cpu.simd.element_type import ElementType
 
@@ -49,25 +49,23 @@ def packed(matrix: Array, panels: Array, element_type: ElementType) -> Array:
     return panels
 
 
-def product(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
+def matmul(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
     """Return ``a @ b``, for a packed b, in an array for it."""
     width = result.shape[1]
     parts = _parts(a.shape[0])
-    run(
-        _kernel(make_rows_product, element_type), (a, b, result, parts), a.size * width // 64, parts
-    )
+    run(_kernel(make_rows_matmul, element_type), (a, b, result, parts), a.size * width // 64, parts)
     return result
 
 
-def transposed_product(a: Array, b: Array, width: int, element_type: ElementType) -> Array:
+def transposed_matmul(a: Array, b: Array, width: int, element_type: ElementType) -> Array:
     """Return ``a.T @ b`` for a packed b of so many columns."""
     result = np.zeros((a.shape[1], width), element_type.compute_dtype)
-    return add_transposed_product(a, b, result, element_type)
+    return add_transposed_matmul(a, b, result, element_type)
 
 
-def add_transposed_product(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
+def add_transposed_matmul(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
     """Return `result` with ``a.T @ b`` added to it, for a packed b."""
     parts = _parts(a.shape[1])
     work = a.size * result.shape[1] // 64
-    run(_kernel(make_columns_product, element_type), (a, b, result, parts), work, parts)
+    run(_kernel(make_columns_matmul, element_type), (a, b, result, parts), work, parts)
     return result

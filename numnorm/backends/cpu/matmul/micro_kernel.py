@@ -69,23 +69,23 @@ def tiling() -> Tiling:
 
 
 @functools.cache
-def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
+def make_matmul(lanes: int, *, accumulate: bool) -> Callable[..., Any]:
     """Return a compiled product of some rows with a packed matrix.
 
-    ``product(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width)`` stores
+    ``matmul(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width)`` stores
     ``sum(a[at + r * row + k * step] * b[k, n])`` over k < depth at ``c[c_at + r * c_row + n]``,
-    or adds it there if `onto` is true. The arrays are flat; the panels of b lie `panel` elements
+    or adds it there if `accumulate` is true. The arrays are flat; the panels of b lie `panel` elements
     apart, and the first begins at `b_at`.
     """
     sizes = tiling()
     (fewest, more), (few, some) = sizes.few
-    along = _make_along(sizes.rows, sizes.panels, lanes, onto=onto)
-    along_fewest = _make_along(tuple(range(fewest, 0, -1)), more, lanes, onto=onto)
-    along_few = _make_along(tuple(range(few, fewest, -1)), some, lanes, onto=onto)
-    one = _make_columns(sizes.rows_of_one, 1, lanes, onto=onto, partial=True)
+    along = _make_along(sizes.rows, sizes.panels, lanes, accumulate=accumulate)
+    along_fewest = _make_along(tuple(range(fewest, 0, -1)), more, lanes, accumulate=accumulate)
+    along_few = _make_along(tuple(range(few, fewest, -1)), some, lanes, accumulate=accumulate)
+    one = _make_columns(sizes.rows_of_one, 1, lanes, accumulate=accumulate, partial=True)
 
     @inlined
-    def product(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
+    def matmul(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
         whole, p = width // lanes, 0
         left, right, target = (a, at, row, step, rows), (b, b_at, panel, depth), (c, c_at, c_row)
         if rows <= fewest:
@@ -97,16 +97,16 @@ def make_product(lanes: int, *, onto: bool) -> Callable[..., Any]:
             here, active, tail = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
             one(a, at, row, step, rows, b, here, here, panel, depth, c, active, c_row, tail)
 
-    return product
+    return matmul
 
 
-def _make_along(sizes: tuple[int, ...], together: int, lanes: int, *, onto: bool) -> Any:
+def _make_along(sizes: tuple[int, ...], together: int, lanes: int, *, accumulate: bool) -> Any:
     """Return a compiled function for as many whole groups of panels as there are from one on.
 
     ``along(left, right, target, first, whole)`` takes the arguments of a product, and returns the
     first panel that is left of so many.
     """
-    columns = _make_columns(sizes, together, lanes, onto=onto, partial=False)
+    columns = _make_columns(sizes, together, lanes, accumulate=accumulate, partial=False)
 
     @inlined
     def along(left, right, target, first, whole):
@@ -123,12 +123,12 @@ def _make_along(sizes: tuple[int, ...], together: int, lanes: int, *, onto: bool
 
 
 def _make_columns(
-    sizes: tuple[int, ...], panels: int, lanes: int, *, onto: bool, partial: bool
+    sizes: tuple[int, ...], panels: int, lanes: int, *, accumulate: bool, partial: bool
 ) -> Callable[..., Any]:
     """Return a compiled function of some panels that takes all rows in tiles of these sizes."""
     columns: Any = None
     for rows in reversed(sizes):
-        columns = _make_tiles(rows, panels, lanes, columns, onto=onto, partial=partial)
+        columns = _make_tiles(rows, panels, lanes, columns, accumulate=accumulate, partial=partial)
     return columns
 
 
@@ -141,10 +141,10 @@ def _taken(rows: int, count: int, shared: int) -> int:
 
 
 def _make_tiles(
-    count: int, panels: int, lanes: int, fewer: Any, *, onto: bool, partial: bool
+    count: int, panels: int, lanes: int, fewer: Any, *, accumulate: bool, partial: bool
 ) -> Callable[..., Any]:
     """Return a compiled function that takes what rows it can with a tile, and then fewer."""
-    tile = _make_tile(count, panels, lanes, onto=onto, partial=partial)
+    tile = _make_tile(count, panels, lanes, accumulate=accumulate, partial=partial)
     shared = tiling().shared if count == tiling().rows[0] else 0
 
     @inlined
@@ -171,7 +171,7 @@ def _make_tiles(
 
 
 def _make_tile(
-    rows: int, panels: int, lanes: int, *, onto: bool, partial: bool
+    rows: int, panels: int, lanes: int, *, accumulate: bool, partial: bool
 ) -> Callable[..., Any]:
     """Return a compiled function of one tile.
 
@@ -191,7 +191,7 @@ def _make_tile(
                 for k in range(depth):
                     left = b_at + p * panel + k * lanes
                     total += a[at + r * row + k * step] * b[left : left + width]
-                c[span] = c[span] + total if onto else total
+                c[span] = c[span] + total if accumulate else total
 
     @compiled_as(plain)
     def tile(typing_context, a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
@@ -206,11 +206,11 @@ def _make_tile(
             _, _, row, step, _, _, _, panel, depth, _, _, c_row, tail = arguments
             following = _element(context, builder, signature.args[4], arguments[4], arguments[6])
             block = _Block(builder, rows, panels, ir.VectorType(left.type.pointee, lanes))
-            block.begin(target, c_row, onto=onto)
+            block.begin(target, c_row, accumulate=accumulate)
             with cgutils.for_range(builder, depth) as loop:
                 block.prefetch(following, loop.index)
                 block.add(left, loop.index, row, step, right, panel)
-            block.end(tail if partial else None, onto=onto)
+            block.end(tail if partial else None, accumulate=accumulate)
             return context.get_dummy_value()
 
         return types.void(*kinds), generate
@@ -227,7 +227,7 @@ class _Block:
         self.sums = {key: cgutils.alloca_once(builder, kind) for key in self.keys}
         self.spans: dict[tuple[int, int], Any] = {}
 
-    def begin(self, target: Any, row: Any, *, onto: bool) -> None:
+    def begin(self, target: Any, row: Any, *, accumulate: bool) -> None:
         """Begin with 0, and ask for what the sums will be added to."""
         for r, p in self.keys:
             line = self.builder.gep(target, [self.builder.mul(row, _size(r))])
@@ -253,21 +253,21 @@ class _Block:
         for r in range(self.rows):
             value = splat(builder, builder.load(span), self.kind.count)
             for p in range(self.panels):
-                product = builder.fmul(value, columns[p], flags=FLAGS)
-                total = builder.fadd(builder.load(self.sums[r, p]), product, flags=FLAGS)
+                matmul = builder.fmul(value, columns[p], flags=FLAGS)
+                total = builder.fadd(builder.load(self.sums[r, p]), matmul, flags=FLAGS)
                 builder.store(total, self.sums[r, p])
             span = builder.gep(span, [row])
 
-    def end(self, tail: Any, *, onto: bool) -> None:
+    def end(self, tail: Any, *, accumulate: bool) -> None:
         """Store the sums, or add them to what is there."""
         builder = self.builder
         for key, span in self.spans.items():
             total = builder.load(self.sums[key])
-            if onto and tail is not None:
+            if accumulate and tail is not None:
                 total = builder.fadd(
                     masked_load_at(builder, span, (_size(0), tail)), total, flags=FLAGS
                 )
-            elif onto:
+            elif accumulate:
                 total = builder.fadd(load_from(builder, span), total, flags=FLAGS)
             if tail is None:
                 store_at(builder, span, total)

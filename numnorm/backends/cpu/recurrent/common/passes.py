@@ -8,7 +8,7 @@ from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import CellForm, CellGradients, Steps
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run, threads
-from numnorm.backends.cpu.matmul.matmul import packed, packed_shape, product
+from numnorm.backends.cpu.matmul.matmul import matmul, packed, packed_shape
 from numnorm.backends.cpu.matmul.packed_matrices import matrix_panels
 from numnorm.backends.cpu.memory.grouped_kernel import flattened
 from numnorm.backends.cpu.memory.host_arrays import Array
@@ -92,7 +92,7 @@ def forward(
         if not apart:
             cell = carried[batch:] if save else carried
     if not fused:
-        product(x, panels_x, xp, element_type)
+        matmul(x, panels_x, xp, element_type)
     saved = groups.Saved(
         products if each else xp,
         xp if each else None,

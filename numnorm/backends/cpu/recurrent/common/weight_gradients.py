@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numnorm.backends.contract.recurrent import Steps
-from numnorm.backends.cpu.matmul.matmul import add_transposed_product, packed, packed_shape, product
+from numnorm.backends.cpu.matmul.matmul import add_transposed_matmul, matmul, packed, packed_shape
 from numnorm.backends.cpu.matmul.micro_kernel import tiling
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
@@ -96,12 +96,12 @@ class ProductGradients:
         """Take the gradients of the products with x and with the state."""
         element_type, rows = self._storage, slice(stretch.first, stretch.last)
         of_x, of_h = grads[0][: stretch.rows], grads[1][: stretch.rows]
-        product(of_x, self._panels, self.x[rows], element_type)
+        matmul(of_x, self._panels, self.x[rows], element_type)
         x, before = self._x[rows], self._states_before(stretch)
-        add_transposed_product(
+        add_transposed_matmul(
             of_x, packed(x, self._room_x, element_type), self.weight_x, element_type
         )
-        add_transposed_product(
+        add_transposed_matmul(
             of_h, packed(before, self._room_h, element_type), self.weight_h, element_type
         )
 

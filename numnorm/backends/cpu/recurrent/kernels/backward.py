@@ -10,7 +10,7 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import CellForm
 from numnorm.backends.cpu.compiler.jit import Kernel
-from numnorm.backends.cpu.matmul.micro_kernel import make_product
+from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.recurrent.common.steps import (
     before_step,
@@ -39,7 +39,7 @@ from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES
 def make_backward(kind: CellKind, form: CellForm, element_type: ElementType) -> Kernel:
     """Return the backward kernel of a cell; `panels` is W_h packed, `parts` are of the groups."""
     lanes, gates = element_type.lanes, kind.gates
-    product = make_product(lanes, onto=kind.accumulates(form))
+    matmul = make_matmul(lanes, accumulate=kind.accumulates(form))
     row = kind.make_row_gradient(form, element_type)
 
     def kernel(
@@ -73,7 +73,7 @@ def make_backward(kind: CellKind, form: CellForm, element_type: ElementType) -> 
                     sums.sums[(left + r) // size], place,
                 )  # fmt: skip
             if rows > 0:
-                product(
+                matmul(
                     products, to * wide, wide, 1, rows, panels, 0, wide * lanes, wide,
                     states, left * width, width, width,
                 )  # fmt: skip

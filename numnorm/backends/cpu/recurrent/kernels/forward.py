@@ -11,7 +11,7 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import CellForm, Steps
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
-from numnorm.backends.cpu.matmul.micro_kernel import make_product
+from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
 from numnorm.backends.cpu.recurrent.common.steps import before_step, rows_of_step
 from numnorm.backends.cpu.recurrent.kernels.arguments import (
@@ -33,7 +33,7 @@ def _make_multiply(accumulate: bool, element_type: ElementType) -> Callable[...,
     Those with x are left out if x has no rows.
     """
     lanes = element_type.lanes
-    product = make_product(lanes, onto=accumulate)
+    matmul = make_matmul(lanes, accumulate=accumulate)
 
     @inlined
     def multiply(has_x, left, sizes, sites, right, results, at, rows, wide):
@@ -45,7 +45,7 @@ def _make_multiply(accumulate: bool, element_type: ElementType) -> Callable[...,
                 (left[0], sizes[0], sites[0]) if k == 0 else (left[1], sizes[1], sites[1])
             )
             b, c, to = (right[0], results[0], at[0]) if k == 0 else (right[1], results[1], at[1])
-            product(
+            matmul(
                 a, place * size, size, 1, rows, b, 0, size * lanes, size, c, to * wide, wide, wide
             )
 

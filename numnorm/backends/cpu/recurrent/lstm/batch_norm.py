@@ -14,8 +14,8 @@ from numnorm.backends.contract.recurrent import CellGradients, LSTMForm, Running
 from numnorm.backends.cpu.columns.columns import column_backward, column_forward, column_moments
 from numnorm.backends.cpu.matmul.packed_matrices import (
     matrix_panels,
-    matrix_product,
-    transposed_matrix_product,
+    packed_matmul,
+    packed_transposed_matmul,
 )
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.statistics.stored import update_running
@@ -129,7 +129,7 @@ def batch_cell_forward(
     rows, (batch, hidden) = x.shape[0], h.shape
     offset = _sum_of_biases(given)
     norms = _norms(form, eps, given, offset, steps, running)
-    xp = matrix_product(x, matrix_panels(given.weight_x.T), 4 * hidden)
+    xp = packed_matmul(x, matrix_panels(given.weight_x.T), 4 * hidden)
     panels = matrix_panels(given.weight_h.T)
     # Where no norm is taken of each product, those with the state are added to those with x.
     z = np.empty_like(xp) if form.by_product else xp
@@ -142,7 +142,7 @@ def batch_cell_forward(
     )  # fmt: skip
     with np.errstate(all="ignore"):
         for t, now, before in _steps(steps, batch):
-            of_h = matrix_product(state[before], panels, 4 * hidden)
+            of_h = packed_matmul(state[before], panels, 4 * hidden)
             if form.by_product:
                 z[now] = of_h
             else:
@@ -246,11 +246,11 @@ def batch_cell_backward(saved: Any, dy: Array, dstates: tuple[Array, ...]) -> Ce
                     gradient[now], _ = norms[place].backward(t, entering, products[now], of_gamma)
                 elif place == "h":
                     gradient[now] = entering
-            dh[alive] = matrix_product(dz[now], panels, hidden)
+            dh[alive] = packed_matmul(dz[now], panels, hidden)
     states = np.concatenate([saved.state[:0], *(saved.state[before] for _, _, before in steps)])
-    sums["weight_x"] = transposed_matrix_product(dxp, saved.x)
-    sums["weight_h"] = transposed_matrix_product(dz, states)
-    dx = matrix_product(dxp, matrix_panels(given.weight_x), inputs)
+    sums["weight_x"] = packed_transposed_matmul(dxp, saved.x)
+    sums["weight_h"] = packed_transposed_matmul(dz, states)
+    dx = packed_matmul(dxp, matrix_panels(given.weight_x), inputs)
     return CellGradients(dx, (dh, dc), sums | dict.fromkeys(("beta_x", "beta_h"), sums["bias"]))
 
 
