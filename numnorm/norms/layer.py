@@ -5,7 +5,7 @@ from typing import Any
 from numnorm.arguments import Axis, check_choice
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.norms.affine import AFFINE
-from numnorm.norms.over_axis import over_axis
+from numnorm.norms.over_axis import resolve_axis
 from numnorm.norms.results import Gradients, Normalized
 
 LAYER = Norm(AFFINE, parameters=2)
@@ -78,7 +78,7 @@ def layer_norm(
     array([[-1.2247,  0.    ,  1.2247],
            [-0.7071, -0.7071,  1.4142]])
     """
-    backend, x, layout, scaling = over_axis(x, axis, eps)
+    backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, False)[0]
 
 
@@ -109,7 +109,7 @@ def layer_norm_forward(
     >>> numnorm.layer_norm_forward([[1.0, 3.0]], eps=0)
     Normalized(y=array([[-1.,  1.]]), mean=array([2.]), rstd=array([1.]))
     """
-    backend, x, layout, scaling = over_axis(x, axis, eps)
+    backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return Normalized(*backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, True))
 
 
@@ -176,7 +176,7 @@ def layer_norm_backward(
     >>> dx.round(4), dbeta
     (array([[ 0.2291, -0.3436,  0.1145]]), array([1., 0., 0.]))
     """
-    backend, x, layout, scaling = over_axis(x, axis, 0.0)
+    backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     detached = DETACHED[None if detach is None else check_choice("detach", detach, DETACHABLE)]
     return Gradients(
         *backend.row_backward(LAYER, dy, x, mean, rstd, gamma, None, layout, scaling, detached, out)

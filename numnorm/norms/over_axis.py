@@ -12,7 +12,7 @@ from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.layouts import RowLayout, row_layout
 
 
-def over_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayout, Scaling]:
+def resolve_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayout, Scaling]:
     """Return the backend of x, x in a float dtype, its rows over `axis`, and their scaling."""
     # One question where a small call would spend a fifth of its time on four.
     if type(x) is np.ndarray and type(axis) is int and type(eps) is float:

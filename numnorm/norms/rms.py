@@ -5,7 +5,7 @@ from typing import Any
 from numnorm.arguments import Axis
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.norms.affine import GAIN
-from numnorm.norms.over_axis import over_axis
+from numnorm.norms.over_axis import resolve_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
 
 RMS = Norm(GAIN, parameters=1)
@@ -52,7 +52,7 @@ def rms_norm(
     >>> numnorm.rms_norm([[3.0, 4.0]], eps=0).round(4)
     array([[0.8485, 1.1314]])
     """
-    backend, x, layout, scaling = over_axis(x, axis, eps)
+    backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(RMS, x, gamma, None, layout, scaling, out, False)[0]
 
 
@@ -77,7 +77,7 @@ def rms_norm_forward(
     >>> numnorm.rms_norm_forward([[2.0, 2.0]], eps=0)
     RmsNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
     """
-    backend, x, layout, scaling = over_axis(x, axis, eps)
+    backend, x, layout, scaling = resolve_axis(x, axis, eps)
     y, _, rstd = backend.row_forward(RMS, x, gamma, None, layout, scaling, out, True)
     return RmsNormalized(y, rstd)
 
@@ -125,7 +125,7 @@ def rms_norm_backward(
     >>> dx.round(4), dgamma.round(4)
     (array([[ 0.181 , -0.1358]]), array([0.8485, 0.    ]))
     """
-    backend, x, layout, scaling = over_axis(x, axis, 0.0)
+    backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     dx, dgamma, _ = backend.row_backward(
         RMS, dy, x, None, rstd, gamma, None, layout, scaling, Detached(), out
     )

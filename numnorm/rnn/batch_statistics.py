@@ -16,9 +16,9 @@ from numnorm.arguments import (
     check_shape,
 )
 from numnorm.backends.contract.backend import RecurrentBackend
-from numnorm.backends.contract.recurrent import LSTMForm, RunningSteps, Steps
+from numnorm.backends.contract.recurrent import LSTMSpec, PackedSteps, RunningSteps
 from numnorm.norms.batch import new_share
-from numnorm.rnn.forms import lstm_form
+from numnorm.rnn.forms import lstm_spec
 
 
 class LSTMStatistics(NamedTuple):
@@ -145,8 +145,8 @@ def lstm_statistics_init(
     """
     steps, hidden = check_integer("steps", steps, 1), check_integer("hidden", hidden, 1)
     arrays, dtype = {}, check_dtype(dtype)
-    form: Any = lstm_form("batch", variant).cell
-    for place, size in form.sites(hidden).items():
+    spec: Any = lstm_spec("batch", variant).cell
+    for place, size in spec.sites(hidden).items():
         arrays[f"mean_{place}"] = np.zeros((steps, size), dtype)
         arrays[f"var_{place}"] = np.ones((steps, size), dtype)
     return LSTMStatistics(**arrays)
@@ -154,9 +154,9 @@ def lstm_statistics_init(
 
 def running_statistics(
     norm: RecurrentBatchNorm,
-    form: LSTMForm,
+    spec: LSTMSpec,
     hidden: int,
-    steps: Steps,
+    steps: PackedSteps,
     x: Any,
     backend: RecurrentBackend,
 ) -> dict[str, RunningSteps]:
@@ -172,9 +172,9 @@ def running_statistics(
     if norm.unbiased is not None:
         unbiased = check_flag("norm.unbiased", norm.unbiased)
     first = check_integer("norm.first_step", norm.first_step, 0)
-    sizes = form.sites(hidden)
+    sizes = spec.sites(hidden)
     arrays = _checked(norm.statistics, sizes, training, x, backend)
-    if training and steps.counts.size and steps.counts[0] == 1:
+    if training and steps.batch_sizes.size and steps.batch_sizes[0] == 1:
         raise ValueError(
             "x must have at least 2 sequences that have a step to update norm.statistics, got 1"
         )

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.rnn.forms import rnn_form
+from numnorm.rnn.forms import rnn_spec
 from numnorm.rnn.parameters import RNN, RNNParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
@@ -103,8 +103,8 @@ def rnn(
     ((5, 4, 2), True, True)
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    form = rnn_form(norm, nonlinearity)
-    y, (h,), _ = forward(RNN, form, x, parameters, (h,), options, save=False)
+    spec = rnn_spec(norm, nonlinearity)
+    y, (h,), _ = forward(RNN, spec, x, parameters, (h,), options, save=False)
     return RNNStates(y, h)
 
 
@@ -135,8 +135,8 @@ def rnn_forward(
         ``(y, h, saved)``.
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    form = rnn_form(norm, nonlinearity)
-    y, (h,), saved = forward(RNN, form, x, parameters, (h,), options, save=True)
+    spec = rnn_spec(norm, nonlinearity)
+    y, (h,), saved = forward(RNN, spec, x, parameters, (h,), options, save=True)
     return RNNForward(y, h, saved)
 
 
@@ -215,8 +215,8 @@ def rnn_cell(
     >>> h.shape
     (1, 2)
     """
-    options, form = Options(eps, zoneout=zoneout, rng=rng), rnn_form(norm, nonlinearity)
-    _, (h,), _ = forward(RNN, form, x, parameters, (h,), options, save=False, single=True)
+    options, spec = Options(eps, zoneout=zoneout, rng=rng), rnn_spec(norm, nonlinearity)
+    _, (h,), _ = forward(RNN, spec, x, parameters, (h,), options, save=False, single=True)
     return h
 
 
@@ -243,8 +243,8 @@ def rnn_cell_forward(
     RNNCellForward
         ``(h, saved)``.
     """
-    options, form = Options(eps, zoneout=zoneout, rng=rng), rnn_form(norm, nonlinearity)
-    _, (h,), saved = forward(RNN, form, x, parameters, (h,), options, save=True, single=True)
+    options, spec = Options(eps, zoneout=zoneout, rng=rng), rnn_spec(norm, nonlinearity)
+    _, (h,), saved = forward(RNN, spec, x, parameters, (h,), options, save=True, single=True)
     return RNNCellForward(h, saved)
 
 
@@ -296,4 +296,4 @@ def rnn_pack(
     -------
     Packed
     """
-    return pack(RNN, rnn_form(norm, nonlinearity), parameters, dtype)
+    return pack(RNN, rnn_spec(norm, nonlinearity), parameters, dtype)

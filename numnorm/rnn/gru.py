@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.rnn.forms import gru_form
+from numnorm.rnn.forms import gru_spec
 from numnorm.rnn.parameters import GRU, GRUParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
@@ -107,8 +107,8 @@ def gru(
     ((5, 4, 2), True, True)
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    form = gru_form(norm)
-    y, (h,), _ = forward(GRU, form, x, parameters, (h,), options, save=False)
+    spec = gru_spec(norm)
+    y, (h,), _ = forward(GRU, spec, x, parameters, (h,), options, save=False)
     return GRUStates(y, h)
 
 
@@ -138,8 +138,8 @@ def gru_forward(
         ``(y, h, saved)``.
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    form = gru_form(norm)
-    y, (h,), saved = forward(GRU, form, x, parameters, (h,), options, save=True)
+    spec = gru_spec(norm)
+    y, (h,), saved = forward(GRU, spec, x, parameters, (h,), options, save=True)
     return GRUForward(y, h, saved)
 
 
@@ -217,8 +217,8 @@ def gru_cell(
     >>> h.shape
     (1, 2)
     """
-    options, form = Options(eps, zoneout=zoneout, rng=rng), gru_form(norm)
-    _, (h,), _ = forward(GRU, form, x, parameters, (h,), options, save=False, single=True)
+    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
+    _, (h,), _ = forward(GRU, spec, x, parameters, (h,), options, save=False, single=True)
     return h
 
 
@@ -244,8 +244,8 @@ def gru_cell_forward(
     GRUCellForward
         ``(h, saved)``.
     """
-    options, form = Options(eps, zoneout=zoneout, rng=rng), gru_form(norm)
-    _, (h,), saved = forward(GRU, form, x, parameters, (h,), options, save=True, single=True)
+    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
+    _, (h,), saved = forward(GRU, spec, x, parameters, (h,), options, save=True, single=True)
     return GRUCellForward(h, saved)
 
 
@@ -296,4 +296,4 @@ def gru_pack(
     -------
     Packed
     """
-    return pack(GRU, gru_form(norm), parameters, dtype)
+    return pack(GRU, gru_spec(norm), parameters, dtype)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_dtype, check_generator, check_integer
-from numnorm.rnn.forms import Form, gru_form, lstm_form, rnn_form
+from numnorm.rnn.forms import Spec, gru_spec, lstm_spec, rnn_spec
 from numnorm.rnn.parameters import (
     GRU,
     LSTM,
@@ -32,7 +32,7 @@ def _glorot(generator: np.random.Generator, units: int, inputs: int) -> Array:
 
 
 def _initial(
-    kind: Kind, form: Form, inputs: Any, hidden: Any, rng: np.random.Generator, dtype: Any
+    kind: Kind, spec: Spec, inputs: Any, hidden: Any, rng: np.random.Generator, dtype: Any
 ) -> Any:
     inputs, hidden = check_integer("inputs", inputs, 1), check_integer("hidden", hidden, 1)
     dtype = check_dtype(dtype)
@@ -42,8 +42,8 @@ def _initial(
         "weight_h": np.concatenate([_orthogonal(rng, hidden) for _ in range(kind.gates)]),
     }
     for name, size in kind.sizes.items():
-        if name in form.parameters or name.startswith("bias"):
-            gain = 0.1 if form.batch else 1.0  # as Cooijmans et al. begin
+        if name in spec.parameters or name.startswith("bias"):
+            gain = 0.1 if spec.batch else 1.0  # as Cooijmans et al. begin
             values[name] = np.full(size * hidden, gain if name.startswith("gamma") else 0.0)
     if kind is LSTM:
         values["bias"][:hidden] = 1.0
@@ -88,8 +88,8 @@ def lstm_init(
     >>> parameters.bias
     array([1., 1., 0., 0., 0., 0., 0., 0.], dtype=float32)
     """
-    form = lstm_form(norm, variant)
-    parameters: LSTMParameters = _initial(LSTM, form, inputs, hidden, rng, dtype)
+    spec = lstm_spec(norm, variant)
+    parameters: LSTMParameters = _initial(LSTM, spec, inputs, hidden, rng, dtype)
     return parameters
 
 
@@ -127,7 +127,7 @@ def gru_init(
     >>> rnn.gru_init(3, 2, rng=np.random.default_rng(0)).weight_x.shape
     (6, 3)
     """
-    parameters: GRUParameters = _initial(GRU, gru_form(norm), inputs, hidden, rng, dtype)
+    parameters: GRUParameters = _initial(GRU, gru_spec(norm), inputs, hidden, rng, dtype)
     return parameters
 
 
@@ -165,5 +165,5 @@ def rnn_init(
     >>> rnn.rnn_init(3, 2, rng=np.random.default_rng(0)).weight_x.shape
     (2, 3)
     """
-    parameters: RNNParameters = _initial(RNN, rnn_form(norm, "tanh"), inputs, hidden, rng, dtype)
+    parameters: RNNParameters = _initial(RNN, rnn_spec(norm, "tanh"), inputs, hidden, rng, dtype)
     return parameters

@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
-from numnorm.rnn.forms import Form, lstm_form
+from numnorm.rnn.forms import Spec, lstm_spec
 from numnorm.rnn.parameters import LSTM, LSTMParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
 
 
-def _form(norm: Any, variant: Any) -> Form:
+def _spec(norm: Any, variant: Any) -> Spec:
     if isinstance(norm, RecurrentBatchNorm):
-        return lstm_form("batch", variant)._replace(batch=norm)
-    return lstm_form(norm, variant)
+        return lstm_spec("batch", variant)._replace(batch=norm)
+    return lstm_spec(norm, variant)
 
 
 def lstm(
@@ -122,8 +122,8 @@ def lstm(
     ((5, 4, 2), True, True)
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    form = _form(norm, variant)
-    y, (h, c), _ = forward(LSTM, form, x, parameters, (h, c), options, save=False)
+    spec = _spec(norm, variant)
+    y, (h, c), _ = forward(LSTM, spec, x, parameters, (h, c), options, save=False)
     return LSTMStates(y, h, c)
 
 
@@ -155,8 +155,8 @@ def lstm_forward(
         ``(y, h, c, saved)``.
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    form = _form(norm, variant)
-    y, (h, c), saved = forward(LSTM, form, x, parameters, (h, c), options, save=True)
+    spec = _spec(norm, variant)
+    y, (h, c), saved = forward(LSTM, spec, x, parameters, (h, c), options, save=True)
     return LSTMForward(y, h, c, saved)
 
 
@@ -237,8 +237,8 @@ def lstm_cell(
     >>> h.shape
     (1, 2)
     """
-    options, form = Options(eps, zoneout=zoneout, rng=rng), _form(norm, variant)
-    _, (h, c), _ = forward(LSTM, form, x, parameters, (h, c), options, save=False, single=True)
+    options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
+    _, (h, c), _ = forward(LSTM, spec, x, parameters, (h, c), options, save=False, single=True)
     return LSTMState(h, c)
 
 
@@ -266,8 +266,8 @@ def lstm_cell_forward(
     LSTMCellForward
         ``(h, c, saved)``.
     """
-    options, form = Options(eps, zoneout=zoneout, rng=rng), _form(norm, variant)
-    _, (h, c), saved = forward(LSTM, form, x, parameters, (h, c), options, save=True, single=True)
+    options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
+    _, (h, c), saved = forward(LSTM, spec, x, parameters, (h, c), options, save=True, single=True)
     return LSTMCellForward(h, c, saved)
 
 
@@ -350,4 +350,4 @@ def lstm_pack(
     >>> bool((h == rnn.lstm_cell(x, parameters).h).all())
     True
     """
-    return pack(LSTM, lstm_form(norm, variant), parameters, dtype)
+    return pack(LSTM, lstm_spec(norm, variant), parameters, dtype)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape, check_shape
 from numnorm.backends.contract.backend import RecurrentBackend
-from numnorm.rnn.forms import Form
+from numnorm.rnn.forms import Spec
 
 
 class LSTMParameters(NamedTuple):
@@ -163,7 +163,7 @@ def named(kind: Kind, parameters: Any) -> Any:
 def checked(
     kind: Kind,
     parameters: Any,
-    form: Form,
+    spec: Spec,
     x: Any,
     backend: RecurrentBackend,
     inputs: int | None = None,
@@ -195,7 +195,7 @@ def checked(
     for name, size in kind.sizes.items():
         if getattr(given, name) is None:
             values[name] = None
-        elif name.startswith(("gamma", "beta")) and name not in form.parameters:
+        elif name.startswith(("gamma", "beta")) and name not in spec.parameters:
             raise ValueError(f"{name} must be None, as this norm and variant do not use it")
         else:
             values[name] = of_shape(name, size * hidden)

@@ -16,9 +16,9 @@ from numnorm.arguments import (
 )
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Scaling, scaling_by
-from numnorm.backends.contract.recurrent import LSTMForm, SequenceLayout
+from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
-from numnorm.rnn.forms import Form, with_zoneout
+from numnorm.rnn.forms import Spec, with_zoneout
 from numnorm.rnn.parameters import Kind, checked, named
 from numnorm.rnn.sequences import sequence_layout
 
@@ -31,7 +31,7 @@ class Packed:
     """Parameters made ready for many calls; its contents are its own."""
 
     kind: Kind
-    form: Form
+    spec: Spec
     given: Any
     backend: Any
     dtype: Any
@@ -53,7 +53,7 @@ class _Saved(NamedTuple):
     kind: Kind
     single: bool
     backend: Any
-    form: Form
+    spec: Spec
     scaling: Scaling
     layout: SequenceLayout
     batch_first: bool
@@ -62,13 +62,13 @@ class _Saved(NamedTuple):
     dtype: Any
     given: Any
     weights: Any
-    keeps: tuple[Any, ...]
+    zoneout_masks: tuple[Any, ...]
     kept: Any
 
 
 def forward(
     kind: Kind,
-    form: Form,
+    spec: Spec,
     x: Any,
     parameters: Any,
     states: tuple[Any, ...],
@@ -83,34 +83,34 @@ def forward(
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
     dtype, scaling = x.dtype, scaling_by(eps)
     layout = sequence_layout(time, batch, options.lengths, reverse)
-    x = backend.sequence_rows(x, layout, batch_first, None)
-    given, ready, weights = _weights(kind, form, parameters, x, backend)
+    x = backend.pack_padded(x, layout, batch_first, None)
+    given, ready, weights = _weights(kind, spec, parameters, x, backend)
     shares = _shares(kind, options.zoneout)
-    if any(shares) and form.batch:
+    if any(shares) and spec.batch:
         raise ValueError("zoneout must be 0 with batch norm")
-    form = with_zoneout(form) if any(shares) else form
+    spec = with_zoneout(spec) if any(shares) else spec
     shape = batch, ready.weight_h.shape[1]
     first = [
         backend.cell_state(name, s, shape, x) for name, s in zip(kind.states, states, strict=True)
     ]
-    keeps = _keeps(shares, options.rng, layout, shape[1], x, backend)
-    ordered = tuple(backend.ordered(s, layout) for s in first)
-    if form.batch:
-        cell, running = cast(LSTMForm, form.cell), {}
-        if isinstance(form.batch, RecurrentBatchNorm):
-            running = running_statistics(form.batch, cell, shape[1], layout.steps, x, backend)
+    zoneout_masks = _keeps(shares, options.rng, layout, shape[1], x, backend)
+    sort_states = tuple(backend.sort_states(s, layout) for s in first)
+    if spec.batch:
+        cell, running = cast(LSTMSpec, spec.cell), {}
+        if isinstance(spec.batch, RecurrentBatchNorm):
+            running = running_statistics(spec.batch, cell, shape[1], layout.steps, x, backend)
         history, kept = backend.batch_cell_forward(
-            cell, eps, x, layout.steps, ready, ordered, running
+            cell, eps, x, layout.steps, ready, sort_states, running
         )
     else:
         history, kept = backend.cell_forward(
-            form.cell, scaling, x, layout.steps, weights, ordered, keeps, save
+            spec.cell, scaling, x, layout.steps, weights, sort_states, zoneout_masks, save
         )
-    begin, whole = ordered[0].shape[0], save or form.batch is not None
-    y = backend.padded(history[0], begin, layout, batch_first, x, dtype)
+    begin, whole = sort_states[0].shape[0], save or spec.batch is not None
+    y = backend.pad_packed(history[0], begin, layout, batch_first, x, dtype)
     indices = begin + layout.last
     last = [
-        backend.restored(h, indices if i == 0 or whole else None, s, layout, dtype)
+        backend.unsort_states(h, indices if i == 0 or whole else None, s, layout, dtype)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
     if not save:
@@ -118,8 +118,8 @@ def forward(
     if isinstance(y, np.ndarray):
         y.flags.writeable = False  # its memory is what the backward pass reads
     return y, last, _Saved(
-        kind, single, backend, form, scaling, layout, batch_first, x, shape[1], dtype, given,
-        weights, keeps, kept,
+        kind, single, backend, spec, scaling, layout, batch_first, x, shape[1], dtype, given,
+        weights, zoneout_masks, kept,
     )  # fmt: skip
 
 
@@ -135,16 +135,16 @@ def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:
     return time, batch, swapped
 
 
-def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any, Any]:
+def _weights(kind: Kind, spec: Spec, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any, Any]:
     """Return the parameters as they were given, checked, and as the backend takes them.
 
     Packed ones have been checked.
     """
     if not isinstance(parameters, Packed):
-        ready = checked(kind, parameters, form, x, backend, x.shape[1])
+        ready = checked(kind, parameters, spec, x, backend, x.shape[1])
         weights = None
-        if not form.batch:
-            weights = backend.cell_weights(form.cell, ready, _ADA_SCALE, _ADA_K, False)
+        if not spec.batch:
+            weights = backend.cell_weights(spec.cell, ready, _ADA_SCALE, _ADA_K, False)
         return kind.parameters(*parameters), ready, weights
     if parameters.kind is not kind:
         raise TypeError(
@@ -154,7 +154,7 @@ def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> t
         where = "a device" if is_on_device(parameters.given.weight_h) else "the host"
         raise TypeError(f"parameters must lie where x does, got them packed for {where}")
     backend.check_packed(parameters.given.weight_h, x)
-    if parameters.form is not form:
+    if parameters.spec is not spec:
         raise ValueError(f"parameters must be packed for the same {' and '.join(kind.options)}")
     if parameters.dtype != x.dtype:
         raise ValueError(
@@ -166,24 +166,24 @@ def _weights(kind: Kind, form: Form, parameters: Any, x: Any, backend: Any) -> t
     return parameters.given, parameters.given, parameters.weights
 
 
-def pack(kind: Kind, form: Form, parameters: Any, dtype: Any) -> Packed:
+def pack(kind: Kind, spec: Spec, parameters: Any, dtype: Any) -> Packed:
     """Return a copy of the parameters, checked and packed for many calls."""
-    if form.batch:
+    if spec.batch:
         raise ValueError("norm must be that of a row to pack for it, got 'batch'")
     given, dtype = named(kind, parameters), check_dtype(dtype)
     of_device = is_on_device(given.weight_h)
     backend, beside = backend_for(given.weight_h if of_device else np.empty(0), "weight_h")
     like = backend.packed_like(beside, dtype)
-    checked(kind, given, form, like, backend)  # before a copy loses masks
+    checked(kind, given, spec, like, backend)  # before a copy loses masks
     copied = kind.parameters(
         *(
             None if value is None else backend.copied_parameter(name, value, like)
             for name, value in given._asdict().items()
         )
     )
-    ready = checked(kind, copied, form, like, backend)
-    weights = backend.cell_weights(form.cell, ready, _ADA_SCALE, _ADA_K, True)
-    return Packed(kind, form, copied, backend, like.dtype, weights)
+    ready = checked(kind, copied, spec, like, backend)
+    weights = backend.cell_weights(spec.cell, ready, _ADA_SCALE, _ADA_K, True)
+    return Packed(kind, spec, copied, backend, like.dtype, weights)
 
 
 def _shares(kind: Kind, zoneout: Any) -> tuple[float, ...]:
@@ -207,12 +207,12 @@ def _keeps(
         check_generator(rng)
     if not any(shares):
         return (None,) * len(shares)
-    keeps: list[Any] = list(shares)
+    zoneout_masks: list[Any] = list(shares)
     if rng is not None:
         # A step's numbers before the next one's, so that padding and chunks change none.
         drawn = rng.random((layout.time, len(shares), layout.batch, width), np.float32)
-        keeps = [drawn[:, i] < share for i, share in enumerate(shares)]
-    return tuple(backend.cell_keep(keep, layout, width, x) for keep in keeps)
+        zoneout_masks = [drawn[:, i] < share for i, share in enumerate(shares)]
+    return tuple(backend.zoneout_mask(keep, layout, width, x) for keep in zoneout_masks)
 
 
 def backward(
@@ -226,24 +226,25 @@ def backward(
             else f"saved must be what {maker} returned, got that of another function"
         )
     layout, backend, x, dtype = saved.layout, saved.backend, saved.x, saved.dtype
-    rows = backend.sequence_rows(
+    rows = backend.pack_padded(
         _slope(saved, dy, "dh" if single else "dy"), layout, saved.batch_first, x
     )
     last = [
         backend.cell_state(f"d{name}", s, (layout.batch, saved.units), x)
         for name, s in zip(kind.states, dstates, strict=True)
     ]
-    ordered = tuple(backend.ordered(s, layout) for s in last)
-    if saved.form.batch:
-        found = backend.batch_cell_backward(saved.kept, rows, ordered)
+    sort_states = tuple(backend.sort_states(s, layout) for s in last)
+    if saved.spec.batch:
+        found = backend.batch_cell_backward(saved.kept, rows, sort_states)
     else:
         found = backend.cell_backward(
-            saved.form.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,
-            saved.keeps, rows, ordered,
+            saved.spec.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,
+            saved.zoneout_masks, rows, sort_states,
         )  # fmt: skip
-    dx = backend.padded(found.dx, 0, layout, saved.batch_first, x, dtype)
+    dx = backend.pad_packed(found.dx, 0, layout, saved.batch_first, x, dtype)
     first = (
-        backend.restored(f, None, s, layout, dtype) for f, s in zip(found.states, last, strict=True)
+        backend.unsort_states(f, None, s, layout, dtype)
+        for f, s in zip(found.states, last, strict=True)
     )
     return (dx[0] if single else dx), *first, _parameter_gradients(saved, found.parameters)
 
@@ -251,7 +252,7 @@ def backward(
 def _slope(saved: _Saved, dy: Any, name: str) -> Any:
     """Return the gradients of all states, of the shape of what the forward pass returned."""
     layout = saved.layout
-    grad = saved.backend.companion(name, dy, saved.x)
+    grad = saved.backend.as_like(name, dy, saved.x)
     expected: tuple[int, ...] = (layout.time, layout.batch, saved.units)
     if saved.batch_first:
         expected = (layout.batch, layout.time, saved.units)

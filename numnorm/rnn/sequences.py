@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import as_plain_array, check_shape
-from numnorm.backends.contract.recurrent import SequenceLayout, Steps
+from numnorm.backends.contract.recurrent import PackedSteps, SequenceLayout
 
 Array = np.ndarray[Any, Any]
 
@@ -33,24 +33,26 @@ def _layout_of_whole(time: int, batch: int) -> SequenceLayout:
 def _layout(time: int, batch: int, counted: Array, reverse: bool) -> SequenceLayout:
     order = np.argsort(-counted, kind="stable")
     order = order[counted[order] > 0]
-    ordered = counted[order]
-    longest = int(ordered[0]) if ordered.size else 0
-    counts = np.searchsorted(-ordered, -np.arange(longest), side="left").astype(np.int64)
-    starts = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)[:longest]
-    even = ordered.size == batch and longest > 0 and ordered[-1] == time
-    rank = np.concatenate([np.arange(n) for n in counts]) if longest and not even else None
+    sort_states = counted[order]
+    longest = int(sort_states[0]) if sort_states.size else 0
+    batch_sizes = np.searchsorted(-sort_states, -np.arange(longest), side="left").astype(np.int64)
+    offsets = np.concatenate(([0], np.cumsum(batch_sizes)[:-1])).astype(np.int64)[:longest]
+    even = sort_states.size == batch and longest > 0 and sort_states[-1] == time
+    rank = np.concatenate([np.arange(n) for n in batch_sizes]) if longest and not even else None
     indices = None
     if reverse and even:
         indices = (np.arange(time)[::-1, None] * batch + np.arange(batch)).reshape(-1)
     elif rank is not None:
-        step = np.repeat(np.arange(longest), counts)
-        moment = ordered[rank] - 1 - step if reverse else step
+        step = np.repeat(np.arange(longest), batch_sizes)
+        moment = sort_states[rank] - 1 - step if reverse else step
         indices = moment * batch + order[rank]
     elif not even:
         indices = np.zeros(0, np.int64)
-    last = starts[ordered - 1] + np.arange(ordered.size) if longest else np.zeros(0, np.int64)
+    last = (
+        offsets[sort_states - 1] + np.arange(sort_states.size) if longest else np.zeros(0, np.int64)
+    )
     return SequenceLayout(
-        time, batch, None if even else order, indices, Steps(starts, counts), last
+        time, batch, None if even else order, indices, PackedSteps(offsets, batch_sizes), last
     )
 
 

@@ -231,14 +231,14 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
             f"{type(saved).__name__}"
         )
     backend = saved.backend
-    grad = backend.companion("dy", dy, saved.x)
+    grad = backend.as_like("dy", dy, saved.x)
     check_shape("dy", grad.shape, saved.shape, "that of y")
-    grad = backend.time_first(grad, saved.batch_first)
+    grad = backend.to_time_major(grad, saved.batch_first)
     given = by_direction("dstates", dstates, saved.plan)
     states, layers = [], []
     for number in reversed(range(len(saved.plan))):
         if number < len(saved.masks):
-            grad = backend.masked(grad, saved.masks[number], _gain(saved.dropout))
+            grad = backend.apply_mask(grad, saved.masks[number], _gain(saved.dropout))
         parts = backend.split(grad, saved.widths[number])
         found = []
         for direction, part, kept, last in zip(
@@ -246,10 +246,10 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
         ):
             with naming(direction.name):
                 found.append(direction.kind.backward(part, kept, *last))
-        grad = found[0][0] if len(found) == 1 else backend.added(found[0][0], found[1][0])
+        grad = found[0][0] if len(found) == 1 else backend.add(found[0][0], found[1][0])
         states.append(_as_given([tuple(gradients[1:-1]) for gradients in found]))
         layers.append(_as_given([gradients[-1] for gradients in found]))
-    dx = backend.time_first(backend.as_float_array("dx", grad), saved.batch_first)
+    dx = backend.to_time_major(backend.as_float_array("dx", grad), saved.batch_first)
     return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
 
 
@@ -280,7 +280,7 @@ def _run(
     if len(x.shape) != 3:
         raise ValueError(f"x must have 3 axes, of time, batch and inputs, got {len(x.shape)}")
     batch_first = check_flag("batch_first", batch_first)
-    y = backend.time_first(x, batch_first)
+    y = backend.to_time_major(x, batch_first)
     lengths = None if lengths is None else check_lengths(lengths, *y.shape[:2])
     options = options | {"lengths": lengths}
     plan = planned(layers)
@@ -299,11 +299,11 @@ def _run(
             last.append(_as_given([of_direction for _, of_direction, _ in found]))
             kept.append(tuple(saved for _, _, saved in found))
             widths.append(tuple(part.shape[-1] for part, _, _ in found))
-            y = found[0][0] if len(found) == 1 else backend.side_by_side([f[0] for f in found])
+            y = found[0][0] if len(found) == 1 else backend.concatenate([f[0] for f in found])
             if dropout and number < len(plan) - 1:
-                masks.append(backend.mask_beside(_mask(rng, tuple(y.shape), dropout), y))
-                y = backend.masked(y, masks[-1], _gain(dropout))
-    y = backend.time_first(backend.as_float_array("y", y), batch_first)
+                masks.append(backend.as_mask(_mask(rng, tuple(y.shape), dropout), y))
+                y = backend.apply_mask(y, masks[-1], _gain(dropout))
+    y = backend.to_time_major(backend.as_float_array("y", y), batch_first)
     if not save:
         return y, tuple(last), None
     saved = _Saved(

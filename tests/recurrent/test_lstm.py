@@ -12,10 +12,10 @@ from numnorm import rnn
 
 NORMS = ["layer", "rms", "ada", None]
 VARIANTS = ["paper", "normalized_cell", "per_gate", "cell_only"]
-SOME_FORMS = [("layer", "paper"), ("rms", "per_gate"), (None, "paper")]
-FORMS = [(norm, variant) for norm in NORMS for variant in VARIANTS if norm or variant == "paper"]
+SOME_SPECS = [("layer", "paper"), ("rms", "per_gate"), (None, "paper")]
+SPECS = [(norm, variant) for norm in NORMS for variant in VARIANTS if norm or variant == "paper"]
 if COMPILED:
-    FORMS = kernels.LSTMS
+    SPECS = kernels.LSTMS
 
 
 def problem(norm, variant, *, time=4, batch=3, inputs=5, hidden=6, dtype=np.float64, seed=0):
@@ -48,7 +48,7 @@ def largest_difference(left, right):
 
 @pytest.mark.parametrize("lengths", [None, [2, 4, 1], [0, 3, 3]], ids=str)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize(("norm", "variant"), FORMS)
+@pytest.mark.parametrize(("norm", "variant"), SPECS)
 def test_definition(norm, variant, reverse, lengths):
     parameters, x, h, c = problem(norm, variant)
     options = {"lengths": lengths, "reverse": reverse}
@@ -78,7 +78,7 @@ def test_definition_at_any_size(norm, variant, batch, hidden):
 
 
 @pytest.mark.parametrize(
-    ("norm", "variant", "dtype"), kernels.lstms(SOME_FORMS, [np.float32, np.float16])
+    ("norm", "variant", "dtype"), kernels.lstms(SOME_SPECS, [np.float32, np.float16])
 )
 def test_narrower_dtypes(norm, variant, dtype):
     tolerance = 4e-6 if dtype == np.float32 else 2e-3
@@ -92,7 +92,7 @@ def test_narrower_dtypes(norm, variant, dtype):
 
 @pytest.mark.parametrize("lengths", [None, [2, 0, 3]], ids=str)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize(("norm", "variant"), FORMS)
+@pytest.mark.parametrize(("norm", "variant"), SPECS)
 def test_gradients(norm, variant, reverse, lengths):
     options = {"lengths": lengths, "reverse": reverse}
     parameters, x, h, c = problem(norm, variant, time=3, inputs=2, hidden=3)
@@ -129,7 +129,7 @@ def test_gradients(norm, variant, reverse, lengths):
 
 
 @pytest.mark.parametrize("hidden", [8, 21])
-@pytest.mark.parametrize(("norm", "variant"), SOME_FORMS)
+@pytest.mark.parametrize(("norm", "variant"), SOME_SPECS)
 def test_gradients_of_wider_cells(norm, variant, hidden):
     # Along one direction for all arrays at once: each alone is in `test_gradients`.
     parameters, *arrays = problem(norm, variant, time=3, batch=6, inputs=9, hidden=hidden)
@@ -159,7 +159,7 @@ def test_gradients_of_wider_cells(norm, variant, hidden):
 
 
 @pytest.mark.parametrize(
-    ("norm", "variant", "dtype"), kernels.lstms(SOME_FORMS, [np.float32, np.float64])
+    ("norm", "variant", "dtype"), kernels.lstms(SOME_SPECS, [np.float32, np.float64])
 )
 def test_each_sequence_alone_gives_the_same_bytes(norm, variant, dtype):
     lengths = [3, 9, 1, 9, 4, 0, 7, 2, 5, 6, 8, 3, 9, 9, 1]
@@ -184,7 +184,7 @@ def test_each_sequence_alone_gives_the_same_bytes(norm, variant, dtype):
 
 
 @pytest.mark.parametrize(
-    ("norm", "variant", "dtype"), kernels.lstms(SOME_FORMS, [np.float32, np.float64])
+    ("norm", "variant", "dtype"), kernels.lstms(SOME_SPECS, [np.float32, np.float64])
 )
 def test_step_by_step_gives_the_same_bytes(norm, variant, dtype):
     parameters, x, h, c = problem(norm, variant, batch=13, inputs=19, hidden=21, dtype=dtype)
@@ -197,7 +197,7 @@ def test_step_by_step_gives_the_same_bytes(norm, variant, dtype):
     np.testing.assert_array_equal(c, last_c)
 
 
-@pytest.mark.parametrize(("norm", "variant", "dtype"), kernels.lstms(SOME_FORMS, [np.float32]))
+@pytest.mark.parametrize(("norm", "variant", "dtype"), kernels.lstms(SOME_SPECS, [np.float32]))
 @pytest.mark.skipif(not COMPILED, reason="threads need compiled kernels")
 def test_threads_give_the_same_bytes(norm, variant, dtype):
     parameters, x, h, c = problem(

@@ -39,16 +39,16 @@ GRUS = ["layer", "ada"]
 RNNS = ["layer", None]
 
 
-def lstms(forms, dtypes):
+def lstms(specs, dtypes):
     """Return norm, variant and dtype as parameters of a test of the LSTM."""
     return [
         pytest.param(
-            *form,
+            *spec,
             dtype,
-            marks=() if dtype == np.float64 or form in FLOAT32_LSTMS else (full,),
-            id=f"{form[0]}-{form[1]}-{np.dtype(dtype).name}",
+            marks=() if dtype == np.float64 or spec in FLOAT32_LSTMS else (full,),
+            id=f"{spec[0]}-{spec[1]}-{np.dtype(dtype).name}",
         )
-        for form in forms
+        for spec in specs
         for dtype in dtypes
     ]
 

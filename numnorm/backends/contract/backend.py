@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from numnorm.arguments import Shape
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.backends.contract.recurrent import (
-    CellForm,
     CellGradients,
-    LSTMForm,
+    CellSpec,
+    LSTMSpec,
+    PackedSteps,
     RunningSteps,
     SequenceLayout,
-    Steps,
 )
 from numnorm.layouts import ColumnLayout, RowLayout
 
@@ -158,17 +158,17 @@ class RecurrentBackend(ArrayBackend, Protocol):
     def share_memory(self, one: Any, other: Any) -> bool:
         """Return whether two arrays of `step_statistics` share memory."""
 
-    def companion(self, name: str, value: Any, x: Any) -> Any:
+    def as_like(self, name: str, value: Any, x: Any) -> Any:
         """Return an array of a supported float dtype that must lie where x does."""
 
-    def sequence_rows(self, x: Any, layout: SequenceLayout, batch_first: bool, like: Any) -> Any:
+    def pack_padded(self, x: Any, layout: SequenceLayout, batch_first: bool, like: Any) -> Any:
         """Return the rows of padded sequences, in the dtype that x is computed in.
 
         That is the one of `like`, rows already, unless that is None. A single step may lack its
         axis of time.
         """
 
-    def padded(
+    def pad_packed(
         self, rows: Any, start: int, layout: SequenceLayout, batch_first: bool, x: Any, dtype: Any
     ) -> Any:
         """Return the caller's array of all sequences, with zeros where there is no row.
@@ -179,10 +179,10 @@ class RecurrentBackend(ArrayBackend, Protocol):
     def cell_state(self, name: str, value: Any, shape: Shape, x: Any) -> Any:
         """Return a new array of a state, checked, of the dtype of x; None stands for 0."""
 
-    def ordered(self, states: Any, layout: SequenceLayout) -> Any:
+    def sort_states(self, states: Any, layout: SequenceLayout) -> Any:
         """Return the states of the order of a layout; they may be the very same."""
 
-    def restored(
+    def unsort_states(
         self, states: Any, indices: Any, given: Any, layout: SequenceLayout, dtype: Any
     ) -> Any:
         """Return the caller's array of the states of the whole batch.
@@ -206,7 +206,7 @@ class RecurrentBackend(ArrayBackend, Protocol):
     def check_packed(self, parameter: Any, x: Any) -> None:
         """Raise unless a parameter, packed by this backend, lies where x does."""
 
-    def cell_keep(self, share: Any, layout: SequenceLayout, width: int, x: Any) -> Any:
+    def zoneout_mask(self, share: Any, layout: SequenceLayout, width: int, x: Any) -> Any:
         """Return what each step keeps of each element of a state, as `cell_forward` takes it.
 
         It is one share of all, or a NumPy array (time, batch, width) of them.
@@ -215,10 +215,10 @@ class RecurrentBackend(ArrayBackend, Protocol):
     def parameter_gradient(self, name: str, gradient: Any, parameter: Any, x: Any) -> Any:
         """Return a gradient in the shape and dtype of the caller's parameter."""
 
-    def time_first(self, x: Any, batch_first: bool) -> Any:
+    def to_time_major(self, x: Any, batch_first: bool) -> Any:
         """Return x as the caller's array, time and batch swapped if the batch comes first."""
 
-    def side_by_side(self, arrays: Sequence[Any]) -> Any:
+    def concatenate(self, arrays: Sequence[Any]) -> Any:
         """Return arrays, whose last axes alone differ, as one.
 
         This and what follows takes and returns arrays as the functions of cells return them.
@@ -227,20 +227,20 @@ class RecurrentBackend(ArrayBackend, Protocol):
     def split(self, array: Any, widths: Sequence[int]) -> list[Any]:
         """Return the arrays of these widths that stand side by side in one."""
 
-    def mask_beside(self, mask: Any, array: Any) -> Any:
-        """Return a NumPy array of bool as `masked` takes it with arrays that lie where one does."""
+    def as_mask(self, mask: Any, array: Any) -> Any:
+        """Return a NumPy array of bool as `apply_mask` takes it with arrays that lie where one does."""
 
-    def masked(self, array: Any, mask: Any, factor: float) -> Any:
+    def apply_mask(self, array: Any, mask: Any, factor: float) -> Any:
         """Return a new array: times the factor where the mask is true, times 0 elsewhere."""
 
-    def added(self, one: Any, other: Any) -> Any:
+    def add(self, one: Any, other: Any) -> Any:
         """Return the sum of two arrays, rounded once."""
 
     def working(self, x: Any) -> Any:
         """Return an array in the dtype that it is computed in, C-contiguous."""
 
     def cell_weights(
-        self, form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool
+        self, spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool
     ) -> Any:
         """Return the parameters of a recurrent cell, in the dtype of its x, for `cell_forward`.
 
@@ -250,31 +250,31 @@ class RecurrentBackend(ArrayBackend, Protocol):
 
     def cell_forward(
         self,
-        form: CellForm,
+        spec: CellSpec,
         scaling: Scaling,
         x: Any,
-        steps: Steps,
+        steps: PackedSteps,
         weights: Any,
         states: tuple[Any, ...],
-        keeps: tuple[Any, ...],
+        zoneout_masks: tuple[Any, ...],
         save: bool,
     ) -> tuple[tuple[Any, ...], Any]:
         """Return the history of each state, those given first, and what the backward pass needs.
 
-        x has the rows of all steps. With zoneout, so do the `keeps`: the share of each element
+        x has the rows of all steps. With zoneout, so do the `zoneout_masks`: the share of each element
         of each state that a step keeps. If nothing is saved, only the history of h is whole;
         of the others there are the last ones.
         """
 
     def cell_backward(
         self,
-        form: CellForm,
+        spec: CellSpec,
         scaling: Scaling,
         x: Any,
-        steps: Steps,
+        steps: PackedSteps,
         weights: Any,
         saved: Any,
-        keeps: tuple[Any, ...],
+        zoneout_masks: tuple[Any, ...],
         dy: Any,
         dstates: tuple[Any, ...],
     ) -> CellGradients:
@@ -285,10 +285,10 @@ class RecurrentBackend(ArrayBackend, Protocol):
 
     def batch_cell_forward(
         self,
-        form: LSTMForm,
+        spec: LSTMSpec,
         eps: float,
         x: Any,
-        steps: Steps,
+        steps: PackedSteps,
         given: Any,
         states: tuple[Any, ...],
         running: dict[str, RunningSteps],

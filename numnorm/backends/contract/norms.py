@@ -74,7 +74,7 @@ class Scaling:
     ddof: int = 0
 
     @property
-    def of_nothing(self) -> float:
+    def for_empty_row(self) -> float:
         """The statistics of a row without elements: sums of nothing, over 0 or over a number."""
         return 0.0 if self.ddof < 0 else math.nan
 

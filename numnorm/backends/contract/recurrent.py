@@ -10,7 +10,7 @@ from numnorm.backends.contract.norms import Norm
 wants_persistent_kernels: ContextVar[bool] = ContextVar("wants_persistent_kernels", default=False)
 
 
-class LSTMForm(NamedTuple):
+class LSTMSpec(NamedTuple):
     """Where an LSTM is normalized, and how.
 
     Attributes
@@ -31,7 +31,7 @@ class LSTMForm(NamedTuple):
     """
 
     gates: Norm | None
-    by_product: bool
+    norm_each_product: bool
     separate: bool
     cell: Norm | None
     carries_normalized: bool
@@ -39,7 +39,7 @@ class LSTMForm(NamedTuple):
 
     def sites(self, hidden: int) -> dict[str, int]:
         """Return where there is a norm, as the parameters are named, and of how many features."""
-        found = {"x": 4 * hidden} if self.by_product else {}
+        found = {"x": 4 * hidden} if self.norm_each_product else {}
         if self.gates is not None:
             found["h"] = 4 * hidden
         return found | {"c": hidden}
@@ -47,11 +47,11 @@ class LSTMForm(NamedTuple):
     @property
     def name(self) -> str:
         """Names the compiled kernels in the cache."""
-        choices = self.by_product, self.separate, self.carries_normalized, self.zoneout
+        choices = self.norm_each_product, self.separate, self.carries_normalized, self.zoneout
         return f"{_name(self.gates)}.{_name(self.cell)}.{_digits(choices)}"
 
 
-class GRUForm(NamedTuple):
+class GRUSpec(NamedTuple):
     """How a gated recurrent unit is normalized.
 
     Attributes
@@ -72,7 +72,7 @@ class GRUForm(NamedTuple):
         return f"{_name(self.norm)}.{_digits((self.zoneout,))}"
 
 
-class RNNForm(NamedTuple):
+class RNNSpec(NamedTuple):
     """How a plain recurrent network is normalized.
 
     Attributes
@@ -95,7 +95,7 @@ class RNNForm(NamedTuple):
         return f"{_name(self.norm)}.{_digits((self.rectified, self.zoneout))}"
 
 
-CellForm = LSTMForm | GRUForm | RNNForm
+CellSpec = LSTMSpec | GRUSpec | RNNSpec
 
 
 def _name(norm: Norm | None) -> str:
@@ -123,7 +123,7 @@ class CellGradients(NamedTuple):
     parameters: dict[str, Any]
 
 
-class Steps(NamedTuple):
+class PackedSteps(NamedTuple):
     """Which rows belong to which step of a batch of sequences, the longer ones first.
 
     Attributes
@@ -132,8 +132,8 @@ class Steps(NamedTuple):
         Where each step's rows begin, and how many they are: the first of the step before.
     """
 
-    starts: Any
-    counts: Any
+    offsets: Any
+    batch_sizes: Any
 
 
 class RunningSteps(NamedTuple):
@@ -184,7 +184,7 @@ class SequenceLayout:
     batch: int
     order: Any
     indices: Any
-    steps: Steps
+    steps: PackedSteps
     last: Any
 
     @property

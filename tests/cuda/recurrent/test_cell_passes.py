@@ -6,7 +6,7 @@ import sys
 import cell_cases as cells
 import numpy as np
 import pytest
-from pass_checks import FORMS, GRU, KINDS, PAPER, PLAIN, SOME_FORMS, check, run, taken_by
+from pass_checks import GRU, KINDS, PAPER, PLAIN, SOME_SPECS, SPECS, check, run, taken_by
 
 from numnorm.backends.cuda.recurrent import cells as device
 
@@ -17,18 +17,18 @@ def taken(products):
     return lambda name, array, dtype: taken_by(products, name, array, dtype)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_passes(form, imported):
-    check_passes(form, "float64", imported("torch"))
+@pytest.mark.parametrize("form", SPECS)
+def test_passes(spec, imported):
+    check_passes(spec, "float64", imported("torch"))
 
 
-@pytest.mark.parametrize("form", SOME_FORMS)
-def test_passes_in_any_order_of_threads(form, imported, order):
-    check_passes(form, "float32", imported("torch"))
+@pytest.mark.parametrize("form", SOME_SPECS)
+def test_passes_in_any_order_of_threads(spec, imported, order):
+    check_passes(spec, "float32", imported("torch"))
 
 
-def check_passes(form, dtype, library):
-    problem = cells.problem(form, 10, (4, 4, 3, 1), dtype=dtype)
+def check_passes(spec, dtype, library):
+    problem = cells.problem(spec, 10, (4, 4, 3, 1), dtype=dtype)
 
     def taken(name, array, dtype):
         return taken_by(library, name, array, dtype)
@@ -38,15 +38,15 @@ def check_passes(form, dtype, library):
 
 @pytest.mark.parametrize(("units", "counts"), [(8, (3, 3)), (9, (3, 2, 2)), (8, (1,))], ids=str)
 @KINDS
-def test_libraries(taken, form, units, counts):
-    problem = cells.problem(form._replace(zoneout=len(counts) == 2), units, counts)
+def test_libraries(taken, spec, units, batch_sizes):
+    problem = cells.problem(spec._replace(zoneout=len(batch_sizes) == 2), units, batch_sizes)
     check(problem, *run(problem, taken, "float64"), "float64")
 
 
 @pytest.mark.parametrize("zoneout", [False, True])
 @KINDS
-def test_without_saving_the_states_are_the_same(taken, form, zoneout):
-    problem = cells.problem(form._replace(zoneout=zoneout), 9, (4, 2, 1))
+def test_without_saving_the_states_are_the_same(taken, spec, zoneout):
+    problem = cells.problem(spec._replace(zoneout=zoneout), 9, (4, 2, 1))
     (h, *cell), _ = run(problem, taken, "float32", backward=False)
     (same, *last), _ = run(problem, taken, "float32", save=False, backward=False)
     assert h.tobytes() == same.tobytes()
@@ -56,9 +56,9 @@ def test_without_saving_the_states_are_the_same(taken, form, zoneout):
 
 
 @KINDS
-def test_no_steps(taken, form):
-    problem = cells.problem(form, 5, (2,))
-    steps = problem.steps._replace(starts=np.zeros(0, int), counts=np.zeros(0, int))
+def test_no_steps(taken, spec):
+    problem = cells.problem(spec, 5, (2,))
+    steps = problem.steps._replace(offsets=np.zeros(0, int), batch_sizes=np.zeros(0, int))
     grads = problem.grads[0][:0], *problem.grads[1:]
     problem = dataclasses.replace(problem, steps=steps, x=problem.x[:0], grads=grads)
     history, found = run(problem, taken, "float64")
@@ -79,8 +79,8 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("form", "names"), MISSING)
-def test_missing_parameters(taken, form, names):
-    problem = cells.problem(form, 6, (3, 1))
+def test_missing_parameters(taken, spec, names):
+    problem = cells.problem(spec, 6, (3, 1))
     given = problem.given._replace(**dict.fromkeys(names))
     history, found = run(dataclasses.replace(problem, given=given), taken, "float64")
     there = {n: getattr(problem.given, n) for n in names}

@@ -9,52 +9,52 @@ from cell_steps import assert_close, check_forward, check_step, forward
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.threads.activations import make_activation, make_sigmoid
-from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
+from numnorm.rnn.forms import gru_spec, lstm_spec, rnn_spec
 
 DTYPES = ("float32", "float64")
 NARROW, ODD = "several rows a warp", "odd, several warps a row"
 
 
-def named(*forms):
-    return [pytest.param(form, id=f"{cells.KINDS[type(form)].name}.{form.name}") for form in forms]
+def named(*specs):
+    return [pytest.param(spec, id=f"{cells.KINDS[type(spec)].name}.{spec.name}") for spec in specs]
 
 
-FORMS = named(*cells.LSTM_FORMS, *cells.GRU_FORMS, *cells.RNN_FORMS)
+SPECS = named(*cells.LSTM_FORMS, *cells.GRU_FORMS, *cells.RNN_FORMS)
 NORMED = (
-    lstm_form("layer", "paper").cell._replace(zoneout=True),
-    lstm_form("rms", "normalized_cell").cell,
-    lstm_form("layer", "per_gate").cell,
-    cells.zoned(gru_form("layer")),
-    gru_form("rms").cell,
-    cells.zoned(rnn_form("layer", "tanh")),
-    rnn_form("rms", "relu").cell,
+    lstm_spec("layer", "paper").cell._replace(zoneout=True),
+    lstm_spec("rms", "normalized_cell").cell,
+    lstm_spec("layer", "per_gate").cell,
+    cells.zoned(gru_spec("layer")),
+    gru_spec("rms").cell,
+    cells.zoned(rnn_spec("layer", "tanh")),
+    rnn_spec("rms", "relu").cell,
 )
-SOME_FORMS = named(*NORMED, rnn_form(None, "tanh").cell)
+SOME_SPECS = named(*NORMED, rnn_spec(None, "tanh").cell)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form(form, order):
+@pytest.mark.parametrize("form", SPECS)
+def test_every_form(spec, order):
     # Narrow ones: a thread has all of a unit, whatever the form.
-    check_step(form, NARROW, "float32")
+    check_step(spec, NARROW, "float32")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_in_float64(form):
-    check_step(form, NARROW, "float64")
+@pytest.mark.parametrize("form", SPECS)
+def test_every_form_in_float64(spec):
+    check_step(spec, NARROW, "float64")
 
 
 @pytest.mark.parametrize("name", [name for name in cells.SHAPES if name != NARROW])
-@pytest.mark.parametrize("form", SOME_FORMS)
-def test_every_shape(form, name, order):
-    check_step(form, name, "float32")
+@pytest.mark.parametrize("form", SOME_SPECS)
+def test_every_shape(spec, name, order):
+    check_step(spec, name, "float32")
 
 
 @pytest.mark.parametrize(("name", "eps"), [(NARROW, 1e-5), (ODD, 0.0)])
 @pytest.mark.parametrize("form", named(*NORMED))
-def test_products_of_any_scale_beside_each_other(form, name, eps, order):
+def test_products_of_any_scale_beside_each_other(spec, name, eps, order):
     shape, units = cells.shape_for(name, "float32")
     factors = np.array([1, 1e-25, 1e36])[:, None]
-    problem = cells.problem(form, units, (len(factors),), dtype="float32", eps=eps)
+    problem = cells.problem(spec, units, (len(factors),), dtype="float32", eps=eps)
     h, *others = problem.states
     states = h * factors, *others
     problem = dataclasses.replace(problem, states=states, x=problem.x * factors)
@@ -72,8 +72,8 @@ def test_products_of_any_scale_beside_each_other(form, name, eps, order):
 def test_constant_products_and_cells_without_epsilon(name, order):
     # Their normalized value is 0 by convention, whatever the rounding of a mean.
     shape, units = cells.shape_for(name, "float32")
-    form = lstm_form("layer", "paper").cell
-    problem = cells.problem(form, units, (2,), inputs=1, dtype="float32", eps=0.0)
+    spec = lstm_spec("layer", "paper").cell
+    problem = cells.problem(spec, units, (2,), inputs=1, dtype="float32", eps=0.0)
     given = problem.given
     ones = np.ones_like(given.weight_x)
     given = given._replace(
@@ -91,7 +91,7 @@ def test_constant_products_and_cells_without_epsilon(name, order):
 @pytest.mark.parametrize("name", [NARROW, ODD])
 def test_constant_products_of_gru_without_epsilon(name, order):
     shape, units = cells.shape_for(name, "float32")
-    problem = cells.problem(gru_form("layer").cell, units, (2,), inputs=1, eps=0.0)
+    problem = cells.problem(gru_spec("layer").cell, units, (2,), inputs=1, eps=0.0)
     given = problem.given
     given = given._replace(
         weight_x=np.full_like(given.weight_x, 0.3), weight_h=0 * given.weight_h,
@@ -108,8 +108,8 @@ def test_constant_products_of_gru_without_epsilon(name, order):
 @pytest.mark.parametrize("name", [NARROW, ODD])
 def test_constant_sums_of_rnn_without_epsilon(name, order):
     shape, units = cells.shape_for(name, "float32")
-    form = rnn_form("layer", "tanh").cell
-    problem = cells.problem(form, units, (2,), inputs=1, dtype="float32", eps=0.0)
+    spec = rnn_spec("layer", "tanh").cell
+    problem = cells.problem(spec, units, (2,), inputs=1, dtype="float32", eps=0.0)
     given = problem.given
     ones, none = np.ones_like(given.weight_x), np.zeros_like(given.weight_h)
     given = given._replace(weight_x=ones, weight_h=none)

@@ -15,7 +15,7 @@ from numnorm import rnn
 from numnorm.backends.cuda.recurrent.persistent import plans as persistent_plans
 from numnorm.rnn.parameters import GRU, LSTM, RNN
 
-FORMS = [
+SPECS = [
     *((LSTM, {"norm": norm}) for norm in cells.NORMS),
     *((LSTM, {"variant": variant}) for variant in cells.VARIANTS[1:]),
     *((GRU, {"norm": norm}) for norm in cells.NORMS),
@@ -42,7 +42,7 @@ def _id(value):
     return "-".join(map(str, value.values())) if isinstance(value, dict) else value.name
 
 
-@pytest.mark.parametrize(("kind", "norm"), FORMS, ids=_id)
+@pytest.mark.parametrize(("kind", "norm"), SPECS, ids=_id)
 def test_forms(imported, kind, norm):
     case, take = Case(kind, **norm), imported("torch").take
     found = case.to(take, "float64").run(lengths=LENGTHS)
@@ -239,11 +239,11 @@ def test_host_and_device_do_not_mix(library, kind):
     cell, pack, backward = (getattr(rnn, kind.name + what) for what in ("", "_pack", "_backward"))
     parameters, gain = case.parameters, kind.parameters._fields[-2]
     *_, saved = case.call("_forward")
-    mixed = device.parameters._replace(**{gain: getattr(parameters, gain)})
+    blend = device.parameters._replace(**{gain: getattr(parameters, gain)})
     last = {kind.states[-1]: case.states[-1]}
     calls = {
         "weight_h must be a .* on device 0, as x is": lambda: cell(device.x, parameters),
-        f"{gain} must be a .* on device 0": lambda: cell(device.x, mixed),
+        f"{gain} must be a .* on device 0": lambda: cell(device.x, blend),
         f"{kind.states[-1]} must be a .* on device 0": lambda: cell(
             device.x, device.parameters, **last
         ),

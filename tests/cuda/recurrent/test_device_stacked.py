@@ -16,15 +16,15 @@ UNITS = 3
 
 
 def lstm(inputs, seed):
-    return cells.parameters(cells.form_of(LSTM), UNITS, inputs, seed=seed)
+    return cells.parameters(cells.spec_of(LSTM), UNITS, inputs, seed=seed)
 
 
 def gru(inputs, seed):
-    return cells.parameters(cells.form_of(GRU), UNITS, inputs, seed=seed)
+    return cells.parameters(cells.spec_of(GRU), UNITS, inputs, seed=seed)
 
 
 def elman(inputs, seed, norm="layer"):
-    return cells.parameters(cells.form_of(RNN, norm=norm), UNITS, inputs, seed=seed)
+    return cells.parameters(cells.spec_of(RNN, norm=norm), UNITS, inputs, seed=seed)
 
 
 def problem(layers=None, *, time=4, batch=4):
@@ -172,14 +172,17 @@ def test_what_is_between_layers_gives_the_bytes_of_the_host(imported, dtype):
     a, b = library.take(one), library.take(other)
     with np.errstate(invalid="ignore"):
         pairs = [
-            (backend.added(a, b), host.added(one, other)),
-            (backend.masked(a, backend.mask_beside(mask, a), gain), host.masked(one, mask, gain)),
-            (backend.side_by_side([a, b]), host.side_by_side([one, other])),
+            (backend.add(a, b), host.add(one, other)),
+            (
+                backend.apply_mask(a, backend.as_mask(mask, a), gain),
+                host.apply_mask(one, mask, gain),
+            ),
+            (backend.concatenate([a, b]), host.concatenate([one, other])),
             *zip(backend.split(a, (2, 7)), host.split(one, (2, 7)), strict=True),
         ]
     turned = library.take(np.ascontiguousarray(one.swapaxes(0, 1))).permute((1, 0, 2))
     pairs += zip(backend.split(turned, (4, 5)), host.split(one, (4, 5)), strict=True)
-    pairs += [(backend.added(b, turned), host.added(other, one))]
+    pairs += [(backend.add(b, turned), host.add(other, one))]
     for found, expected in pairs:
         assert found.host.dtype == kind and found.host.shape == expected.shape
         np.testing.assert_array_equal(found.host.astype(float), expected.astype(float))
@@ -209,12 +212,12 @@ def test_host_and_device_do_not_mix(products):
     on_device, of_device, states_there = taken(products, "float32", x, layers, states)
     _, _, saved = rnn.stacked_forward(x, layers)
     y, _, saved_there = rnn.stacked_forward(on_device, of_device)
-    mixed = [of_device[0], layers[1], of_device[2]]
+    blend = [of_device[0], layers[1], of_device[2]]
     calls = {
         r"layers\[0\]\[0\]: weight_h must be a .* on device 0": lambda: rnn.stacked(
             on_device, layers
         ),
-        r"layers\[1\]: weight_h must be a .* on device 0": lambda: rnn.stacked(on_device, mixed),
+        r"layers\[1\]: weight_h must be a .* on device 0": lambda: rnn.stacked(on_device, blend),
         r"layers\[0\]\[0\]: weight_h must lie on the host": lambda: rnn.stacked(x, of_device),
         r"layers\[0\]\[0\]: h must lie on the host": lambda: rnn.stacked(x, layers, states_there),
         "dy must lie on the host": lambda: rnn.stacked_backward(y, saved),

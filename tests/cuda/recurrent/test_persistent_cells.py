@@ -13,7 +13,7 @@ import simulated_target
 from cell_steps import assert_close
 from devices import H200, RTX4090, T4, of_multiprocessors
 from fake_libraries import cupy
-from pass_checks import FORMS, KINDS, PAPER, SOME_FORMS, check, named, run, taken_by
+from pass_checks import KINDS, PAPER, SOME_SPECS, SPECS, check, named, run, taken_by
 
 from numnorm.backends.contract.recurrent import wants_persistent_kernels
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
@@ -21,12 +21,12 @@ from numnorm.backends.cuda.recurrent.persistent import passes as persistent_pass
 from numnorm.backends.cuda.recurrent.persistent import plans as persistent_plans
 from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
 from numnorm.rnn import persistent_kernels
-from numnorm.rnn.forms import lstm_form
+from numnorm.rnn.forms import lstm_spec
 from numnorm.rnn.parameters import GRU, LSTM, RNN
 
-PER_GATE = lstm_form("layer", "per_gate").cell
-CENTRED = named(*map(cells.form_of, (LSTM, GRU, RNN)), PER_GATE)
-NORMED = [form for form in SOME_FORMS if form.values[0][0] is not None]  # the gates' norm
+PER_GATE = lstm_spec("layer", "per_gate").cell
+CENTRED = named(*map(cells.spec_of, (LSTM, GRU, RNN)), PER_GATE)
+NORMED = [spec for spec in SOME_SPECS if spec.values[0][0] is not None]  # the gates' norm
 RAGGED = (5, 5, 3, 1)
 
 
@@ -70,16 +70,16 @@ def bits(history, found):
 # Two slices, the second of two units, and two groups of rows, the second one shorter.
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form(form, small, taken):
-    problem = cells.problem(form, 10, RAGGED)
+@pytest.mark.parametrize("form", SPECS)
+def test_every_form(spec, small, taken):
+    problem = cells.problem(spec, 10, RAGGED)
     check(problem, *run(problem, taken, "float64"), "float64")
     assert [plan.blocks for plan in small] == [4, 4]
 
 
-@pytest.mark.parametrize("form", SOME_FORMS)
-def test_in_any_order(form, small, taken, order):
-    problem = cells.problem(form, 10, RAGGED, dtype="float32")
+@pytest.mark.parametrize("form", SOME_SPECS)
+def test_in_any_order(spec, small, taken, order):
+    problem = cells.problem(spec, 10, RAGGED, dtype="float32")
     check(problem, *run(problem, taken, "float32"), "float32")
     assert [plan.blocks for plan in small] == [4, 4]
 
@@ -87,18 +87,18 @@ def test_in_any_order(form, small, taken, order):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("units", "counts"), [(16, (3, 3)), (3, (1, 1)), (17, (8, 2)), (9, (1,))])
 @KINDS
-def test_sizes(form, units, counts, dtype, small, taken):
-    problem = cells.problem(form, units, counts, dtype=dtype)
+def test_sizes(spec, units, batch_sizes, dtype, small, taken):
+    problem = cells.problem(spec, units, batch_sizes, dtype=dtype)
     check(problem, *run(problem, taken, dtype), dtype)
     assert len(small) == 2
 
 
 @KINDS
-def test_more_rows_than_a_tile(form, small, taken, monkeypatch, order):
+def test_more_rows_than_a_tile(spec, small, taken, monkeypatch, order):
     # Of a block of eight warps, which has 32 rows: on the way back 16 are a tile, or 32.
     monkeypatch.setattr(persistent_plans, "_WARPS", 8)
     monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(1))
-    problem, found = cells.problem(form, 5, (18, 17)), []
+    problem, found = cells.problem(spec, 5, (18, 17)), []
     for rows in (1, 2):
         monkeypatch.setattr(persistent_plans, "_ROWS", (rows,))
         history, gradients = run(problem, taken, "float64")
@@ -110,18 +110,18 @@ def test_more_rows_than_a_tile(form, small, taken, monkeypatch, order):
 
 
 @KINDS
-def test_libraries(form, library, monkeypatch, small):
+def test_libraries(spec, library, monkeypatch, small):
     if library.called == "numba":
         monkeypatch.setitem(sys.modules, "cupy", cupy()["cupy"])
-    problem = cells.problem(form._replace(zoneout=True), 10, RAGGED)
+    problem = cells.problem(spec._replace(zoneout=True), 10, RAGGED)
     check(problem, *run(problem, functools.partial(taken_by, library), "float64"), "float64")
     assert len(small) == 2
 
 
 @pytest.mark.parametrize("zoneout", [False, True])
 @KINDS
-def test_without_saving_the_states_are_the_same(form, zoneout, small, taken):
-    problem = cells.problem(form._replace(zoneout=zoneout), 10, (4, 2, 1))
+def test_without_saving_the_states_are_the_same(spec, zoneout, small, taken):
+    problem = cells.problem(spec._replace(zoneout=zoneout), 10, (4, 2, 1))
     (h, *cell), _ = run(problem, taken, "float32", backward=False)
     (same, *last), _ = run(problem, taken, "float32", save=False, backward=False)
     assert h.tobytes() == same.tobytes()
@@ -131,8 +131,8 @@ def test_without_saving_the_states_are_the_same(form, zoneout, small, taken):
 
 
 @KINDS
-def test_no_bit_depends_on_the_device(form, small, taken, monkeypatch):
-    problem = cells.problem(form, 12, (8, 7, 2), dtype="float32")
+def test_no_bit_depends_on_the_device(spec, small, taken, monkeypatch):
+    problem = cells.problem(spec, 12, (8, 7, 2), dtype="float32")
     found = [bits(*run(problem, taken, "float32"))]
     monkeypatch.setattr(simulated_target, "LIMITS", of_multiprocessors(2))
     found.append(bits(*run(problem, taken, "float32")))
@@ -140,7 +140,7 @@ def test_no_bit_depends_on_the_device(form, small, taken, monkeypatch):
     found.append(bits(*run(problem, taken, "float32")))
     assert [plan.groups for plan in small] == [2, 2, 1, 1, 1, 1]
     # The tile of one product of each unit has more rows.
-    several = 1 if cells.KINDS[type(form)] is RNN else 2
+    several = 1 if cells.KINDS[type(spec)] is RNN else 2
     assert [plan.shape.rows for plan in small[::2]] == [1, several, 1]
     assert len(set(found)) == 1
 
@@ -150,8 +150,8 @@ def test_no_bit_depends_on_the_device(form, small, taken, monkeypatch):
 
 @pytest.mark.parametrize("eps", [1e-5, 0.0])
 @pytest.mark.parametrize("form", NORMED)
-def test_rows_of_any_scale_beside_each_other(form, eps, small, taken, order):
-    problem = cells.problem(form, 10, (3,), dtype="float32", eps=eps)
+def test_rows_of_any_scale_beside_each_other(spec, eps, small, taken, order):
+    problem = cells.problem(spec, 10, (3,), dtype="float32", eps=eps)
     factors = np.array([1, 1e-25, 1e36])[:, None]
     h, *others = problem.states
     problem = dataclasses.replace(problem, states=(h * factors, *others), x=problem.x * factors)
@@ -160,19 +160,19 @@ def test_rows_of_any_scale_beside_each_other(form, eps, small, taken, order):
 
 @pytest.mark.parametrize("factors", [(1e-30, 1e-22), (1e-30, 1), (1, 1e25), (1e-30, 1e25)], ids=str)
 @pytest.mark.parametrize("form", NORMED)
-def test_slices_of_any_scale_beside_each_other(form, factors, small, taken):
-    problem = cells.problem(form, 16, (3,), dtype="float32", eps=0.0)
-    given, gates = problem.given, cells.KINDS[type(form)].gates
+def test_slices_of_any_scale_beside_each_other(spec, factors, small, taken):
+    problem = cells.problem(spec, 16, (3,), dtype="float32", eps=0.0)
+    given, gates = problem.given, cells.KINDS[type(spec)].gates
     factors = np.tile(np.repeat(factors, 8), gates)[:, None].astype("float32").astype("float64")
     given = given._replace(weight_h=given.weight_h * factors, weight_x=given.weight_x * factors)
     check_forward(dataclasses.replace(problem, given=given), taken, "float32")
 
 
 @pytest.mark.parametrize("form", CENTRED)
-def test_constant_slices_of_another_scale_each(form, small, taken):
+def test_constant_slices_of_another_scale_each(spec, small, taken):
     # Their squared deviations are 0: only their means tell how far they reach.
-    problem = cells.problem(form, 16, (2,), inputs=1, dtype="float32", eps=0.0)
-    given, gates = problem.given, cells.KINDS[type(form)].gates
+    problem = cells.problem(spec, 16, (2,), inputs=1, dtype="float32", eps=0.0)
+    given, gates = problem.given, cells.KINDS[type(spec)].gates
     means = np.tile(np.repeat([1e30, -2e30], 8), gates)
     given = given._replace(
         weight_x=means.astype("float32").astype("float64")[:, None],
@@ -260,19 +260,19 @@ def test_a_plan_knows_no_more_blocks_than_run_at_the_same_time():
 
 @pytest.mark.parametrize("of", ["limits", "driver"])
 @KINDS
-def test_steps_are_taken_one_by_one_where_there_is_no_room(form, of, small, taken, monkeypatch):
+def test_steps_are_taken_one_by_one_where_there_is_no_room(spec, of, small, taken, monkeypatch):
     if of == "limits":
         monkeypatch.setattr(simulated_target, "LIMITS", H200._replace(cooperative=False))
     else:
         monkeypatch.setattr(simulated_target, "MOST_TOGETHER", 3)
-    problem = cells.problem(form, 10, RAGGED)
+    problem = cells.problem(spec, 10, RAGGED)
     check(problem, *run(problem, taken, "float64"), "float64")
     assert small == []
 
 
 @KINDS
-def test_steps_are_taken_one_by_one_unless_the_caller_asks(form, small, taken):
-    problem = cells.problem(form, 10, RAGGED)
+def test_steps_are_taken_one_by_one_unless_the_caller_asks(spec, small, taken):
+    problem = cells.problem(spec, 10, RAGGED)
     contextvars.Context().run(lambda: check(problem, *run(problem, taken, "float64"), "float64"))
     assert small == []
 

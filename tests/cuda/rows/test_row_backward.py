@@ -141,15 +141,15 @@ def test_rms_norm(order):
 def test_ada_norm(eps_in, order):
     shape, width = SHAPES["odd, several rows a warp"]
     x, dy = draw(np.float32, ROWS, width), draw(np.float32, ROWS, width, seed=1)
-    forms = {"eps": 0.5, "eps_in": eps_in, "ddof": 1}
-    _, mean, _ = reference.ada_norm(x, **forms)
-    rstd = 1 / reference.ada_denominator(reference.exact(x), (1,), **forms)[0][:, 0]
+    specs = {"eps": 0.5, "eps_in": eps_in, "ddof": 1}
+    _, mean, _ = reference.ada_norm(x, **specs)
+    rstd = 1 / reference.ada_denominator(reference.exact(x), (1,), **specs)[0][:, 0]
     case = Case(
         shape, ADA.formula, 0, numbers=(1.5, 0.1), shares=(1 / width, 1 / (width - 1)),
         eps_on_deviation=0.5 if eps_in == "std" else 0.0,
     )  # fmt: skip
     dx, _ = backward(case, dy, x, np.float64(mean), np.float64(rstd))
-    expected = reference.ada_norm_backward(dy, x, scale=1.5, k=0.1, **forms)
+    expected = reference.ada_norm_backward(dy, x, scale=1.5, k=0.1, **specs)
     check(dx, expected, x.dtype)
 
 
@@ -174,13 +174,13 @@ def test_epsilon_on_a_deviation_whose_reciprocal_is_out_of_range(order):
     shape, width = SHAPES["several rows a warp"]
     x = (1e-37 * draw(np.float64, ROWS, width)).astype(np.float32)
     dy = (1e-3 * draw(np.float64, ROWS, width, seed=1)).astype(np.float32)
-    forms = {"eps": 1e-37, "eps_in": "std"}
-    _, mean, _ = reference.ada_norm(x, **forms)
-    rstd = 1 / reference.ada_denominator(reference.exact(x), (1,), ddof=0, **forms)[0][:, 0]
+    specs = {"eps": 1e-37, "eps_in": "std"}
+    _, mean, _ = reference.ada_norm(x, **specs)
+    rstd = 1 / reference.ada_denominator(reference.exact(x), (1,), ddof=0, **specs)[0][:, 0]
     assert rstd.min() > 2.0**FLOAT32.largest_exponent
     case = Case(shape, ADA.formula, 0, numbers=(1.0, 0.1), eps_on_deviation=1e-37)
     dx, _ = backward(case, dy, x, np.float64(mean), np.float64(rstd))
-    check(dx, reference.ada_norm_backward(dy, x, **forms), x.dtype)
+    check(dx, reference.ada_norm_backward(dy, x, **specs), x.dtype)
 
 
 @pytest.mark.parametrize("name", ["several rows a warp", "odd, several rows a warp"])

@@ -290,15 +290,15 @@ def test_one_parameter_of_another_type(of, order):
 def test_ada_norm(name, eps_in, order):
     shape, width = SHAPES[name]
     x, dy = draw(np.float32, 2, width), draw(np.float32, 2, width, seed=1)
-    forms = {"eps": 0.5, "eps_in": eps_in, "ddof": 1}
-    _, mean, _ = reference.ada_norm(x, **forms)
-    rstd = 1 / reference.ada_denominator(reference.exact(x), (1,), **forms)[0][:, 0]
+    specs = {"eps": 0.5, "eps_in": eps_in, "ddof": 1}
+    _, mean, _ = reference.ada_norm(x, **specs)
+    rstd = 1 / reference.ada_denominator(reference.exact(x), (1,), **specs)[0][:, 0]
     case = Case(
         shape, ADA.formula, 0, numbers=(1.5, 0.1), shares=(1 / width, 1 / (width - 1)),
         eps_on_deviation=0.5 if eps_in == "std" else 0.0,
     )  # fmt: skip
     dx, _ = of_runs(case, dy, x, np.float64(mean), np.float64(rstd))
-    check(dx, reference.ada_norm_backward(dy, x, scale=1.5, k=0.1, **forms), x.dtype)
+    check(dx, reference.ada_norm_backward(dy, x, scale=1.5, k=0.1, **specs), x.dtype)
 
 
 def test_a_detached_statistic_passes_no_nan_on(order):

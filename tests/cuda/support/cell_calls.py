@@ -20,7 +20,7 @@ class Case:
     def __init__(self, kind=LSTM, *, units=5, time=4, batch=4, seed=0, **norm):
         rng = np.random.default_rng(seed)
         self.kind, self.norm = kind, norm
-        self.parameters = cells.parameters(cells.form_of(kind, **norm), units, 3, seed=seed)
+        self.parameters = cells.parameters(cells.spec_of(kind, **norm), units, 3, seed=seed)
         self.x = rng.normal(size=(time, batch, 3))
         self.states = tuple(rng.normal(size=(len(kind.states), batch, units)))
         self.grads = tuple(rng.normal(size=(len(kind.states), batch, units)))

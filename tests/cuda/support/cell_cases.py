@@ -7,48 +7,48 @@ import itertools
 import numpy as np
 
 from numnorm.backends.contract.norms import scaling_by
-from numnorm.backends.contract.recurrent import GRUForm, LSTMForm, RNNForm, Steps
+from numnorm.backends.contract.recurrent import GRUSpec, LSTMSpec, PackedSteps, RNNSpec
 from numnorm.backends.cpu.recurrent import cells as cpu
 from numnorm.backends.cuda.threads.row_shape import RowShape
-from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
+from numnorm.rnn.forms import gru_spec, lstm_spec, rnn_spec
 from numnorm.rnn.parameters import GRU, LSTM, RNN
 
 NORMS = ("layer", "rms", "ada", None)
 VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
 NONLINEARITIES = ("tanh", "relu")
 _LSTM_FORMS = [
-    lstm_form(norm, variant)
+    lstm_spec(norm, variant)
     for norm, variant in itertools.product(NORMS, VARIANTS)
     if norm or variant == "paper"
 ]
-_GRU_FORMS = [gru_form(norm) for norm in NORMS]
-_RNN_FORMS = [rnn_form(*choice) for choice in itertools.product(NORMS, NONLINEARITIES)]
-_OF_NORMS = {form.cell: form.parameters for form in (*_LSTM_FORMS, *_GRU_FORMS, *_RNN_FORMS)}
-KINDS = {LSTMForm: LSTM, GRUForm: GRU, RNNForm: RNN}
+_GRU_FORMS = [gru_spec(norm) for norm in NORMS]
+_RNN_FORMS = [rnn_spec(*choice) for choice in itertools.product(NORMS, NONLINEARITIES)]
+_OF_NORMS = {spec.cell: spec.parameters for spec in (*_LSTM_FORMS, *_GRU_FORMS, *_RNN_FORMS)}
+KINDS = {LSTMSpec: LSTM, GRUSpec: GRU, RNNSpec: RNN}
 _CHOSEN = {"norm": "layer", "variant": "paper", "nonlinearity": "tanh"}
 
 
-def form_of(kind, **options):
+def spec_of(kind, **options):
     """The form that the functions of a kind have with these options."""
-    make = {"lstm": lstm_form, "gru": gru_form, "rnn": rnn_form}[kind.name]
+    make = {"lstm": lstm_spec, "gru": gru_spec, "rnn": rnn_spec}[kind.name]
     return make(*((_CHOSEN | options)[name] for name in kind.options)).cell
 
 
-def zoned(form):
+def zoned(spec):
     """The same with zoneout."""
-    return form.cell._replace(zoneout=True)
+    return spec.cell._replace(zoneout=True)
 
 
 LSTM_FORMS = [
-    *(form.cell for form in _LSTM_FORMS),
-    *(zoned(lstm_form("layer", variant)) for variant in ("paper", "normalized_cell")),
-    zoned(lstm_form(None, "paper")),
+    *(spec.cell for spec in _LSTM_FORMS),
+    *(zoned(lstm_spec("layer", variant)) for variant in ("paper", "normalized_cell")),
+    zoned(lstm_spec(None, "paper")),
 ]
-GRU_FORMS = [*(form.cell for form in _GRU_FORMS), *(zoned(gru_form(n)) for n in ("layer", None))]
+GRU_FORMS = [*(spec.cell for spec in _GRU_FORMS), *(zoned(gru_spec(n)) for n in ("layer", None))]
 RNN_FORMS = [
-    *(form.cell for form in _RNN_FORMS),
-    *(zoned(rnn_form(norm, "tanh")) for norm in ("layer", None)),
-    zoned(rnn_form("rms", "relu")),
+    *(spec.cell for spec in _RNN_FORMS),
+    *(zoned(rnn_spec(norm, "tanh")) for norm in ("layer", None)),
+    zoned(rnn_spec("rms", "relu")),
 ]
 
 # Parts of a warp, a warp and several; units in whole pieces of 16 bytes, and any number of them.
@@ -70,17 +70,17 @@ def shape_for(name, dtype):
     return shape, units
 
 
-def parameters(form, units, inputs, dtype="float64", seed=0):
+def parameters(spec, units, inputs, dtype="float64", seed=0):
     """Those that a form has, none of them special."""
-    rng, kind = np.random.default_rng(seed), KINDS[type(form)]
-    names, wide = _OF_NORMS[form._replace(zoneout=False)], kind.gates * units
+    rng, kind = np.random.default_rng(seed), KINDS[type(spec)]
+    names, wide = _OF_NORMS[spec._replace(zoneout=False)], kind.gates * units
 
     def draw(mean, *shape):
         return rng.normal(mean, 0.5, shape).astype(dtype)
 
     found = {"weight_x": draw(0, wide, inputs)}
     # Without a norm or a bound of the states, larger ones would grow from step to step.
-    unbounded = kind is RNN and form.rectified and form.norm is None
+    unbounded = kind is RNN and spec.rectified and spec.norm is None
     scale = 1 if unbounded else 2
     found["weight_h"] = rng.normal(0, scale / np.sqrt(units), (wide, units)).astype(dtype)
     for name, size in kind.sizes.items():
@@ -93,22 +93,22 @@ def parameters(form, units, inputs, dtype="float64", seed=0):
 class Problem:
     """A batch for one form, in float64 however it is going to be computed."""
 
-    form: object
+    spec: object
     given: tuple
     x: np.ndarray
     steps: object
     states: tuple
-    keeps: tuple
+    zoneout_masks: tuple
     grads: tuple
     eps: float = 1e-5
 
     @functools.cached_property
     def forward(self):
         """Of the CPU: the parameters as it takes them; the states, and what it saves."""
-        weights = cpu.cell_weights(self.form, self.given, 1.0, 0.1, False)
+        weights = cpu.cell_weights(self.spec, self.given, 1.0, 0.1, False)
         scaling = scaling_by(self.eps)
         found = cpu.cell_forward(
-            self.form, scaling, self.x, self.steps, weights, self.states, self.keeps, True
+            self.spec, scaling, self.x, self.steps, weights, self.states, self.zoneout_masks, True
         )
         return weights, found
 
@@ -119,27 +119,29 @@ class Problem:
         dy, *last = self.grads
         last = tuple(a.copy() for a in last)
         return cpu.cell_backward(
-            self.form, scaling_by(self.eps), self.x, self.steps, weights, saved, self.keeps, dy,
+            self.spec, scaling_by(self.eps), self.x, self.steps, weights, saved, self.zoneout_masks, dy,
             last,
         )  # fmt: skip
 
 
 @functools.cache
-def problem(form, units, counts, inputs=3, dtype="float64", seed=0, eps=1e-5):
+def problem(spec, units, batch_sizes, inputs=3, dtype="float64", seed=0, eps=1e-5):
     """A batch whose steps have so many rows; its numbers are all of a dtype."""
-    rng, counts = np.random.default_rng(seed), np.array(counts, np.int64)
-    rows, batch = int(counts.sum()), int(counts[0])
+    rng, batch_sizes = np.random.default_rng(seed), np.array(batch_sizes, np.int64)
+    rows, batch = int(batch_sizes.sum()), int(batch_sizes[0])
 
     def draw(*shape):
         return rng.normal(size=shape).astype(dtype).astype(np.float64)
 
-    steps = Steps(np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
-    names = KINDS[type(form)].states
+    steps = PackedSteps(np.concatenate(([0], np.cumsum(batch_sizes)[:-1])), batch_sizes)
+    names = KINDS[type(spec)].states
     states, x = tuple(draw(batch, units) for _ in names), draw(rows, inputs)
-    keeps = (None,) * len(names)
-    if form.zoneout:
-        keeps = tuple(rng.choice([0, 0.25, 1], (rows, units)).astype(np.float64) for _ in names)
+    zoneout_masks = (None,) * len(names)
+    if spec.zoneout:
+        zoneout_masks = tuple(
+            rng.choice([0, 0.25, 1], (rows, units)).astype(np.float64) for _ in names
+        )
     grads = draw(rows, units), *(draw(batch, units) for _ in names)
-    given = parameters(form, units, inputs, dtype, seed)
+    given = parameters(spec, units, inputs, dtype, seed)
     given = type(given)(*(None if p is None else p.astype(np.float64) for p in given))
-    return Problem(form, given, x, steps, states, keeps, grads, eps)
+    return Problem(spec, given, x, steps, states, zoneout_masks, grads, eps)

@@ -4,7 +4,7 @@ import cell_cases as cells
 import numpy as np
 from simulated_target import register
 
-from numnorm.backends.contract.recurrent import GRUForm, LSTMForm, RNNForm
+from numnorm.backends.contract.recurrent import GRUSpec, LSTMSpec, RNNSpec
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.step_kernels import (
@@ -28,7 +28,7 @@ from numnorm.backends.cuda.recurrent.lstm import passes as lstm
 from numnorm.backends.cuda.recurrent.rnn import passes as rnn
 
 ROWS = 9
-KINDS = {LSTMForm: lstm.KIND, GRUForm: gru.KIND, RNNForm: rnn.KIND}
+KINDS = {LSTMSpec: lstm.KIND, GRUSpec: gru.KIND, RNNSpec: rnn.KIND}
 
 
 def assert_close(found, expected, dtype, what="", scale=1.0):
@@ -56,7 +56,7 @@ def addresses(group):
 
 def weights_of(problem, dtype):
     """The sums of biases, and the parameters of the norms, as the kernels take them."""
-    given, kind = problem.given, KINDS[type(problem.form)]
+    given, kind = problem.given, KINDS[type(problem.spec)]
     betas = [getattr(given, name, None) for name in ("beta", "beta_x", "beta_h")]
     of_none, of_x, of_h = (0 * given.bias if b is None else b for b in betas)
     offsets = (given.bias + of_none + of_x + of_h,)
@@ -70,29 +70,31 @@ def weights_of(problem, dtype):
 
 def numbers_of(problem, numbers):
     """AdaNorm's two, and what the kernels take of both norms, made by ``numbers(norm, count)``."""
-    form, kind, units = problem.form, KINDS[type(problem.form)], problem.states[0].shape[1]
-    norms = kind.facts_of(form).norms
+    spec, kind, units = problem.spec, KINDS[type(problem.spec)], problem.states[0].shape[1]
+    norms = kind.facts_of(spec).norms
     ada = any(norm is not None and norm.parameters == 0 for norm in norms)
-    counts = kind.facts_of(form).normalized * units, units
+    counts = kind.facts_of(spec).normalized * units, units
     return AdaNumbers(1.0, 0.1 if ada else 0.0), OfNorms(*map(numbers, norms, counts))
 
 
 def forward(problem, shape, dtype, *, save=True, in_place=False):
     """The new states, the product with the state, and what is saved."""
-    form, kind, given = problem.form, KINDS[type(problem.form)], problem.given
+    spec, kind, given = problem.spec, KINDS[type(problem.spec)], problem.given
     before = in_dtype(dtype, *problem.states)
     rows, units = before[0].shape
     after = before if in_place else [np.full_like(a, np.nan) for a in before]
     z = (problem.states[0] @ given.weight_h.T).astype(dtype)
     xp = (problem.x @ given.weight_x.T).astype(dtype)
-    table = np.full((rows, kind.facts_of(form).places, NUMBERS), np.nan, dtype)
+    table = np.full((rows, kind.facts_of(spec).places, NUMBERS), np.nan, dtype)
     saved = StepSaved(
-        None if kind.facts_of(form).by_product else xp, np.full((rows, units), np.nan, dtype), table
+        None if kind.facts_of(spec).norm_each_product else xp,
+        np.full((rows, units), np.nan, dtype),
+        table,
     )
     groups = (
         Products(z, xp), weights_of(problem, dtype),
         StepStates(
-            *of_both(in_dtype(dtype, *problem.keeps)), *of_both(before), *of_both(after)
+            *of_both(in_dtype(dtype, *problem.zoneout_masks)), *of_both(before), *of_both(after)
         ),
         saved if save else StepSaved(None, None, None),
     )  # fmt: skip
@@ -100,7 +102,7 @@ def forward(problem, shape, dtype, *, save=True, in_place=False):
         problem,
         lambda norm, n: ScalingNumbers(1 / n, 1 / n, problem.eps, 0.0, np.sqrt(problem.eps)),
     )
-    kernel = make_cell_forward(kind.step, form, ELEMENT_TYPES[dtype], shape)
+    kernel = make_cell_forward(kind.step, spec, ELEMENT_TYPES[dtype], shape)
     blocks = -(-rows // shape.teams)
     kernel.launch(blocks, 0, *map(addresses, groups), rows, units, ada, scalings)
     return after, Products(z, xp), saved
@@ -108,51 +110,51 @@ def forward(problem, shape, dtype, *, save=True, in_place=False):
 
 def backward(problem, shape, dtype):
     """The results of one step back, and what the states before get past the product."""
-    form, kind = problem.form, KINDS[type(problem.form)]
+    spec, kind = problem.spec, KINDS[type(problem.spec)]
     after, (z, xp), step = forward(problem, shape, dtype)
-    (rows, units), by_product = after[0].shape, kind.facts_of(form).by_product
+    (rows, units), norm_each_product = after[0].shape, kind.facts_of(spec).norm_each_product
     dy, *last = in_dtype(dtype, *problem.grads)
-    masks = in_dtype(dtype, *problem.keeps)
+    masks = in_dtype(dtype, *problem.zoneout_masks)
     results = Results(
         *np.full((3, rows, kind.gates * units), np.nan, dtype),
-        np.full((rows, kind.facts_of(form).other_sections * units), np.nan, dtype),
+        np.full((rows, kind.facts_of(spec).other_sections * units), np.nan, dtype),
     )
-    cell = step.cell if kind.facts_of(form).is_cell_apart else after[-1]
+    cell = step.cell if kind.facts_of(spec).is_cell_apart else after[-1]
     before = in_dtype(dtype, problem.states[-1])[0]
     groups = (
-        ReadBack(z if by_product else xp, xp if by_product else None, cell, before, step.table),
+        ReadBack(z if norm_each_product else xp, xp if norm_each_product else None, cell, before, step.table),
         weights_of(problem, dtype), Incoming(dy, None, *of_both(last), *of_both(masks)), results,
     )  # fmt: skip
 
     def flow(norm, n):
         return FlowNumbers(1 / n if norm is not None and norm.formula.centred else 0.0, 1 / n, 0.0)
 
-    kernel = make_cell_backward(kind.step, form, ELEMENT_TYPES[dtype], shape)
+    kernel = make_cell_backward(kind.step, spec, ELEMENT_TYPES[dtype], shape)
     numbers, blocks = numbers_of(problem, flow), -(-rows // shape.teams)
     kernel.launch(blocks, 0, *map(addresses, groups), rows, 0, units, *numbers)
-    if kind.facts_of(form).norms[0] is None:
+    if kind.facts_of(spec).norms[0] is None:
         results = results._replace(dz=results.gates, dxp=results.other)
     return results, last
 
 
-def check_step(form, name, dtype):
+def check_step(spec, name, dtype):
     """One step both ways, of a shape."""
     shape, units = cells.shape_for(name, dtype)
-    problem = cells.problem(form, units, (ROWS if shape.teams > 1 else 2,), dtype=dtype)
+    problem = cells.problem(spec, units, (ROWS if shape.teams > 1 else 2,), dtype=dtype)
     check_forward(problem, shape, dtype)
     check_backward(problem, shape, dtype)
 
 
 def check_forward(problem, shape, dtype):
     """The new states and what is saved are the CPU's; without saving the states are the same."""
-    form, batch, kind = problem.form, problem.states[0].shape[0], KINDS[type(problem.form)]
+    spec, batch, kind = problem.spec, problem.states[0].shape[0], KINDS[type(problem.spec)]
     _, (history, expected) = problem.forward
     after, products, saved = forward(problem, shape, dtype)
     for found, states in zip(after, history, strict=True):
         assert_close(found, states[batch:], dtype, "states")
-    if kind.facts_of(form).is_cell_apart:
+    if kind.facts_of(spec).is_cell_apart:
         assert_close(saved.cell, expected.cell, dtype, "cell")
-    if not kind.facts_of(form).by_product:
+    if not kind.facts_of(spec).norm_each_product:
         assert_close(products.xp, expected.z, dtype, "sums")
     assert not np.isnan(saved.table).any()
     same, products, saved = forward(problem, shape, dtype, save=False, in_place=True)
@@ -163,10 +165,10 @@ def check_forward(problem, shape, dtype):
 
 def check_backward(problem, shape, dtype):
     """All gradients are the CPU's."""
-    form, kind, given = problem.form, KINDS[type(problem.form)], problem.given
+    spec, kind, given = problem.spec, KINDS[type(problem.spec)], problem.given
     expected, (results, (dh, *dc)) = problem.backward, backward(problem, shape, dtype)
-    dz, of_x = results.dz, results.dxp if kind.facts_of(form).by_product else results.dz
-    past = dh if form.zoneout or kind.past_every_step else 0
+    dz, of_x = results.dz, results.dxp if kind.facts_of(spec).norm_each_product else results.dz
+    past = dh if spec.zoneout or kind.past_every_step else 0
     of_state, *of_cell = expected.states
     assert_close(dz @ given.weight_h + past, of_state, dtype, "dh")
     for gradient, of_cpu in zip(dc, of_cell, strict=True):

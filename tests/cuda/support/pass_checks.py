@@ -8,26 +8,26 @@ from cell_steps import assert_close
 from numnorm.backends.contract.norms import scaling_by
 from numnorm.backends.cuda.arrays import device_array as arrays
 from numnorm.backends.cuda.recurrent import cells as device
-from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
+from numnorm.rnn.forms import gru_spec, lstm_spec, rnn_spec
 
-PAPER, GRU, PLAIN = map(cells.form_of, cells.KINDS.values())
+PAPER, GRU, PLAIN = map(cells.spec_of, cells.KINDS.values())
 KINDS = pytest.mark.parametrize("form", [PAPER, GRU, PLAIN], ids=["lstm", "gru", "rnn"])
 
 
-def named(*forms):
-    return [pytest.param(form, id=f"{cells.KINDS[type(form)].name}.{form.name}") for form in forms]
+def named(*specs):
+    return [pytest.param(spec, id=f"{cells.KINDS[type(spec)].name}.{spec.name}") for spec in specs]
 
 
-FORMS = named(*cells.LSTM_FORMS, *cells.GRU_FORMS, *cells.RNN_FORMS)
-SOME_FORMS = named(
+SPECS = named(*cells.LSTM_FORMS, *cells.GRU_FORMS, *cells.RNN_FORMS)
+SOME_SPECS = named(
     PAPER._replace(zoneout=True),
-    lstm_form("rms", "normalized_cell").cell,
-    lstm_form("layer", "per_gate").cell,
+    lstm_spec("rms", "normalized_cell").cell,
+    lstm_spec("layer", "per_gate").cell,
     GRU._replace(zoneout=True),
-    gru_form("rms").cell,
+    gru_spec("rms").cell,
     PLAIN._replace(zoneout=True),
-    rnn_form("rms", "relu").cell,
-    rnn_form(None, "tanh").cell,
+    rnn_spec("rms", "relu").cell,
+    rnn_spec(None, "tanh").cell,
 )
 
 
@@ -39,21 +39,21 @@ def taken_by(library, name, array, dtype):
 
 def run(problem, taken, dtype, *, save=True, backward=True):
     """The history, and all gradients."""
-    form, scaling = problem.form, scaling_by(problem.eps)
+    spec, scaling = problem.spec, scaling_by(problem.eps)
     given = problem.given._asdict().items()
     given = type(problem.given)(**{name: taken(name, value, dtype) for name, value in given})
     x, *states = (taken("x", a, dtype) for a in (problem.x, *problem.states))
-    keeps = tuple(taken("keep", a, dtype) for a in problem.keeps)
-    weights = device.cell_weights(form, given, 1.0, 0.1, False)
+    zoneout_masks = tuple(taken("keep", a, dtype) for a in problem.zoneout_masks)
+    weights = device.cell_weights(spec, given, 1.0, 0.1, False)
     history, saved = device.cell_forward(
-        form, scaling, x, problem.steps, weights, tuple(states), keeps, save
+        spec, scaling, x, problem.steps, weights, tuple(states), zoneout_masks, save
     )
     history = [a.host for a in history]
     if not backward:
         return history, None
     dy, *last = (taken("dy", a, dtype) for a in problem.grads)
     found = device.cell_backward(
-        form, scaling, x, problem.steps, weights, saved, keeps, dy, tuple(last)
+        spec, scaling, x, problem.steps, weights, saved, zoneout_masks, dy, tuple(last)
     )
     return history, found
 

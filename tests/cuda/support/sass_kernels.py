@@ -195,16 +195,16 @@ def column_kernels():
                 yield f"channels {name}, {where}, {element.name}, {place}", make(element, shape)
 
 
-def of_one_step(name, kind, form, what, element, units, *, whole=True):
+def of_one_step(name, kind, spec, what, element, units, *, whole=True):
     """Those of one step of a cell, forward and backward."""
     from numnorm.backends.cuda.recurrent.common import step_kernels
     from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
 
     shape = cell_shape(units, element, whole=whole)
-    place, kept = "whole" if whole else "any", ", zoneout" if form.zoneout else ""
+    place, kept = "whole" if whole else "any", ", zoneout" if spec.zoneout else ""
     what = f"{what} {element.name}{kept}, {shape.team} × {shape.teams} threads, {place}"
-    yield f"{name} forward {what}", step_kernels.make_cell_forward(kind, form, element, shape)
-    yield f"{name} backward {what}", step_kernels.make_cell_backward(kind, form, element, shape)
+    yield f"{name} forward {what}", step_kernels.make_cell_forward(kind, spec, element, shape)
+    yield f"{name} backward {what}", step_kernels.make_cell_backward(kind, spec, element, shape)
 
 
 def cell_kernels():
@@ -213,11 +213,11 @@ def cell_kernels():
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.common import parameter_sums_kernel as sums
     from numnorm.backends.cuda.recurrent.lstm.step import STEP
-    from numnorm.rnn.forms import lstm_form
+    from numnorm.rnn.forms import lstm_spec
 
     def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
-        form, what = lstm_form(norm, variant).cell._replace(zoneout=zoneout), f"{norm} {variant}"
-        return of_one_step("LSTM", STEP, form, what, element, units, whole=whole)
+        spec, what = lstm_spec(norm, variant).cell._replace(zoneout=zoneout), f"{norm} {variant}"
+        return of_one_step("LSTM", STEP, spec, what, element, units, whole=whole)
 
     for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
         yield from of_form(FLOAT32, 1024, "layer", variant)
@@ -239,11 +239,11 @@ def gru_kernels():
     """The kernels of one step of a GRU."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.gru.step import STEP
-    from numnorm.rnn.forms import gru_form
+    from numnorm.rnn.forms import gru_spec
 
     def of_form(element, units, norm, *, whole=True, zoneout=False):
-        form = gru_form(norm).cell._replace(zoneout=zoneout)
-        return of_one_step("GRU", STEP, form, norm, element, units, whole=whole)
+        spec = gru_spec(norm).cell._replace(zoneout=zoneout)
+        return of_one_step("GRU", STEP, spec, norm, element, units, whole=whole)
 
     for norm in ("layer", "rms", "ada", None):
         yield from of_form(FLOAT32, 1024, norm)
@@ -257,12 +257,12 @@ def plain_cell_kernels():
     """The kernels of one step of a plain recurrent network."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.rnn.step import STEP
-    from numnorm.rnn.forms import rnn_form
+    from numnorm.rnn.forms import rnn_spec
 
     def of_form(element, units, norm, nonlinearity, *, whole=True, zoneout=False):
-        form = rnn_form(norm, nonlinearity).cell._replace(zoneout=zoneout)
+        spec = rnn_spec(norm, nonlinearity).cell._replace(zoneout=zoneout)
         what = f"{norm} {nonlinearity}"
-        return of_one_step("RNN", STEP, form, what, element, units, whole=whole)
+        return of_one_step("RNN", STEP, spec, what, element, units, whole=whole)
 
     for norm in ("layer", "ada", None):
         yield from of_form(FLOAT32, 1024, norm, "tanh")
@@ -309,7 +309,7 @@ def persistent_kernels():
     from numnorm.backends.cuda.recurrent.persistent.input_statistics_kernel import (
         make_product_statistics,
     )
-    from numnorm.rnn.forms import lstm_form
+    from numnorm.rnn.forms import lstm_spec
 
     for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
         yield from of_all_steps("LSTM", FLOAT32, 64, 512, "layer", variant)
@@ -320,7 +320,7 @@ def persistent_kernels():
             "LSTM", element, 8, 399, "layer", "paper", whole=False, zoneout=True
         )
         yield from of_all_steps("LSTM", element, batch, 512, "layer", "per_gate", zoneout=True)
-        norm, shape = lstm_form("layer", "paper").cell.gates, cell_shape(512, element, whole=True)
+        norm, shape = lstm_spec("layer", "paper").cell.gates, cell_shape(512, element, whole=True)
         name = f"LSTM statistics of x, layer {element.name}, {shape.team} threads"
         yield name, make_product_statistics(norm, GATES, element, shape)
     yield from of_all_steps("LSTM", FLOAT64, 16, 256, "layer", "paper")
@@ -338,24 +338,24 @@ def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=Fals
     from numnorm.backends.cuda.recurrent.persistent import passes
     from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
     from numnorm.backends.cuda.recurrent.rnn import passes as rnn
-    from numnorm.rnn.forms import gru_form, lstm_form, rnn_form
+    from numnorm.rnn.forms import gru_spec, lstm_spec, rnn_spec
 
-    form_of, cell = {
-        "LSTM": (lstm_form, lstm.KIND),
-        "GRU": (gru_form, gru.KIND),
-        "RNN": (rnn_form, rnn.KIND),
+    spec_of, cell = {
+        "LSTM": (lstm_spec, lstm.KIND),
+        "GRU": (gru_spec, gru.KIND),
+        "RNN": (rnn_spec, rnn.KIND),
     }[kind]
     limits = DeviceLimits(132, 232448, 233472, 2048, 65536, cooperative=True)
-    form = form_of(*choices).cell._replace(zoneout=zoneout)
+    spec = spec_of(*choices).cell._replace(zoneout=zoneout)
     forward = forward_plan(batch, units, cell.gates, element, limits, whole=whole)
     backward = backward_plan(batch, units, cell.gates, element, limits)
     place, kept = "whole" if whole else "any", ", zoneout" if zoneout else ""
     chosen = " ".join(str(choice) for choice in choices)
     what = f"{chosen} {element.name}{kept}, {batch} × {units} units, {place}"
-    kernel = passes.forward_kernel(cell, form, element, forward.shape)
+    kernel = passes.forward_kernel(cell, spec, element, forward.shape)
     yield f"{kind}{ALL_STEPS} forward {what}", kernel
     if backward is not None:
-        kernel = passes.backward_kernel(cell, form, element, backward.shape)
+        kernel = passes.backward_kernel(cell, spec, element, backward.shape)
         yield f"{kind}{ALL_STEPS} backward {what}", kernel
 
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import (
-    CellForm,
     CellGradients,
-    GRUForm,
-    LSTMForm,
-    RNNForm,
-    Steps,
+    CellSpec,
+    GRUSpec,
+    LSTMSpec,
+    PackedSteps,
+    RNNSpec,
 )
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.common import passes
@@ -21,7 +21,7 @@ from numnorm.backends.cpu.recurrent.lstm.kind import LSTM
 from numnorm.backends.cpu.recurrent.rnn.kind import RNN
 from numnorm.backends.cpu.simd.element_type import element_type_of
 
-_KINDS: dict[type, CellKind] = {LSTMForm: LSTM, GRUForm: GRU, RNNForm: RNN}
+_KINDS: dict[type, CellKind] = {LSTMSpec: LSTM, GRUSpec: GRU, RNNSpec: RNN}
 
 
 def compute_type(x: Array) -> Array:
@@ -29,24 +29,26 @@ def compute_type(x: Array) -> Array:
     return np.ascontiguousarray(x, element_type_of(x.dtype).compute_dtype)
 
 
-def cell_weights(form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
+def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell as its forward pass takes them."""
-    return passes.make_weights(_KINDS[type(form)], form, given, (ada_scale, ada_k), keep)
+    return passes.make_weights(_KINDS[type(spec)], spec, given, (ada_scale, ada_k), keep)
 
 
 def cell_forward(
-    form: CellForm,
+    spec: CellSpec,
     scaling: Scaling,
     x: Array,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Any,
     states: tuple[Array, ...],
-    keeps: tuple[Array | None, ...],
+    zoneout_masks: tuple[Array | None, ...],
     save: bool,
 ) -> tuple[tuple[Array, ...], Any]:
     """Return the history of each state, those given first, and what the backward pass needs."""
-    kind = _KINDS[type(form)]
-    history, saved = passes.forward(kind, form, scaling, x, steps, weights, states, keeps, save)
+    kind = _KINDS[type(spec)]
+    history, saved = passes.forward(
+        kind, spec, scaling, x, steps, weights, states, zoneout_masks, save
+    )
     if not save:
         # The others are in memory that is used again.
         history = history[0], *(h.copy() for h in history[1:])
@@ -54,16 +56,18 @@ def cell_forward(
 
 
 def cell_backward(
-    form: CellForm,
+    spec: CellSpec,
     scaling: Scaling,
     x: Array,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Any,
     saved: Any,
-    keeps: tuple[Array | None, ...],
+    zoneout_masks: tuple[Array | None, ...],
     dy: Array,
     dstates: tuple[Array, ...],
 ) -> CellGradients:
     """Return all gradients, from those of every state h and of the last states."""
-    kind = _KINDS[type(form)]
-    return passes.backward(kind, form, scaling, x, steps, weights, saved, keeps, dy, dstates)
+    kind = _KINDS[type(spec)]
+    return passes.backward(
+        kind, spec, scaling, x, steps, weights, saved, zoneout_masks, dy, dstates
+    )

@@ -11,19 +11,19 @@ from numnorm.backends.cpu.memory.host_arrays import Array, as_float_array
 from numnorm.backends.cpu.simd.element_type import element_type_of
 
 
-def companion(name: str, value: Any, x: Array) -> Array:
+def as_like(name: str, value: Any, x: Array) -> Array:
     """Return an array of a float dtype on the host, where x is."""
     return as_float_array(name, value)
 
 
-def sequence_rows(x: Array, layout: SequenceLayout, batch_first: bool, like: Array | None) -> Array:
+def pack_padded(x: Array, layout: SequenceLayout, batch_first: bool, like: Array | None) -> Array:
     """Return the rows of padded sequences in the dtype that they are computed in."""
     dtype = element_type_of(x.dtype).compute_dtype if like is None else like.dtype
     rows: Array = layout.rows(np.ascontiguousarray(x.swapaxes(0, 1) if batch_first else x, dtype))
     return rows
 
 
-def padded(
+def pad_packed(
     rows: Array, start: int, layout: SequenceLayout, batch_first: bool, x: Array, dtype: Any
 ) -> Array:
     """Return an array of all sequences, of rows that begin at one of an array."""
@@ -45,12 +45,12 @@ def cell_state(name: str, value: Any, shape: Shape, x: Array) -> Array:
     return np.array(array, x.dtype, order="C")
 
 
-def ordered(states: Array, layout: SequenceLayout) -> Array:
+def sort_states(states: Array, layout: SequenceLayout) -> Array:
     """Return the states of the order of a layout."""
     return states if layout.order is None else states[layout.order]
 
 
-def restored(
+def unsort_states(
     states: Array, indices: Any, given: Array, layout: SequenceLayout, dtype: Any
 ) -> Array:
     """Return the states of the whole batch, those of the order from their places in an array."""
@@ -72,7 +72,7 @@ def cell_parameter(name: str, value: Any, x: Array, check: Callable[[Shape], Non
     return np.ascontiguousarray(array, x.dtype)
 
 
-def cell_keep(share: Any, layout: SequenceLayout, width: int, x: Array) -> Array:
+def zoneout_mask(share: Any, layout: SequenceLayout, width: int, x: Array) -> Array:
     """Return what steps keep of each element: one share of all, or an array of them."""
     if isinstance(share, float):
         return np.full((layout.count, width), share, x.dtype)

@@ -7,12 +7,12 @@ import numpy as np
 from numnorm.backends.cpu.memory.host_arrays import Array
 
 
-def time_first(x: Array, batch_first: bool) -> Array:
+def to_time_major(x: Array, batch_first: bool) -> Array:
     """Return x, time and batch swapped if the batch comes first."""
     return x.swapaxes(0, 1) if batch_first else x
 
 
-def side_by_side(arrays: Sequence[Array]) -> Array:
+def concatenate(arrays: Sequence[Array]) -> Array:
     """Return arrays, whose last axes alone differ, as one."""
     return np.concatenate(arrays, axis=-1)
 
@@ -22,12 +22,12 @@ def split(array: Array, widths: Sequence[int]) -> list[Array]:
     return np.split(array, np.cumsum(widths)[:-1], axis=-1)
 
 
-def mask_beside(mask: Array, array: Array) -> Array:
+def as_mask(mask: Array, array: Array) -> Array:
     """Return the mask itself."""
     return mask
 
 
-def masked(array: Array, mask: Array, factor: float) -> Array:
+def apply_mask(array: Array, mask: Array, factor: float) -> Array:
     """Return an array times a factor where the mask is true; half precision is rounded once."""
     # Not in place: a layer's output may be what it has saved.
     compute_type = np.result_type(array.dtype, np.float32)
@@ -36,7 +36,7 @@ def masked(array: Array, mask: Array, factor: float) -> Array:
     return result
 
 
-def added(one: Array, other: Array) -> Array:
+def add(one: Array, other: Array) -> Array:
     """Return the sum of two arrays."""
     result: Array = one + other
     return result

@@ -177,7 +177,7 @@ def row_forward(
                 (*plan.constants, plan.parts), (gamma, beta), weights,
             )  # fmt: skip
     else:
-        mean[...] = rstd[...] = scaling.of_nothing
+        mean[...] = rstd[...] = scaling.for_empty_row
     y = result(target, x, out, layout.order)
     if not save:
         return y, None, None

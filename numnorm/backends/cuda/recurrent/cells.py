@@ -4,12 +4,12 @@ from typing import Any
 
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import (
-    CellForm,
     CellGradients,
-    GRUForm,
-    LSTMForm,
-    RNNForm,
-    Steps,
+    CellSpec,
+    GRUSpec,
+    LSTMSpec,
+    PackedSteps,
+    RNNSpec,
 )
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import on_device_of
@@ -21,47 +21,49 @@ from numnorm.backends.cuda.recurrent.rnn import passes as rnn_cells
 
 __all__ = ["cell_backward", "cell_forward", "cell_weights", "compute_type"]
 
-_HOMES: dict[type, Any] = {LSTMForm: lstm_cells, GRUForm: gru_cells, RNNForm: rnn_cells}
+_HOMES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 
 
-def _kind(form: CellForm) -> CellKind:
-    kind: CellKind = _HOMES[type(form)].KIND
+def _kind(spec: CellSpec) -> CellKind:
+    kind: CellKind = _HOMES[type(spec)].KIND
     return kind
 
 
-def cell_weights(form: CellForm, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
+def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell, all of them `compute_type`, as its passes take them."""
-    home = _HOMES[type(form)]
+    home = _HOMES[type(spec)]
     with on_device_of(given.weight_x):
-        return home.weights(form, given, (ada_scale, ada_k))
+        return home.weights(spec, given, (ada_scale, ada_k))
 
 
 def cell_forward(
-    form: CellForm,
+    spec: CellSpec,
     scaling: Scaling,
     x: DeviceArray,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Any,
     states: tuple[DeviceArray, ...],
-    keeps: tuple[DeviceArray | None, ...],
+    zoneout_masks: tuple[DeviceArray | None, ...],
     save: bool,
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the history of each state, those given first, and what the backward pass needs."""
     with on_device_of(x):
-        return forward(_kind(form), form, scaling, x, steps, weights, states, keeps, save)
+        return forward(_kind(spec), spec, scaling, x, steps, weights, states, zoneout_masks, save)
 
 
 def cell_backward(
-    form: CellForm,
+    spec: CellSpec,
     scaling: Scaling,
     x: DeviceArray,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Any,
     saved: Any,
-    keeps: tuple[DeviceArray | None, ...],
+    zoneout_masks: tuple[DeviceArray | None, ...],
     dy: DeviceArray,
     dstates: tuple[DeviceArray, ...],
 ) -> CellGradients:
     """Return all gradients, from those of every state h and of the last states."""
     with on_device_of(x):
-        return backward(_kind(form), form, scaling, x, steps, weights, saved, keeps, dy, dstates)
+        return backward(
+            _kind(spec), spec, scaling, x, steps, weights, saved, zoneout_masks, dy, dstates
+        )

@@ -25,12 +25,12 @@ from numnorm.backends.cuda.compiler.element_type import ElementType, compute_ele
 _SWAPPED = (1, 0, 2)
 
 
-def companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
+def as_like(name: str, value: Any, x: DeviceArray) -> DeviceArray:
     """Return an array of a float dtype that must lie where x does."""
     return as_companion(name, value, x)
 
 
-def sequence_rows(
+def pack_padded(
     x: DeviceArray, layout: SequenceLayout, batch_first: bool, like: DeviceArray | None
 ) -> DeviceArray:
     """Return the rows of padded sequences in the dtype that they are computed in."""
@@ -42,7 +42,7 @@ def sequence_rows(
     return dataclasses.replace(x, array=array, element=element, shape=shape)
 
 
-def padded(
+def pad_packed(
     rows: Any,
     start: int,
     layout: SequenceLayout,
@@ -76,7 +76,7 @@ def cell_state(name: str, value: Any, shape: Shape, x: DeviceArray) -> DeviceArr
     return dataclasses.replace(x, name=name, array=array, shape=shape)
 
 
-def ordered(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
+def sort_states(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
     """Return the states of the order of a layout."""
     if layout.order is None:
         return states
@@ -86,7 +86,7 @@ def ordered(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
     return dataclasses.replace(states, array=array, shape=shape)
 
 
-def restored(
+def unsort_states(
     states: Any, indices: Any, given: DeviceArray, layout: SequenceLayout, dtype: ElementType
 ) -> Any:
     """Return the states of the whole batch, those of the order from their places in an array."""
@@ -120,7 +120,7 @@ def cell_parameter(
     return dataclasses.replace(given, array=array, element=x.element)
 
 
-def cell_keep(share: Any, layout: SequenceLayout, width: int, x: DeviceArray) -> DeviceArray:
+def zoneout_mask(share: Any, layout: SequenceLayout, width: int, x: DeviceArray) -> DeviceArray:
     """Return what steps keep of each element: one share of all, or a host's array of them."""
     shape = layout.count, width
     with on_device_of(x):

@@ -14,12 +14,12 @@ from numnorm.backends.cuda.recurrent.stacking_kernels import make_added, make_ma
 _added, _masked, _moved = (functools.cache(make) for make in (make_added, make_masked, make_moved))
 
 
-def time_first(x: DeviceArray, batch_first: bool) -> Any:
+def to_time_major(x: DeviceArray, batch_first: bool) -> Any:
     """Return x as the caller's array, time and batch swapped if the batch comes first."""
     return x.library.permuted(x.array, (1, 0, 2)) if batch_first else x.array
 
 
-def side_by_side(arrays: Sequence[Any]) -> Any:
+def concatenate(arrays: Sequence[Any]) -> Any:
     """Return arrays, whose last axes alone differ, as one."""
     parts = [_contiguous(array) for array in arrays]
     like, widths = parts[0], [part.shape[-1] for part in parts]
@@ -42,14 +42,14 @@ def split(array: Any, widths: Sequence[int]) -> list[Any]:
     return results
 
 
-def mask_beside(mask: Any, array: Any) -> Any:
+def as_mask(mask: Any, array: Any) -> Any:
     """Return a copy of a mask beside an array: drawn by NumPy, it is the same everywhere."""
     x = as_float_array("y", array)
     with on_device_of(x):
         return x.library.from_host(x.array, mask)
 
 
-def masked(array: Any, mask: Any, factor: float) -> Any:
+def apply_mask(array: Any, mask: Any, factor: float) -> Any:
     """Return an array times a factor where the mask is true, times 0 elsewhere."""
     x = _contiguous(array)
     with on_device_of(x):
@@ -60,7 +60,7 @@ def masked(array: Any, mask: Any, factor: float) -> Any:
     return result
 
 
-def added(one: Any, other: Any) -> Any:
+def add(one: Any, other: Any) -> Any:
     """Return the sum of two arrays, rounded once."""
     x, y = _contiguous(one), _contiguous(other)
     with on_device_of(x):

@@ -111,7 +111,7 @@ def row_forward(
             arrays = source, parameters, output.target, statistics
             launch(plan.kernel, plan.blocks, x, arrays, plan.arguments)
         elif save:
-            nothing = layout.statistic_shape, saved.name, scaling.of_nothing
+            nothing = layout.statistic_shape, saved.name, scaling.for_empty_row
             statistics = SavedStatistics(*(library.full(x.array, *nothing) for _ in range(2)))
         return result(output, x, order), *statistics
 

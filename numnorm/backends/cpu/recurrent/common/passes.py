@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.backends.contract.norms import Norm, Scaling
-from numnorm.backends.contract.recurrent import CellForm, CellGradients, Steps
+from numnorm.backends.contract.recurrent import CellGradients, CellSpec, PackedSteps
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run, threads
 from numnorm.backends.cpu.matmul.matmul import matmul, packed, packed_shape
@@ -50,10 +50,10 @@ class Weights(NamedTuple):
 
 
 def make_weights(
-    kind: CellKind, form: CellForm, given: Any, ada: tuple[float, float], keep: bool
+    kind: CellKind, spec: CellSpec, given: Any, ada: tuple[float, float], keep: bool
 ) -> Weights:
     """Return the weights of a cell, packed if they are to be kept."""
-    x, h, others = given.weight_x, given.weight_h, kind.parameters(form, given, ada)
+    x, h, others = given.weight_x, given.weight_h, kind.parameters(spec, given, ada)
     if not keep:
         return Weights(x, h, None, None, others)
     return Weights(x, h, matrix_panels(x.T), matrix_panels(h.T), others)
@@ -61,10 +61,10 @@ def make_weights(
 
 def forward(
     kind: CellKind,
-    form: CellForm,
+    spec: CellSpec,
     scaling: Scaling,
     x: Array,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Weights,
     states: tuple[Array, ...],
     masks: tuple[Array | None, ...],
@@ -74,7 +74,7 @@ def forward(
     element_type = element_type_of(x.dtype)
     rows, (batch, width) = x.shape[0], states[0].shape
     fused, kept = batch >= _LEAST_FUSED, rows if save else batch
-    each, apart, has_cell = kind.norms_each_product(form), kind.keeps_cell_apart(form), states[1:]
+    each, apart, has_cell = kind.norms_each_product(spec), kind.keeps_cell_apart(spec), states[1:]
     xp, products, carried, other_cell = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
@@ -99,13 +99,13 @@ def forward(
         state,
         carried if has_cell else None,
         cell if has_cell else None,
-        _statistics(kind, form, rows if save else 0),
+        _statistics(kind, spec, rows if save else 0),
     )
     run_kernel(
-        make_forward(kind, form, element_type),
+        make_forward(kind, spec, element_type),
         (
             steps, groups.Factors(x if fused else x[:0], panels_x, panels_h), weights.others,
-            saved, _scalings(kind, form, scaling, width), _masks(masks), scratch,
+            saved, _scalings(kind, spec, scaling, width), _masks(masks), scratch,
         ),
         rows,
         width,
@@ -116,10 +116,10 @@ def forward(
 
 def backward(
     kind: CellKind,
-    form: CellForm,
+    spec: CellSpec,
     scaling: Scaling,
     x: Array,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Weights,
     saved: groups.Saved,
     masks: tuple[Array | None, ...],
@@ -130,7 +130,7 @@ def backward(
     element_type = element_type_of(x.dtype)
     dh, dc = dstates[0], dstates[1] if dstates[1:] else None
     batch, width = dh.shape
-    wide, each = kind.gates * width, kind.norms_each_product(form)
+    wide, each = kind.gates * width, kind.norms_each_product(spec)
     gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, element_type)
     dz, dxp, gates, normalized, cell, weight_h = tables(
         WORKING_MEMORY,
@@ -144,10 +144,10 @@ def backward(
     )
     sums = _sums_of(batch, kind.sums * width, element_type)
     kernel, arguments = (
-        make_backward(kind, form, element_type),
+        make_backward(kind, spec, element_type),
         (
             packed(weights.h, weight_h, element_type), weights.others, saved,
-            _coefficients(kind, form, scaling, width), _masks(masks),
+            _coefficients(kind, spec, scaling, width), _masks(masks),
             groups.Gradients(dy, dh, dc, dz, dxp if each else None),
             groups.Scratch(gates, normalized, cell), sums,
         ),
@@ -188,18 +188,18 @@ def _masks(masks: tuple[Array | None, ...]) -> groups.ZoneoutMasks:
     return groups.ZoneoutMasks(*(*masks, None)[:2])
 
 
-def _statistics(kind: CellKind, form: CellForm, rows: int) -> groups.Statistics:
+def _statistics(kind: CellKind, spec: CellSpec, rows: int) -> groups.Statistics:
     """Return room for mean and rstd of all normalized rows."""
-    h, x, c = kind.statistics(form)
+    h, x, c = kind.statistics(spec)
     return groups.Statistics(
         np.empty(rows * h), np.empty(rows * h), np.empty(rows * x), np.empty(rows * x),
         np.empty(rows * c), np.empty(rows * c),
     )  # fmt: skip
 
 
-def _scalings(kind: CellKind, form: CellForm, scaling: Scaling, width: int) -> groups.Scalings:
+def _scalings(kind: CellKind, spec: CellSpec, scaling: Scaling, width: int) -> groups.Scalings:
     eps, on_deviation, ddof = scaling.eps, scaling.eps_on_deviation, scaling.ddof
-    (_, first), (_, second) = kind.norms(form, width)
+    (_, first), (_, second) = kind.norms(spec, width)
     return groups.Scalings(
         groups.Scaling(eps, on_deviation, float(first - ddof)),
         groups.Scaling(eps, on_deviation, float(second - ddof)),
@@ -207,14 +207,14 @@ def _scalings(kind: CellKind, form: CellForm, scaling: Scaling, width: int) -> g
 
 
 def _coefficients(
-    kind: CellKind, form: CellForm, scaling: Scaling, width: int
+    kind: CellKind, spec: CellSpec, scaling: Scaling, width: int
 ) -> groups.GradientCoefficients:
     def of_norm(norm: Norm | None, size: int) -> groups.Coefficients:
         inv_count = 1.0 / size if norm is not None and norm.formula.centred else 0.0
         inv_divisor = 1.0 / (size - scaling.ddof)
         return groups.Coefficients(inv_count, inv_divisor, scaling.eps_on_deviation)
 
-    return groups.GradientCoefficients(*(of_norm(*pair) for pair in kind.norms(form, width)))
+    return groups.GradientCoefficients(*(of_norm(*pair) for pair in kind.norms(spec, width)))
 
 
 def _sums_of(batch: int, numbers: int, element_type: ElementType) -> groups.Sums:

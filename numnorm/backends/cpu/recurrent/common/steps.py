@@ -9,15 +9,15 @@ from numnorm.backends.cpu.statistics.accumulators import flush
 
 
 @inlined
-def rows_of_step(counts, s, left, right):
+def rows_of_step(batch_sizes, s, left, right):
     """Return how many of the batch's rows from left to right a step has, or less than 0."""
-    return min(counts[s], right) - left
+    return min(batch_sizes[s], right) - left
 
 
 @inlined
-def before_step(starts, s, batch):
+def before_step(offsets, s, batch):
     """Return where the states before a step begin: those given come first."""
-    return batch + starts[s - 1] if s > 0 else 0
+    return batch + offsets[s - 1] if s > 0 else 0
 
 
 @inlined
@@ -27,12 +27,12 @@ def rows_of_groups(first, last, groups, parts, group, batch):
 
 
 @inlined
-def to_next(starts, begin, s, r, rows):
+def to_next(offsets, begin, s, r, rows):
     """Return how many rows after the r-th of a step the one lies that a backward pass takes next.
 
     That is 0 after the last of all.
     """
-    before = starts[s - 1] - starts[s] - r if s > begin else 0
+    before = offsets[s - 1] - offsets[s] - r if s > begin else 0
     return 1 if r + 1 < rows else before
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numnorm.backends.contract.recurrent import Steps
+from numnorm.backends.contract.recurrent import PackedSteps
 from numnorm.backends.cpu.matmul.matmul import add_transposed_matmul, matmul, packed, packed_shape
 from numnorm.backends.cpu.matmul.micro_kernel import tiling
 from numnorm.backends.cpu.memory.host_arrays import Array
@@ -35,9 +35,9 @@ class Stretch(NamedTuple):
         return self.last - self.first
 
 
-def _stretches_of(counts: Array) -> list[Stretch]:
+def _stretches_of(batch_sizes: Array) -> list[Stretch]:
     """Return the stretches of a batch, the last steps first: they follow from the shape alone."""
-    ends = np.cumsum(counts)
+    ends = np.cumsum(batch_sizes)
     rows = int(ends[-1]) if ends.size else 0
     if rows == 0:
         return []
@@ -66,10 +66,10 @@ class ProductGradients:
         weight_h: Array,
         x: Array,
         state: Array,
-        steps: Steps,
+        steps: PackedSteps,
         element_type: ElementType,
     ) -> None:
-        self.steps, self.stretches = steps, _stretches_of(steps.counts)
+        self.steps, self.stretches = steps, _stretches_of(steps.batch_sizes)
         self.most_rows = max((stretch.rows for stretch in self.stretches), default=0)
         (width, inputs), hidden, dtype = (
             weight_x.shape,
@@ -90,7 +90,7 @@ class ProductGradients:
         self.weight_h = np.zeros((width, hidden), dtype)
         # Where the states begin that each step was handed.
         batch = state.shape[0] - x.shape[0]
-        self._before = np.concatenate(([0], batch + steps.starts))
+        self._before = np.concatenate(([0], batch + steps.offsets))
 
     def add(self, stretch: Stretch, grads: tuple[Array, Array]) -> None:
         """Take the gradients of the products with x and with the state."""
@@ -112,7 +112,9 @@ class ProductGradients:
     def _states_before(self, stretch: Stretch) -> Array:
         """Return the state that each row of a stretch was handed."""
         steps = slice(stretch.begin, stretch.end)
-        counts, before = self.steps.counts[steps], self._before[steps]
-        if np.array_equal(np.diff(before), counts[:-1]):  # one after the other
+        batch_sizes, before = self.steps.batch_sizes[steps], self._before[steps]
+        if np.array_equal(np.diff(before), batch_sizes[:-1]):  # one after the other
             return self._state[before[0] : before[0] + stretch.rows]
-        return np.concatenate([self._state[b : b + n] for b, n in zip(before, counts, strict=True)])
+        return np.concatenate(
+            [self._state[b : b + n] for b, n in zip(before, batch_sizes, strict=True)]
+        )

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm, make_normalized
 from numnorm.backends.cpu.simd.access import VectorAccess
@@ -41,9 +41,9 @@ class ProductNorm(NamedTuple):
 
 
 @functools.cache
-def make_product_norm(form: GRUForm, element_type: ElementType) -> ProductNorm:
+def make_product_norm(spec: GRUSpec, element_type: ElementType) -> ProductNorm:
     """Return how a product is normalized."""
-    norm = make_cell_norm(form.norm, element_type)
+    norm = make_cell_norm(spec.norm, element_type)
 
     @inlined
     def arrays(statistics):
@@ -83,14 +83,14 @@ def make_product_norm(form: GRUForm, element_type: ElementType) -> ProductNorm:
 
 
 def make_gates(
-    form: GRUForm, element_type: ElementType, access: VectorAccess
+    spec: GRUSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
     """Return a compiled ``gates(hp, xp, parameters, statistics, width, j, tail)`` of some units.
 
     It returns 1 - z, r, the candidate, and the product with the state's part of it. The statistics
     are those of both products.
     """
-    read, normalized = access.read, make_normalized(form.norm, element_type, access)
+    read, normalized = access.read, make_normalized(spec.norm, element_type, access)
     sigmoid, tanh = make_sigmoid(element_type.compute_type), make_tanh(element_type.compute_type)
     candidate_input = inlined(gru_candidate_input)
 

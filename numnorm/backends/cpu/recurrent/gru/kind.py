@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.common.parameters import added_up, norm_pair
 from numnorm.backends.cpu.recurrent.gru.row import make_row
@@ -13,15 +13,15 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind, Norms
 
 
-def _norms(form: GRUForm, width: int) -> Norms:
-    return (form.norm, 2 * width), (form.norm, width)
+def _norms(spec: GRUSpec, width: int) -> Norms:
+    return (spec.norm, 2 * width), (spec.norm, width)
 
 
-def _statistics(form: GRUForm) -> tuple[int, int, int]:
-    return (0, 0, 0) if form.norm is None else (2, 2, 0)
+def _statistics(spec: GRUSpec) -> tuple[int, int, int]:
+    return (0, 0, 0) if spec.norm is None else (2, 2, 0)
 
 
-def _parameters(form: GRUForm, given: Any, ada: tuple[float, float]) -> Parameters:
+def _parameters(spec: GRUSpec, given: Any, ada: tuple[float, float]) -> Parameters:
     """Return the parameters; the betas join the biases."""
     dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
     gates_h, candidate_h = None, None
@@ -31,8 +31,8 @@ def _parameters(form: GRUForm, given: Any, ada: tuple[float, float]) -> Paramete
     return Parameters(
         added_up(3 * width, dtype, given.bias, given.beta_x, gates_h),
         added_up(width, dtype, given.bias_h, candidate_h),
-        *norm_pair(form.norm, given.gamma_h, None, 3 * width, dtype, ada),
-        *norm_pair(form.norm, given.gamma_x, None, 3 * width, dtype, ada),
+        *norm_pair(spec.norm, given.gamma_h, None, 3 * width, dtype, ada),
+        *norm_pair(spec.norm, given.gamma_x, None, 3 * width, dtype, ada),
     )
 
 
@@ -46,9 +46,9 @@ GRU = CellKind(
     name="gru",
     gates=3,
     sums=10,
-    norms_each_product=lambda form: True,
-    accumulates=lambda form: True,
-    keeps_cell_apart=lambda form: False,
+    norms_each_product=lambda spec: True,
+    accumulates=lambda spec: True,
+    keeps_cell_apart=lambda spec: False,
     norms=_norms,
     statistics=_statistics,
     parameters=_parameters,

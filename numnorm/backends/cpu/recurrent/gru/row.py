@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.gru.gates import make_gates, make_product_norm
@@ -14,11 +14,11 @@ from numnorm.backends.formulas.cells import gru_state
 
 
 def _make_new_state(
-    form: GRUForm, element_type: ElementType, access: VectorAccess
+    spec: GRUSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: the new state."""
     read, _, write = access
-    gates, blend = make_gates(form, element_type, access), make_zoneout(form.zoneout, access).blend
+    gates, blend = make_gates(spec, element_type, access), make_zoneout(spec.zoneout, access).blend
     state, real = inlined(gru_state), element_type.compute_type
 
     @inlined
@@ -31,12 +31,12 @@ def _make_new_state(
 
 
 def make_row(
-    form: GRUForm, element_type: ElementType
+    spec: GRUSpec, element_type: ElementType
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return the compiled functions of one row of one step; the first does all."""
-    norm = make_product_norm(form, element_type)
+    norm = make_product_norm(spec, element_type)
     new_state = make_unit_loop(
-        lambda access: _make_new_state(form, element_type, access), element_type
+        lambda access: _make_new_state(spec, element_type, access), element_type
     )
 
     @inlined

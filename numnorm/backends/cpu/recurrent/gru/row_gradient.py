@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.steps import prefetch_row
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
@@ -15,12 +15,12 @@ from numnorm.backends.formulas.cells import gru_gradient
 
 
 def _make_gradient(
-    form: GRUForm, element_type: ElementType, access: VectorAccess
+    spec: GRUSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: what enters the gates, and the state before."""
     read, _, write = access
-    gates, real = make_gates(form, element_type, access), element_type.compute_type
-    zoneout, zoned = make_zoneout(form.zoneout, access), form.zoneout
+    gates, real = make_gates(spec, element_type, access), element_type.compute_type
+    zoneout, zoned = make_zoneout(spec.zoneout, access), spec.zoneout
     cell_gradient, write_summed = inlined(gru_gradient), make_write_summed(access)
 
     @inlined
@@ -54,11 +54,11 @@ def _sections(sums, width):
     return offsets, sums[4 * width : 7 * width], sums[7 * width :]
 
 
-def make_row_gradient(form: GRUForm, element_type: ElementType) -> Callable[..., None]:
+def make_row_gradient(spec: GRUSpec, element_type: ElementType) -> Callable[..., None]:
     """Return a compiled function of the gradient of one row of one step."""
-    norm = make_product_norm(form, element_type)
+    norm = make_product_norm(spec, element_type)
     gradient = make_unit_loop(
-        lambda access: _make_gradient(form, element_type, access), element_type
+        lambda access: _make_gradient(spec, element_type, access), element_type
     )
 
     @inlined

@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 
 class StepRange(NamedTuple):
-    """The steps that a backward kernel takes, from `begin` to `end`; else as `Steps`."""
+    """The steps that a backward kernel takes, from `begin` to `end`; else as `PackedSteps`."""
 
-    starts: Any
-    counts: Any
+    offsets: Any
+    batch_sizes: Any
     begin: Any
     end: Any
 

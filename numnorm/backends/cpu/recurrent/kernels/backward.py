@@ -8,7 +8,7 @@ type, and flushed to float64 every few steps: those rows follow from the shape a
 import functools
 from typing import Any
 
-from numnorm.backends.contract.recurrent import CellForm
+from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
@@ -36,11 +36,11 @@ from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES
 
 
 @functools.cache
-def make_backward(kind: CellKind, form: CellForm, element_type: ElementType) -> Kernel:
+def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> Kernel:
     """Return the backward kernel of a cell; `panels` is W_h packed, `parts` are of the groups."""
     lanes, gates = element_type.lanes, kind.gates
-    matmul = make_matmul(lanes, accumulate=kind.accumulates(form))
-    row = kind.make_row_gradient(form, element_type)
+    matmul = make_matmul(lanes, accumulate=kind.accumulates(spec))
+    row = kind.make_row_gradient(spec, element_type)
 
     def kernel(
         steps: StepRange,
@@ -56,17 +56,17 @@ def make_backward(kind: CellKind, form: CellForm, element_type: ElementType) -> 
         first: Any,
         last: Any,
     ) -> None:
-        starts, begin, dh = steps.starts, steps.begin, gradients.dh
+        offsets, begin, dh = steps.offsets, steps.begin, gradients.dh
         (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
         left, right = rows_of_groups(first, last, groups, parts, size, batch)
         wide, products, states = gates * width, gradients.dz.reshape(-1), dh.reshape(-1)
         between = max(1, ROWS_BETWEEN_FLUSHES // size)
         for s in range(steps.end - 1, begin - 1, -1):
-            rows = rows_of_step(steps.counts, s, left, right)
-            start, before = starts[s] + left, before_step(starts, s, batch) + left
-            to = start - starts[begin]
+            rows = rows_of_step(steps.batch_sizes, s, left, right)
+            start, before = offsets[s] + left, before_step(offsets, s, batch) + left
+            to = start - offsets[begin]
             for r in range(rows):
-                distance = to_next(starts, begin, s, r, rows)
+                distance = to_next(offsets, begin, s, r, rows)
                 place = BackwardPlace(start + r, left + r, before + r, to + r, left, distance)
                 row(
                     saved, parameters, coefficients, masks, gradients, scratch,
@@ -80,4 +80,4 @@ def make_backward(kind: CellKind, form: CellForm, element_type: ElementType) -> 
             if s % between == 0:
                 flush_groups(sums.sums, sums.totals, left, right, size)
 
-    return grouped_twins(f"{kind.name}_backward.{form.name}.{element_type.name}", kernel)
+    return grouped_twins(f"{kind.name}_backward.{spec.name}.{element_type.name}", kernel)

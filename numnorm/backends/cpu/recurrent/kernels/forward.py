@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numnorm.backends.contract.recurrent import CellForm, Steps
+from numnorm.backends.contract.recurrent import CellSpec, PackedSteps
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
@@ -53,16 +53,16 @@ def _make_multiply(accumulate: bool, element_type: ElementType) -> Callable[...,
 
 
 @functools.cache
-def make_forward(kind: CellKind, form: CellForm, element_type: ElementType) -> Kernel:
+def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> Kernel:
     """Return the forward kernel of a cell; `scratch (batch, H)` holds a gate of each row."""
-    each, gates = kind.norms_each_product(form), kind.gates
+    each, gates = kind.norms_each_product(spec), kind.gates
     multiply = _make_multiply(not each, element_type)
-    first_half, second_half = kind.make_row(form, element_type)
+    first_half, second_half = kind.make_row(spec, element_type)
     # Where the products with x go.
     of_x = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
 
     def kernel(
-        steps: Steps,
+        steps: PackedSteps,
         factors: Factors,
         parameters: Parameters,
         saved: Saved,
@@ -73,20 +73,20 @@ def make_forward(kind: CellKind, form: CellForm, element_type: ElementType) -> K
         first: Any,
         last: Any,
     ) -> None:
-        starts, counts = steps.starts, steps.counts
+        offsets, batch_sizes = steps.offsets, steps.batch_sizes
         x, z, xp, state = factors.x, saved.z, saved.xp, saved.state
-        batch, width = counts[0], state.shape[1]
+        batch, width = batch_sizes[0], state.shape[1]
         left, right = first * batch // parts, last * batch // parts
         from_x = of_x(z, xp)
         left_hand, sizes = (x.reshape(-1), state.reshape(-1)), (x.shape[1], width)
         right_hand = factors.panels_x, factors.panels_h
         results = from_x.reshape(-1), z.reshape(-1)
         x_kept, z_kept = from_x.shape[0] > batch, z.shape[0] > batch
-        for s in range(starts.size):
-            rows = rows_of_step(counts, s, left, right)
+        for s in range(offsets.size):
+            rows = rows_of_step(batch_sizes, s, left, right)
             if rows <= 0:
                 break
-            start, before = starts[s] + left, before_step(starts, s, batch) + left
+            start, before = offsets[s] + left, before_step(offsets, s, batch) + left
             at, x_at = start if z_kept else left, start if x_kept else left
             multiply(
                 x.shape[0] > 0, left_hand, sizes, (start, before), right_hand, results,
@@ -105,4 +105,4 @@ def make_forward(kind: CellKind, form: CellForm, element_type: ElementType) -> K
                     scratch[left + r], place,
                 )  # fmt: skip
 
-    return grouped_twins(f"{kind.name}_forward.{form.name}.{element_type.name}", kernel)
+    return grouped_twins(f"{kind.name}_forward.{spec.name}.{element_type.name}", kernel)

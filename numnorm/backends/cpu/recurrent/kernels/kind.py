@@ -22,27 +22,27 @@ class CellKind(NamedTuple):
     sums : int
         How many numbers for each unit the gradients of the parameters are summed in.
     norms_each_product : callable
-        ``norms_each_product(form)``: whether both products are normalized, each by itself.
+        ``norms_each_product(spec)``: whether both products are normalized, each by itself.
     accumulates : callable
-        ``accumulates(form)``: whether a row's gradient leaves something of the state before it,
+        ``accumulates(spec)``: whether a row's gradient leaves something of the state before it,
         to which that of the product with the state is added.
     keeps_cell_apart : callable
-        ``keeps_cell_apart(form)``: whether the cell before its norm is not what is carried on.
+        ``keeps_cell_apart(spec)``: whether the cell before its norm is not what is carried on.
     norms : callable
-        ``norms(form, width) -> Norms``
+        ``norms(spec, width) -> Norms``
     statistics : callable
-        ``statistics(form)``: how many rows are normalized for each row of z, xp and the cell.
+        ``statistics(spec)``: how many rows are normalized for each row of z, xp and the cell.
     parameters : callable
-        ``parameters(form, given, ada) -> Parameters``
+        ``parameters(spec, given, ada) -> Parameters``
     gradients : callable
         ``gradients(totals, width)``: the sums by the names of the parameters.
     make_row : callable
-        ``make_row(form, element_type)`` returns two compiled functions of one row of one step:
+        ``make_row(spec, element_type)`` returns two compiled functions of one row of one step:
         ``row(z, xp, saved, parameters, scalings, masks, scratch, place)``
         All rows of a step are handed to the first, then all to the second, so that the processor
         begins with a row while it waits for the sums of the last.
     make_row_gradient : callable
-        ``make_row_gradient(form, element_type)`` returns that of its gradient:
+        ``make_row_gradient(spec, element_type)`` returns that of its gradient:
         ``row(saved, parameters, coefficients, masks, gradients, scratch, sums, place)``
     """
 

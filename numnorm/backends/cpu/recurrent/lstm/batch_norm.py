@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.backends.contract.norms import Detached
-from numnorm.backends.contract.recurrent import CellGradients, LSTMForm, RunningSteps, Steps
+from numnorm.backends.contract.recurrent import CellGradients, LSTMSpec, PackedSteps, RunningSteps
 from numnorm.backends.cpu.columns.columns import column_backward, column_forward, column_moments
 from numnorm.backends.cpu.matmul.packed_matrices import (
     matrix_panels,
@@ -102,10 +102,10 @@ class _Saved(NamedTuple):
         The cell as each step was handed it, and the states; first those given.
     """
 
-    form: LSTMForm
+    spec: LSTMSpec
     norms: dict[str, _Place]
     x: Array
-    steps: Steps
+    steps: PackedSteps
     given: Any
     offset: Array
     z: Array
@@ -116,10 +116,10 @@ class _Saved(NamedTuple):
 
 
 def batch_cell_forward(
-    form: LSTMForm,
+    spec: LSTMSpec,
     eps: float,
     x: Array,
-    steps: Steps,
+    steps: PackedSteps,
     given: Any,
     states: tuple[Array, ...],
     running: dict[str, RunningSteps],
@@ -128,22 +128,22 @@ def batch_cell_forward(
     h, c = states
     rows, (batch, hidden) = x.shape[0], h.shape
     offset = _sum_of_biases(given)
-    norms = _norms(form, eps, given, offset, steps, running)
+    norms = _norms(spec, eps, given, offset, steps, running)
     xp = packed_matmul(x, matrix_panels(given.weight_x.T), 4 * hidden)
     panels = matrix_panels(given.weight_h.T)
     # Where no norm is taken of each product, those with the state are added to those with x.
-    z = np.empty_like(xp) if form.by_product else xp
+    z = np.empty_like(xp) if spec.norm_each_product else xp
     cell = np.empty((rows, hidden), x.dtype)
     state, carried = (np.empty((batch + rows, hidden), x.dtype) for _ in range(2))
     state[:batch], carried[:batch] = h, c
     saved = _Saved(
-        form, norms, x, steps, given, offset, z, xp if form.by_product else None, cell, carried,
+        spec, norms, x, steps, given, offset, z, xp if spec.norm_each_product else None, cell, carried,
         state,
     )  # fmt: skip
     with np.errstate(all="ignore"):
         for t, now, before in _steps(steps, batch):
             of_h = packed_matmul(state[before], panels, 4 * hidden)
-            if form.by_product:
+            if spec.norm_each_product:
                 z[now] = of_h
             else:
                 z[now] += of_h
@@ -151,17 +151,17 @@ def batch_cell_forward(
             cell[now] = f * carried[before] + i * g
             normalized = norms["c"].take(t, cell[now])
             after = slice(batch + now.start, batch + now.stop)
-            carried[after] = normalized if form.carries_normalized else cell[now]
+            carried[after] = normalized if spec.carries_normalized else cell[now]
             state[after] = o * np.tanh(normalized)
     return (state, carried), saved
 
 
 def _norms(
-    form: LSTMForm,
+    spec: LSTMSpec,
     eps: float,
     given: Any,
     offset: Array,
-    steps: Steps,
+    steps: PackedSteps,
     running: dict[str, RunningSteps],
 ) -> dict[str, _Place]:
     """Return the norm of each place; what is added to the gates is a bias of one of them."""
@@ -170,7 +170,7 @@ def _norms(
     # Where there is nothing to add it is 0, so that all norms share their compiled code.
     beta_c = np.zeros(hidden, offset.dtype) if given.beta_c is None else given.beta_c
     betas = {"x": np.zeros(4 * hidden), "h": offset, "c": beta_c}
-    count = steps.counts.size
+    count = steps.batch_sizes.size
     return {
         place: _Place(
             np.ones(size) if gammas[place] is None else gammas[place].astype(np.float64),
@@ -179,7 +179,7 @@ def _norms(
             running.get(place),
             *np.empty((3, count, size)),
         )
-        for place, size in form.sites(hidden).items()
+        for place, size in spec.sites(hidden).items()
     }
 
 
@@ -193,11 +193,11 @@ def _sum_of_biases(given: Any) -> Array:
     return result
 
 
-def _steps(steps: Steps, batch: int) -> Iterator[tuple[int, slice, slice]]:
+def _steps(steps: PackedSteps, batch: int) -> Iterator[tuple[int, slice, slice]]:
     """Yield each step, its rows, and where the states before them are."""
     before = 0
-    starts, counts = steps.starts.tolist(), steps.counts.tolist()
-    for t, (start, count) in enumerate(zip(starts, counts, strict=True)):
+    offsets, batch_sizes = steps.offsets.tolist(), steps.batch_sizes.tolist()
+    for t, (start, count) in enumerate(zip(offsets, batch_sizes, strict=True)):
         yield t, slice(start, start + count), slice(before, before + count)
         before = batch + start
 
@@ -230,7 +230,7 @@ def batch_cell_backward(saved: Any, dy: Array, dstates: tuple[Array, ...]) -> Ce
     (batch, hidden), inputs = dh.shape, given.weight_x.shape[1]
     panels = matrix_panels(given.weight_h)
     dz = np.empty_like(saved.z)
-    dxp = np.empty_like(saved.z) if saved.form.by_product else dz
+    dxp = np.empty_like(saved.z) if saved.spec.norm_each_product else dz
     sums = {"bias": np.zeros(4 * hidden), "beta_c": np.zeros(hidden)}
     sums |= {f"gamma_{place}": np.zeros(norm.gamma.size) for place, norm in norms.items()}
     steps = list(_steps(saved.steps, batch))
@@ -268,11 +268,11 @@ def _through_cell(
     norm, cell, carried = saved.norms["c"], saved.cell[now], saved.carried[before]
     output = np.tanh(norm.again(t, cell))
     dcell = dstate * o * (1 - output * output)
-    if saved.form.carries_normalized:
+    if saved.spec.carries_normalized:
         dcell += dcarried
     dcell, of_beta = norm.backward(t, dcell, cell, sums["gamma_c"])
     sums["beta_c"] += of_beta
-    if not saved.form.carries_normalized:
+    if not saved.spec.carries_normalized:
         dcell = dcell + dcarried
     of_gates = (
         dcell * carried * f * (1 - f),

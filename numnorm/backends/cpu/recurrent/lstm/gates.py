@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import (
     CellNorm,
@@ -44,15 +44,15 @@ class GateNorm(NamedTuple):
 
 
 @functools.cache
-def make_gate_norm(form: LSTMForm, element_type: ElementType) -> GateNorm:
+def make_gate_norm(spec: LSTMSpec, element_type: ElementType) -> GateNorm:
     """Return how a form's gates are normalized."""
-    norm = make_cell_norm(form.gates, element_type)
-    if form.by_product:
-        return _by_product(norm)
-    return _separate(norm) if form.separate else _none()
+    norm = make_cell_norm(spec.gates, element_type)
+    if spec.norm_each_product:
+        return _norm_each_product(norm)
+    return _separate(norm) if spec.separate else _none()
 
 
-def _by_product(norm: CellNorm) -> GateNorm:
+def _norm_each_product(norm: CellNorm) -> GateNorm:
     @inlined
     def find(z, xp, scaling, saved, i):
         both = norm.statistics(z, scaling), norm.statistics(xp, scaling)
@@ -138,13 +138,13 @@ def _none() -> GateNorm:
 
 
 def make_gates(
-    form: LSTMForm, element_type: ElementType, access: VectorAccess
+    spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
     """Return a compiled ``gates(z, xp, parameters, statistics, width, j, tail)`` of some units.
 
     It returns f, i, o and g; the statistics are those for each gate.
     """
-    entering = _make_entering(form, element_type, access)
+    entering = _make_entering(spec, element_type, access)
     sigmoid, tanh = make_sigmoid(element_type.compute_type), make_tanh(element_type.compute_type)
 
     @inlined
@@ -159,10 +159,10 @@ def make_gates(
 
 
 def _make_entering(
-    form: LSTMForm, element_type: ElementType, access: VectorAccess
+    spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
     """Return a compiled ``entering(z, xp, parameters, statistics, j, tail)`` of a gate."""
-    read, normalized = access.read, make_normalized(form.gates, element_type, access)
+    read, normalized = access.read, make_normalized(spec.gates, element_type, access)
 
     @inlined
     def of_sum(z, xp, parameters, statistics, j, tail):
@@ -174,4 +174,4 @@ def _make_entering(
         of_x = normalized(xp, statistics[1], parameters.gamma_x, parameters.beta_x, j, tail)
         return of_sum(z, xp, parameters, statistics, j, tail) + of_x
 
-    return of_both if form.by_product else of_sum
+    return of_both if spec.norm_each_product else of_sum

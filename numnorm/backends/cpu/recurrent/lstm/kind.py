@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.common.parameters import added_up, norm_pair
 from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
@@ -13,28 +13,28 @@ from numnorm.backends.cpu.recurrent.lstm.row import make_row
 from numnorm.backends.cpu.recurrent.lstm.row_gradient import make_row_gradient
 
 
-def _norms(form: LSTMForm, width: int) -> Norms:
-    return (form.gates, width if form.separate else 4 * width), (form.cell, width)
+def _norms(spec: LSTMSpec, width: int) -> Norms:
+    return (spec.gates, width if spec.separate else 4 * width), (spec.cell, width)
 
 
-def _statistics(form: LSTMForm) -> tuple[int, int, int]:
-    of_gates = 4 if form.separate else 1
-    return of_gates if form.gates else 0, int(form.by_product), int(form.cell is not None)
+def _statistics(spec: LSTMSpec) -> tuple[int, int, int]:
+    of_gates = 4 if spec.separate else 1
+    return of_gates if spec.gates else 0, int(spec.norm_each_product), int(spec.cell is not None)
 
 
-def _parameters(form: LSTMForm, given: Any, ada: tuple[float, float]) -> Parameters:
+def _parameters(spec: LSTMSpec, given: Any, ada: tuple[float, float]) -> Parameters:
     """Return the parameters; the betas of the products join the bias."""
     dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
     beta_c = given.beta_c
-    if form.cell is not None and form.cell.parameters == 2 and beta_c is None:
+    if spec.cell is not None and spec.cell.parameters == 2 and beta_c is None:
         beta_c = np.zeros(width, dtype)
-    of_x = form.gates if form.by_product else None
+    of_x = spec.gates if spec.norm_each_product else None
     return Parameters(
         added_up(4 * width, dtype, given.bias, given.beta_x, given.beta_h),
         None,
-        *norm_pair(form.gates, given.gamma_h, None, 4 * width, dtype, ada),
+        *norm_pair(spec.gates, given.gamma_h, None, 4 * width, dtype, ada),
         *norm_pair(of_x, given.gamma_x, None, 4 * width, dtype, ada),
-        *norm_pair(form.cell, given.gamma_c, beta_c, width, dtype, ada),
+        *norm_pair(spec.cell, given.gamma_c, beta_c, width, dtype, ada),
     )
 
 
@@ -49,10 +49,10 @@ LSTM = CellKind(
     name="lstm",
     gates=4,
     sums=14,
-    norms_each_product=lambda form: form.by_product,
+    norms_each_product=lambda spec: spec.norm_each_product,
     # With zoneout, the state's gradient has a share of the step after it already.
-    accumulates=lambda form: form.zoneout,
-    keeps_cell_apart=lambda form: form.carries_normalized or form.zoneout,
+    accumulates=lambda spec: spec.zoneout,
+    keeps_cell_apart=lambda spec: spec.carries_normalized or spec.zoneout,
     norms=_norms,
     statistics=_statistics,
     parameters=_parameters,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
@@ -16,11 +16,11 @@ from numnorm.backends.formulas.cells import lstm_cell, lstm_state
 
 
 def _make_new_cell(
-    form: LSTMForm, element_type: ElementType, access: VectorAccess
+    spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: the cell before its norm, and the gate o."""
     read, _, write = access
-    gates, new = make_gates(form, element_type, access), inlined(lstm_cell)
+    gates, new = make_gates(spec, element_type, access), inlined(lstm_cell)
 
     @inlined
     def new_cell(z, xp, parameters, statistics, c_prev, cell, o_gate, j, tail):
@@ -32,13 +32,13 @@ def _make_new_cell(
 
 
 def _make_new_state(
-    form: LSTMForm, element_type: ElementType, access: VectorAccess
+    spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: the state, and the cell that is carried on."""
     read, coefficient, write = access
-    apply, real = make_cell_norm(form.cell, element_type).apply, element_type.compute_type
-    tanh, state, carries = make_tanh(real), inlined(lstm_state), form.carries_normalized
-    apart, blend = carries or form.zoneout, make_zoneout(form.zoneout, access).blend
+    apply, real = make_cell_norm(spec.cell, element_type).apply, element_type.compute_type
+    tanh, state, carries = make_tanh(real), inlined(lstm_state), spec.carries_normalized
+    apart, blend = carries or spec.zoneout, make_zoneout(spec.zoneout, access).blend
 
     @inlined
     def new_state(o_gate, cell, parameters, statistics, cells, states, masks, j, tail):
@@ -71,18 +71,18 @@ def _cell_row(cell, place):
 
 
 def make_row(
-    form: LSTMForm, element_type: ElementType
+    spec: LSTMSpec, element_type: ElementType
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return the compiled functions of one row of one step: up to the cell, and from there on."""
     gate_norm, cell_norm = (
-        make_gate_norm(form, element_type),
-        make_cell_norm(form.cell, element_type),
+        make_gate_norm(spec, element_type),
+        make_cell_norm(spec.cell, element_type),
     )
     new_cell = make_unit_loop(
-        lambda access: _make_new_cell(form, element_type, access), element_type
+        lambda access: _make_new_cell(spec, element_type, access), element_type
     )
     new_state = make_unit_loop(
-        lambda access: _make_new_state(form, element_type, access), element_type
+        lambda access: _make_new_state(spec, element_type, access), element_type
     )
 
     @inlined

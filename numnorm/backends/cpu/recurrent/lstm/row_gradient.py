@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm, make_normalized
 from numnorm.backends.cpu.recurrent.common.steps import prefetch_row
@@ -17,17 +17,21 @@ from numnorm.backends.formulas.cells import lstm_cell_gradient, lstm_state_gradi
 
 
 def _make_gates_again(
-    form: LSTMForm, element_type: ElementType, access: VectorAccess
+    spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: the gates again."""
-    gates, write, by_product = make_gates(form, element_type, access), access.write, form.by_product
+    gates, write, norm_each_product = (
+        make_gates(spec, element_type, access),
+        access.write,
+        spec.norm_each_product,
+    )
 
     @inlined
     def gates_again(rows, parameters, statistics, results, distance, j, tail):
         z, xp, c_prev, cell, dy = rows
         width = dy.size
         prefetch_row(z, distance, 4, j)
-        if by_product:
+        if norm_each_product:
             prefetch_row(xp, distance, 4, j)
         prefetch_row(c_prev, distance, 1, j)
         prefetch_row(cell, distance, 1, j)
@@ -42,12 +46,12 @@ def _make_gates_again(
 
 
 def _make_state_gradient(
-    form: LSTMForm, element_type: ElementType, access: VectorAccess
+    spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: what reaches the normalized cell, and o."""
     read, _, write = access
-    normalized, real = make_normalized(form.cell, element_type, access), element_type.compute_type
-    tanh, carries, zoned = make_tanh(real), form.carries_normalized, form.zoneout
+    normalized, real = make_normalized(spec.cell, element_type, access), element_type.compute_type
+    tanh, carries, zoned = make_tanh(real), spec.carries_normalized, spec.zoneout
     zoneout, state_gradient = make_zoneout(zoned, access), inlined(lstm_state_gradient)
     write_summed = make_write_summed(access)
 
@@ -69,11 +73,11 @@ def _make_state_gradient(
 
 
 def _make_gate_gradient(
-    form: LSTMForm, element_type: ElementType, access: VectorAccess
+    spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: what reaches f, i, g and the cell before."""
     read, _, write = access
-    real, carries, zoned = element_type.compute_type, form.carries_normalized, form.zoneout
+    real, carries, zoned = element_type.compute_type, spec.carries_normalized, spec.zoneout
     zoneout, cell_gradient = make_zoneout(zoned, access), inlined(lstm_cell_gradient)
     write_summed = make_write_summed(access)
 
@@ -105,22 +109,22 @@ def _sections(sums, width):
     return sums[:wide], (sums[wide : 2 * wide], sums[2 * wide : 3 * wide]), of_cell
 
 
-def make_row_gradient(form: LSTMForm, element_type: ElementType) -> Callable[..., None]:
+def make_row_gradient(spec: LSTMSpec, element_type: ElementType) -> Callable[..., None]:
     """Return a compiled function of the gradient of one row of one step."""
     gate_norm, cell_norm = (
-        make_gate_norm(form, element_type),
-        make_cell_norm(form.cell, element_type),
+        make_gate_norm(spec, element_type),
+        make_cell_norm(spec.cell, element_type),
     )
     gates_again = make_unit_loop(
-        lambda access: _make_gates_again(form, element_type, access), element_type
+        lambda access: _make_gates_again(spec, element_type, access), element_type
     )
     through_state = make_unit_loop(
-        lambda access: _make_state_gradient(form, element_type, access), element_type
+        lambda access: _make_state_gradient(spec, element_type, access), element_type
     )
     through_cell = make_unit_loop(
-        lambda access: _make_gate_gradient(form, element_type, access), element_type
+        lambda access: _make_gate_gradient(spec, element_type, access), element_type
     )
-    direct = form.gates is None
+    direct = spec.gates is None
 
     @inlined
     def row(saved, parameters, coefficients, masks, gradients, scratch, sums, place):

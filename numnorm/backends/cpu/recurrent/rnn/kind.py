@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.common.parameters import added_up, norm_pair
 from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
@@ -13,14 +13,14 @@ from numnorm.backends.cpu.recurrent.rnn.row import make_row
 from numnorm.backends.cpu.recurrent.rnn.row_gradient import make_row_gradient
 
 
-def _norms(form: RNNForm, width: int) -> Norms:
-    return (form.norm, width), (None, width)
+def _norms(spec: RNNSpec, width: int) -> Norms:
+    return (spec.norm, width), (None, width)
 
 
-def _parameters(form: RNNForm, given: Any, ada: tuple[float, float]) -> Parameters:
+def _parameters(spec: RNNSpec, given: Any, ada: tuple[float, float]) -> Parameters:
     """Return the parameters; beta joins the bias."""
     dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
-    gamma_h, beta_h = norm_pair(form.norm, given.gamma, None, width, dtype, ada)
+    gamma_h, beta_h = norm_pair(spec.norm, given.gamma, None, width, dtype, ada)
     offset = added_up(width, dtype, given.bias, given.beta)
     return Parameters(offset, gamma_h=gamma_h, beta_h=beta_h)
 
@@ -34,12 +34,12 @@ RNN = CellKind(
     name="rnn",
     gates=1,
     sums=2,
-    norms_each_product=lambda form: False,
+    norms_each_product=lambda spec: False,
     # With zoneout, the state's gradient has a share of the step after it already.
-    accumulates=lambda form: form.zoneout,
-    keeps_cell_apart=lambda form: False,
+    accumulates=lambda spec: spec.zoneout,
+    keeps_cell_apart=lambda spec: False,
     norms=_norms,
-    statistics=lambda form: (int(form.norm is not None), 0, 0),
+    statistics=lambda spec: (int(spec.norm is not None), 0, 0),
     parameters=_parameters,
     gradients=_gradients,
     make_row=make_row,

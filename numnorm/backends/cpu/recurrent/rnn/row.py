@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
@@ -14,11 +14,11 @@ from numnorm.backends.cpu.simd.optional import part
 
 
 def _make_new_state(
-    form: RNNForm, element_type: ElementType, access: VectorAccess
+    spec: RNNSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: the new state."""
-    write, state = access.write, make_state(form, element_type, access)
-    blend = make_zoneout(form.zoneout, access).blend
+    write, state = access.write, make_state(spec, element_type, access)
+    blend = make_zoneout(spec.zoneout, access).blend
 
     @inlined
     def new_state(z, parameters, statistics, h_prev, h, mask, j, tail):
@@ -29,12 +29,12 @@ def _make_new_state(
 
 
 def make_row(
-    form: RNNForm, element_type: ElementType
+    spec: RNNSpec, element_type: ElementType
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return the compiled functions of one row of one step; the first does all."""
-    norm = make_cell_norm(form.norm, element_type)
+    norm = make_cell_norm(spec.norm, element_type)
     new_state = make_unit_loop(
-        lambda access: _make_new_state(form, element_type, access), element_type
+        lambda access: _make_new_state(spec, element_type, access), element_type
     )
 
     @inlined

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm
 from numnorm.backends.cpu.recurrent.common.steps import prefetch_row
@@ -17,24 +17,24 @@ from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import tanh_gradient
 
 
-def _make_activation_gradient(form: RNNForm, element_type: ElementType) -> Callable[..., Any]:
+def _make_activation_gradient(spec: RNNSpec, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``gradient(dy, y)`` of the activation's argument."""
-    if form.rectified:
+    if spec.rectified:
         return unless_zero
     gradient, real = inlined(tanh_gradient), element_type.compute_type
     return inlined(lambda dy, y: gradient(dy, y, real(1)))
 
 
 def _make_gradient(
-    form: RNNForm, element_type: ElementType, access: VectorAccess
+    spec: RNNSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
     """Return a compiled function of some units: the gradient of what the norm returns."""
     read, _, write = access
     state, activation_gradient = (
-        make_state(form, element_type, access),
-        _make_activation_gradient(form, element_type),
+        make_state(spec, element_type, access),
+        _make_activation_gradient(spec, element_type),
     )
-    zoneout, zoned = make_zoneout(form.zoneout, access), form.zoneout
+    zoneout, zoned = make_zoneout(spec.zoneout, access), spec.zoneout
     write_summed = make_write_summed(access)
 
     @inlined
@@ -50,11 +50,11 @@ def _make_gradient(
     return gradient
 
 
-def make_row_gradient(form: RNNForm, element_type: ElementType) -> Callable[..., None]:
+def make_row_gradient(spec: RNNSpec, element_type: ElementType) -> Callable[..., None]:
     """Return a compiled function of the gradient of one row of one step."""
-    norm = make_cell_norm(form.norm, element_type)
+    norm = make_cell_norm(spec.norm, element_type)
     gradient = make_unit_loop(
-        lambda access: _make_gradient(form, element_type, access), element_type
+        lambda access: _make_gradient(spec, element_type, access), element_type
     )
 
     @inlined

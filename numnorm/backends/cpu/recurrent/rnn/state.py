@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_normalized
 from numnorm.backends.cpu.simd.access import VectorAccess
@@ -12,11 +12,11 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 
 
 def make_state(
-    form: RNNForm, element_type: ElementType, access: VectorAccess
+    spec: RNNSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
     """Return a compiled ``state(z, parameters, statistics, j, tail)``, before zoneout."""
-    read, normalized = access.read, make_normalized(form.norm, element_type, access)
-    activation = make_activation(form.rectified, element_type.compute_type).value
+    read, normalized = access.read, make_normalized(spec.norm, element_type, access)
+    activation = make_activation(spec.rectified, element_type.compute_type).value
 
     @inlined
     def state(z, parameters, statistics, j, tail):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Norm, Scaling
-from numnorm.backends.contract.recurrent import CellGradients, Steps
+from numnorm.backends.contract.recurrent import CellGradients, PackedSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import launch
 from numnorm.backends.cuda.recurrent.common.passes import (
@@ -119,7 +119,7 @@ class FormFacts(NamedTuple):
     """
 
     norms: tuple[Norm | None, Norm | None]
-    by_product: bool
+    norm_each_product: bool
     normalized: int
     sites: int
     is_cell_apart: bool = False
@@ -141,7 +141,7 @@ class CellKind:
     facts_of : callable
         Returns `FormFacts` of a form.
     parameter_sums : callable
-        Returns the gradients of biases and norms by name, of ``form, x, saved, results``.
+        Returns the gradients of biases and norms by name, of ``spec, x, saved, results``.
     past_every_step : bool
         Whether something of the state goes past a step's product, also without zoneout.
     """
@@ -162,10 +162,10 @@ def _of_both(arrays: tuple[Any, ...]) -> tuple[Any, Any]:
 
 def forward(
     kind: CellKind,
-    form: Any,
+    spec: Any,
     scaling: Scaling,
     x: DeviceArray,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Weights,
     states: States,
     masks: Masks,
@@ -173,31 +173,31 @@ def forward(
 ) -> tuple[tuple[Any, ...], Saved | None]:
     """Return the history of each state; if nothing is saved, the cells are the last ones alone."""
     library, rows, (batch, units) = x.library, x.shape[0], states[0].shape
-    (given, *cells), facts = states, kind.facts_of(form)
+    (given, *cells), facts = states, kind.facts_of(spec)
     history = new_states(x, given), *(new_states(x, c, behind=rows * save) for c in cells)
     if not rows:
         return history, Saved(None, None, None, history, Table(None, 0))
     xp = library.product(x.array, weights.turned_x)
     cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
     arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
-    persistent = persistent_forward(kind, form, x, history[0], batch)
+    persistent = persistent_forward(kind, spec, x, history[0], batch)
     table = new_table(x, rows, facts.sites) if save or persistent else Table(None, 0)
     run = persistent or _run_forward
-    products = run(kind, form, scaling, x, steps, weights, arrays, history, table, save=save)
+    products = run(kind, spec, scaling, x, steps, weights, arrays, history, table, save=save)
     if not save:
         return history, None
     if cells and not facts.is_cell_apart:
         cell = library.rows(history[1], batch, batch + rows)
-    z, xp = (products, xp) if facts.by_product else (xp, None)
+    z, xp = (products, xp) if facts.norm_each_product else (xp, None)
     return history, Saved(z, xp, cell, history, table)
 
 
 def _run_forward(
     kind: CellKind,
-    form: Any,
+    spec: Any,
     scaling: Scaling,
     x: DeviceArray,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Weights,
     arrays: ForwardArrays,
     history: tuple[Any, ...],
@@ -206,14 +206,14 @@ def _run_forward(
     save: bool,
 ) -> Any:
     """Take all steps, and return the products with the state if they are to be kept."""
-    library, (state, carried), facts = x.library, _of_both(history), kind.facts_of(form)
+    library, (state, carried), facts = x.library, _of_both(history), kind.facts_of(spec)
     total, units = library.shape(state)
     batch = total - x.shape[0]
     all_arrays = (
         arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array, state, carried
     )  # fmt: skip
     shape = shape_for(units, x, *all_arrays, *weights.others)
-    kernel = _forward_kernel(kind.step, form, x.element, shape)
+    kernel = _forward_kernel(kind.step, spec, x.element, shape)
     at, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
     numbers = (
         AdaNumbers(*weights.numbers),
@@ -222,7 +222,7 @@ def _run_forward(
             scaling_numbers(scaling, units),
         ),
     )
-    products, by_product = [], facts.by_product
+    products, norm_each_product = [], facts.norm_each_product
     for start, count, before in step_places(steps, batch):
         z = library.product(library.rows(state, before, before + count), weights.turned_h)
         now = batch + start
@@ -233,21 +233,21 @@ def _run_forward(
             kernel, blocks_of(count, shape), x,
             (
                 Products(z, xp), others, StepStates(mask_h, mask_c, h_before, c_before, h, c),
-                StepSaved(xp if save and not by_product else 0, cell, statistics),
+                StepSaved(xp if save and not norm_each_product else 0, cell, statistics),
             ),
             (count, units, *numbers),
         )  # fmt: skip
-        if save and by_product:
+        if save and norm_each_product:
             products.append(z)
     return library.concatenated(products) if products else None
 
 
 def backward(
     kind: CellKind,
-    form: Any,
+    spec: Any,
     scaling: Scaling,
     x: DeviceArray,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Weights,
     saved: Saved,
     masks: Masks,
@@ -259,34 +259,34 @@ def backward(
     last = tuple(map(copied, dstates))
     if not rows:
         return CellGradients(copied(x), last, gradients_of_nothing(x, weights, units, kind.sizes))
-    results = _new_results(kind, form, x, units)
+    results = _new_results(kind, spec, x, units)
     of_steps = ReadBack(saved.z, saved.xp, saved.cell, saved.history[-1], saved.table.array)
     arrays = BackwardArrays(of_steps, tuple(map(array_or_none, masks)), dy.array, results)
-    run = persistent_backward(kind, form, x, batch, units) or _run_backward
-    dh = product = run(kind, form, scaling, x, steps, weights, arrays, last)
-    if form.zoneout or kind.past_every_step:
+    run = persistent_backward(kind, spec, x, batch, units) or _run_backward
+    dh = product = run(kind, spec, scaling, x, steps, weights, arrays, last)
+    if spec.zoneout or kind.past_every_step:
         dh = added_up(x, (batch, units), product, last[0])
-    of_x = results.dxp if kind.facts_of(form).by_product else results.dz
-    found = kind.parameter_sums(form, x, saved, results)
+    of_x = results.dxp if kind.facts_of(spec).norm_each_product else results.dz
+    found = kind.parameter_sums(spec, x, saved, results)
     found |= weight_gradients(x, steps, saved.history[0], of_x, results.dz)
     return CellGradients(x.library.product(of_x, weights.x), (dh, *last[1:]), found)
 
 
-def _new_results(kind: CellKind, form: Any, x: DeviceArray, units: int) -> Results:
+def _new_results(kind: CellKind, spec: Any, x: DeviceArray, units: int) -> Results:
     """Return room for what the steps back store."""
-    rows, facts = x.shape[0], kind.facts_of(form)
+    rows, facts = x.shape[0], kind.facts_of(spec)
     wide, of_other, normed = (rows, kind.gates * units), facts.other_sections, facts.norms[0]
     gates, other = new(x, wide), new(x, (rows, of_other * units)) if of_other else None
-    dxp = (new(x, wide) if normed else other) if facts.by_product else None
+    dxp = (new(x, wide) if normed else other) if facts.norm_each_product else None
     return Results(new(x, wide) if normed else gates, dxp, gates, other)
 
 
 def _run_backward(
     kind: CellKind,
-    form: Any,
+    spec: Any,
     scaling: Scaling,
     x: DeviceArray,
-    steps: Steps,
+    steps: PackedSteps,
     weights: Weights,
     arrays: BackwardArrays,
     last: tuple[Any, ...],
@@ -296,10 +296,10 @@ def _run_backward(
     batch, units = library.shape(last[0])
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)
-    kernel = _backward_kernel(kind.step, form, x.element, shape)
+    kernel = _backward_kernel(kind.step, spec, x.element, shape)
     at, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
     dh, dc = _of_both(tuple(addresses(x, last)))
-    facts = kind.facts_of(form)
+    facts = kind.facts_of(spec)
     numbers = (
         AdaNumbers(*weights.numbers),
         OfNorms(

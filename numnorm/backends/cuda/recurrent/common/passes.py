@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape
 from numnorm.backends.contract.norms import Norm, Scaling
-from numnorm.backends.contract.recurrent import Steps
+from numnorm.backends.contract.recurrent import PackedSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows, write_rows
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
@@ -206,24 +206,26 @@ def new_states(x: DeviceArray, given: DeviceArray, behind: int | None = None) ->
     return states
 
 
-def step_places(steps: Steps, batch: int) -> list[tuple[int, int, int]]:
+def step_places(steps: PackedSteps, batch: int) -> list[tuple[int, int, int]]:
     """Return the first row of each step, how many it has, and the first state it is handed."""
-    starts = steps.starts.tolist()
-    before = [0, *(batch + start for start in starts)][: len(starts)]
-    return [*zip(starts, steps.counts.tolist(), before, strict=True)]
+    offsets = steps.offsets.tolist()
+    before = [0, *(batch + start for start in offsets)][: len(offsets)]
+    return [*zip(offsets, steps.batch_sizes.tolist(), before, strict=True)]
 
 
-def states_before(x: DeviceArray, steps: Steps, state: Any) -> Any:
+def states_before(x: DeviceArray, steps: PackedSteps, state: Any) -> Any:
     """Return the state that each row was handed."""
     library = x.library
     batch = library.shape(state)[0] - x.shape[0]
-    if (steps.counts == batch).all():  # one after the other
+    if (steps.batch_sizes == batch).all():  # one after the other
         return library.rows(state, 0, x.shape[0])
     sites = step_places(steps, batch)
     return library.concatenated([library.rows(state, at, at + count) for _, count, at in sites])
 
 
-def weight_gradients(x: DeviceArray, steps: Steps, state: Any, dxp: Any, dz: Any) -> dict[str, Any]:
+def weight_gradients(
+    x: DeviceArray, steps: PackedSteps, state: Any, dxp: Any, dz: Any
+) -> dict[str, Any]:
     """Return the gradients of both weights, of those of the products with x and with the state."""
     turned_x, turned_z = (x.library.permuted(d, (1, 0)) for d in (dxp, dz))
     return {

@@ -52,7 +52,7 @@ class ProductNorm:
     norm: Norm | None
     parts: Parts
     gates: Stretch
-    by_product: bool
+    norm_each_product: bool
     sites: int
     place: int = 0
     distance: int = 1
@@ -60,7 +60,7 @@ class ProductNorm:
     @property
     def sections(self) -> int:
         """How many sections of its units a thread holds."""
-        return self.gates.count * (2 if self.by_product else 1)
+        return self.gates.count * (2 if self.norm_each_product else 1)
 
 
 def make_read_products(
@@ -99,7 +99,7 @@ def make_read_products(
             for k in range(slots):
                 values[gate * slots + k] += other[k]
 
-    if of.by_product:
+    if of.norm_each_product:
         return of_each
     return of_z if summed else of_sum
 
@@ -124,12 +124,12 @@ def _make_origins(of: ProductNorm, element: ElementType) -> Any:
             first = (span.row * gates + start + n) * span.width
             origins[n] = load_one(products.z, first) + load_one(products.xp, first)
 
-    return of_each if of.by_product else of_sum
+    return of_each if of.norm_each_product else of_sum
 
 
 def _make_write_sums(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``write_sums(sums, span, values)``, unless there are none."""
-    columns, count, has_sums = row_columns(element, shape), of.gates.count, not of.by_product
+    columns, count, has_sums = row_columns(element, shape), of.gates.count, not of.norm_each_product
     write, slots, gates = make_write_columns(element, columns), columns.slots, of.gates.gates
 
     @device

@@ -79,14 +79,14 @@ def _make_span(element: ElementType, shape: RowShape) -> Any:
     return span_of
 
 
-def make_cell_forward(kind: StepKind, form: Any, element: ElementType, shape: RowShape) -> Kernel:
+def make_cell_forward(kind: StepKind, spec: Any, element: ElementType, shape: RowShape) -> Kernel:
     """Return the kernel of one step.
 
     It takes `Products`, the kind's weights, `StepStates`, `StepSaved`, the number of rows and
     the units of each, `AdaNumbers`, and of both norms `ScalingNumbers`.
     """
     compute_type, span_of = element.compute_type, _make_span(element, shape)
-    step, (of_gates, of_other) = kind.make_step(form, element, shape), kind.parts(form)
+    step, (of_gates, of_other) = kind.make_step(spec, element, shape), kind.parts(spec)
     behind = SMEM_PER_WARP * smem_for_parts(of_gates, shape)
     warps = max(1, shape.threads // WARP)  # for what all threads of a cell's norm begin with
     size = behind + SMEM_PER_WARP * smem_for_parts(of_other, shape) + warps
@@ -104,7 +104,7 @@ def make_cell_forward(kind: StepKind, form: Any, element: ElementType, shape: Ro
     return Kernel(kernel, parameters, shape.threads)
 
 
-def make_cell_backward(kind: StepKind, form: Any, element: ElementType, shape: RowShape) -> Kernel:
+def make_cell_backward(kind: StepKind, spec: Any, element: ElementType, shape: RowShape) -> Kernel:
     """Return the kernel of one step back.
 
     It takes `ReadBack`, the kind's weights, `Incoming`, `Results`, the number of rows, how many
@@ -112,8 +112,8 @@ def make_cell_backward(kind: StepKind, form: Any, element: ElementType, shape: R
     """
     compute_type, span_of = element.compute_type, _make_span(element, shape)
     sums_of = functools.partial(make_team_sums, element, shape.team)
-    step_back = kind.make_step_back(form, element, shape, sums_of)
-    of_gates, of_other = kind.parts(form)
+    step_back = kind.make_step_back(spec, element, shape, sums_of)
+    of_gates, of_other = kind.parts(spec)
     behind, size = smem_for_parts(of_gates, shape), smem_for_parts(of_gates + of_other, shape)
 
     def kernel(saved, weights, incoming, results, rows, later, width, ada, gradient_coefficients):

@@ -6,7 +6,7 @@ a thread holds the rest of both products apart from them.
 
 from typing import Any
 
-from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.common.cell_norm import Parts
@@ -21,21 +21,21 @@ GATES = 3
 OF_GATES, OF_REST = Parts(2, 2), Parts(2, 1)
 
 
-def sites(form: GRUForm) -> int:
+def sites(spec: GRUSpec) -> int:
     """Return how many statistics a row has: of each product those of both gates and of the rest."""
-    return 0 if form.norm is None else OF_GATES.count + OF_REST.count
+    return 0 if spec.norm is None else OF_GATES.count + OF_REST.count
 
 
-def product_norms(form: GRUForm) -> tuple[ProductNorm, ProductNorm]:
+def product_norms(spec: GRUSpec) -> tuple[ProductNorm, ProductNorm]:
     """Return the norms of both gates and of the rest."""
     of_gates, of_rest = Stretch(GATES, 0, 2), Stretch(GATES, 2, 1, shared=False)
     return (
-        ProductNorm(form.norm, OF_GATES, of_gates, True, sites(form), 0, 2),
-        ProductNorm(form.norm, OF_REST, of_rest, True, sites(form), 1, 2),
+        ProductNorm(spec.norm, OF_GATES, of_gates, True, sites(spec), 0, 2),
+        ProductNorm(spec.norm, OF_REST, of_rest, True, sites(spec), 1, 2),
     )
 
 
-def make_gates(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
+def make_gates(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``gates_of(both, rest, weights, numbers, at, width, gates)``.
 
     It makes of the normalized products four sections: 1 - z, r, the new state that they suggest,
@@ -50,7 +50,7 @@ def make_gates(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
     )
     slots, sigmoid, tanh = columns.slots, make_sigmoid(element), make_tanh(element)
     offset_of = make_column_weight(element, element, columns)
-    add = make_add_normalized(form.norm, element, shape)
+    add = make_add_normalized(spec.norm, element, shape)
     candidate_input = device(gru_candidate_input)
 
     @device

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
 from numnorm.backends.cuda.recurrent.common.passes import (
@@ -21,7 +21,7 @@ from numnorm.backends.cuda.recurrent.gru.step import STEP, GRUWeights
 _SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | {"bias_h": 1}
 
 
-def weights(form: GRUForm, given: Any, ada: tuple[float, float]) -> Weights:
+def weights(spec: GRUSpec, given: Any, ada: tuple[float, float]) -> Weights:
     """Return the parameters of a gated recurrent unit; the betas join the biases."""
     like = given.weight_h
     units = like.shape[1]
@@ -35,23 +35,23 @@ def weights(form: GRUForm, given: Any, ada: tuple[float, float]) -> Weights:
         added_up(like, (two,), *(part(p, 0, two) for p in terms)),
         added_up(like, (units,), *(part(p, two, wide) for p in terms[:2])),
         added_up(like, (units,), array_or_none(given.bias_h), part(given.beta_h, two, wide)),
-        parameter_or(1.0, given.gamma_h, form.norm, 1, like, wide),
-        parameter_or(1.0, given.gamma_x, form.norm, 1, like, wide),
+        parameter_or(1.0, given.gamma_h, spec.norm, 1, like, wide),
+        parameter_or(1.0, given.gamma_x, spec.norm, 1, like, wide),
     )
-    return make_weights(given, others, norm_numbers(form.norm, ada))
+    return make_weights(given, others, norm_numbers(spec.norm, ada))
 
 
-def _facts(form: GRUForm) -> FormFacts:
-    return FormFacts((form.norm, form.norm), True, 2, sites(form), other_sections=GATES)
+def _facts(spec: GRUSpec) -> FormFacts:
+    return FormFacts((spec.norm, spec.norm), True, 2, sites(spec), other_sections=GATES)
 
 
 def _parameter_sums(
-    form: GRUForm, x: DeviceArray, saved: Saved, results: Results
+    spec: GRUSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
     of_z, of_x, table = results.gates, results.other, saved.table
     units, found = x.library.shape(saved.history[0])[1], {}
-    if form.norm is not None and form.norm.parameters > 0:
+    if spec.norm is not None and spec.norm.parameters > 0:
         # The rest, half as wide as both gates, begins where the second of such widths does.
         found["gamma_h"], beta_h = column_sums(x, of_z, saved.z, table, 0, 2 * units)
         found["gamma_x"], beta_x = column_sums(x, of_x, saved.xp, table, 2, 2 * units)

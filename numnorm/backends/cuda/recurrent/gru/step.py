@@ -6,7 +6,7 @@ is stored for the sums over all steps.
 
 from typing import Any, NamedTuple
 
-from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
@@ -52,13 +52,13 @@ class GRUWeights(NamedTuple):
     gamma_x: Any
 
 
-def make_new_state(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
+def make_new_state(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``new_state(mask, row, width, at, gates, before, new)``.
 
     The new state is made of the gates and of the one `before`, both of a thread's units.
     """
     slots, one = row_columns(element, shape).slots, constant(element, 1.0)
-    blend, state = make_blend(element, shape, zoneout=form.zoneout), device(gru_state)
+    blend, state = make_blend(element, shape, zoneout=spec.zoneout), device(gru_state)
 
     @device
     def new_state(mask, row, width, at, gates, before, new):
@@ -69,17 +69,17 @@ def make_new_state(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
     return new_state
 
 
-def make_step(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
+def make_step(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of a row's step, as `StepKind` has it."""
     columns, compute_type, norms = (
         row_columns(element, shape),
         element.compute_type,
-        product_norms(form),
+        product_norms(spec),
     )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     read_both, read_rest = (make_read_products(of, element, shape) for of in norms)
     normalize_both, normalize_rest = (make_normalize_products(of, element, shape) for of in norms)
-    gates_of, new_state = (make(form, element, shape) for make in (make_gates, make_new_state))
+    gates_of, new_state = (make(spec, element, shape) for make in (make_gates, make_new_state))
     slots, two, four = columns.slots, 2 * columns.slots, 4 * columns.slots
 
     @device
@@ -101,7 +101,7 @@ def make_step(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
     return step
 
 
-def _make_gate_gradients(form: GRUForm, element: ElementType, shape: RowShape) -> Any:
+def _make_gate_gradients(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of what reaches the gates, and the state before.
 
     ``gate_gradients(before, dh, span, gates, grad, kept)``: 1 - z and r become the gradients of z
@@ -114,7 +114,7 @@ def _make_gate_gradients(form: GRUForm, element: ElementType, shape: RowShape) -
         constant(element, 1.0),
     )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, zoned, gradient = columns.slots, form.zoneout, device(gru_gradient)
+    slots, zoned, gradient = columns.slots, spec.zoneout, device(gru_gradient)
 
     @device
     def gate_gradients(before, dh, span, gates, grad, kept):
@@ -156,7 +156,7 @@ def _make_write_gradients(element: ElementType, shape: RowShape) -> Any:
 
 
 def _make_norms_backward(
-    form: GRUForm, element: ElementType, shape: RowShape, sums_of: SumsOf
+    spec: GRUSpec, element: ElementType, shape: RowShape, sums_of: SumsOf
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
@@ -164,17 +164,17 @@ def _make_norms_backward(
     are the sections that `gate_gradients` leaves; what is normal, its statistics and the flows are
     those of both gates and of the rest. Their sums are taken together.
     """
-    if form.norm is None:
+    if spec.norm is None:
         return device(
             lambda grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span: (
                 None
             )
         )
-    of_both, of_rest = product_norms(form)
+    of_both, of_rest = product_norms(spec)
     (add_both, write_both), (add_rest, write_rest) = (
         (
-            make_gate_norm_coefficients(form.norm, element, shape, of.parts, of.gates),
-            make_gate_norm_gradient(form.norm, element, shape, of.parts, of.gates),
+            make_gate_norm_coefficients(spec.norm, element, shape, of.parts, of.gates),
+            make_gate_norm_gradient(spec.norm, element, shape, of.parts, of.gates),
         )
         for of in (of_both, of_rest)
     )
@@ -207,21 +207,21 @@ def _make_norms_backward(
     return norms_backward
 
 
-def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
+def make_step_back(spec: GRUSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function of a row's step back, as `StepKind` has it."""
     compute_type, slots, norms = (
         element.compute_type,
         row_columns(element, shape).slots,
-        product_norms(form),
+        product_norms(spec),
     )
     read_both, read_rest = (make_read_products(of, element, shape) for of in norms)
     both_again, rest_again = (make_normalize_again(of, element, shape) for of in norms)
-    state_gradient = make_state_gradient(element, shape, zoneout=form.zoneout, past_every_step=True)
+    state_gradient = make_state_gradient(element, shape, zoneout=spec.zoneout, past_every_step=True)
     gates_of, gate_gradients = (
-        make(form, element, shape) for make in (make_gates, _make_gate_gradients)
+        make(spec, element, shape) for make in (make_gates, _make_gate_gradients)
     )
     write_gradients = _make_write_gradients(element, shape)
-    norms_backward = _make_norms_backward(form, element, shape, sums_of)
+    norms_backward = _make_norms_backward(spec, element, shape, sums_of)
     two, four, of_parts = 2 * slots, 4 * slots, 2 * NUMBERS
 
     @device
@@ -251,4 +251,4 @@ def make_step_back(form: GRUForm, element: ElementType, shape: RowShape, sums_of
     return step_back
 
 
-STEP = StepKind(GRUWeights, lambda form: (OF_GATES.count, OF_REST.count), make_step, make_step_back)
+STEP = StepKind(GRUWeights, lambda spec: (OF_GATES.count, OF_REST.count), make_step, make_step_back)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Detached
-from numnorm.backends.contract.recurrent import CellGradients, LSTMForm, RunningSteps, Steps
+from numnorm.backends.contract.recurrent import CellGradients, LSTMSpec, PackedSteps, RunningSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
@@ -140,9 +140,9 @@ class _Saved(NamedTuple):
         The states, first those given.
     """
 
-    form: LSTMForm
+    spec: LSTMSpec
     x: DeviceArray
-    steps: Steps
+    steps: PackedSteps
     weights: Weights
     sites: dict[str, _Site]
     each: list[_Step]
@@ -150,10 +150,10 @@ class _Saved(NamedTuple):
 
 
 def batch_cell_forward(
-    form: LSTMForm,
+    spec: LSTMSpec,
     eps: float,
     x: DeviceArray,
-    steps: Steps,
+    steps: PackedSteps,
     given: Any,
     states: tuple[DeviceArray, ...],
     running: dict[str, RunningSteps],
@@ -161,7 +161,7 @@ def batch_cell_forward(
     """Return all states and cells, those given first, and what the backward pass needs."""
     library, units = x.library, states[0].shape[1]
     with on_device_of(x):
-        weights, sites = make_weights(given, (), (1.0, 0.0)), _sites(form, eps, given, running)
+        weights, sites = make_weights(given, (), (1.0, 0.0)), _sites(spec, eps, given, running)
         terms = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
         offset = added_up(given.weight_h, (GATES * units,), *terms)
         (h, c), each = map(copied, states), []
@@ -170,7 +170,7 @@ def batch_cell_forward(
         for t, (start, count) in enumerate(_ranges(steps)):
             z = library.product(library.rows(h, 0, count), weights.turned_h)
             of_x = library.rows(xp, start, start + count)
-            norms, entering = _entering(form, sites, t, x, z, of_x)
+            norms, entering = _entering(spec, sites, t, x, z, of_x)
             gates, cell, h = (new(x, (count, wide * units)) for wide in (GATES, 1, 1))
             sizes = count * units, units
             _launch(_gates_and_cell(x.element), x, (*entering, offset, c, gates, cell), sizes)
@@ -178,15 +178,15 @@ def batch_cell_forward(
             normal = norms["c"].y
             _launch(_state(x.element), x, (gates, normal, h), sizes)
             each.append(_Step(norms, gates, normal, c))
-            c = normal if form.carries_normalized else cell
+            c = normal if spec.carries_normalized else cell
             for states_so_far, new_one in zip(history, (h, c), strict=True):
                 states_so_far.append(new_one)
         state, carried = map(library.concatenated, history)
-    return (state, carried), _Saved(form, x, steps, weights, sites, each, state)
+    return (state, carried), _Saved(spec, x, steps, weights, sites, each, state)
 
 
 def _sites(
-    form: LSTMForm, eps: float, given: Any, running: dict[str, RunningSteps]
+    spec: LSTMSpec, eps: float, given: Any, running: dict[str, RunningSteps]
 ) -> dict[str, _Site]:
     """Return the norm of each place; the betas of the products are a part of the offset."""
     gammas = {"h": given.gamma_h, "x": given.gamma_x, "c": given.gamma_c}
@@ -195,13 +195,13 @@ def _sites(
         place: _Site(
             array_or_none(gammas[place]), array_or_none(betas[place]), eps, running.get(place)
         )
-        for place in form.sites(given.weight_h.shape[1])
+        for place in spec.sites(given.weight_h.shape[1])
     }
 
 
-def _ranges(steps: Steps) -> list[tuple[int, int]]:
+def _ranges(steps: PackedSteps) -> list[tuple[int, int]]:
     """Return the first row of each step, and how many it has."""
-    return [*zip(steps.starts.tolist(), steps.counts.tolist(), strict=True)]
+    return [*zip(steps.offsets.tolist(), steps.batch_sizes.tolist(), strict=True)]
 
 
 def _like(x: DeviceArray, array: Any) -> DeviceArray:
@@ -215,19 +215,19 @@ def _launch(kernel: Kernel, x: DeviceArray, arrays: Sequence[Any], sizes: tuple[
 
 
 def _entering(
-    form: LSTMForm, sites: dict[str, _Site], t: int, x: DeviceArray, z: Any, xp: Any
+    spec: LSTMSpec, sites: dict[str, _Site], t: int, x: DeviceArray, z: Any, xp: Any
 ) -> tuple[dict[str, _Normalized], tuple[Any, Any]]:
     """Return the norms of a step's products, and the two arrays whose sum enters the gates."""
-    if form.gates is None:
+    if spec.gates is None:
         return {}, (z, xp)
-    if not form.by_product:
+    if not spec.norm_each_product:
         z, xp = added_up(x, x.library.shape(z), z, xp), None
     norms = {
         place: sites[place].forward(t, _like(x, products))
         for place, products in (("h", z), ("x", xp))
         if products is not None
     }
-    return norms, (norms["h"].y, norms["x"].y if form.by_product else None)
+    return norms, (norms["h"].y, norms["x"].y if spec.norm_each_product else None)
 
 
 def batch_cell_backward(
@@ -267,7 +267,7 @@ def _step_back(
     The sizes are how many states the next step has and how many this one, and their units. The
     gradient of the cell becomes that of the cell before.
     """
-    x, sites, carries = saved.x, saved.sites, saved.form.carries_normalized
+    x, sites, carries = saved.x, saved.sites, saved.spec.carries_normalized
     later, count, units = sizes
     dgates, dnormal = (new(x, (count, wide * units)) for wide in (GATES, 1))
     of_step = count * units, units

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.common.cell_norm import Parts
@@ -15,30 +15,30 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 GATES = 4
 
 
-def gate_parts(form: LSTMForm) -> Parts:
+def gate_parts(spec: LSTMSpec) -> Parts:
     """Return what of a row's products is normalized together; no parts where there is no norm."""
-    if form.gates is None:
+    if spec.gates is None:
         return Parts(0, GATES)
-    return Parts(GATES, 1) if form.separate else Parts(2, GATES)
+    return Parts(GATES, 1) if spec.separate else Parts(2, GATES)
 
 
-def sites(form: LSTMForm) -> int:
+def sites(spec: LSTMSpec) -> int:
     """Return how many statistics a row has, those of the cell last."""
-    return gate_parts(form).count + (form.cell is not None)
+    return gate_parts(spec).count + (spec.cell is not None)
 
 
-def product_norm(form: LSTMForm) -> ProductNorm:
+def product_norm(spec: LSTMSpec) -> ProductNorm:
     """Return the norm of the products."""
     gates = Stretch(GATES, 0, GATES)
-    return ProductNorm(form.gates, gate_parts(form), gates, form.by_product, sites(form))
+    return ProductNorm(spec.gates, gate_parts(spec), gates, spec.norm_each_product, sites(spec))
 
 
-def normalized_units(form: LSTMForm, units: int) -> int:
+def normalized_units(spec: LSTMSpec, units: int) -> int:
     """Return how many elements are normalized together on their way to the gates."""
-    return units if form.separate else GATES * units
+    return units if spec.separate else GATES * units
 
 
-def make_gates(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
+def make_gates(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function that makes gates of the normalized products.
 
     ``gates_of(values, weights, numbers, at, width, limit, gates)``: the weights are ``offset,
@@ -49,9 +49,9 @@ def make_gates(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
         element.compute_type,
         constant(element, 0.0),
     )
-    slots, by_product = columns.slots, form.by_product
+    slots, norm_each_product = columns.slots, spec.norm_each_product
     offset_of = make_column_weight(element, element, columns)
-    add, sigmoid = make_add_normalized(form.gates, element, shape), make_sigmoid(element)
+    add, sigmoid = make_add_normalized(spec.gates, element, shape), make_sigmoid(element)
     tanh = make_tanh(element)
 
     @device
@@ -62,7 +62,7 @@ def make_gates(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
             first = gate * width
             offset_of(offset, zero, first, at, limit, total)
             add(values[gate * slots :], gamma_h, numbers, first, at, limit, total)
-            if by_product:
+            if norm_each_product:
                 of_x = values[(GATES + gate) * slots :]
                 add(of_x, gamma_x, numbers, first, at, limit, total)
             for k in range(slots):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
 from numnorm.backends.cuda.recurrent.common.passes import (
@@ -24,50 +24,50 @@ SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES)
 )
 
 
-def weights(form: LSTMForm, given: Any, ada: tuple[float, float]) -> Weights:
+def weights(spec: LSTMSpec, given: Any, ada: tuple[float, float]) -> Weights:
     """Return the parameters of an LSTM; the betas of the products join the bias."""
     like = given.weight_h
     units = like.shape[1]
-    wide, of_x = GATES * units, form.gates if form.by_product else None
+    wide, of_x = GATES * units, spec.gates if spec.norm_each_product else None
     terms = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
     others = LSTMWeights(
         added_up(like, (wide,), *terms),
-        parameter_or(1.0, given.gamma_h, form.gates, 1, like, wide),
+        parameter_or(1.0, given.gamma_h, spec.gates, 1, like, wide),
         parameter_or(1.0, given.gamma_x, of_x, 1, like, wide),
-        parameter_or(1.0, given.gamma_c, form.cell, 1, like, units),
-        parameter_or(0.0, given.beta_c, form.cell, 2, like, units),
+        parameter_or(1.0, given.gamma_c, spec.cell, 1, like, units),
+        parameter_or(0.0, given.beta_c, spec.cell, 2, like, units),
     )
-    return make_weights(given, others, norm_numbers(form.cell or form.gates, ada))
+    return make_weights(given, others, norm_numbers(spec.cell or spec.gates, ada))
 
 
-def _facts(form: LSTMForm) -> FormFacts:
+def _facts(spec: LSTMSpec) -> FormFacts:
     return FormFacts(
-        norms=(form.gates, form.cell),
-        by_product=form.by_product,
-        normalized=normalized_units(form, 1),
-        sites=sites(form),
-        is_cell_apart=form.carries_normalized or form.zoneout,
-        other_sections=int(form.cell is not None and form.cell.parameters > 0),
+        norms=(spec.gates, spec.cell),
+        norm_each_product=spec.norm_each_product,
+        normalized=normalized_units(spec, 1),
+        sites=sites(spec),
+        is_cell_apart=spec.carries_normalized or spec.zoneout,
+        other_sections=int(spec.cell is not None and spec.cell.parameters > 0),
     )
 
 
 def _parameter_sums(
-    form: LSTMForm, x: DeviceArray, saved: Saved, results: Results
+    spec: LSTMSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
     found, table, units = {}, saved.table, x.library.shape(saved.history[0])[1]
-    summed = form.gates is not None and form.gates.parameters > 0
+    summed = spec.gates is not None and spec.gates.parameters > 0
     if summed:
         found["gamma_h"], offset = column_sums(
-            x, results.gates, saved.z, table, 0, normalized_units(form, units)
+            x, results.gates, saved.z, table, 0, normalized_units(spec, units)
         )
     else:
         _, offset = column_sums(x, results.gates)
-    if summed and form.by_product:
+    if summed and spec.norm_each_product:
         found["gamma_x"], _ = column_sums(x, results.gates, saved.xp, table, 1)
     if results.other is not None:
         found["gamma_c"], found["beta_c"] = column_sums(
-            x, results.other, saved.cell, table, gate_parts(form).count
+            x, results.other, saved.cell, table, gate_parts(spec).count
         )
     return found | {"bias": offset, "beta_x": offset, "beta_h": offset}
 

@@ -8,7 +8,7 @@ step would take more memory traffic than all the rest of a step.
 
 from typing import Any, NamedTuple
 
-from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device, make_tanh
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
@@ -69,7 +69,7 @@ class LSTMWeights(NamedTuple):
 # The cell's norm
 
 
-def _make_apply_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
+def _make_apply_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``apply_norm(cells, weights, numbers, span, found, gain, normal)``.
 
     The cells become normalized values by their statistics; `gain` is gamma there, and `normal` the
@@ -80,7 +80,7 @@ def _make_apply_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> A
         element.compute_type,
         row_columns(element, shape).slots,
     )
-    if form.cell is None:
+    if spec.cell is None:
 
         @device
         def plain(cells, weights, numbers, span, found, gain, normal):
@@ -88,9 +88,9 @@ def _make_apply_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> A
                 normal[k] = cells[k]
 
         return plain
-    gain_at = make_column_weight(element, gain_of(form.cell, element), columns)
-    bias_at = make_column_weight(element, bias_of(form.cell, element), columns)
-    apply, normalize = device(form.cell.formula.forward), make_normalize(element, shape, CELL)
+    gain_at = make_column_weight(element, gain_of(spec.cell, element), columns)
+    bias_at = make_column_weight(element, bias_of(spec.cell, element), columns)
+    apply, normalize = device(spec.cell.formula.forward), make_normalize(element, shape, CELL)
 
     @device
     def apply_norm(cells, weights, numbers, span, found, gain, normal):
@@ -104,17 +104,17 @@ def _make_apply_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> A
     return apply_norm
 
 
-def _make_find_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
+def _make_find_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``find_norm(cells, table, span, scaling, smem, found)``.
 
     It finds the statistics of a row's cell, and stores them unless the table is 0.
     """
-    if form.cell is None:
+    if spec.cell is None:
         return device(lambda cells, table, span, scaling, smem, found: None)
-    formula, compute_type, zero = form.cell.formula, element.compute_type, constant(element, 0.0)
+    formula, compute_type, zero = spec.cell.formula, element.compute_type, constant(element, 0.0)
     statistics, centred = make_cell_statistics(formula, element, shape, CELL), formula.centred
     team_sum, keep = make_team_sum(element, shape.team), make_keep_statistics(element, 1)
-    behind, all_places = SMEM_PER_WARP * smem_for_parts(1, shape), sites(form)
+    behind, all_places = SMEM_PER_WARP * smem_for_parts(1, shape), sites(spec)
 
     @device
     def find_norm(cells, table, span, scaling, smem, found):
@@ -129,11 +129,11 @@ def _make_find_norm(form: LSTMForm, element: ElementType, shape: RowShape) -> An
     return find_norm
 
 
-def _make_norm_again(form: LSTMForm, element: ElementType) -> Any:
+def _make_norm_again(spec: LSTMSpec, element: ElementType) -> Any:
     """Return a device function ``norm_again(table, row, found)``: the cell's statistics again."""
-    if form.cell is None:
+    if spec.cell is None:
         return device(lambda table, row, found: None)
-    kept, all_places = make_kept_statistics(element, 1), sites(form)
+    kept, all_places = make_kept_statistics(element, 1), sites(spec)
     return device(lambda table, row, found: kept(table, row, all_places, all_places - 1, found))
 
 
@@ -157,7 +157,7 @@ def make_new_cell(element: ElementType, shape: RowShape) -> Any:
     return new_cell
 
 
-def make_write_states(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
+def make_write_states(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function that stores a row's new state and cell.
 
     ``write_states(addresses, row, width, at, limit, gates, cells, before, normal)``: the addresses
@@ -165,9 +165,9 @@ def make_write_states(form: LSTMForm, element: ElementType, shape: RowShape) -> 
     """
     columns, tanh, state = row_columns(element, shape), make_tanh(element), device(lstm_state)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, zoned, carries = columns.slots, form.zoneout, form.carries_normalized
-    apart, o = form.carries_normalized or form.zoneout, 2 * columns.slots
-    blend = make_blend(element, shape, zoneout=form.zoneout)
+    slots, zoned, carries = columns.slots, spec.zoneout, spec.carries_normalized
+    apart, o = spec.carries_normalized or spec.zoneout, 2 * columns.slots
+    blend = make_blend(element, shape, zoneout=spec.zoneout)
 
     @device
     def write_states(addresses, row, width, at, limit, gates, cells, before, normal):
@@ -188,12 +188,12 @@ def make_write_states(form: LSTMForm, element: ElementType, shape: RowShape) -> 
     return write_states
 
 
-def make_step(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
+def make_step(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of a row's step, as `StepKind` has it."""
     columns, compute_type, of = (
         row_columns(element, shape),
         element.compute_type,
-        product_norm(form),
+        product_norm(spec),
     )
     read, read_products = (
         make_read_columns(element, columns),
@@ -201,14 +201,14 @@ def make_step(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
     )
     normalize_products, gates_of = (
         make_normalize_products(of, element, shape),
-        make_gates(form, element, shape),
+        make_gates(spec, element, shape),
     )
     find_norm, apply_norm = (
-        make(form, element, shape) for make in (_make_find_norm, _make_apply_norm)
+        make(spec, element, shape) for make in (_make_find_norm, _make_apply_norm)
     )
     new_cell, write_states = (
         make_new_cell(element, shape),
-        make_write_states(form, element, shape),
+        make_write_states(spec, element, shape),
     )
     slots, size, all_gates = columns.slots, of.sections * columns.slots, GATES * columns.slots
 
@@ -244,7 +244,7 @@ def make_step(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
 
 
 def _make_cell_gradient(
-    form: LSTMForm, element: ElementType, shape: RowShape, sums_of: SumsOf
+    spec: LSTMSpec, element: ElementType, shape: RowShape, sums_of: SumsOf
 ) -> Any:
     """Return a device function of what reaches the cell before its norm.
 
@@ -259,11 +259,11 @@ def _make_cell_gradient(
     )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
-    carries, gradient = form.carries_normalized, device(lstm_state_gradient)
-    norm_backward = make_norm_backward(form.cell, element, shape, sums_of)
-    norm_again = _make_norm_again(form, element)
-    apply_norm = _make_apply_norm(form, element, shape)
-    stored = form.cell is not None and form.cell.parameters > 0
+    carries, gradient = spec.carries_normalized, device(lstm_state_gradient)
+    norm_backward = make_norm_backward(spec.cell, element, shape, sums_of)
+    norm_again = _make_norm_again(spec, element)
+    apply_norm = _make_apply_norm(spec, element, shape)
+    stored = spec.cell is not None and spec.cell.parameters > 0
 
     @device
     def cell_gradient(saved, weights, dn, span, ada, flow, smem, gates, grad, passes):
@@ -289,7 +289,7 @@ def _make_cell_gradient(
     return cell_gradient
 
 
-def _make_gate_gradients(form: LSTMForm, element: ElementType, shape: RowShape) -> Any:
+def _make_gate_gradients(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of what reaches the gates, and the cell before.
 
     ``gate_gradients(before, dc, span, gates, grad, kept)``: f, i and g become their gradients; dc
@@ -301,7 +301,7 @@ def _make_gate_gradients(form: LSTMForm, element: ElementType, shape: RowShape) 
         constant(element, 1.0),
     )
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    slots, zoned, gradient = columns.slots, form.zoneout, device(lstm_cell_gradient)
+    slots, zoned, gradient = columns.slots, spec.zoneout, device(lstm_cell_gradient)
 
     @device
     def gate_gradients(before, dc, span, gates, grad, kept):
@@ -318,24 +318,24 @@ def _make_gate_gradients(form: LSTMForm, element: ElementType, shape: RowShape) 
     return gate_gradients
 
 
-def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
+def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function of a row's step back, as `StepKind` has it."""
     columns, compute_type, of = (
         row_columns(element, shape),
         element.compute_type,
-        product_norm(form),
+        product_norm(spec),
     )
     slots, all_gates, size = columns.slots, GATES * columns.slots, of.sections * columns.slots
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     read_products = make_read_products(of, element, shape, summed=True)
     normalize_again = make_normalize_again(of, element, shape)
     gates_of, gate_gradients = (
-        make(form, element, shape) for make in (make_gates, _make_gate_gradients)
+        make(spec, element, shape) for make in (make_gates, _make_gate_gradients)
     )
-    zoned, numbers = form.zoneout, max(1, of.parts.count * NUMBERS)
+    zoned, numbers = spec.zoneout, max(1, of.parts.count * NUMBERS)
     state_gradient = make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
     blend_gradient = make_blend_gradient(element, shape, zoneout=zoned)
-    cell_gradient = _make_cell_gradient(form, element, shape, sums_of)
+    cell_gradient = _make_cell_gradient(spec, element, shape, sums_of)
     norm_backward = make_gate_norm_backward(of.norm, element, shape, of.parts, of.gates, sums_of)
 
     @device
@@ -381,4 +381,4 @@ def make_step_back(form: LSTMForm, element: ElementType, shape: RowShape, sums_o
     return step_back
 
 
-STEP = StepKind(LSTMWeights, lambda form: (gate_parts(form).count, 1), make_step, make_step_back)
+STEP = StepKind(LSTMWeights, lambda spec: (gate_parts(spec).count, 1), make_step, make_step_back)

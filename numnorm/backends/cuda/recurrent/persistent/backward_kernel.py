@@ -42,16 +42,16 @@ class BackwardInputs(NamedTuple):
 
     weights: Any
     sums: Any
-    counts: Any
+    batch_sizes: Any
 
 
-def sums_of_row(step: StepKind, form: Any) -> int:
+def sums_of_row(step: StepKind, spec: Any) -> int:
     """Return how many sums of a row have shares of slices."""
-    return 2 * sum(step.parts(form))
+    return 2 * sum(step.parts(spec))
 
 
 def make_backward(
-    step: StepKind, gates: int, facts: FormFacts, form: Any, element: ElementType, shape: SliceShape
+    step: StepKind, gates: int, facts: FormFacts, spec: Any, element: ElementType, shape: SliceShape
 ) -> Kernel:
     """Return the kernel of all steps of a cell back, to be launched by its plan.
 
@@ -62,8 +62,8 @@ def make_backward(
     place_of, take_columns = make_place_of(shape), make_take_columns(element, shape)
     sections, sums_of = facts.other_sections, slice_sums_of(element, shape.units)
     pass_on = make_pass_on(gates, element, shape)
-    step_back = step.make_step_back(form, element, shape.of_units, sums_of)
-    all_sums, of_gates = sums_of_row(step, form), 2 * step.parts(form)[0]
+    step_back = step.make_step_back(spec, element, shape.of_units, sums_of)
+    all_sums, of_gates = sums_of_row(step, spec), 2 * step.parts(spec)[0]
     size, of_table = element.itemsize, facts.sites * NUMBERS * element.itemsize
 
     def kernel(inputs, saved, others, incoming, results, ada, gradient_coefficients, sizes):
@@ -77,8 +77,8 @@ def make_backward(
                 rows = min(sizes.group, later - first)
                 pass_on(memory, results.dz, start, rows, first, mine, at, width, product)
             if t > 0:
-                count = count_of(inputs.counts, t - 1, batch)
-                before = count_of(inputs.counts, max(t - 2, 0), batch)
+                count = count_of(inputs.batch_sizes, t - 1, batch)
+                before = count_of(inputs.batch_sizes, max(t - 2, 0), batch)
                 start -= count
                 active = 0 <= mine < count
                 row, limit = (mine, width) if active else (0, 0)

@@ -50,7 +50,7 @@ class Inputs(NamedTuple):
     state: Any
     before: Any
     slices: Any
-    counts: Any
+    batch_sizes: Any
 
 
 class Arrays(NamedTuple):
@@ -160,7 +160,7 @@ def make_forward(
         read(inputs.before, max(mine, 0) * width, at, width if mine >= 0 else 0, before)
         earlier, now = 0, batch
         for step in range(sizes.steps):
-            count = count_of(inputs.counts, step, batch)
+            count = count_of(inputs.batch_sizes, step, batch)
             row, limit = (mine, width) if 0 <= mine < count else (0, 0)
             xrow = now - batch + row
             for gate in range(gates):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.contract.recurrent import GRUForm
+from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device, grid_barrier
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
@@ -30,19 +30,19 @@ from numnorm.backends.cuda.recurrent.persistent.plans import SliceShape
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 
 
-def _make_normalized(form: GRUForm, element: ElementType, shape: SliceShape) -> Any:
+def _make_normalized(spec: GRUSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function that normalizes a thread's units of both products.
 
     ``normalized(both, rest, slices, table, scalings, span, shard, rows)``
     """
-    if form.norm is None:
+    if spec.norm is None:
 
         @device
         def plain(both, rest, slices, table, scalings, span, shard, rows):
             pass
 
         return plain
-    formula, compute_type, numbers = form.norm.formula, element.compute_type, 2 * NUMBERS
+    formula, compute_type, numbers = spec.norm.formula, element.compute_type, 2 * NUMBERS
     of_both, of_rest = Parts(1, OF_GATES.sections), Parts(1, OF_REST.sections)
     leave_both, leave_rest = (
         make_write_partials(formula, element, shape, p) for p in (of_both, of_rest)
@@ -52,7 +52,7 @@ def _make_normalized(form: GRUForm, element: ElementType, shape: SliceShape) -> 
         make_normalize(element, shape.of_units, parts) for parts in (OF_GATES, OF_REST)
     )
     keep, kept = make_keep_statistics(element, 1), make_kept_statistics(element, 1)
-    all_places = sites(form)
+    all_places = sites(spec)
 
     @device
     def normalized(both, rest, slices, table, scalings, span, shard, rows):
@@ -75,12 +75,12 @@ def _make_normalized(form: GRUForm, element: ElementType, shape: SliceShape) -> 
     return normalized
 
 
-def _make_step(form: GRUForm, element: ElementType, shape: SliceShape) -> Any:
+def _make_step(spec: GRUSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a step, as `PersistentStep` has it."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalized, compute_type = _make_normalized(form, element, shape), element.compute_type
+    normalized, compute_type = _make_normalized(spec, element, shape), element.compute_type
     gates_of, new_state = (
-        make(form, element, shape.of_units) for make in (make_gates, make_new_state)
+        make(spec, element, shape.of_units) for make in (make_gates, make_new_state)
     )
     size = element.itemsize
 
@@ -109,4 +109,4 @@ def _make_step(form: GRUForm, element: ElementType, shape: SliceShape) -> Any:
     return step
 
 
-STEP = PersistentStep(_make_step, lambda form: 2, product_norms)
+STEP = PersistentStep(_make_step, lambda spec: 2, product_norms)

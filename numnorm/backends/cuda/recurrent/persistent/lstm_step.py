@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.contract.recurrent import LSTMForm
+from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
@@ -34,28 +34,28 @@ from numnorm.backends.cuda.threads.row_columns import (
 )
 
 
-def _slice_parts(form: LSTMForm) -> Parts:
+def _slice_parts(spec: LSTMSpec) -> Parts:
     """Return what of a slice is normalized in each step: not the products with x."""
-    return Parts(1, GATES) if form.by_product else gate_parts(form)
+    return Parts(1, GATES) if spec.norm_each_product else gate_parts(spec)
 
 
-def _slice_places(form: LSTMForm) -> int:
+def _slice_places(spec: LSTMSpec) -> int:
     """Return how many parts of a row have statistics of slices, the cell last."""
-    return _slice_parts(form).count + (form.cell is not None)
+    return _slice_parts(spec).count + (spec.cell is not None)
 
 
-def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
+def _make_enter(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of what enters a thread's gates.
 
     ``enter(values, inputs, arrays, scaling, span, shard, rows)``: the products with the state
     and, behind them, those with x become what enters the gates.
     """
-    by_product = form.by_product
+    norm_each_product = spec.norm_each_product
     write = make_write_columns(element, row_columns(element, shape.of_units))
 
     @device
     def save(values, arrays, span, rows):
-        if not by_product:
+        if not norm_each_product:
             for gate in range(GATES):
                 values[gate] += values[GATES + gate]
         if arrays.products != 0:
@@ -63,16 +63,16 @@ def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
                 first = (rows.x * GATES + gate) * span.width
                 write(arrays.products, first, span.at, span.limit, values[gate:])
 
-    if form.gates is None:
+    if spec.gates is None:
 
         @device
         def plain(values, inputs, arrays, scaling, span, shard, rows):
             save(values, arrays, span, rows)
 
         return plain
-    parts, all_places, compute_type = gate_parts(form), sites(form), element.compute_type
-    of_slices, count = _slice_parts(form), gate_parts(form).count * NUMBERS
-    all_reduce = make_all_reduce(form.gates.formula, element, shape, of_slices)
+    parts, all_places, compute_type = gate_parts(spec), sites(spec), element.compute_type
+    of_slices, count = _slice_parts(spec), gate_parts(spec).count * NUMBERS
+    all_reduce = make_all_reduce(spec.gates.formula, element, shape, of_slices)
     keep = make_keep_statistics(element, of_slices.count)
     kept = make_kept_statistics(element, parts.count - of_slices.count)
     normalize = make_normalize(element, shape.of_units, parts)
@@ -83,7 +83,7 @@ def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
         found = cuda.local.array(count, compute_type)
         active = span.limit > 0
         save(values, arrays, span, rows)
-        if by_product:
+        if norm_each_product:
             kept(arrays.table, rows.x, all_places, others, found[others * NUMBERS :])
         all_reduce(values, shard, 0, active, inputs.slices, span.row, rows.batch, scaling, found)
         if active and span.at == 0:
@@ -93,12 +93,12 @@ def _make_enter(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     return enter
 
 
-def _make_cell_of(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
+def _make_cell_of(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a thread's cell, normalized.
 
     ``cell_of(cells, inputs, table, weights, ada, scaling, span, shard, rows, normal)``
     """
-    if form.cell is None:
+    if spec.cell is None:
 
         @device
         def plain(cells, inputs, table, weights, ada, scaling, span, shard, rows, normal):
@@ -106,11 +106,11 @@ def _make_cell_of(form: LSTMForm, element: ElementType, shape: SliceShape) -> An
 
         return plain
     columns = row_columns(element, shape.of_units)
-    gain = make_column_weight(element, gain_of(form.cell, element), columns)
-    bias = make_column_weight(element, bias_of(form.cell, element), columns)
-    all_reduce = make_all_reduce(form.cell.formula, element, shape, CELL)
-    keep, all_places = make_keep_statistics(element, 1), sites(form)
-    apply, last = device(form.cell.formula.forward), _slice_places(form) - 1
+    gain = make_column_weight(element, gain_of(spec.cell, element), columns)
+    bias = make_column_weight(element, bias_of(spec.cell, element), columns)
+    all_reduce = make_all_reduce(spec.cell.formula, element, shape, CELL)
+    keep, all_places = make_keep_statistics(element, 1), sites(spec)
+    apply, last = device(spec.cell.formula.forward), _slice_places(spec) - 1
     compute_type = element.compute_type
 
     @device
@@ -129,11 +129,11 @@ def _make_cell_of(form: LSTMForm, element: ElementType, shape: SliceShape) -> An
     return cell_of
 
 
-def _make_step(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
+def _make_step(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a step, as `PersistentStep` has it."""
-    enter, cell_of = (make(form, element, shape) for make in (_make_enter, _make_cell_of))
+    enter, cell_of = (make(spec, element, shape) for make in (_make_enter, _make_cell_of))
     gates_of, write_states = (
-        make(form, element, shape.of_units) for make in (make_gates, make_write_states)
+        make(spec, element, shape.of_units) for make in (make_gates, make_write_states)
     )
     new_cell = make_new_cell(element, shape.of_units)
     compute_type, size = element.compute_type, element.itemsize
@@ -165,4 +165,4 @@ def _make_step(form: LSTMForm, element: ElementType, shape: SliceShape) -> Any:
     return step
 
 
-STEP = PersistentStep(_make_step, _slice_places, lambda form: (product_norm(form),))
+STEP = PersistentStep(_make_step, _slice_places, lambda spec: (product_norm(spec),))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Scaling
-from numnorm.backends.contract.recurrent import GRUForm, LSTMForm, RNNForm, Steps
+from numnorm.backends.contract.recurrent import GRUSpec, LSTMSpec, PackedSteps, RNNSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import launch, launch_cooperative
 from numnorm.backends.cuda.compiler.element_type import ElementType
@@ -55,9 +55,9 @@ from numnorm.backends.cuda.recurrent.persistent.plans import (
 from numnorm.backends.cuda.threads.row_launch import blocks_of
 
 _STEPS: dict[type, PersistentStep] = {
-    LSTMForm: lstm_step.STEP,
-    GRUForm: gru_step.STEP,
-    RNNForm: rnn_step.STEP,
+    LSTMSpec: lstm_step.STEP,
+    GRUSpec: gru_step.STEP,
+    RNNSpec: rnn_step.STEP,
 }
 _statistics_kernel = functools.cache(make_product_statistics)
 
@@ -67,69 +67,71 @@ _backward_kernel = functools.cache(make_backward)
 
 @functools.cache
 def _forward_kernel(
-    step: StepKind, gates: int, form: Any, element: ElementType, shape: SliceShape
+    step: StepKind, gates: int, spec: Any, element: ElementType, shape: SliceShape
 ) -> Kernel:
-    take_step = _STEPS[type(form)].make_step(form, element, shape)
+    take_step = _STEPS[type(spec)].make_step(spec, element, shape)
     return make_forward(gates, step.weights, element, shape, take_step)
 
 
-def forward_kernel(kind: CellKind, form: Any, element: ElementType, shape: SliceShape) -> Kernel:
+def forward_kernel(kind: CellKind, spec: Any, element: ElementType, shape: SliceShape) -> Kernel:
     """Return the kernel of all steps of a cell."""
-    return _forward_kernel(kind.step, kind.gates, form, element, shape)
+    return _forward_kernel(kind.step, kind.gates, spec, element, shape)
 
 
-def backward_kernel(kind: CellKind, form: Any, element: ElementType, shape: SliceShape) -> Kernel:
+def backward_kernel(kind: CellKind, spec: Any, element: ElementType, shape: SliceShape) -> Kernel:
     """Return the kernel of all steps of a cell back."""
-    return _backward_kernel(kind.step, kind.gates, kind.facts_of(form), form, element, shape)
+    return _backward_kernel(kind.step, kind.gates, kind.facts_of(spec), spec, element, shape)
 
 
-def planned_forward(kind: CellKind, form: Any, x: DeviceArray, state: Any, batch: int) -> Any:
+def planned_forward(kind: CellKind, spec: Any, x: DeviceArray, state: Any, batch: int) -> Any:
     """Return what takes all steps at once; None if the device has to take them one by one."""
     units = x.library.shape(state)[1]
     whole, limits = is_whole(units, x, (state,)), device_limits(x.device)
     plan = forward_plan(batch, units, kind.gates, x.element, limits, whole=whole)
-    return _planned(_run_forward, forward_kernel, plan, kind, form, x)
+    return _planned(_run_forward, forward_kernel, plan, kind, spec, x)
 
 
-def planned_backward(kind: CellKind, form: Any, x: DeviceArray, batch: int, units: int) -> Any:
+def planned_backward(kind: CellKind, spec: Any, x: DeviceArray, batch: int, units: int) -> Any:
     """Return the like for the way back."""
     plan = backward_plan(batch, units, kind.gates, x.element, device_limits(x.device))
-    return _planned(_run_backward, backward_kernel, plan, kind, form, x)
+    return _planned(_run_backward, backward_kernel, plan, kind, spec, x)
 
 
 def _planned(
-    run: Any, make: Callable[..., Kernel], plan: Plan | None, kind: CellKind, form: Any,
+    run: Any, make: Callable[..., Kernel], plan: Plan | None, kind: CellKind, spec: Any,
     x: DeviceArray,
 ) -> Any:  # fmt: skip
     if plan is None:
         return None
-    kernel = make(kind, form, x.element, plan.shape)
+    kernel = make(kind, spec, x.element, plan.shape)
     # Only the compiled kernel tells what it takes; a driver may also keep a part for others.
     fits = plan.blocks <= kernel.most_cooperative(plan.memory)
     return functools.partial(run, plan, kernel) if fits else None
 
 
 def _launch(
-    plan: Plan, kernel: Kernel, x: DeviceArray, steps: Steps, batch: int, units: int,
+    plan: Plan, kernel: Kernel, x: DeviceArray, steps: PackedSteps, batch: int, units: int,
     groups: tuple[Any, ...], numbers: tuple[Any, ...], *, kept: bool,
 ) -> None:  # fmt: skip
     """Launch a kernel whose blocks wait for each other."""
-    sizes = Sizes(len(steps.counts), x.shape[0], batch, plan.rows, plan.slices, units, int(kept))
+    sizes = Sizes(
+        len(steps.batch_sizes), x.shape[0], batch, plan.rows, plan.slices, units, int(kept)
+    )
     launch_cooperative(kernel, plan.blocks, plan.memory, x, groups, (*numbers, sizes))
 
 
-def _counts_of(x: DeviceArray, steps: Steps, batch: int) -> Any:
+def _counts_of(x: DeviceArray, steps: PackedSteps, batch: int) -> Any:
     """Return the number of rows of each step, on the device; None if that is always the batch."""
-    if (steps.counts == batch).all():
+    if (steps.batch_sizes == batch).all():
         return None
-    return x.library.from_host(x.array, steps.counts.astype(np.int32))
+    return x.library.from_host(x.array, steps.batch_sizes.astype(np.int32))
 
 
 def _find_statistics(
     of: ProductNorm, scaling: Scaling, x: DeviceArray, xp: Any, table: Table
 ) -> None:
     """Find the statistics of the products with x, of all steps."""
-    if of.norm is None or not of.by_product:
+    if of.norm is None or not of.norm_each_product:
         return
     rows, wide = x.library.shape(xp)
     units, gates = wide // of.gates.gates, of.gates
@@ -141,20 +143,20 @@ def _find_statistics(
 
 
 def _run_forward(
-    plan: Plan, kernel: Kernel, kind: CellKind, form: Any, scaling: Scaling, x: DeviceArray,
-    steps: Steps, weights: Weights, arrays: ForwardArrays, history: tuple[Any, ...], table: Table,
+    plan: Plan, kernel: Kernel, kind: CellKind, spec: Any, scaling: Scaling, x: DeviceArray,
+    steps: PackedSteps, weights: Weights, arrays: ForwardArrays, history: tuple[Any, ...], table: Table,
     *, save: bool,
 ) -> Any:  # fmt: skip
     """Take all steps, and return the products with the state if they are to be kept."""
-    (xp, masks, cell), (state, *carried), step = arrays, history, _STEPS[type(form)]
+    (xp, masks, cell), (state, *carried), step = arrays, history, _STEPS[type(spec)]
     (total, units), rows = x.library.shape(state), x.shape[0]
-    batch, facts = total - rows, kind.facts_of(form)
-    for of in step.product_norms(form):
+    batch, facts = total - rows, kind.facts_of(spec)
+    for of in step.product_norms(spec):
         _find_statistics(of, scaling, x, xp, table)
-    products = new(x, (rows, kind.gates * units)) if save and facts.by_product else None
-    slices = new(x, (batch * max(1, step.slice_places(form)) * plan.slices, NUMBERS))
+    products = new(x, (rows, kind.gates * units)) if save and facts.norm_each_product else None
+    slices = new(x, (batch * max(1, step.slice_places(spec)) * plan.slices, NUMBERS))
     mask_h, mask_c = (*masks, None)[:2]
-    saved = (products if facts.by_product else xp) if save else None
+    saved = (products if facts.norm_each_product else xp) if save else None
     (of_cell,) = carried or (None,)
     before = history[-1]
     groups = (
@@ -172,13 +174,13 @@ def _run_forward(
 
 
 def _run_backward(
-    plan: Plan, kernel: Kernel, kind: CellKind, form: Any, scaling: Scaling, x: DeviceArray,
-    steps: Steps, weights: Weights, arrays: BackwardArrays, last: tuple[Any, ...],
+    plan: Plan, kernel: Kernel, kind: CellKind, spec: Any, scaling: Scaling, x: DeviceArray,
+    steps: PackedSteps, weights: Weights, arrays: BackwardArrays, last: tuple[Any, ...],
 ) -> Any:  # fmt: skip
     """Take all steps back, and return what the first states get through the products."""
     (saved, masks, dy, results), (batch, units) = arrays, x.library.shape(last[0])
     product = new(x, (batch, units))
-    sums = new(x, (batch * max(1, sums_of_row(kind.step, form)) * plan.slices,))
+    sums = new(x, (batch * max(1, sums_of_row(kind.step, spec)) * plan.slices,))
     (dh, dc), (mask_h, mask_c) = ((*pair, None)[:2] for pair in (last, masks))
     groups = (
         BackwardInputs(weights.h, sums, _counts_of(x, steps, batch)),
@@ -187,7 +189,7 @@ def _run_backward(
         Incoming(dy, product, dh, dc, mask_h, mask_c),
         results,
     )
-    facts = kind.facts_of(form)
+    facts = kind.facts_of(spec)
     gradient_coefficients = OfNorms(
         gradient_coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
         gradient_coefficient_numbers(facts.norms[1], scaling, units),

@@ -81,9 +81,9 @@ def shared_numbers(width: int, columns: int, element: ElementType, shape: SliceS
 
     The width is that of the states, and there are so many columns of the weights.
     """
-    padded = padded_width(width, element)
-    states = shape.tile * (padded + element.vector)
-    return columns * padded + states + shape.warps * shape.tile * columns
+    pad_packed = padded_width(width, element)
+    states = shape.tile * (pad_packed + element.vector)
+    return columns * pad_packed + states + shape.warps * shape.tile * columns
 
 
 class Plan(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
@@ -23,19 +23,19 @@ from numnorm.backends.cuda.recurrent.rnn.step import (
 from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_columns
 
 
-def _make_normalized(form: RNNForm, element: ElementType, shape: SliceShape) -> Any:
+def _make_normalized(spec: RNNSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function that normalizes the sum of both products.
 
     ``normalized(values, slices, table, scaling, span, shard, rows)``
     """
-    if form.norm is None:
+    if spec.norm is None:
 
         @device
         def plain(values, slices, table, scaling, span, shard, rows):
             pass
 
         return plain
-    all_reduce = make_all_reduce(form.norm.formula, element, shape, CELL)
+    all_reduce = make_all_reduce(spec.norm.formula, element, shape, CELL)
     normalize = make_normalize(element, shape.of_units, CELL)
     keep, compute_type = make_keep_statistics(element, 1), element.compute_type
 
@@ -51,12 +51,12 @@ def _make_normalized(form: RNNForm, element: ElementType, shape: SliceShape) -> 
     return normalized
 
 
-def _make_step(form: RNNForm, element: ElementType, shape: SliceShape) -> Any:
+def _make_step(spec: RNNSpec, element: ElementType, shape: SliceShape) -> Any:
     """Return a device function of a step, as `PersistentStep` has it."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalized, compute_type = _make_normalized(form, element, shape), element.compute_type
+    normalized, compute_type = _make_normalized(spec, element, shape), element.compute_type
     new_state, write_state = (
-        make(form, element, shape.of_units) for make in (make_new_state, make_write_state)
+        make(spec, element, shape.of_units) for make in (make_new_state, make_write_state)
     )
     size = element.itemsize
 
@@ -80,4 +80,4 @@ def _make_step(form: RNNForm, element: ElementType, shape: SliceShape) -> Any:
     return step
 
 
-STEP = PersistentStep(_make_step, lambda form: 1, lambda form: (product_norm(form),))
+STEP = PersistentStep(_make_step, lambda spec: 1, lambda spec: (product_norm(spec),))

@@ -62,10 +62,10 @@ def make_take_weights(gates: int, element: ElementType, shape: SliceShape) -> An
     @device
     def take_weights(memory, weights, first, width):
         values = cuda.local.array(size, compute_type)
-        padded = padded_of(width)
+        pad_packed = padded_of(width)
         for some in range(0, lanes, together):
             at = cuda.threadIdx.x * each
-            while at < padded:
+            while at < pad_packed:
                 # All are asked for before the first is stored.
                 for n in range(size):
                     lane, k, column = some + n // numbers, at + n % numbers // columns, n % columns
@@ -110,8 +110,8 @@ def _make_stage(element: ElementType, shape: SliceShape) -> Any:
 
     @device
     def one_by_one(smem, state, first, rows, width, pitch):
-        warp, at, padded = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP, padded_of(width)
-        while at < padded:
+        warp, at, pad_packed = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP, padded_of(width)
+        while at < pad_packed:
             for n in range(each):
                 row = warp + n * warps
                 if row < tile:
@@ -145,9 +145,9 @@ def _make_multiply(columns: int, element: ElementType, shape: SliceShape) -> Any
         for n in range(of_rows):
             sums[n] = zero
         warp, lane = cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
-        unit, row, padded = lane % units, lane // units, padded_of(width)
+        unit, row, pad_packed = lane % units, lane // units, padded_of(width)
         at, mine = warp * vector, unit * vector
-        while at < padded:
+        while at < pad_packed:
             for n in range(0, of_piece, vector):
                 found = load(memory, at * (columns * units) + mine + n * units)
                 for j in range(vector):
@@ -242,9 +242,9 @@ def _make_products(
     @device
     def products_of(memory, state, first, rows, width, products):
         unit, row = cuda.threadIdx.x % units, cuda.threadIdx.x // units
-        padded = padded_of(width)
-        pitch = padded + vector  # so that the rows of a tile lie in different banks
-        smem = memory + padded * (groups * columns * size)
+        pad_packed = padded_of(width)
+        pitch = pad_packed + vector  # so that the rows of a tile lie in different banks
+        smem = memory + pad_packed * (groups * columns * size)
         inv_counts = smem + pitch * (tile * size)
         for n in range(count):
             products[n] = zero
@@ -277,9 +277,9 @@ def make_take_columns(element: ElementType, shape: SliceShape) -> Any:
     @device
     def take_columns(memory, weights, first, rows, width):
         unit, row = cuda.threadIdx.x % units, cuda.threadIdx.x // units
-        lane, column, padded = unit // COLUMNS, unit % COLUMNS, padded_of(rows)
+        lane, column, pad_packed = unit // COLUMNS, unit % COLUMNS, padded_of(rows)
         behind = (column // vector * lanes + lane) * vector + column % vector
-        while row < padded:
+        while row < pad_packed:
             active = first + unit < width and row < rows
             value = load_one(weights, row * width + first + unit) if active else zero
             store_one(memory, row * units + behind, value)

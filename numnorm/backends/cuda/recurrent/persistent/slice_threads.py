@@ -28,6 +28,6 @@ def make_place_of(shape: SliceShape) -> Any:
 
 
 @device
-def count_of(counts: Any, step: Any, batch: Any) -> Any:
+def count_of(batch_sizes: Any, step: Any, batch: Any) -> Any:
     """Return how many rows a step has: without an array of counts, those of the batch."""
-    return load_index(counts, step) if counts != 0 else batch
+    return load_index(batch_sizes, step) if batch_sizes != 0 else batch

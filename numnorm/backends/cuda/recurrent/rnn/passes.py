@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
 from numnorm.backends.cuda.recurrent.common.passes import (
@@ -20,27 +20,27 @@ from numnorm.backends.cuda.recurrent.rnn.step import GATES, STEP, RNNWeights
 _SIZES = dict.fromkeys(("bias", "beta", "gamma"), 1)
 
 
-def weights(form: RNNForm, given: Any, ada: tuple[float, float]) -> Weights:
+def weights(spec: RNNSpec, given: Any, ada: tuple[float, float]) -> Weights:
     """Return the parameters of a plain recurrent network; beta joins the bias."""
     like = given.weight_h
     units = like.shape[1]
     others = RNNWeights(
         added_up(like, (units,), array_or_none(given.bias), array_or_none(given.beta)),
-        parameter_or(1.0, given.gamma, form.norm, 1, like, units),
+        parameter_or(1.0, given.gamma, spec.norm, 1, like, units),
     )
-    return make_weights(given, others, norm_numbers(form.norm, ada))
+    return make_weights(given, others, norm_numbers(spec.norm, ada))
 
 
-def _facts(form: RNNForm) -> FormFacts:
-    return FormFacts((form.norm, None), False, GATES, int(form.norm is not None))
+def _facts(spec: RNNSpec) -> FormFacts:
+    return FormFacts((spec.norm, None), False, GATES, int(spec.norm is not None))
 
 
 def _parameter_sums(
-    form: RNNForm, x: DeviceArray, saved: Saved, results: Results
+    spec: RNNSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of the bias and the norm's parameters, by name."""
     found = {}
-    if form.norm is not None and form.norm.parameters > 0:
+    if spec.norm is not None and spec.norm.parameters > 0:
         found["gamma"], offset = column_sums(x, results.gates, saved.z, saved.table)
     else:
         _, offset = column_sums(x, results.gates)

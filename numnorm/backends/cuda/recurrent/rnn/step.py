@@ -7,7 +7,7 @@ afterwards.
 
 from typing import Any, NamedTuple
 
-from numnorm.backends.contract.recurrent import RNNForm
+from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import CELL, NUMBERS, gain_of
@@ -42,12 +42,12 @@ class RNNWeights(NamedTuple):
     gamma: Any
 
 
-def product_norm(form: RNNForm) -> ProductNorm:
+def product_norm(spec: RNNSpec) -> ProductNorm:
     """Return the norm of the sum of both products."""
-    return ProductNorm(form.norm, CELL, Stretch(GATES, 0, GATES), False, 1)
+    return ProductNorm(spec.norm, CELL, Stretch(GATES, 0, GATES), False, 1)
 
 
-def make_new_state(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
+def make_new_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``new_state(values, weights, numbers, at, width, gain, result)``.
 
     It makes a row's new units of normalized sums, and finds gamma at them. The weights are
@@ -55,10 +55,10 @@ def make_new_state(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
     """
     columns, slots = row_columns(element, shape), row_columns(element, shape).slots
     offset_at = make_column_weight(element, element, columns)
-    gain_at = make_column_weight(element, gain_of(form.norm, element), columns)
-    apply = device(form.norm.formula.forward if form.norm else lambda xhat, g, b: xhat)
+    gain_at = make_column_weight(element, gain_of(spec.norm, element), columns)
+    apply = device(spec.norm.formula.forward if spec.norm else lambda xhat, g, b: xhat)
     zero = constant(element, 0.0)
-    activated = make_activation(element, rectified=form.rectified).value
+    activated = make_activation(element, rectified=spec.rectified).value
 
     @device
     def new_state(values, weights, numbers, at, width, gain, result):
@@ -70,11 +70,11 @@ def make_new_state(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
     return new_state
 
 
-def make_write_state(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
+def make_write_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``write_state(state, before, mask, row, width, at, limit, new)``."""
-    columns, compute_type, zoned = row_columns(element, shape), element.compute_type, form.zoneout
+    columns, compute_type, zoned = row_columns(element, shape), element.compute_type, spec.zoneout
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    blend, slots = make_blend(element, shape, zoneout=form.zoneout), columns.slots
+    blend, slots = make_blend(element, shape, zoneout=spec.zoneout), columns.slots
 
     @device
     def write_state(state, before, mask, row, width, at, limit, new):
@@ -87,18 +87,18 @@ def make_write_state(form: RNNForm, element: ElementType, shape: RowShape) -> An
     return write_state
 
 
-def make_step(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
+def make_step(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function of a row's step, as `StepKind` has it."""
     compute_type, slots, of = (
         element.compute_type,
         row_columns(element, shape).slots,
-        product_norm(form),
+        product_norm(spec),
     )
     read_products, normalize_products = (
         make(of, element, shape) for make in (make_read_products, make_normalize_products)
     )
     new_state, write_state = (
-        make(form, element, shape) for make in (make_new_state, make_write_state)
+        make(spec, element, shape) for make in (make_new_state, make_write_state)
     )
 
     @device
@@ -115,23 +115,23 @@ def make_step(form: RNNForm, element: ElementType, shape: RowShape) -> Any:
     return step
 
 
-def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
+def make_step_back(spec: RNNSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
     """Return a device function of a row's step back, as `StepKind` has it."""
     columns, compute_type, of = (
         row_columns(element, shape),
         element.compute_type,
-        product_norm(form),
+        product_norm(spec),
     )
-    slots, normed, zoned = columns.slots, form.norm is not None, form.zoneout
+    slots, normed, zoned = columns.slots, spec.norm is not None, spec.zoneout
     read_products = make_read_products(of, element, shape, summed=True)
     normalize_again, write = (
         make_normalize_again(of, element, shape),
         make_write_columns(element, columns),
     )
-    new_state = make_new_state(form, element, shape)
+    new_state = make_new_state(spec, element, shape)
     state_gradient = make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
-    through = make_activation(element, rectified=form.rectified).gradient
-    norm_backward = make_norm_backward(form.norm, element, shape, sums_of)
+    through = make_activation(element, rectified=spec.rectified).gradient
+    norm_backward = make_norm_backward(spec.norm, element, shape, sums_of)
 
     @device
     def step_back(
@@ -162,4 +162,4 @@ def make_step_back(form: RNNForm, element: ElementType, shape: RowShape, sums_of
     return step_back
 
 
-STEP = StepKind(RNNWeights, lambda form: (1, 0), make_step, make_step_back)
+STEP = StepKind(RNNWeights, lambda spec: (1, 0), make_step, make_step_back)
