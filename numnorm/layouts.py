@@ -22,7 +22,7 @@ class RowLayout:
     rows, width : int
         The array is ``(rows, width)`` after that.
     run, channels : int
-        A row consists of runs of `run` elements; the runs of all rows belong to channels
+        A row consists of runs of `segment` elements; the runs of all rows belong to channels
         0, 1, ..., channels - 1, 0, 1, ... in turn.
     shared : bool
         Whether a run shares one parameter; else each of its elements has its own.
@@ -37,7 +37,7 @@ class RowLayout:
     order: tuple[int, ...] | None
     rows: int
     width: int
-    run: int
+    segment: int
     channels: int
     shared: bool
     statistic_shape: Shape
@@ -47,7 +47,7 @@ class RowLayout:
     @functools.cached_property
     def kernel_shape(self) -> Shape:
         """The shape of the parameters in a kernel."""
-        return (self.channels,) if self.shared else (self.channels, self.run)
+        return (self.channels,) if self.shared else (self.channels, self.segment)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
         order=_order(kept, axes),
         rows=rows,
         width=width,
-        run=width,
+        segment=width,
         channels=1,
         shared=False,
         statistic_shape=_take(shape, kept),
@@ -210,7 +210,7 @@ def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
         order=_order((0, channel), spatial),
         rows=shape[0] * groups,
         width=width,
-        run=inner if shared else width,
+        segment=inner if shared else width,
         channels=channels if shared else groups,
         shared=shared,
         statistic_shape=(shape[0], groups),

@@ -5,7 +5,7 @@ from typing import Any
 from numnorm.arguments import Axis, check_choice
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.norms.affine import AFFINE
-from numnorm.norms.over_axis import resolve_axis
+from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import Gradients, Normalized
 
 LAYER = Norm(AFFINE, parameters=2)

@@ -5,7 +5,7 @@ from typing import Any
 from numnorm.arguments import Axis
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.norms.affine import GAIN
-from numnorm.norms.over_axis import resolve_axis
+from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
 
 RMS = Norm(GAIN, parameters=1)

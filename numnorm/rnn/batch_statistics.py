@@ -18,7 +18,7 @@ from numnorm.arguments import (
 from numnorm.backends.contract.backend import RecurrentBackend
 from numnorm.backends.contract.recurrent import LSTMSpec, PackedSteps, RunningSteps
 from numnorm.norms.batch import new_share
-from numnorm.rnn.forms import lstm_spec
+from numnorm.rnn.specs import lstm_spec
 
 
 class LSTMStatistics(NamedTuple):

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.rnn.forms import rnn_spec
 from numnorm.rnn.parameters import RNN, RNNParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
+from numnorm.rnn.specs import rnn_spec
 
 
 def rnn(

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.rnn.forms import gru_spec
 from numnorm.rnn.parameters import GRU, GRUParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
+from numnorm.rnn.specs import gru_spec
 
 
 def gru(

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_dtype, check_generator, check_integer
-from numnorm.rnn.forms import Spec, gru_spec, lstm_spec, rnn_spec
 from numnorm.rnn.parameters import (
     GRU,
     LSTM,
@@ -15,6 +14,7 @@ from numnorm.rnn.parameters import (
     LSTMParameters,
     RNNParameters,
 )
+from numnorm.rnn.specs import Spec, gru_spec, lstm_spec, rnn_spec
 
 Array = np.ndarray[Any, Any]
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
-from numnorm.rnn.forms import Spec, lstm_spec
 from numnorm.rnn.parameters import LSTM, LSTMParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
+from numnorm.rnn.specs import Spec, lstm_spec
 
 
 def _spec(norm: Any, variant: Any) -> Spec:

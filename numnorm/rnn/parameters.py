@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from numnorm.arguments import Shape, check_shape
 from numnorm.backends.contract.backend import RecurrentBackend
-from numnorm.rnn.forms import Spec
+from numnorm.rnn.specs import Spec
 
 
 class LSTMParameters(NamedTuple):

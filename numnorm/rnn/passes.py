@@ -18,9 +18,9 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
-from numnorm.rnn.forms import Spec, with_zoneout
 from numnorm.rnn.parameters import Kind, checked, named
 from numnorm.rnn.sequences import sequence_layout
+from numnorm.rnn.specs import Spec, with_zoneout
 
 # AdaNorm's C and k, as its own function has them.
 _ADA_SCALE, _ADA_K = 1.0, 0.1

@@ -9,7 +9,7 @@ from cell_steps import assert_close, check_forward, check_step, forward
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.threads.activations import make_activation, make_sigmoid
-from numnorm.rnn.forms import gru_spec, lstm_spec, rnn_spec
+from numnorm.rnn.specs import gru_spec, lstm_spec, rnn_spec
 
 DTYPES = ("float32", "float64")
 NARROW, ODD = "several rows a warp", "odd, several warps a row"

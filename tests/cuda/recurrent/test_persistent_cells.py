@@ -21,8 +21,8 @@ from numnorm.backends.cuda.recurrent.persistent import passes as persistent_pass
 from numnorm.backends.cuda.recurrent.persistent import plans as persistent_plans
 from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
 from numnorm.rnn import persistent_kernels
-from numnorm.rnn.forms import lstm_spec
 from numnorm.rnn.parameters import GRU, LSTM, RNN
+from numnorm.rnn.specs import lstm_spec
 
 PER_GATE = lstm_spec("layer", "per_gate").cell
 CENTRED = named(*map(cells.spec_of, (LSTM, GRU, RNN)), PER_GATE)

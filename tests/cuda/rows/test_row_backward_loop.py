@@ -28,7 +28,7 @@ from numnorm.backends.cuda.rows.backward_loop_kernel import (
     make_row_backward_loop,
 )
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES
-from numnorm.backends.cuda.threads.row_launch import run_shape
+from numnorm.backends.cuda.threads.row_launch import segment_shape
 from numnorm.backends.cuda.threads.row_parameters import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.norms.ada import ADA
@@ -347,15 +347,17 @@ def test_an_infinite_gradient_of_a_run_is_infinite(order):
 def test_runs_of_every_length(element, whole):
     block = RowShape(512, 1, 0, whole)
     for run in range(1, 2000):
-        shape = run_shape(64 * run, run, element, block)
+        shape = segment_shape(64 * run, run, element, block)
         assert shape.threads == 512
         assert shape.team <= 32
         # No thread has nothing to do for want of a narrower team.
         assert shape.team == 1 or run > shape.team // 2 * element.vector
         assert shape.whole == (whole and run % element.vector == 0)
-        assert run_shape(15 * run, run, element, block).team == 512
+        assert segment_shape(15 * run, run, element, block).team == 512
 
 
 def test_rows_of_few_runs_take_the_block():
-    assert run_shape(40000, 2500, FLOAT32, RowShape(512, 1, 0, True)).team == 32
-    assert run_shape(40000, 40000, FLOAT32, RowShape(512, 1, 0, True)) == RowShape(512, 1, 0, True)
+    assert segment_shape(40000, 2500, FLOAT32, RowShape(512, 1, 0, True)).team == 32
+    assert segment_shape(40000, 40000, FLOAT32, RowShape(512, 1, 0, True)) == RowShape(
+        512, 1, 0, True
+    )

@@ -10,8 +10,8 @@ from numnorm.backends.contract.norms import scaling_by
 from numnorm.backends.contract.recurrent import GRUSpec, LSTMSpec, PackedSteps, RNNSpec
 from numnorm.backends.cpu.recurrent import cells as cpu
 from numnorm.backends.cuda.threads.row_shape import RowShape
-from numnorm.rnn.forms import gru_spec, lstm_spec, rnn_spec
 from numnorm.rnn.parameters import GRU, LSTM, RNN
+from numnorm.rnn.specs import gru_spec, lstm_spec, rnn_spec
 
 NORMS = ("layer", "rms", "ada", None)
 VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")

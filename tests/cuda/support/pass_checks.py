@@ -8,7 +8,7 @@ from cell_steps import assert_close
 from numnorm.backends.contract.norms import scaling_by
 from numnorm.backends.cuda.arrays import device_array as arrays
 from numnorm.backends.cuda.recurrent import cells as device
-from numnorm.rnn.forms import gru_spec, lstm_spec, rnn_spec
+from numnorm.rnn.specs import gru_spec, lstm_spec, rnn_spec
 
 PAPER, GRU, PLAIN = map(cells.spec_of, cells.KINDS.values())
 KINDS = pytest.mark.parametrize("form", [PAPER, GRU, PLAIN], ids=["lstm", "gru", "rnn"])

@@ -213,7 +213,7 @@ def cell_kernels():
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.common import parameter_sums_kernel as sums
     from numnorm.backends.cuda.recurrent.lstm.step import STEP
-    from numnorm.rnn.forms import lstm_spec
+    from numnorm.rnn.specs import lstm_spec
 
     def of_form(element, units, norm, variant, *, whole=True, zoneout=False):
         spec, what = lstm_spec(norm, variant).cell._replace(zoneout=zoneout), f"{norm} {variant}"
@@ -239,7 +239,7 @@ def gru_kernels():
     """The kernels of one step of a GRU."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.gru.step import STEP
-    from numnorm.rnn.forms import gru_spec
+    from numnorm.rnn.specs import gru_spec
 
     def of_form(element, units, norm, *, whole=True, zoneout=False):
         spec = gru_spec(norm).cell._replace(zoneout=zoneout)
@@ -257,7 +257,7 @@ def plain_cell_kernels():
     """The kernels of one step of a plain recurrent network."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.rnn.step import STEP
-    from numnorm.rnn.forms import rnn_spec
+    from numnorm.rnn.specs import rnn_spec
 
     def of_form(element, units, norm, nonlinearity, *, whole=True, zoneout=False):
         spec = rnn_spec(norm, nonlinearity).cell._replace(zoneout=zoneout)
@@ -309,7 +309,7 @@ def persistent_kernels():
     from numnorm.backends.cuda.recurrent.persistent.input_statistics_kernel import (
         make_product_statistics,
     )
-    from numnorm.rnn.forms import lstm_spec
+    from numnorm.rnn.specs import lstm_spec
 
     for variant in ("paper", "normalized_cell", "per_gate", "cell_only"):
         yield from of_all_steps("LSTM", FLOAT32, 64, 512, "layer", variant)
@@ -338,7 +338,7 @@ def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=Fals
     from numnorm.backends.cuda.recurrent.persistent import passes
     from numnorm.backends.cuda.recurrent.persistent.plans import backward_plan, forward_plan
     from numnorm.backends.cuda.recurrent.rnn import passes as rnn
-    from numnorm.rnn.forms import gru_spec, lstm_spec, rnn_spec
+    from numnorm.rnn.specs import gru_spec, lstm_spec, rnn_spec
 
     spec_of, cell = {
         "LSTM": (lstm_spec, lstm.KIND),

@@ -212,13 +212,13 @@ def make_gradient_group(element_type: ElementType) -> Callable[..., Any]:
     return _make_group(element_type, _gradient, _pair_of_rows)
 
 
-def _make_run_sums(
+def _make_segment_sums(
     element_type: ElementType,
     put: Callable[..., Any],
     put_first: Callable[..., Any],
     put_last: Callable[..., Any],
 ) -> Any:
-    """Return a compiled ``run_sums(dy, x, peel, of_x, of_dy, dx)`` along one channel.
+    """Return a compiled ``segment_sums(dy, x, peel, of_x, of_dy, dx)`` along one channel.
 
     They are the sums of ``dy * (x * scale - mean_hi) * rstd``, which are `of_x`, and of dy, in
     float64. On the way ``put(dx, j, grad, tail, of_dy)`` does what it likes with lanes of dy.
@@ -260,7 +260,7 @@ def _make_run_sums(
         return reduce_sum(one), reduce_sum(two)
 
     @inlined
-    def run_sums(dy, x, peel, of_x, of_dy, dx):
+    def segment_sums(dy, x, peel, of_x, of_dy, dx):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
@@ -269,7 +269,7 @@ def _make_run_sums(
             sum_dy += two
         return sum_of_products, sum_dy
 
-    return run_sums
+    return segment_sums
 
 
 @inlined
@@ -280,8 +280,8 @@ def _put_nothing(dx: Any, j: int, grad: Any, tail: int, of_dy: Any) -> None:
 @functools.cache
 def make_gradient_sums(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``gradient_sums(dy, x, (scale, mean_hi, rstd))`` of a channel."""
-    run_sums = _make_run_sums(element_type, _put_nothing, _put_nothing, _put_nothing)
-    return inlined(lambda dy, x, of_x: run_sums(dy, x, 0, of_x, None, None))
+    segment_sums = _make_segment_sums(element_type, _put_nothing, _put_nothing, _put_nothing)
+    return inlined(lambda dy, x, of_x: segment_sums(dy, x, 0, of_x, None, None))
 
 
 @functools.cache
@@ -308,7 +308,10 @@ def make_frozen_statistics_gradient(
         return put
 
     puts = (full_access(count, nontemporal=nontemporal), tail_access(count), peel_access(count))
-    run_sums, peel_of = _make_run_sums(element_type, *map(make_put, puts)), make_peel(element_type)
+    segment_sums, peel_of = (
+        _make_segment_sums(element_type, *map(make_put, puts)),
+        make_peel(element_type),
+    )
     return inlined(
-        lambda dy, x, of_x, of_dy, dx: run_sums(dy, x, peel_of(dx, dx.size), of_x, of_dy, dx)
+        lambda dy, x, of_x, of_dy, dx: segment_sums(dy, x, peel_of(dx, dx.size), of_x, of_dy, dx)
     )

@@ -79,9 +79,9 @@ def make_peel(element_type: ElementType) -> Callable[..., Any]:
 
 
 @inlined
-def common_peel(x, run):
+def common_peel(x, segment):
     """Return how many elements of every run lie before its first line, 0 if they differ."""
-    return _peel_bytes(x) if run * x.itemsize % LINE == 0 else 0
+    return _peel_bytes(x) if segment * x.itemsize % LINE == 0 else 0
 
 
 def aligned_copy(values, peel):

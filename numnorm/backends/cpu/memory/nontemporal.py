@@ -22,25 +22,25 @@ def is_large(y: Any) -> bool:
 
 
 @inlined
-def use_nontemporal(y: Any, run: int, peel: int = 0) -> bool:
+def use_nontemporal(y: Any, segment: int, peel: int = 0) -> bool:
     """Return whether a result, in runs of so many elements, is streamed.
 
     Each must be lines, the first of which begins after the `peel` elements that are stored apart.
     """
-    return is_large(y) and _is_in_lines(y, run, peel)
+    return is_large(y) and _is_in_lines(y, segment, peel)
 
 
 @inlined
-def use_nontemporal_gradient(dx: Any, run: int, peel: int = 0) -> bool:
+def use_nontemporal_gradient(dx: Any, segment: int, peel: int = 0) -> bool:
     """Return the same of a gradient."""
     large = dx.size * dx.itemsize >= tuning.NONTEMPORAL_GRADIENT_LEAST_BYTES
-    return large and _is_in_lines(dx, run, peel)
+    return large and _is_in_lines(dx, segment, peel)
 
 
 @inlined
-def _is_in_lines(y: Any, run: int, peel: int) -> bool:
+def _is_in_lines(y: Any, segment: int, peel: int) -> bool:
     first = address(y) + peel * y.itemsize
-    return run * y.itemsize % LINE == 0 and first % LINE == 0
+    return segment * y.itemsize % LINE == 0 and first % LINE == 0
 
 
 @inlined

@@ -13,7 +13,7 @@ class Parameters(NamedTuple):
 class Segments(NamedTuple):
     """The width of the segments that rows are cut into, each of a channel, and all channels."""
 
-    run: int
+    segment: int
     channels: int
 
 

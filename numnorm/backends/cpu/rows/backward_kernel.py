@@ -66,13 +66,13 @@ def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[...,
 
     @inlined
     def row_sums(dy, x, peel, statistics, first_channel, segments, weights, inner, totals):
-        run, segment_count, channels = segments
+        segment, segment_count, channels = segments
         ahead = x.size if x.size >= longest else 0
         gamma, beta = weights
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         c = first_channel
         for p in range(segment_count):
-            left, right = p * run, (p + 1) * run
+            left, right = p * segment, (p + 1) * segment
             weight = part(gamma, c), part(beta, c)
             sums_here = part(inner[0], c), part(inner[1], c)
             g, g_xhat, dy_xhat, grad = gradient_sums(
@@ -108,7 +108,7 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
         totals,
     ):
         dy, x, dx = row
-        run, segment_count, channels = segments
+        segment, segment_count, channels = segments
         gamma, beta = weights
         sum_g, sum_g_xhat = row_sums(
             dy, x, peels[0], found, first_channel, segments, weights, inner, totals
@@ -116,7 +116,7 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
         means = means_of(sum_g, sum_g_xhat, rstd, gradient_coefficients)
         c = first_channel
         for p in range(segment_count):
-            left, right = p * run, (p + 1) * run
+            left, right = p * segment, (p + 1) * segment
             weight = part(gamma, c), part(beta, c)
             here = dy[left:right], x[left:right], dx[left:right]
             input_gradients(here[0], here[1], peels[1], found, weight, means, here[2], nontemporal)
@@ -353,10 +353,10 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
     def backward_rows(
         arrays, peels, saved, segments, weights, gradient_coefficients, results, totals, start, stop
     ):
-        run, _, channels = segments
+        segment, _, channels = segments
         width = arrays[1].shape[1]
-        dgamma = compute_sums(totals[0], real(0), peels[0], results[0], (channels, run))
-        dbeta = compute_sums(totals[1], real(0), peels[0], results[1], (channels, run))
+        dgamma = compute_sums(totals[0], real(0), peels[0], results[0], (channels, segment))
+        dbeta = compute_sums(totals[1], real(0), peels[0], results[1], (channels, segment))
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
@@ -396,12 +396,12 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         first: int,
         last: int,
     ) -> None:
-        arrays, run = (dy, x, dx), segments.run
+        arrays, segment = (dy, x, dx), segments.segment
         at_line = at_lines and x.shape[1] >= tile_width
-        peels = (common_peel(x, run), common_peel(dx, run)) if at_line else (0, 0)
+        peels = (common_peel(x, segment), common_peel(dx, segment)) if at_line else (0, 0)
         gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
         all_segments, here = (
-            (run, x.shape[1] // run, segments.channels),
+            (segment, x.shape[1] // segment, segments.channels),
             (borrowed(gamma), borrowed(beta)),
         )
         once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(all_segments)

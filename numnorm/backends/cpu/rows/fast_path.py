@@ -132,17 +132,17 @@ def _make_forward(
     gamma_of, beta_of = (_make_of_kernel(kind, compute_type, ndim) for kind in kinds)
 
     def forward(
-        address, like, rows, width, run, channels, eps, eps_on_deviation, count, parts,
+        address, like, rows, width, segment, channels, eps, eps_on_deviation, count, parts,
         x, gamma, beta, y, mean, rstd, saved,
     ):  # fmt: skip
-        nbytes, shape = rows * width * itemsize, (channels, 1 if shared else run)
+        nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(y, x) and _is_safe(y, nbytes, x, itemsize)):
             return False
         if not (gamma_will_do(gamma, like, y, nbytes) and beta_will_do(beta, like, y, nbytes)):
             return False
         arguments = (
             rows_of(x, (rows, width)), gamma_of(gamma, shape), beta_of(beta, shape),
-            run, channels, eps, eps_on_deviation, count, rows_of(y, (rows, width)),
+            segment, channels, eps, eps_on_deviation, count, rows_of(y, (rows, width)),
             each_of(mean, (saved,)), each_of(rstd, (saved,)),
             parts,
         )  # fmt: skip
@@ -186,10 +186,10 @@ def _make_backward(
     of_gammas, of_betas = (_make_totals(kind, shared) for kind in kinds[3:])
 
     def backward(
-        address, like, each, rows, width, run, channels, inv_count, inv_divisor,
+        address, like, each, rows, width, segment, channels, inv_count, inv_divisor,
         eps_on_deviation, parts, dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta,
     ):  # fmt: skip
-        nbytes, shape = rows * width * itemsize, (channels, 1 if shared else run)
+        nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(dy, x) and is_like(dx, x)):
             return False
         if not (_is_safe(dx, nbytes, x, itemsize) and _is_safe(dx, nbytes, dy, itemsize)):
@@ -206,7 +206,7 @@ def _make_backward(
             rows_of(dy, (rows, width)), rows_of(x, (rows, width)),
             mean_of(mean, (rows, 1)), each_of(rstd, (rows,)),
             gamma_of(gamma, shape), beta_of(beta, shape),
-            run, channels, inv_count, inv_divisor, eps_on_deviation,
+            segment, channels, inv_count, inv_divisor, eps_on_deviation,
             rows_of(dx, (rows, width)),
             dgammas, dbetas, sums[0], sums[1], parts,
         )  # fmt: skip

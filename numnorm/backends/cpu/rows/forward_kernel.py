@@ -30,22 +30,22 @@ def _make_apply_row(
     If the row is `followed`, the next one is asked for meanwhile.
     """
     real = element_type.compute_type
-    apply_run = make_apply(formula, element_type, count, followed=followed)
+    apply_segment = make_apply(formula, element_type, count, followed=followed)
 
     @inlined
     def apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal):
         scale, mean_hi, mean_lo, rstd = statistics
         found = scale, mean_hi, mean_lo, real(rstd)
-        run, segment_count, channels = segments
+        segment, segment_count, channels = segments
         c = first_channel
         if segment_count == 1:
             here = part(weights[0], c), part(weights[1], c)
-            apply_run(x[i], x.shape[1], found, here, y[i], nontemporal)
+            apply_segment(x[i], x.shape[1], found, here, y[i], nontemporal)
             return
         for p in range(segment_count):
-            left, right = p * run, (p + 1) * run
+            left, right = p * segment, (p + 1) * segment
             here = part(weights[0], c), part(weights[1], c)
-            apply_run(x[i][left:right], x.shape[1], found, here, y[i][left:right], nontemporal)
+            apply_segment(x[i][left:right], x.shape[1], found, here, y[i][left:right], nontemporal)
             c = c + 1 if c + 1 < channels else 0
 
     return apply_row
@@ -54,7 +54,7 @@ def _make_apply_row(
 def _make_carry_row(formula: Formula, element_type: ElementType, carry: Any) -> Callable[..., Any]:
     """Return a compiled function that stores the result of a row of one run, in carried lines."""
     real = element_type.compute_type
-    apply_run = make_apply(formula, element_type, 2 * element_type.lanes, followed=has_avx512())
+    apply_segment = make_apply(formula, element_type, 2 * element_type.lanes, followed=has_avx512())
 
     @inlined
     def carry_row(x, statistics, weights, room, held, flat_y):
@@ -67,7 +67,7 @@ def _make_carry_row(formula: Formula, element_type: ElementType, carry: Any) -> 
                 slice_or_scalar(weights[1], left, right),
             )
             target = room[held[1] : held[1] + right - left]
-            apply_run(x[left:right], x.size, found, here, target, False)
+            apply_segment(x[left:right], x.size, found, here, target, False)
             held = carry(room, held, right - left, flat_y)
         return held
 
@@ -137,7 +137,7 @@ def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
         first: int,
         last: int,
     ) -> None:
-        all_segments = segments.run, x.shape[1] // segments.run, segments.channels
+        all_segments = segments.segment, x.shape[1] // segments.segment, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         if x.shape[1] <= tile_width:
             narrow_rows(x, scaling, all_segments, weights, y, saved, start, stop)

@@ -84,7 +84,7 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
         (layout.rows, layout.width),
         layout.rows * layout.width,
         row_parts(layout.rows, layout.rows * layout.width),
-        (layout.run, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
+        (layout.segment, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
         _is_usual(dtype, element_type, layout),
         is_small(layout.rows * layout.width),
     )
@@ -107,7 +107,7 @@ def _backward_plan(
         (layout.rows, layout.width),
         layout.rows * layout.width,
         summed_parts(layout.rows, layout.width, summed),
-        (layout.run, layout.channels, *inv_counts, scaling.eps_on_deviation),
+        (layout.segment, layout.channels, *inv_counts, scaling.eps_on_deviation),
         _is_usual(dtype, element_type, layout),
         is_small(layout.rows * layout.width),
     )

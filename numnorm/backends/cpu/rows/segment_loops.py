@@ -83,7 +83,7 @@ def make_apply(
 ) -> Callable[..., Any]:
     """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
 
-    ``apply_run(x, ahead, statistics, weights, y, nontemporal)`` is of one run, whose result may be
+    ``apply_segment(x, ahead, statistics, weights, y, nontemporal)`` is of one run, whose result may be
     streamed. If it is `followed`, what lies `ahead` elements further is asked for.
     """
     real, mapped = element_type.compute_type, make_mapped(formula, element_type)
@@ -118,7 +118,7 @@ def make_apply(
         masked_store(y, j, mapped(values, statistics, weight, bias), mean_lo, mean_hi)
 
     @inlined
-    def apply_run(x, ahead, statistics, weights, y, nontemporal):
+    def apply_segment(x, ahead, statistics, weights, y, nontemporal):
         line = min(peel_of(y, y.size), y.size)
         if at_lines and line > 0:
             store_those(x, statistics, weights, y, line - count, count - line, count)
@@ -130,7 +130,7 @@ def make_apply(
         if whole < y.size:
             store_those(x, statistics, weights, y, whole, 0, y.size - whole)
 
-    return apply_run
+    return apply_segment
 
 
 def make_apply_pair(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:

@@ -19,8 +19,8 @@ from numnorm.backends.formulas.norms import merge_moments
 _AHEAD = 4
 
 
-def _make_of_run() -> Any:
-    """Return a device function ``of_run(parts, first, last, channels, channel, found)``.
+def _make_of_segment() -> Any:
+    """Return a device function ``of_segment(parts, first, last, channels, channel, found)``.
 
     It merges ``count, mean, m2`` in `found` with the moments of the parts from `first` to `last`,
     one after the other. ``parts`` are the addresses ``counts, means, m2s``.
@@ -29,7 +29,7 @@ def _make_of_run() -> Any:
     kind = FLOAT64.compute_type
 
     @device
-    def of_run(parts, first, last, channels, channel, found):
+    def of_segment(parts, first, last, channels, channel, found):
         counts, means, m2s = parts
         some = cuda.local.array(_AHEAD, kind)
         others = cuda.local.array(_AHEAD, kind)
@@ -50,7 +50,7 @@ def _make_of_run() -> Any:
                     count += some[u]
         return count, mean, m2
 
-    return of_run
+    return of_segment
 
 
 def make_merged_moments(shape: ColumnShape) -> Kernel:
@@ -64,7 +64,7 @@ def make_merged_moments(shape: ColumnShape) -> Kernel:
     """
     lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.compute_type
     load, store = make_load_one(FLOAT64), make_store_one(FLOAT64)
-    fold, of_run, zero = make_fold_moments(shape, 1), _make_of_run(), constant(FLOAT64, 0.0)
+    fold, of_segment, zero = make_fold_moments(shape, 1), _make_of_segment(), constant(FLOAT64, 0.0)
 
     def kernel(
         counts, means, m2s, mean, m2, merged_mean, merged_m2, parts, channels, before
@@ -80,7 +80,7 @@ def make_merged_moments(shape: ColumnShape) -> Kernel:
         count, centre, squares = zero, zero, zero
         if active and thread < lanes and before > zero:
             count, centre, squares = before, load(mean, channel), load(m2, channel)
-        counts_here[thread], means_here[thread], m2s_here[thread] = of_run(
+        counts_here[thread], means_here[thread], m2s_here[thread] = of_segment(
             (counts, means, m2s), first, last, channels, channel, (count, centre, squares)
         )
         fold(counts_here, means_here, m2s_here)

@@ -14,7 +14,7 @@ from numnorm.backends.cuda.rows.arguments import (
 )
 from numnorm.backends.cuda.rows.gradient_sums import (
     make_column_gradient_sums,
-    make_run_gradient_sums,
+    make_segment_gradient_sums,
     smem_for_sums,
 )
 from numnorm.backends.cuda.rows.parameter_sums import (
@@ -248,7 +248,7 @@ def _of_segments(
     columns, compute_type = row_columns(element, shape), element.compute_type
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     read_normalized = _make_read_normalized(formula, element, saved, shape)
-    gradient_sums = make_run_gradient_sums(formula, element, weights, count, shape)
+    gradient_sums = make_segment_gradient_sums(formula, element, weights, count, shape)
     team_two_sums, means_of = make_team_two_sums(element, team), make_row_means(element)
     write_gradient, half = make_write_gradient(element, columns), smem_for_sums(shape)
     both = 2 * half

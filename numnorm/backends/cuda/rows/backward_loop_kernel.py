@@ -25,8 +25,8 @@ from numnorm.backends.cuda.rows.backward_kernel import (
 )
 from numnorm.backends.cuda.rows.gradient_sums import (
     make_column_gradient_sums,
-    make_run_weight,
-    make_sums_in_run,
+    make_segment_weight,
+    make_sums_in_segment,
     smem_for_sums,
 )
 from numnorm.backends.cuda.statistics.saved import make_saved_statistics
@@ -50,54 +50,54 @@ def _columns(element: ElementType, shape: RowShape, vectors: int) -> RowColumns:
     return row_columns(element, dataclasses.replace(shape, vectors=vectors))
 
 
-def _columns_of_run(element: ElementType, shape: RowShape) -> RowColumns:
+def _columns_of_segment(element: ElementType, shape: RowShape) -> RowColumns:
     """Return the columns of a segment that a thread holds at a time."""
     few = shape.whole and element.itemsize > 2
     return _columns(element, shape, _VECTORS if few else 1)
 
 
-def _make_read_run(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
+def _make_read_segment(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that reads a thread's next columns of a segment.
 
-    ``read_run(arrays, first, at, limit, coefficients, weights, registers)`` of the arrays ``dy, x`` puts
-    xhat and g into the registers ``values, grads``, and returns the sums of `make_sums_in_run`.
+    ``read_segment(arrays, first, at, limit, coefficients, weights, registers)`` of the arrays ``dy, x`` puts
+    xhat and g into the registers ``values, grads``, and returns the sums of `make_sums_in_segment`.
     The weights are gamma and beta of the segment.
     """
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
-    sums_in_run = make_sums_in_run(formula, element, columns)
+    sums_in_segment = make_sums_in_segment(formula, element, columns)
 
     @device
-    def read_run(arrays, first, at, limit, coefficients, weights, registers):
+    def read_segment(arrays, first, at, limit, coefficients, weights, registers):
         values, grads = registers
         read_columns(arrays[1], first, at, limit, values)
         read_columns(arrays[0], first, at, limit, grads)
         normalize(values, at, limit, coefficients)
-        return sums_in_run(grads, values, at, 0, limit, weights[0], weights[1])
+        return sums_in_segment(grads, values, at, 0, limit, weights[0], weights[1])
 
-    return read_run
+    return read_segment
 
 
-def _make_sums_of_runs(
+def _make_sums_of_segments(
     formula: Formula, element: ElementType, weights: Weights, count: int, shape: RowShape
 ) -> Any:
     """Return a device function that stores the sums of each segment of a row.
 
-    ``sums_of_runs(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem)`` returns this
+    ``sums_of_segments(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem)`` returns this
     thread's parts of the sums of g and of g * xhat over the row, and the index of the half of the
     shared room that is free.
     """
-    columns, compute_type = _columns_of_run(element, shape), element.compute_type
+    columns, compute_type = _columns_of_segment(element, shape), element.compute_type
     zero, table = constant(element, 0.0), compute_element_type(element)
     team, teams, step = shape.team, shape.teams, columns.reach
-    gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
-    read_run, add_each = _make_read_run(formula, element, columns), make_add_each(4)
+    gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
+    read_segment, add_each = _make_read_segment(formula, element, columns), make_add_each(4)
     joined, store_one = make_joined(element, table), make_store_one(table)
     team_two_sums, half = make_team_two_sums(element, team), smem_for_sums(shape)
 
     @device
-    def sums_of_runs(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem):
-        rows, width, run, channels = sizes
-        segment_count = width // run
+    def sums_of_segments(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem):
+        rows, width, segment, channels = sizes
+        segment_count = width // segment
         mean_hi, mean_lo = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
         for k in range(4):
             mean_hi[k], mean_lo[k] = zero, zero
@@ -105,15 +105,15 @@ def _make_sums_of_runs(
         channel, next_channel = (row * segment_count + mine) % channels, teams % channels
         while start < segment_count:
             # A team behind the last segment takes part in the sums with a segment of no elements.
-            here, limit = at, run if start + mine < segment_count else 0
-            of_run = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
+            here, limit = at, segment if start + mine < segment_count else 0
+            of_segment = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
             first, index = (
-                (row * segment_count + start + mine) * run,
+                (row * segment_count + start + mine) * segment,
                 row * segment_count + start + mine,
             )
             while here < limit:
                 add_each(
-                    read_run(arrays, first, here, limit, coefficients, of_run, registers),
+                    read_segment(arrays, first, here, limit, coefficients, of_segment, registers),
                     mean_hi,
                     mean_lo,
                 )
@@ -133,41 +133,45 @@ def _make_sums_of_runs(
             start += teams
         return joined(mean_hi[0], mean_lo[0]), joined(mean_hi[1], mean_lo[1]), turn
 
-    return sums_of_runs
+    return sums_of_segments
 
 
-def _make_write_runs(
+def _make_write_segments(
     formula: Formula, element: ElementType, weights: Weights, shape: RowShape
 ) -> Any:
     """Return a device function that stores dx of a row.
 
-    ``write_runs(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)``. Each thread
+    ``write_segments(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)``. Each thread
     writes the elements that it read for the sums, so dx may be dy or x.
     """
-    columns, team, teams = _columns_of_run(element, shape), shape.team, shape.teams
-    gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
-    read_run, step = _make_read_run(formula, element, columns), columns.reach
+    columns, team, teams = _columns_of_segment(element, shape), shape.team, shape.teams
+    gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
+    read_segment, step = _make_read_segment(formula, element, columns), columns.reach
     write_gradient = make_write_gradient(element, columns)
 
     @device
-    def write_runs(arrays, parameters, dx, row, at, sizes, coefficients, means, registers):
-        _, width, run, channels = sizes
-        segment_count, number, (values, grads) = width // run, cuda.threadIdx.x // team, registers
+    def write_segments(arrays, parameters, dx, row, at, sizes, coefficients, means, registers):
+        _, width, segment, channels = sizes
+        segment_count, number, (values, grads) = (
+            width // segment,
+            cuda.threadIdx.x // team,
+            registers,
+        )
         channel, next_channel = (row * segment_count + number) % channels, teams % channels
         while number < segment_count:
-            of_run = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
-            first, here = (row * segment_count + number) * run, at
-            while here < run:
-                read_run(arrays, first, here, run, coefficients, of_run, registers)
+            of_segment = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
+            first, here = (row * segment_count + number) * segment, at
+            while here < segment:
+                read_segment(arrays, first, here, segment, coefficients, of_segment, registers)
                 write_gradient(
-                    dx, first, here, run, grads, values, means, coefficients[0], coefficients[3]
+                    dx, first, here, segment, grads, values, means, coefficients[0], coefficients[3]
                 )
                 here += step
             channel += next_channel
             channel -= channels if channel >= channels else 0
             number += teams
 
-    return write_runs
+    return write_segments
 
 
 def make_row_backward_loop(
@@ -184,12 +188,16 @@ def make_row_backward_loop(
     of each segment as `make_row_backward`. The teams of a block share the segments of a row; they
     need no barrier for their sums unless the block is one team.
     """
-    columns, compute_type, team = _columns_of_run(element, shape), element.compute_type, shape.team
+    columns, compute_type, team = (
+        _columns_of_segment(element, shape),
+        element.compute_type,
+        shape.team,
+    )
     lanes, slots, half = columns.lanes, columns.slots, smem_for_sums(shape)
     statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
-    sums_of_runs = _make_sums_of_runs(formula, element, weights, count, shape)
+    sums_of_segments = _make_sums_of_segments(formula, element, weights, count, shape)
     block_two_sums = make_team_two_sums(element, shape.threads)
-    write_runs, both = _make_write_runs(formula, element, weights, shape), 2 * half
+    write_segments, both = _make_write_segments(formula, element, weights, shape), 2 * half
 
     def kernel(dy, x, saved, parameters, dx, partials, sizes, parts, scaling):
         smem = cuda.shared.array(both, compute_type)
@@ -198,12 +206,12 @@ def make_row_backward_loop(
         row, at = cuda.blockIdx.x, cuda.threadIdx.x % team * lanes
         coefficients = statistics(saved.mean, saved.rstd, row)
         arrays, registers = (dy, x), (values, grads)
-        g, g_xhat, turn = sums_of_runs(
+        g, g_xhat, turn = sums_of_segments(
             arrays, parameters, partials.sums, row, at, sizes, coefficients, registers, smem
         )
         g, g_xhat = block_two_sums(g, g_xhat, smem[turn:])
         means = means_of(g, g_xhat, coefficients[0], coefficients[3], scaling)
-        write_runs(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)
+        write_segments(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)
 
     return Kernel(kernel, backward_parameters(element), shape.threads)
 

@@ -18,7 +18,7 @@ from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES
 from numnorm.backends.cuda.threads.row_launch import (
     backward_parts,
     backward_shape,
-    run_shape,
+    segment_shape,
     strip_shape,
     strips_of,
 )
@@ -59,7 +59,7 @@ class GradientPlan(NamedTuple):
 
 # Norms that differ only in their layouts share kernels.
 _in_registers = functools.cache(make_row_backward)
-_by_runs = functools.cache(make_row_backward_loop)
+_by_segments = functools.cache(make_row_backward_loop)
 _coefficients = functools.cache(make_row_backward_coefficients)
 _by_columns = functools.cache(make_row_backward_columns)
 _finish = functools.cache(make_parameter_gradients)
@@ -86,8 +86,8 @@ def gradient_plan(
         kernel = _in_registers(formula, element, saved, weights, parameters, shape)
         parts = backward_parts(layout.rows, shape, 1 if by_run else channels)
     elif by_run or not parameters:
-        shape, parts = run_shape(layout.width, layout.run, element, shape), layout.rows
-        kernel = _by_runs(formula, element, saved, weights, parameters, shape)
+        shape, parts = segment_shape(layout.width, layout.segment, element, shape), layout.rows
+        kernel = _by_segments(formula, element, saved, weights, parameters, shape)
     else:
         coefficients, shape = (
             _coefficients(formula, element, saved, weights, shape),
@@ -98,13 +98,13 @@ def gradient_plan(
         parts = backward_parts(layout.rows, shape, channels, strips)
     inv_count = 1.0 / layout.width if formula.centred and not detached.mean else 0.0
     inv_divisor = 0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof)
-    segment_count = layout.rows * layout.width // layout.run
+    segment_count = layout.rows * layout.width // layout.segment
     return GradientPlan(
         coefficients,
         kernel,
         _finish(element, weights.gamma or element),
         parts * strips,
-        RowSizes(layout.rows, layout.width, layout.run, channels),
+        RowSizes(layout.rows, layout.width, layout.segment, channels),
         parts,
         RowScaling(inv_count, inv_divisor, scaling.eps_on_deviation),
         (segment_count // channels, channels)

@@ -71,7 +71,7 @@ def _forward_plan(
     aligned: bool,
 ) -> _Plan:
     shape = launch_shape(layout.width, element, aligned=aligned)
-    sizes = RowSizes(layout.rows, layout.width, layout.run, layout.channels)
+    sizes = RowSizes(layout.rows, layout.width, layout.segment, layout.channels)
     inv_divisor = 1.0 / (layout.width - scaling.ddof)
     numbers = RowScaling(1.0 / layout.width, inv_divisor, scaling.eps_on_deviation)
     return _Plan(

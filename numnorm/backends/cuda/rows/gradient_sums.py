@@ -55,25 +55,25 @@ def make_column_gradient_sums(
     return gradient_sums
 
 
-def make_run_weight(element: ElementType, of: ElementType | None) -> Any:
-    """Return a device function ``run_weight(parameter, channel)`` of a `Parameter`."""
+def make_segment_weight(element: ElementType, of: ElementType | None) -> Any:
+    """Return a device function ``segment_weight(parameter, channel)`` of a `Parameter`."""
     if of is None:
         return device(lambda parameter, channel: parameter.number)
     load_one, compute_type = make_load_one(of), element.compute_type
     return device(lambda parameter, channel: compute_type(load_one(parameter.address, channel)))
 
 
-def make_sums_in_run(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
+def make_sums_in_segment(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that turns dy of one segment into g, and sums over the segment.
 
-    ``sums_in_run(grads, values, at, left, right, gamma, beta)`` returns this thread's parts of
+    ``sums_in_segment(grads, values, at, left, right, gamma, beta)`` returns this thread's parts of
     the sums of g, of g * xhat, of dy * xhat and of dy, over the columns from `left` to `right`.
     """
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     backward, zero = device(formula.backward), constant(element, 0.0)
 
     @device
-    def sums_in_run(grads, values, at, left, right, gamma, beta):
+    def sums_in_segment(grads, values, at, left, right, gamma, beta):
         sum_g, sum_g_xhat, of_gamma, of_beta = zero, zero, zero, zero
         for p in range(vectors):
             for j in range(lanes):
@@ -88,10 +88,10 @@ def make_sums_in_run(formula: Formula, element: ElementType, columns: RowColumns
                     grads[k] = g
         return sum_g, sum_g_xhat, of_gamma, of_beta
 
-    return sums_in_run
+    return sums_in_segment
 
 
-def make_run_gradient_sums(
+def make_segment_gradient_sums(
     formula: Formula, element: ElementType, weights: Weights, count: int, shape: RowShape
 ) -> Any:
     """Return a device function that turns dy into g, and stores the sums of each segment.
@@ -103,8 +103,8 @@ def make_run_gradient_sums(
     half, and the function returns it too.
     """
     team, zero = shape.team, constant(element, 0.0)
-    gamma_of, beta_of = (make_run_weight(element, of) for of in (weights.gamma, weights.beta))
-    sums_in_run = make_sums_in_run(formula, element, row_columns(element, shape))
+    gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
+    sums_in_segment = make_sums_in_segment(formula, element, row_columns(element, shape))
     store_one = make_store_one(compute_element_type(element))
     team_two_sums, half = make_team_two_sums(element, team), smem_for_sums(shape)
 
@@ -116,7 +116,7 @@ def make_run_gradient_sums(
         for r in range(segments):
             gamma, beta = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
             left = r * sizes.segment
-            g, g_xhat, of_gamma, of_beta = sums_in_run(
+            g, g_xhat, of_gamma, of_beta = sums_in_segment(
                 grads, values, at, left, left + sizes.segment, gamma, beta
             )
             sum_g += g

@@ -55,15 +55,15 @@ def _shape(team: int, vectors: int, width: int, element: ElementType, aligned: b
     return RowShape(team, teams, vectors, whole, aligned or not whole)  # one element is aligned
 
 
-def run_shape(width: int, run: int, element: ElementType, shape: RowShape) -> RowShape:
+def segment_shape(width: int, segment: int, element: ElementType, shape: RowShape) -> RowShape:
     """Return how a block that reads rows in a loop shares the segments of a row.
 
     If a row has a segment for each warp, a team is a warp, or a part of one for short segments:
     such teams need no barrier. Otherwise the block is one team.
     """
-    whole = shape.whole and run % element.vector == 0
-    team = min(WARP, 1 << (-(-run // element.vector) - 1).bit_length())
-    if width // run < shape.threads // WARP:
+    whole = shape.whole and segment % element.vector == 0
+    team = min(WARP, 1 << (-(-segment // element.vector) - 1).bit_length())
+    if width // segment < shape.threads // WARP:
         team = shape.threads
     return RowShape(team, shape.threads // team, 0, whole, shape.aligned or not whole)
 
