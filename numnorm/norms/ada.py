@@ -134,15 +134,7 @@ def ada_norm_forward(
 
 
 def _forward(
-    x: Any,
-    axis: Any,
-    scale: Any,
-    k: Any,
-    eps: Any,
-    eps_in: Any,
-    ddof: Any,
-    out: Any,
-    save: bool,
+    x: Any, axis: Any, scale: Any, k: Any, eps: Any, eps_in: Any, ddof: Any, out: Any, save: bool
 ) -> tuple[Any, Any, Any]:
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)

@@ -1,10 +1,6 @@
 """Recurrent cells with normalization, forward and backward through time."""
 
-from numnorm.rnn.batch_statistics import (
-    LSTMStatistics,
-    RecurrentBatchNorm,
-    lstm_statistics_init,
-)
+from numnorm.rnn.batch_statistics import LSTMStatistics, RecurrentBatchNorm, lstm_statistics_init
 from numnorm.rnn.conversions.onnx import (
     gru_from_onnx,
     gru_to_onnx,

@@ -274,10 +274,7 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
 
 
 def gru_pack(
-    parameters: GRUParameters,
-    *,
-    norm: str | None = "layer",
-    dtype: Any = np.float32,
+    parameters: GRUParameters, *, norm: str | None = "layer", dtype: Any = np.float32
 ) -> Packed:
     """Return the parameters, checked and packed for many calls.
 

@@ -221,8 +221,7 @@ def suitable(name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[kernels.full] if name == "norm" else []) for name in CALLS],
+    "name", [pytest.param(name, marks=[kernels.full] if name == "norm" else []) for name in CALLS]
 )
 def test_other_arguments_are_taken_as_arrays(name):
     CALLS[name](HasArray(suitable(name)))

@@ -472,11 +472,7 @@ BATCH = [
         "running_mean must be given when training is False, got None",
         {"training": False},
     ),
-    (
-        ValueError,
-        "running_var must be given when training is False, got None",
-        stored(ROW, None),
-    ),
+    (ValueError, "running_var must be given when training is False, got None", stored(ROW, None)),
     (ValueError, wrong_shape("running_mean", (4,), *CHANNELS_OF_X), stored(ROW[:2])),
     (TypeError, real("running_var", "complex128"), stored(ROW, ROW * 1j)),
     (TypeError, NO_MASK.format("mean"), stored(masked(ROW))),
@@ -500,16 +496,8 @@ BATCH = [
         "batches must be given with momentum='cumulative', got None",
         {"momentum": "cumulative"},
     ),
-    (
-        ValueError,
-        "batches must be at least 0, got -1",
-        {"momentum": "cumulative", "batches": -1},
-    ),
-    (
-        TypeError,
-        "batches must be an int, got 1.5",
-        {"momentum": "cumulative", "batches": 1.5},
-    ),
+    (ValueError, "batches must be at least 0, got -1", {"momentum": "cumulative", "batches": -1}),
+    (TypeError, "batches must be an int, got 1.5", {"momentum": "cumulative", "batches": 1.5}),
     (ValueError, CUMULATIVE.format("3"), {"batches": 3}),
     (ValueError, CUMULATIVE.format("an object of type ndarray"), {"batches": ROW}),
     (ValueError, CUMULATIVE.format("3"), {"batches": 3, "momentum": 0.5}),
@@ -538,11 +526,7 @@ def batch_cases():
 AFTER = [
     (TypeError, "after must be Moments, got an object of type tuple", (1, ROW, ROW)),
     (TypeError, "after must be Moments, got an object of type dict", {}),
-    (
-        ValueError,
-        wrong_shape("after.mean", (4,), *CHANNELS_OF_X),
-        Moments(1, ROW[:2], ROW),
-    ),
+    (ValueError, wrong_shape("after.mean", (4,), *CHANNELS_OF_X), Moments(1, ROW[:2], ROW)),
     (ValueError, wrong_shape("after.m2", (4,), *CHANNELS_OF_X), Moments(1, ROW, ROW[:2])),
     (ValueError, "after.count must be at least 0, got -1", Moments(-1, ROW, ROW)),
     (TypeError, "after.count must be an int, got 1.5", Moments(1.5, ROW, ROW)),
@@ -603,8 +587,7 @@ def test_there_are_many_cases():
 
 @pytest.mark.parametrize("good, bad", [(1, 1.0), ((0, 1), (0.0, 1)), (0, 0.0), (-1, -1.0)])
 @pytest.mark.parametrize(
-    "function",
-    kernels.names(["layer_norm", "rms_norm", "ada_norm", "weight_norm"], np.float64),
+    "function", kernels.names(["layer_norm", "rms_norm", "ada_norm", "weight_norm"], np.float64)
 )
 def test_a_float_is_no_axis_even_after_the_int_that_it_equals(function, good, bad):
     arguments = GOOD[function]

@@ -492,11 +492,7 @@ sys.exit(main(["apply", "layer_norm", "x.npy", "y.npy"]))
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize(
     ("number", "status", "says"),
-    [
-        ("SIGINT", 130, "numnorm apply: interrupted\n"),
-        ("SIGTERM", 143, ""),
-        ("SIGHUP", 129, ""),
-    ],
+    [("SIGINT", 130, "numnorm apply: interrupted\n"), ("SIGTERM", 143, ""), ("SIGHUP", 129, "")],
 )
 @pytest.mark.parametrize("kind", ["HalfMade", "Finalized"])
 def test_signals_while_something_is_made_or_finalized(number, status, says, kind):
@@ -512,10 +508,7 @@ def test_interrupted_while_the_command_loads(capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(importlib, "import_module", interrupted)
-    assert apply(capsys, "layer_norm", "x.npy", "y.npy") == (
-        130,
-        "numnorm apply: interrupted\n",
-    )
+    assert apply(capsys, "layer_norm", "x.npy", "y.npy") == (130, "numnorm apply: interrupted\n")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -551,11 +544,7 @@ def test_progress_is_shown_on_terminals_only(monkeypatch, terminal):
     assert ("100%" in stream.getvalue()) == terminal
 
 
-@given(
-    st.lists(st.integers(0, 7), min_size=1, max_size=4),
-    st.integers(1, 500),
-    st.data(),
-)
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=4), st.integers(1, 500), st.data())
 def test_boxes_cover_an_array_once_within_the_budget(shape, budget, data):
     axes = data.draw(st.permutations(range(len(shape))))
     axes = axes[: data.draw(st.integers(0, len(axes)))]

@@ -187,10 +187,7 @@ def test_weight_norm_backward(axis):
 @pytest.mark.parametrize("split", [0, 1, 4, 9])
 def test_merged_moments_are_the_moments_of_everything(split):
     x = draw(0, 9, 3)
-    merged = reference.merge_moments(
-        reference.moments(x[:split]),
-        reference.moments(x[split:]),
-    )
+    merged = reference.merge_moments(reference.moments(x[:split]), reference.moments(x[split:]))
     for part, whole in zip(merged, reference.moments(x), strict=True):
         np.testing.assert_allclose(part, whole, rtol=TOLERANCE, atol=TOLERANCE)
 

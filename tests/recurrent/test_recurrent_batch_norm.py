@@ -204,10 +204,7 @@ def test_in_inference_each_sequence_alone_gives_the_same_bytes(variant, dtype):
         variant, time=6, batch=len(lengths), inputs=19, hidden=21, dtype=dtype
     )
     statistics = some_statistics(variant, 4, 21, np.float32)
-    options = {
-        "norm": rnn.RecurrentBatchNorm(statistics, training=False),
-        "variant": variant,
-    }
+    options = {"norm": rnn.RecurrentBatchNorm(statistics, training=False), "variant": variant}
     grads = [np.random.default_rng(1).normal(size=s) for s in ((6, 15, 21), h.shape, c.shape)]
     together = run(x, parameters, h, c, lengths=lengths, grads=grads, **options)
     for b, length in enumerate(lengths):

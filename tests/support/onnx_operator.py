@@ -6,10 +6,7 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 
-KINDS = {
-    np.dtype(np.float32): onnx.TensorProto.FLOAT,
-    np.dtype(np.int32): onnx.TensorProto.INT32,
-}
+KINDS = {np.dtype(np.float32): onnx.TensorProto.FLOAT, np.dtype(np.int32): onnx.TensorProto.INT32}
 
 
 def run(operator, arguments, outputs, weights, inputs, **attributes):

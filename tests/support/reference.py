@@ -146,15 +146,7 @@ def ada_norm(x, axis=-1, scale=1.0, k=0.1, eps=1e-5, eps_in="variance", ddof=0):
 
 
 def ada_norm_backward(
-    dy,
-    x,
-    axis=-1,
-    scale=1.0,
-    k=0.1,
-    eps=1e-5,
-    eps_in="variance",
-    ddof=0,
-    detach_factor=True,
+    dy, x, axis=-1, scale=1.0, k=0.1, eps=1e-5, eps_in="variance", ddof=0, detach_factor=True
 ):
     dy, x = exact(dy), exact(x)
     axes = normalized_axes(x.ndim, axis)

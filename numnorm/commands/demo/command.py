@@ -131,10 +131,7 @@ def digits(seed: int) -> Data:
 
 
 def compare(
-    data: Data,
-    epochs: int,
-    seed: int,
-    batch_sizes: Iterable[int] = BATCH_SIZES,
+    data: Data, epochs: int, seed: int, batch_sizes: Iterable[int] = BATCH_SIZES
 ) -> curves.Results:
     """Train with each norm at each batch size.
 

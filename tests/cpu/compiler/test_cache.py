@@ -147,9 +147,7 @@ def begin_return_with(beginning, function, path):
     [
         ("affine", "norms/affine.py"),
         pytest.param(
-            "_centred_and_divided",
-            "backends/cpu/statistics/normalize.py",
-            marks=kernels.full,
+            "_centred_and_divided", "backends/cpu/statistics/normalize.py", marks=kernels.full
         ),
     ],
 )

@@ -98,11 +98,7 @@ def test_integers(library):
     )
 
 
-HOST = {
-    "array": lambda: X[0],
-    "list": lambda: X[0].tolist(),
-    "number": lambda: 1.0,
-}
+HOST = {"array": lambda: X[0], "list": lambda: X[0].tolist(), "number": lambda: 1.0}
 
 
 @pytest.mark.parametrize("kind", HOST)

@@ -23,10 +23,7 @@ from numnorm.backends.cuda.columns.column_shape import (
     stream_partition,
     stream_shape,
 )
-from numnorm.backends.cuda.columns.element_kernels import (
-    make_elements_across,
-    make_elements_along,
-)
+from numnorm.backends.cuda.columns.element_kernels import make_elements_across, make_elements_along
 from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
 from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
 from numnorm.backends.cuda.columns.moments_kernels import make_moments_across, make_moments_along

@@ -184,10 +184,7 @@ def test_streamed_statistics_give_the_output_of_the_whole_batch(library):
     x = draw((12, 5))
     moments = streamed(library, np.split(x, [5]))
     y = numnorm.batch_norm(
-        library.take(x),
-        running_mean=moments.mean,
-        running_var=moments.variance(),
-        training=False,
+        library.take(x), running_mean=moments.mean, running_var=moments.variance(), training=False
     )
     np.testing.assert_allclose(y.host, np.float64(reference.batch_norm(x)[0]), atol=2e-6)
 

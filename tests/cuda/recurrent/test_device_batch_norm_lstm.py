@@ -145,8 +145,7 @@ def test_running_statistics_after_several_calls(imported, variant, options):
 
 
 @pytest.mark.parametrize(
-    ("variant", "first"),
-    [("paper", 0), ("normalized_cell", 2), ("per_gate", 9), ("cell_only", 1)],
+    ("variant", "first"), [("paper", 0), ("normalized_cell", 2), ("per_gate", 9), ("cell_only", 1)]
 )
 def test_inference(imported, variant, first):
     take, given = imported("torch").take, statistics(variant, 3, ("float16", "float64"))

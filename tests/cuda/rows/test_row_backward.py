@@ -23,12 +23,7 @@ from row_kernels import (
 from simulated_target import Kernel, cuda, register
 
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
-from numnorm.backends.cuda.rows.arguments import (
-    SUMS,
-    PartialSums,
-    RowSizes,
-    SavedStatistics,
-)
+from numnorm.backends.cuda.rows.arguments import SUMS, PartialSums, RowSizes, SavedStatistics
 from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES, make_flush
 from numnorm.backends.cuda.threads.row_parameters import Weights

@@ -14,13 +14,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.datamodel import StructModel
-from numba.extending import (
-    NativeValue,
-    intrinsic,
-    make_attribute_wrapper,
-    register_model,
-    unbox,
-)
+from numba.extending import NativeValue, intrinsic, make_attribute_wrapper, register_model, unbox
 
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.array_struct import contiguous

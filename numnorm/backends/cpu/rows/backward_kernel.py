@@ -103,7 +103,7 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
         first_channel,
         segments,
         weights,
-        gradient_coefficients,
+        coefficients,
         inner,
         totals,
     ):
@@ -113,7 +113,7 @@ def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., An
         sum_g, sum_g_xhat = row_sums(
             dy, x, peels[0], found, first_channel, segments, weights, inner, totals
         )
-        means = means_of(sum_g, sum_g_xhat, rstd, gradient_coefficients)
+        means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
         c = first_channel
         for p in range(segment_count):
             left, right = p * segment, (p + 1) * segment
@@ -137,15 +137,13 @@ def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[...
     )
 
     @inlined
-    def whole_row(
-        row, peels, ahead, nontemporal, rstd, statistics, weights, gradient_coefficients, targets
-    ):
+    def whole_row(row, peels, ahead, nontemporal, rstd, statistics, weights, coefficients, targets):
         dy, x, dx = row
         g, g_xhat, _, _ = gradient_lanes(
             dy, x, 0, x.size, peels[0], ahead, statistics, weights, targets
         )
         means = means_of(
-            np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat)), rstd, gradient_coefficients
+            np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat)), rstd, coefficients
         )
         input_gradients(dy, x, peels[1], statistics, weights, means, dx, nontemporal)
 
@@ -160,7 +158,7 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
 
     @inlined
     def backward_row(
-        row, peels, nontemporal, saved, c, segments, weights, gradient_coefficients, inner, totals
+        row, peels, nontemporal, saved, c, segments, weights, coefficients, inner, totals
     ):
         mean, rstd = saved
         scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
@@ -173,9 +171,7 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
             )
             here = part(weights[0], c), part(weights[1], c)
             targets = part(inner[0], c), part(inner[1], c)
-            whole_row(
-                row, peels, ahead, nontemporal, rstd, found, here, gradient_coefficients, targets
-            )
+            whole_row(row, peels, ahead, nontemporal, rstd, found, here, coefficients, targets)
         elif scale == real(1):
             found = None, mean_hi, mean_lo, factor
             loops(
@@ -187,24 +183,14 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
                 c,
                 segments,
                 weights,
-                gradient_coefficients,
+                coefficients,
                 inner,
                 totals,
             )
         else:
             found = scale, mean_hi, mean_lo, factor
             loops(
-                row,
-                (0, 0),
-                False,
-                rstd,
-                found,
-                c,
-                segments,
-                weights,
-                gradient_coefficients,
-                inner,
-                totals,
+                row, (0, 0), False, rstd, found, c, segments, weights, coefficients, inner, totals
             )
 
     return backward_row
@@ -220,16 +206,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
 
     @inlined
     def backward_tile(
-        arrays,
-        saved,
-        segments,
-        first,
-        weights,
-        gradient_coefficients,
-        inner,
-        scratch,
-        start,
-        number,
+        arrays, saved, segments, first, weights, coefficients, inner, scratch, start, number
     ):
         dy, x, dx = arrays
         mean, rstd = saved
@@ -253,7 +230,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
             sums = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
-            means = means_of(sums[0], sums[1], rstd[i], gradient_coefficients)
+            means = means_of(sums[0], sums[1], rstd[i], coefficients)
             weight = part(weights[0], channel), part(weights[1], channel)
             input_gradients(dy[i], x[i], 0, statistics, weight, means, dx[i])
             channel = next_channel(channel, segments)
@@ -268,7 +245,7 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
 
     @inlined
     def wide_rows(
-        arrays, peels, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
+        arrays, peels, saved, segments, weights, coefficients, inner, totals, start, stop
     ):
         dy, x, dx = arrays
         mean, rstd = saved
@@ -285,7 +262,7 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
                     channel,
                     segments,
                     weights,
-                    gradient_coefficients,
+                    coefficients,
                     inner,
                     totals,
                 )
@@ -304,9 +281,7 @@ def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[.
     scratch = make_scratch(element_type.compute_type, room_for_sums(element_type) + 2 * lanes)
 
     @inlined
-    def narrow_rows(
-        arrays, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
-    ):
+    def narrow_rows(arrays, saved, segments, weights, coefficients, inner, totals, start, stop):
         room, channel, between = (
             scratch(),
             channel_of(start, segments),
@@ -315,16 +290,7 @@ def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[.
         for i in range(start, stop, lanes):
             number = min(lanes, stop - i)
             channel = backward_tile(
-                arrays,
-                saved,
-                segments,
-                channel,
-                weights,
-                gradient_coefficients,
-                inner,
-                room,
-                i,
-                number,
+                arrays, saved, segments, channel, weights, coefficients, inner, room, i, number
             )
             if (i - start + lanes) % between == 0 or i + lanes >= stop:
                 flush(inner[0], totals[0])
@@ -351,7 +317,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
 
     @inlined
     def backward_rows(
-        arrays, peels, saved, segments, weights, gradient_coefficients, results, totals, start, stop
+        arrays, peels, saved, segments, weights, coefficients, results, totals, start, stop
     ):
         segment, _, channels = segments
         width = arrays[1].shape[1]
@@ -360,25 +326,14 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         inner = (borrowed(dgamma), borrowed(dbeta))
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
-            arrays, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
+            arrays, saved, segments, weights, coefficients, inner, totals, start, stop
         ):
             return
         if by_element and segments[1] == 1 and width < tile_width:
-            narrow_rows(
-                arrays, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
-            )
+            narrow_rows(arrays, saved, segments, weights, coefficients, inner, totals, start, stop)
         else:
             wide_rows(
-                arrays,
-                peels,
-                saved,
-                segments,
-                weights,
-                gradient_coefficients,
-                inner,
-                totals,
-                start,
-                stop,
+                arrays, peels, saved, segments, weights, coefficients, inner, totals, start, stop
             )
         keep_alive((dgamma, dbeta))
 
@@ -388,7 +343,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         saved: Statistics,
         weights: Parameters,
         segments: Segments,
-        gradient_coefficients: GradientCoefficients,
+        coefficients: GradientCoefficients,
         dx: Any,
         sums: Parameters,
         results: Parameters,
@@ -411,16 +366,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
             backward_rows(
-                arrays,
-                peels,
-                saved,
-                all_segments,
-                here,
-                gradient_coefficients,
-                results,
-                totals,
-                start,
-                stop,
+                arrays, peels, saved, all_segments, here, coefficients, results, totals, start, stop
             )
         if last - first == parts:
             add_parts(borrowed(dgamma), results.gamma)

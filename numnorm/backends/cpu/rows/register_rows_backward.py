@@ -53,7 +53,7 @@ def _make_backward_row(
     load = make_load(count)
 
     @inlined
-    def backward_row(dy, x, dx, saved, weights, gradient_coefficients):
+    def backward_row(dy, x, dx, saved, weights, coefficients):
         """Store dx, and return what the row adds to the gradients of gamma and beta."""
         mean, rstd = saved
         scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
@@ -61,7 +61,7 @@ def _make_backward_row(
         xhat = normalized(to_compute(load(x, 0)), scale, mean_hi, mean_lo, factor)
         g = backward(grad, xhat, weights[0], weights[1])
         sums = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
-        mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, gradient_coefficients)
+        mean_g, mean_g_xhat = means_of(sums[0], sums[1], rstd, coefficients)
         put(dx, 0, to_storage(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
         return grad * xhat, grad
 
@@ -73,14 +73,12 @@ def _make_backward(formula: Formula, element_type: ElementType, count: int) -> C
     store_nontemporal_rows = _make_backward_rows(formula, element_type, count, store_nontemporal)
 
     @inlined
-    def rows(arrays, saved, weights, gradient_coefficients, inner, totals, start, stop):
+    def rows(arrays, saved, weights, coefficients, inner, totals, start, stop):
         nontemporal = use_nontemporal_gradient(arrays[2], count)
         if nontemporal:
-            store_nontemporal_rows(
-                arrays, saved, weights, gradient_coefficients, inner, totals, start, stop
-            )
+            store_nontemporal_rows(arrays, saved, weights, coefficients, inner, totals, start, stop)
         else:
-            store_rows(arrays, saved, weights, gradient_coefficients, inner, totals, start, stop)
+            store_rows(arrays, saved, weights, coefficients, inner, totals, start, stop)
         fence_after_stores(nontemporal)
 
     return rows
@@ -96,7 +94,7 @@ def _make_backward_rows(
     load_or_scalar, zeros = make_load_or_scalar(count), make_zeros(real, count)
 
     @inlined
-    def rows(arrays, saved, weights, gradient_coefficients, inner, totals, start, stop):
+    def rows(arrays, saved, weights, coefficients, inner, totals, start, stop):
         (dy, x, dx), (mean, rstd) = arrays, saved
         gamma = load_or_scalar(part(weights[0], 0), 0, real(1))
         beta = load_or_scalar(part(weights[1], 0), 0, real(0))
@@ -105,7 +103,7 @@ def _make_backward_rows(
             for i in range(begin, min(begin + ROWS_BETWEEN_FLUSHES, stop)):
                 of_row = part(mean, i), rstd[i]
                 dy_xhat, grad = backward_row(
-                    dy[i], x[i], dx[i], of_row, (gamma, beta), gradient_coefficients
+                    dy[i], x[i], dx[i], of_row, (gamma, beta), coefficients
                 )
                 dgamma, dbeta = dgamma + dy_xhat, dbeta + grad
             add(part(inner[0], 0), 0, dgamma)
@@ -128,18 +126,16 @@ def make_short_backward(formula: Formula, element_type: ElementType) -> Callable
     four = _make_backward(formula, element_type, 4 * lanes)
 
     @inlined
-    def short_rows(
-        arrays, saved, segments, weights, gradient_coefficients, inner, totals, start, stop
-    ):
+    def short_rows(arrays, saved, segments, weights, coefficients, inner, totals, start, stop):
         width = arrays[1].shape[1]
         if segments[1] != 1 or segments[2] > 1:
             return False
         if width == lanes:
-            one(arrays, saved, weights, gradient_coefficients, inner, totals, start, stop)
+            one(arrays, saved, weights, coefficients, inner, totals, start, stop)
         elif width == 2 * lanes:
-            two(arrays, saved, weights, gradient_coefficients, inner, totals, start, stop)
+            two(arrays, saved, weights, coefficients, inner, totals, start, stop)
         elif width == 4 * lanes:
-            four(arrays, saved, weights, gradient_coefficients, inner, totals, start, stop)
+            four(arrays, saved, weights, coefficients, inner, totals, start, stop)
         else:
             return False
         return True

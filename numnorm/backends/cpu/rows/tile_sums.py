@@ -42,12 +42,7 @@ def four_from(t, number):
 @inlined
 def offsets_of(four, at, width):
     """Return where rows begin, of a tile that begins at an element."""
-    return (
-        at + four[0] * width,
-        at + four[1] * width,
-        at + four[2] * width,
-        at + four[3] * width,
-    )
+    return (at + four[0] * width, at + four[1] * width, at + four[2] * width, at + four[3] * width)
 
 
 @inlined

@@ -113,10 +113,7 @@ def make_sigmoid(compute_type: Any) -> Callable[..., Any]:
 @functools.cache
 def make_tanh(compute_type: Any) -> Callable[..., Any]:
     """Return a compiled ``tanh(x)`` of lanes, (exp(2 x) - 1) / (exp(2 x) + 1)."""
-    exp, at_most = (
-        _make_exp(compute_type),
-        make_at_most(_RANGES[compute_type].limit),
-    )
+    exp, at_most = (_make_exp(compute_type), make_at_most(_RANGES[compute_type].limit))
 
     @inlined
     def tanh(x):

@@ -6,13 +6,7 @@ from typing import Any
 
 from numba.core import types
 
-from numnorm.backends.cpu.simd.vector import (
-    compiled_as,
-    load_from,
-    numbered,
-    pointer_of,
-    store_at,
-)
+from numnorm.backends.cpu.simd.vector import compiled_as, load_from, numbered, pointer_of, store_at
 
 
 @functools.cache

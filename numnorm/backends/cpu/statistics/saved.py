@@ -49,8 +49,8 @@ def make_means(element_type: ElementType) -> Callable[..., Any]:
     real = element_type.compute_type
 
     @inlined
-    def means(sum_g, sum_g_xhat, rstd, gradient_coefficients):
-        inv_count, inv_divisor, eps_on_deviation = gradient_coefficients
+    def means(sum_g, sum_g_xhat, rstd, coefficients):
+        inv_count, inv_divisor, eps_on_deviation = coefficients
         # A detached statistic passes nothing on, a NaN neither.
         mean_g = real(sum_g * inv_count if inv_count > 0.0 else 0.0)
         through_scale = inv_divisor * _deviation_flow(rstd, eps_on_deviation)

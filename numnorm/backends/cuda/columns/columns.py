@@ -22,10 +22,7 @@ from numnorm.backends.cuda.columns.coefficient_kernels import (
     make_gradient_coefficients,
     make_output_coefficients,
 )
-from numnorm.backends.cuda.columns.element_kernels import (
-    make_elements_across,
-    make_elements_along,
-)
+from numnorm.backends.cuda.columns.element_kernels import make_elements_across, make_elements_along
 from numnorm.backends.cuda.columns.gradient_sums_kernels import make_sums_across, make_sums_along
 from numnorm.backends.cuda.columns.plans import fold_shape, plan_of
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType

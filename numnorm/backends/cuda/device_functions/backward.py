@@ -66,13 +66,7 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
         inv_count = inverse(compute_type(max(width, 1))) if through_mean else zero
         inv_divisor = inverse(compute_type(max(width - ddof, 1))) if through_scale else zero
         mean_g, mean_g_xhat = means_of(
-            sum_g,
-            sum_g_xhat,
-            scale,
-            factor,
-            inv_count,
-            inv_divisor,
-            compute_type(eps_on_deviation),
+            sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, compute_type(eps_on_deviation)
         )
         for k in range(slots):
             if at + k * team < width:

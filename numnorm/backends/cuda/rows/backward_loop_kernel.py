@@ -32,11 +32,7 @@ from numnorm.backends.cuda.rows.gradient_sums import (
 from numnorm.backends.cuda.statistics.saved import make_saved_statistics
 from numnorm.backends.cuda.threads.compensated_sums import make_add_each, make_joined
 from numnorm.backends.cuda.threads.group_reductions import make_team_two_sums
-from numnorm.backends.cuda.threads.row_columns import (
-    RowColumns,
-    make_read_columns,
-    row_columns,
-)
+from numnorm.backends.cuda.threads.row_columns import RowColumns, make_read_columns, row_columns
 from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight, make_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
 

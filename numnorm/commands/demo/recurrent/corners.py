@@ -67,12 +67,7 @@ class Walker:
     """
 
     def __init__(
-        self,
-        norm: str,
-        width: int,
-        hidden: int,
-        rng: np.random.Generator,
-        dtype: Any = np.float32,
+        self, norm: str, width: int, hidden: int, rng: np.random.Generator, dtype: Any = np.float32
     ) -> None:
         size = Linear.room(2, width) + 2 * width + 2 * Lstm.room(width, hidden)
         self.parameters = Parameters(size + Linear.room(hidden, 2), dtype)

@@ -37,11 +37,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        norm: str,
-        hidden: int,
-        rng: np.random.Generator,
-        dtype: Any = np.float32,
+        self, norm: str, hidden: int, rng: np.random.Generator, dtype: Any = np.float32
     ) -> None:
         self.parameters = Parameters(Lstm.room(ROWS, hidden) + Linear.room(hidden, 10), dtype)
         self.cell = Lstm(norm, ROWS, hidden, ROWS, self.parameters, rng)

@@ -31,7 +31,7 @@ class CellNorm(NamedTuple):
     apply : callable
         ``apply(x, statistics, gamma, beta)`` of elements.
     gradient : callable
-        ``gradient(dy, x, mean, rstd, i, gamma, beta, gradient_coefficients, sums, dx)`` of a row; what gamma
+        ``gradient(dy, x, mean, rstd, i, gamma, beta, coefficients, sums, dx)`` of a row; what gamma
         and beta get of it is added to the sums.
     """
 
@@ -103,17 +103,11 @@ def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellN
     targets_of = inlined((lambda sums: sums) if summed else (lambda sums: (None, None)))
 
     @inlined
-    def gradient(dy, x, mean, rstd, i, gamma, beta, gradient_coefficients, sums, dx):
+    def gradient(dy, x, mean, rstd, i, gamma, beta, coefficients, sums, dx):
         found, weights = saved(mean, rstd, i), (gamma, beta)
         sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, found, weights, targets_of(sums))
         input_gradients(
-            dy,
-            x,
-            0,
-            found,
-            weights,
-            means_of(sum_g, sum_g_xhat, rstd[i], gradient_coefficients),
-            dx,
+            dy, x, 0, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], coefficients), dx
         )
 
     return CellNorm(statistics, save, saved, apply, gradient)
@@ -137,7 +131,7 @@ def _identity() -> CellNorm:
         return x
 
     @inlined
-    def gradient(dy, x, mean, rstd, i, gamma, beta, gradient_coefficients, sums, dx):
+    def gradient(dy, x, mean, rstd, i, gamma, beta, coefficients, sums, dx):
         for j in range(dy.size):
             dx[j] = dy[j]
 

@@ -30,7 +30,7 @@ class ProductNorm(NamedTuple):
     again : callable
         ``again(saved, i)``: the same, as they were saved.
     gradient : callable
-        ``gradient(of_gates, of_rest, row, saved, i, weights, gradient_coefficients, sums, result)``, from the
+        ``gradient(of_gates, of_rest, row, saved, i, weights, coefficients, sums, result)``, from the
         gradients of what the norms make of it; the sums are those of gamma.
     """
 
@@ -66,17 +66,17 @@ def make_product_norm(spec: GRUSpec, element_type: ElementType) -> ProductNorm:
         return norm.saved(mean, rstd, 2 * i), norm.saved(mean, rstd, 2 * i + 1)
 
     @inlined
-    def gradient(of_gates, of_rest, row, saved, i, weights, gradient_coefficients, sums, result):
+    def gradient(of_gates, of_rest, row, saved, i, weights, coefficients, sums, result):
         mean, rstd = saved
         gamma, beta = weights
         two, three = of_gates.size, row.size
         norm.gradient(
             of_gates, row[:two], mean, rstd, 2 * i, slice_or_scalar(gamma, 0, two), slice_or_scalar(beta, 0, two),
-            gradient_coefficients[0], (sums[:two], None), result[:two],
+            coefficients[0], (sums[:two], None), result[:two],
         )  # fmt: skip
         norm.gradient(
             of_rest, row[two:], mean, rstd, 2 * i + 1, slice_or_scalar(gamma, two, three),
-            slice_or_scalar(beta, two, three), gradient_coefficients[1], (sums[two:], None), result[two:],
+            slice_or_scalar(beta, two, three), coefficients[1], (sums[two:], None), result[two:],
         )  # fmt: skip
 
     return ProductNorm(arrays, find, again, gradient)

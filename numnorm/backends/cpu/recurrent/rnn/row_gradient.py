@@ -65,8 +65,7 @@ def make_row_gradient(spec: RNNSpec, element_type: ElementType) -> Callable[...,
         statistics = norm.saved(mean, rstd, i)
         of_offset, of_gamma = sums[:width], sums[width:]
         gradient(
-            width,
-            (z, parameters, statistics, dy, dh, mask, entering, of_offset, place.distance),
+            width, (z, parameters, statistics, dy, dh, mask, entering, of_offset, place.distance)
         )
         norm.gradient(
             entering, z, mean, rstd, i, parameters.gamma_h, parameters.beta_h,

@@ -17,14 +17,12 @@ def make_norm_backward(
 ) -> Any:
     """Return a device function that takes the slope of a norm's result through the norm.
 
-    ``norm_backward(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem)``: the flows are
+    ``norm_backward(grad, at, width, xhat, gain, numbers, found, coefficients, smem)``: the flows are
     ``inv_count, inv_divisor, eps_on_deviation``, and the room has two places for each warp.
     Without a norm nothing happens. All threads of a block take part.
     """
     if norm is None:
-        return device(
-            lambda grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem: None
-        )
+        return device(lambda grad, at, width, xhat, gain, numbers, found, coefficients, smem: None)
     columns, compute_type, zero = (
         row_columns(element, shape),
         element.compute_type,
@@ -35,7 +33,7 @@ def make_norm_backward(
     row_sums, means_of = sums_of(2), make_means(element)
 
     @device
-    def norm_backward(grad, at, width, xhat, gain, numbers, found, gradient_coefficients, smem):
+    def norm_backward(grad, at, width, xhat, gain, numbers, found, coefficients, smem):
         sums = cuda.local.array(2, compute_type)
         sums[0], sums[1] = zero, zero
         for k in range(slots):
@@ -46,13 +44,7 @@ def make_norm_backward(
         row_sums(sums, smem)
         scale, factor = found[0], found[3]
         means = means_of(
-            sums[0],
-            sums[1],
-            scale,
-            factor,
-            gradient_coefficients[0],
-            gradient_coefficients[1],
-            gradient_coefficients[2],
+            sums[0], sums[1], scale, factor, coefficients[0], coefficients[1], coefficients[2]
         )
         for p in range(vectors):
             active = at + p * stride < width

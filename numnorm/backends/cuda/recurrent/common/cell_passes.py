@@ -21,8 +21,8 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     added_up,
     addresses,
     array_or_none,
+    coefficient_numbers,
     copied,
-    gradient_coefficient_numbers,
     gradients_of_nothing,
     new,
     new_states,
@@ -218,8 +218,7 @@ def _run_forward(
     numbers = (
         AdaNumbers(*weights.numbers),
         OfNorms(
-            scaling_numbers(scaling, facts.normalized * units),
-            scaling_numbers(scaling, units),
+            scaling_numbers(scaling, facts.normalized * units), scaling_numbers(scaling, units)
         ),
     )
     products, norm_each_product = [], facts.norm_each_product
@@ -303,8 +302,8 @@ def _run_backward(
     numbers = (
         AdaNumbers(*weights.numbers),
         OfNorms(
-            gradient_coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
-            gradient_coefficient_numbers(facts.norms[1], scaling, units),
+            coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
+            coefficient_numbers(facts.norms[1], scaling, units),
         ),
     )
     later, product = 0, None

@@ -48,7 +48,7 @@ def make_gate_norm_backward(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``norm_backward(grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at,
+    ``norm_backward(grads, values, found, weights, numbers, coefficients, smem, dz, dxp, row, width, at,
     limit)``: the slopes are those of what the norm makes of it, the values are normalized already,
     both in sections of a thread's units: the gates of the product with the state, and then of that
     with x. The weights are the gammas of both.
@@ -57,7 +57,7 @@ def make_gate_norm_backward(
 
         @device
         def nothing(
-            grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at, limit
+            grads, values, found, weights, numbers, coefficients, smem, dz, dxp, row, width, at, limit
         ):  # fmt: skip
             pass
 
@@ -71,13 +71,13 @@ def make_gate_norm_backward(
 
     @device
     def norm_backward(
-        grads, values, found, weights, numbers, gradient_coefficients, smem, dz, dxp, row, width, at, limit
+        grads, values, found, weights, numbers, coefficients, smem, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         sums = cuda.local.array(both, compute_type)
         add_up(grads, values, weights, numbers, width, at, sums)
         row_sums(sums, smem)
         write(
-            grads, values, found, sums, weights, numbers, gradient_coefficients, dz, dxp, row, width, at, limit
+            grads, values, found, sums, weights, numbers, coefficients, dz, dxp, row, width, at, limit
         )  # fmt: skip
 
     return norm_backward
@@ -124,7 +124,7 @@ def make_gate_norm_gradient(
 ) -> Any:
     """Return a device function that stores the gradients, once there are the sums of the row.
 
-    ``write_gradient(grads, values, found, sums, weights, numbers, gradient_coefficients, dz, dxp, row, width, at,
+    ``write_gradient(grads, values, found, sums, weights, numbers, coefficients, dz, dxp, row, width, at,
     limit)``
     """
     columns, compute_type = row_columns(element, shape), element.compute_type
@@ -137,7 +137,7 @@ def make_gate_norm_gradient(
 
     @device
     def write_gradient(
-        grads, values, found, sums, weights, numbers, gradient_coefficients, dz, dxp, row, width, at, limit
+        grads, values, found, sums, weights, numbers, coefficients, dz, dxp, row, width, at, limit
     ):  # fmt: skip
         gain = cuda.local.array(slots, compute_type)
         for section in range(sections):
@@ -148,9 +148,9 @@ def make_gate_norm_gradient(
                 sums[count + n],
                 scale,
                 factor,
-                gradient_coefficients[0],
-                gradient_coefficients[1],
-                gradient_coefficients[2],
+                coefficients[0],
+                coefficients[1],
+                coefficients[2],
             )
             gain_at(weights[section // each], numbers[0], gate * width, at, width, gain)
             for k in range(slots):

@@ -125,7 +125,7 @@ def scaling_numbers(scaling: Scaling, width: int) -> ScalingNumbers:
     return ScalingNumbers(1.0 / width, 1.0 / divisor, eps, scaling.eps_on_deviation, math.sqrt(eps))
 
 
-def gradient_coefficient_numbers(norm: Norm | None, scaling: Scaling, width: int) -> FlowNumbers:
+def coefficient_numbers(norm: Norm | None, scaling: Scaling, width: int) -> FlowNumbers:
     """Return how the backward kernels take it."""
     inv_count = 1.0 / width if norm is not None and norm.formula.centred else 0.0
     return FlowNumbers(inv_count, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation)

@@ -44,7 +44,7 @@ class StepKind:
         Makes ``step(products, weights, states, saved, span, ada, scalings, smem_sizes)``; each norm
         has a room of shared memory.
     make_step_back : callable
-        Makes ``step_back(saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes)``,
+        Makes ``step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes)``,
         with sums over a row, which take the rooms.
     """
 
@@ -116,13 +116,11 @@ def make_cell_backward(kind: StepKind, spec: Any, element: ElementType, shape: R
     of_gates, of_other = kind.parts(spec)
     behind, size = smem_for_parts(of_gates, shape), smem_for_parts(of_gates + of_other, shape)
 
-    def kernel(saved, weights, incoming, results, rows, later, width, ada, gradient_coefficients):
+    def kernel(saved, weights, incoming, results, rows, later, width, ada, coefficients):
         shared = cuda.shared.array(size, compute_type)
         smem_sizes = shared, shared[behind:]
         span = span_of(rows, width)
-        step_back(
-            saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes
-        )
+        step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes)
 
     flow = _numbers(FlowNumbers, element)
     parameters = (

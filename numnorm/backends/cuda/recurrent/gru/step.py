@@ -160,15 +160,13 @@ def _make_norms_backward(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``norms_backward(grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span)``: the gradients
+    ``norms_backward(grads, normal, found, gammas, ada, coefficients, smem, results, span)``: the gradients
     are the sections that `gate_gradients` leaves; what is normal, its statistics and the flows are
     those of both gates and of the rest. Their sums are taken together.
     """
     if spec.norm is None:
         return device(
-            lambda grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span: (
-                None
-            )
+            lambda grads, normal, found, gammas, ada, coefficients, smem, results, span: None
         )
     of_both, of_rest = product_norms(spec)
     (add_both, write_both), (add_rest, write_rest) = (
@@ -186,9 +184,7 @@ def _make_norms_backward(
     behind = 2 * OF_GATES.count
 
     @device
-    def norms_backward(
-        grads, normal, found, gammas, ada, gradient_coefficients, smem, results, span
-    ):
+    def norms_backward(grads, normal, found, gammas, ada, coefficients, smem, results, span):
         sums = cuda.local.array(SUMS, compute_type)
         row, width, at, limit = span
         dz, dxp, _, _ = results
@@ -196,11 +192,11 @@ def _make_norms_backward(
         add_rest(grads[two:], normal[1], gammas, ada, width, at, sums[behind:])
         row_sums(sums, smem)
         write_both(
-            grads, normal[0], found[0], sums, gammas, ada, gradient_coefficients.gates, dz, dxp, row, width, at,
+            grads, normal[0], found[0], sums, gammas, ada, coefficients.gates, dz, dxp, row, width, at,
             limit,
         )  # fmt: skip
         write_rest(
-            grads[two:], normal[1], found[1], sums[behind:], gammas, ada, gradient_coefficients.other, dz, dxp, row,
+            grads[two:], normal[1], found[1], sums[behind:], gammas, ada, coefficients.other, dz, dxp, row,
             width, at, limit,
         )  # fmt: skip
 
@@ -225,9 +221,7 @@ def make_step_back(spec: GRUSpec, element: ElementType, shape: RowShape, sums_of
     two, four, of_parts = 2 * slots, 4 * slots, 2 * NUMBERS
 
     @device
-    def step_back(
-        saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes
-    ):
+    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes):
         both = cuda.local.array(four, compute_type)
         rest = cuda.local.array(two, compute_type)
         gates = cuda.local.array(four, compute_type)
@@ -245,7 +239,7 @@ def make_step_back(spec: GRUSpec, element: ElementType, shape: RowShape, sums_of
         write_gradients(results, span, gates)
         normal, statistics = (both, rest), (found, found_rest)
         norms_backward(
-            gates, normal, statistics, weights[3:], ada, gradient_coefficients, smem_sizes[0], results, span
+            gates, normal, statistics, weights[3:], ada, coefficients, smem_sizes[0], results, span
         )  # fmt: skip
 
     return step_back

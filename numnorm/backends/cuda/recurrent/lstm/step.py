@@ -339,9 +339,7 @@ def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_o
     norm_backward = make_gate_norm_backward(of.norm, element, shape, of.parts, of.gates, sums_of)
 
     @device
-    def step_back(
-        saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes
-    ):
+    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes):
         values = cuda.local.array(size, compute_type)
         gates = cuda.local.array(all_gates, compute_type)
         found = cuda.local.array(numbers, compute_type)
@@ -363,7 +361,7 @@ def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_o
             results.other,
             span,
             ada,
-            gradient_coefficients.other,
+            coefficients.other,
             smem_sizes[1],
             gates,
             grad,
@@ -374,7 +372,7 @@ def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_o
             first = (row * GATES + gate) * width
             write(results.gates, first, at, limit, gates[gate * slots :])
         norm_backward(
-            gates, values, found, weights[1:3], ada, gradient_coefficients.gates, smem_sizes[0], results.dz, results.dxp,
+            gates, values, found, weights[1:3], ada, coefficients.gates, smem_sizes[0], results.dz, results.dxp,
             row, width, at, limit,
         )  # fmt: skip
 

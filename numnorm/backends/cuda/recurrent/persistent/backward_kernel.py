@@ -66,7 +66,7 @@ def make_backward(
     all_sums, of_gates = sums_of_row(step, spec), 2 * step.parts(spec)[0]
     size, of_table = element.itemsize, facts.sites * NUMBERS * element.itemsize
 
-    def kernel(inputs, saved, others, incoming, results, ada, gradient_coefficients, sizes):
+    def kernel(inputs, saved, others, incoming, results, ada, coefficients, sizes):
         memory, batch, width, slices = shared_memory(), sizes.batch, sizes.width, sizes.slices
         shard, at, first, mine = place_of(slices, sizes.group, batch, width)
         take_columns(memory, inputs.weights, at - shard[2], gates * width, width)
@@ -98,7 +98,7 @@ def make_backward(
                         results.dz + wide, results.dxp + wide, results.gates + wide,
                         results.other + sections * now,
                     ),
-                    RowSpan(row, width, at, limit), later, ada, gradient_coefficients,
+                    RowSpan(row, width, at, limit), later, ada, coefficients,
                     (
                         (inputs.sums, inv_counts, slices, shard[1], active),
                         (inputs.sums, inv_counts + of_gates * slices, slices, shard[1], active),

@@ -21,7 +21,7 @@ from numnorm.backends.cuda.recurrent.common.cell_passes import (
 from numnorm.backends.cuda.recurrent.common.passes import (
     Table,
     Weights,
-    gradient_coefficient_numbers,
+    coefficient_numbers,
     is_whole,
     new,
     scaling_numbers,
@@ -165,8 +165,7 @@ def _run_forward(
         kind.step.weights(*weights.others),
     )
     scalings = OfNorms(
-        scaling_numbers(scaling, facts.normalized * units),
-        scaling_numbers(scaling, units),
+        scaling_numbers(scaling, facts.normalized * units), scaling_numbers(scaling, units)
     )
     numbers = AdaNumbers(*weights.numbers), scalings
     _launch(plan, kernel, x, steps, batch, units, groups, numbers, kept=save)
@@ -190,10 +189,10 @@ def _run_backward(
         results,
     )
     facts = kind.facts_of(spec)
-    gradient_coefficients = OfNorms(
-        gradient_coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
-        gradient_coefficient_numbers(facts.norms[1], scaling, units),
+    coefficients = OfNorms(
+        coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
+        coefficient_numbers(facts.norms[1], scaling, units),
     )
-    numbers = AdaNumbers(*weights.numbers), gradient_coefficients
+    numbers = AdaNumbers(*weights.numbers), coefficients
     _launch(plan, kernel, x, steps, batch, units, groups, numbers, kept=True)
     return product

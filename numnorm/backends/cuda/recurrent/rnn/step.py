@@ -134,9 +134,7 @@ def make_step_back(spec: RNNSpec, element: ElementType, shape: RowShape, sums_of
     norm_backward = make_norm_backward(spec.norm, element, shape, sums_of)
 
     @device
-    def step_back(
-        saved, weights, incoming, results, span, later, ada, gradient_coefficients, smem_sizes
-    ):
+    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes):
         values = cuda.local.array(slots, compute_type)
         found = cuda.local.array(NUMBERS, compute_type)
         weight = cuda.local.array(slots, compute_type)
@@ -154,7 +152,7 @@ def make_step_back(spec: RNNSpec, element: ElementType, shape: RowShape, sums_of
             grad[k] = through(grad[k], state[k])
         write(results.gates, row * width, at, limit, grad)
         norm_backward(
-            grad, at, width, values, weight, ada, found, gradient_coefficients.gates, smem_sizes[0]
+            grad, at, width, values, weight, ada, found, coefficients.gates, smem_sizes[0]
         )
         if normed:
             write(results.dz, row * width, at, limit, grad)
