@@ -18,7 +18,7 @@ def flattened(values: Any) -> Iterator[Any]:
             yield value
 
 
-def grouped_twins(name: str, kernel: Callable[..., None]) -> Kernel:
+def make_grouped_kernel(name: str, kernel: Callable[..., None]) -> Kernel:
     """Compile a kernel that is called with all members of its arguments, one after the other.
 
     Numba's parallel loops take no tuple in a tuple. Which arguments are groups the kernel's

@@ -15,7 +15,7 @@ from numnorm.backends.cpu.memory.alignment import (
     peels_to_alignment,
 )
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
-from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
+from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.rows.arguments import (
     GradientCoefficients,
@@ -373,4 +373,4 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
             add_parts(borrowed(dbeta), results.beta)
         keep_alive((gamma, beta, dgamma, dbeta))
 
-    return grouped_twins(f"row_backward.{formula.name}.{element_type.name}", kernel)
+    return make_grouped_kernel(f"row_backward.{formula.name}.{element_type.name}", kernel)

@@ -8,7 +8,7 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed
-from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
+from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal
 from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
 from numnorm.backends.cpu.rows.arguments import Parameters, Scaling, Segments, Statistics
@@ -152,4 +152,4 @@ def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
                     wide_rows(x, scaling, all_segments, weights, y, saved, i, end)
                     i = end
 
-    return grouped_twins(f"row_forward.{formula.name}.{element_type.name}", kernel)
+    return make_grouped_kernel(f"row_forward.{formula.name}.{element_type.name}", kernel)

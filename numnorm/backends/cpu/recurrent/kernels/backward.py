@@ -11,7 +11,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
-from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
+from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.recurrent.common.steps import (
     before_step,
     flush_groups,
@@ -80,4 +80,4 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
             if s % between == 0:
                 flush_groups(sums.sums, sums.totals, left, right, size)
 
-    return grouped_twins(f"{kind.name}_backward.{spec.name}.{element_type.name}", kernel)
+    return make_grouped_kernel(f"{kind.name}_backward.{spec.name}.{element_type.name}", kernel)

@@ -12,7 +12,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import CellSpec, PackedSteps
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
-from numnorm.backends.cpu.memory.grouped_kernel import grouped_twins
+from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.recurrent.common.steps import before_step, rows_of_step
 from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Factors,
@@ -105,4 +105,4 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
                     scratch[left + r], place,
                 )  # fmt: skip
 
-    return grouped_twins(f"{kind.name}_forward.{spec.name}.{element_type.name}", kernel)
+    return make_grouped_kernel(f"{kind.name}_forward.{spec.name}.{element_type.name}", kernel)
