@@ -1,9 +1,9 @@
-"""Which backend serves which type of array.
+"""The choice of the backend by the type of an array.
 
-A type is looked up in a package that the caller has imported already: nothing is imported to
-find out what an array is. A new backend is one folder beside this file and one line in
-``_REGISTRY``. Types whose arrays may lie in the memory of a host or of a device are not in it:
-each array is asked.
+A type is compared with types of packages that the caller has already imported; the lookup imports
+no array library. A new backend is one folder beside this file and one line in ``_REGISTRY``.
+Arrays of some types may lie on the host or on a device. Such types are not in the registry: each
+array is checked.
 """
 
 import functools
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-import numnorm.backends.forking  # notices a fork from now on
-import numnorm.backends.sources  # noqa: F401  # and a change of the sources
+import numnorm.backends.forking  # registers its fork handlers
+import numnorm.backends.sources  # noqa: F401  # records the sources' modification times
 from numnorm.arguments import is_masked, is_on_device, is_surprising
 from numnorm.backends.contract.backend import Backend
 
@@ -26,23 +26,23 @@ class _Entry(NamedTuple):
 
 
 _REGISTRY = (_Entry("numpy", "ndarray", "numnorm.backends.cpu"),)
-_OF_DEVICES = "numnorm.backends.cuda"
+_DEVICE_BACKEND = "numnorm.backends.cuda"
 
 
 def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
-    """Return the backend of an array, and the array in a float dtype; a sequence as NumPy array.
+    """Return the backend of an array, and the array in a float dtype.
 
-    An array of a device is returned as that backend's own kind of it.
+    A sequence becomes a NumPy array, and a device array the backend's own array type.
 
     Raises
     ------
     TypeError
-        If no backend takes this type and it does not turn into a NumPy array, or if its dtype
-        is not one of real numbers.
+        If no backend takes this type and NumPy cannot convert it, or if its dtype is not one of
+        real numbers.
     """
     backend: Any = backend_of(type(array))  # type: ignore[arg-type]  # types are hashable
     if backend is None and is_on_device(array):
-        backend = importlib.import_module(_OF_DEVICES)
+        backend = importlib.import_module(_DEVICE_BACKEND)
     elif backend is None:
         backend, array = backend_of(np.ndarray), _as_numpy(array, name)
     return backend, backend.as_float_array(name, array)
@@ -50,7 +50,7 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
 
 @functools.lru_cache(maxsize=256)
 def backend_of(kind: Any) -> Backend | None:
-    """Return the backend of a type of array, None if there is none."""
+    """Return the backend of an array type, or None."""
     for entry in _REGISTRY:
         package = sys.modules.get(entry.package)
         if package is None or is_masked(kind):

@@ -1,8 +1,8 @@
-"""What a forked child must know of Numba in its parent; noticed from `import numnorm` on.
+"""Fork handlers that keep a forked child safe from the state of Numba in its parent.
 
 Numba's threads do not exist in the child, and GNU OpenMP kills it at its first parallel region.
-A thread of the parent that was compiling does not exist either, and never gives back the lock
-that it held: so a fork waits for it.
+A parent's thread that was compiling does not exist there either and would never release Numba's
+compiler lock. So a fork takes that lock first and releases it in both processes.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 _threads_are_gone = False
-_held: Any = None
+_lock: Any = None
 
 
 def threads_are_gone() -> bool:
@@ -19,16 +19,16 @@ def threads_are_gone() -> bool:
 
 
 def _hold_compilation() -> None:
-    global _held
+    global _lock
     module = sys.modules.get("numba.core.compiler_lock")
-    _held = getattr(module, "global_compiler_lock", None)
-    if _held is not None:
-        _held.acquire()
+    _lock = getattr(module, "global_compiler_lock", None)
+    if _lock is not None:
+        _lock.acquire()
 
 
-def _go_on_compiling() -> None:
-    if _held is not None:
-        _held.release()
+def _release_compilation() -> None:
+    if _lock is not None:
+        _lock.release()
 
 
 def _after_fork_in_child() -> None:
@@ -36,12 +36,12 @@ def _after_fork_in_child() -> None:
     numba_parallel = sys.modules.get("numba.np.ufunc.parallel")
     if numba_parallel is not None and getattr(numba_parallel, "_is_initialized", True):
         _threads_are_gone = True
-    _go_on_compiling()
+    _release_compilation()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_hold_compilation,
-        after_in_parent=_go_on_compiling,
+        after_in_parent=_release_compilation,
         after_in_child=_after_fork_in_child,
     )

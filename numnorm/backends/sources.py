@@ -1,15 +1,15 @@
-"""Which sources this process has loaded, as a name for what was compiled from them."""
+"""A hash of the loaded sources: the key of the kernels compiled from them."""
 
 import functools
 import os
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Where the source of CPU kernels stands. A CUDA file is in none of them.
+# The sources of the CPU kernels; CUDA kernels are not cached with this key.
 _COMPILED_FOLDERS = ("backends/contract", "backends/cpu", "backends/formulas", "norms")
 
 
 def _files() -> list[str]:
-    """Return every source file whose code may end in a kernel."""
+    """Return every source file whose code may be part of a kernel."""
     folders = (os.path.join(PACKAGE, *folder.split("/")) for folder in _COMPILED_FOLDERS)
     walks = (entry for folder in folders for entry in os.walk(folder))
     return sorted(
@@ -30,14 +30,14 @@ _AT_IMPORT = _stamps()
 
 @functools.cache
 def source_token() -> str | None:
-    """Return a hash of the sources; None where it would not be that of what has been loaded.
+    """Return a hash of the sources, or None if it could differ from that of the loaded code.
 
-    That is so where they have changed since `import numnorm`, and where there are none: in an
-    archive, or with bytecode alone.
+    It could if the sources have changed since `import numnorm`, or if there are none (a zip
+    archive, or bytecode alone).
     """
     if not _AT_IMPORT or _stamps() != _AT_IMPORT:
         return None
-    import hashlib  # which `import numnorm` need not wait for
+    import hashlib  # here, to keep `import numnorm` fast
 
     digest = hashlib.blake2b(digest_size=16)
     for path in _files():

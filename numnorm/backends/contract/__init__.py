@@ -1,1 +1,1 @@
-"""What a norm or a recurrent cell hands to a backend, and what a backend offers."""
+"""The interface of a backend, and the descriptions of norms and recurrent cells that it takes."""

@@ -1,6 +1,7 @@
-"""What a backend offers: three families of functions, of which it may leave out whole ones.
+"""The functions of a backend, in three families: rows, columns and recurrent cells.
 
-A backend is a package with these functions; arrays are of that backend's own type.
+A backend is a package with these functions on its own array type. It may leave out a whole family.
+Where a docstring says "the caller's", an array has the type and dtype that the user passes or gets.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,20 +21,23 @@ from numnorm.layouts import ColumnLayout, RowLayout
 
 
 class ArrayBackend(Protocol):
-    """What every family of functions needs of a backend; `x` of all others has been through it."""
+    """The conversion that every family needs; all other functions take an `x` that it returned."""
 
     def as_float_array(self, name: str, value: Any) -> Any:
         """Return an array of a supported float dtype; integers and bool become float64."""
 
 
 class RowBackend(ArrayBackend, Protocol):
-    """The norms whose statistics are a row's: layer, RMS, AdaNorm, group, instance, weight."""
+    """The norms with statistics of each row: layer, RMS, AdaNorm, group, instance, weight."""
 
     def saved(self, statistic: Any, x: Any) -> Any:
         """Return a new array of the dtype in which the statistics of x are returned."""
 
     def reciprocal(self, name: str, value: Any, x: Any, layout: RowLayout) -> Any:
-        """Return 1 over a saved statistic of each row of x, and 0 for 0, for `row_backward`."""
+        """Return the reciprocals of a saved statistic of the rows of x, with 1 / 0 = 0.
+
+        `row_backward` takes them.
+        """
 
     def row_forward(
         self,
@@ -46,9 +50,9 @@ class RowBackend(ArrayBackend, Protocol):
         out: Any,
         save: bool,
     ) -> tuple[Any, Any, Any]:
-        """Return y and, where `save` is true, mean and rstd of each row.
+        """Return y and, if `save` is true, mean and rstd of each row.
 
-        An uncentred row's root mean square, 1 / rstd, takes the place of its mean.
+        A norm that is not centred returns the root mean square, 1 / rstd, as its mean.
         """
 
     def row_backward(
@@ -67,14 +71,14 @@ class RowBackend(ArrayBackend, Protocol):
     ) -> tuple[Any, Any, Any]:
         """Return dx and, for a norm with parameters, dgamma and dbeta.
 
-        `mean` is None where the norm is not centred.
+        `mean` is None if the norm is not centred.
         """
 
 
 class ColumnBackend(ArrayBackend, Protocol):
-    """The norms whose statistics are those of a channel: batch norm.
+    """The norms with statistics of each channel: batch norm.
 
-    They are centred, and their map is gamma * xhat + beta.
+    They are centred, and their output is gamma * xhat + beta.
     """
 
     def saved(self, statistic: Any, x: Any) -> Any:
@@ -86,37 +90,34 @@ class ColumnBackend(ArrayBackend, Protocol):
     def running_statistics(
         self, mean: Any, variance: Any, x: Any, layout: ColumnLayout, update: bool
     ) -> tuple[Any, Any]:
-        """Return the running statistics for x, checked: the caller's own if they are updated."""
+        """Return checked running statistics for x: the caller's own arrays if `update` is true."""
 
     def update_running(
         self, running: tuple[Any, Any], mean: Any, m2: Any, divisor: float, share: float
     ) -> None:
-        """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
+        """Update a running mean and variance; mean and m2 / divisor of the batch weigh `share`."""
 
     def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any]:
-        """Return (count, mean, m2) of each channel.
-
-        Nobody but this backend looks into mean and m2.
-        """
+        """Return (count, mean, m2) of each channel; mean and m2 may have a private format."""
 
     def streamed_moments(
         self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
     ) -> tuple[int, Any, Any]:
-        """Return `column_moments` for the caller, in arrays of the library of x, of float64.
+        """Return (count, mean, m2) for the caller, as float64 arrays of the library of x.
 
-        They go on from those of the chunks before, `after`, whose arrays are checked here.
+        They include `after`, the moments of the previous chunks, whose arrays are checked here.
         """
 
     def merged_moments(
         self, mean: Any, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
     ) -> tuple[Any, Any]:
-        """Return mean and m2 of two sets of the caller's moments, of which none is empty.
+        """Return mean and m2 of two sets of the caller's moments together, neither empty.
 
-        `mean` is that of the first as this backend's own kind of array; the rest is checked here.
+        `mean` is the first set's mean as an array of this backend; the others are checked here.
         """
 
     def variance(self, m2: Any, divisor: int) -> Any:
-        """Return the caller's m2 over a number."""
+        """Return the caller's m2 divided by a number."""
 
     def column_forward(
         self,
@@ -130,9 +131,9 @@ class ColumnBackend(ArrayBackend, Protocol):
         layout: ColumnLayout,
         out: Any,
     ) -> tuple[Any, Any]:
-        """Return x normalized by the given statistics of each channel, and rstd.
+        """Return x normalized with the given statistics of each channel, and rstd.
 
-        That is 1 / sqrt(m2 / divisor + eps): 0 for a division by 0, NaN outside float64's range.
+        rstd is 1 / sqrt(m2 / divisor + eps): 0 for a division by 0, NaN outside float64's range.
         """
 
     def column_backward(
@@ -150,66 +151,66 @@ class ColumnBackend(ArrayBackend, Protocol):
 
 
 class RecurrentBackend(ArrayBackend, Protocol):
-    """Recurrent cells, and what a stack of them does between its layers."""
+    """Recurrent cells, and the array operations between the layers of a stack."""
 
     def step_statistics(self, name: str, value: Any, x: Any, update: bool) -> Any:
-        """Return running statistics of any shape for x: the caller's own if they are updated."""
+        """Return running statistics of any shape: the caller's own array if `update` is true."""
 
     def share_memory(self, one: Any, other: Any) -> bool:
         """Return whether two arrays of `step_statistics` share memory."""
 
     def as_like(self, name: str, value: Any, x: Any) -> Any:
-        """Return an array of a supported float dtype that must lie where x does."""
+        """Return an array in a supported float dtype; raise unless it is on the device of x."""
 
     def pack_padded(self, x: Any, layout: SequenceLayout, batch_first: bool, like: Any) -> Any:
-        """Return the rows of padded sequences, in the dtype that x is computed in.
+        """Return the packed rows of padded sequences, in the dtype of `like`.
 
-        That is the one of `like`, rows already, unless that is None. A single step may lack its
-        axis of time.
+        If `like` is None, they are in the compute dtype of x. A single step may lack the time axis.
         """
 
     def pad_packed(
         self, rows: Any, start: int, layout: SequenceLayout, batch_first: bool, x: Any, dtype: Any
     ) -> Any:
-        """Return the caller's array of all sequences, with zeros where there is no row.
+        """Return the padded sequences as the caller's array, with zeros as padding.
 
-        The rows, as wide as they may be but else like those of x, begin at one of an array.
+        The packed rows are ``rows[start:]``. Their width may differ from that of x.
         """
 
     def cell_state(self, name: str, value: Any, shape: Shape, x: Any) -> Any:
-        """Return a new array of a state, checked, of the dtype of x; None stands for 0."""
+        """Return a checked copy of a state in the dtype of x; None gives zeros."""
 
     def sort_states(self, states: Any, layout: SequenceLayout) -> Any:
-        """Return the states of the order of a layout; they may be the very same."""
+        """Return the states in the order of a layout, maybe the same array."""
 
     def unsort_states(
         self, states: Any, indices: Any, given: Any, layout: SequenceLayout, dtype: Any
     ) -> Any:
-        """Return the caller's array of the states of the whole batch.
+        """Return the states in the order of the batch, as the caller's array.
 
-        Those of the order are at so many `indices` of an array, None if that is all of it; an empty
-        sequence's is the one it was given.
+        ``states[indices]`` (all if None) are in the order of the layout. An empty sequence has its
+        state of `given`.
         """
 
     def cell_parameter(self, name: str, value: Any, x: Any, check: Callable[[Shape], None]) -> Any:
-        """Return a parameter in the dtype of x, C-contiguous, its shape checked."""
+        """Return a parameter in the dtype of x, C-contiguous; `check` raises for a wrong shape."""
 
     def packed_like(self, beside: Any, dtype: Any) -> Any:
-        """Return an array, of any content, like the rows of the x that parameters are packed for.
+        """Return an uninitialized array that stands for x when parameters are packed in advance.
 
-        It lies where another one does; `dtype` is NumPy's, that of x before it is `working`.
+        It has the compute dtype of the NumPy `dtype`, and is on the device of `beside`.
         """
 
     def copied_parameter(self, name: str, value: Any, x: Any) -> Any:
-        """Return a copy of a parameter, the caller's array of its own dtype, where x lies."""
+        """Return a copy of a parameter, with its own dtype, on the device of x."""
 
     def check_packed(self, parameter: Any, x: Any) -> None:
-        """Raise unless a parameter, packed by this backend, lies where x does."""
+        """Raise unless a parameter that this backend has packed is on the device of x."""
 
     def zoneout_mask(self, share: Any, layout: SequenceLayout, width: int, x: Any) -> Any:
-        """Return what each step keeps of each element of a state, as `cell_forward` takes it.
+        """Return the zoneout mask of a state for `cell_forward`.
 
-        It is one share of all, or a NumPy array (time, batch, width) of them.
+        `share` is the fraction of the previous state that a step keeps: a number, or a NumPy array
+        (time, batch, width).
         """
 
     def parameter_gradient(self, name: str, gradient: Any, parameter: Any, x: Any) -> Any:
@@ -219,33 +220,33 @@ class RecurrentBackend(ArrayBackend, Protocol):
         """Return x as the caller's array, time and batch swapped if the batch comes first."""
 
     def concatenate(self, arrays: Sequence[Any]) -> Any:
-        """Return arrays, whose last axes alone differ, as one.
+        """Concatenate arrays along the last axis.
 
-        This and what follows takes and returns arrays as the functions of cells return them.
+        This and the following methods take and return arrays as the cell functions return them.
         """
 
     def split(self, array: Any, widths: Sequence[int]) -> list[Any]:
-        """Return the arrays of these widths that stand side by side in one."""
+        """Split an array along the last axis into arrays of these widths."""
 
     def as_mask(self, mask: Any, array: Any) -> Any:
-        """Return a NumPy array of bool as `apply_mask` takes it with arrays that lie where one does."""
+        """Return a NumPy array of bool as `apply_mask` takes it, on the device of an array."""
 
     def apply_mask(self, array: Any, mask: Any, factor: float) -> Any:
-        """Return a new array: times the factor where the mask is true, times 0 elsewhere."""
+        """Return a new array: ``array * factor`` where the mask is true, 0 elsewhere."""
 
     def add(self, one: Any, other: Any) -> Any:
         """Return the sum of two arrays, rounded once."""
 
     def working(self, x: Any) -> Any:
-        """Return an array in the dtype that it is computed in, C-contiguous."""
+        """Return an array in its compute dtype, C-contiguous."""
 
     def cell_weights(
         self, spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool
     ) -> Any:
-        """Return the parameters of a recurrent cell, in the dtype of its x, for `cell_forward`.
+        """Return the parameters of a recurrent cell for `cell_forward`.
 
-        They have the fields of that cell's parameters in `numnorm.rnn`. If they will be kept for
-        several calls, what follows from them alone is done now.
+        `given` has the fields of the cell's parameters in `numnorm.rnn`, in the dtype of x. `keep`
+        says that several calls will use the result: then all preparation is done now.
         """
 
     def cell_forward(
@@ -259,11 +260,10 @@ class RecurrentBackend(ArrayBackend, Protocol):
         zoneout_masks: tuple[Any, ...],
         save: bool,
     ) -> tuple[tuple[Any, ...], Any]:
-        """Return the history of each state, those given first, and what the backward pass needs.
+        """Return the history of each state, initial state first, and data for the backward pass.
 
-        x has the rows of all steps. With zoneout, so do the `zoneout_masks`: the share of each element
-        of each state that a step keeps. If nothing is saved, only the history of h is whole;
-        of the others there are the last ones.
+        x and each of the `zoneout_masks` (one per state) have the rows of all steps. If `save` is
+        false, the history of h is complete, and the other states have only their last values.
         """
 
     def cell_backward(
@@ -278,9 +278,9 @@ class RecurrentBackend(ArrayBackend, Protocol):
         dy: Any,
         dstates: tuple[Any, ...],
     ) -> CellGradients:
-        """Return all gradients, from those of every state h and of the last states.
+        """Return all gradients from `dy`, the gradient of every h, and those of the last states.
 
-        `dstates` become those of the first ones.
+        The gradients of the initial states are written into `dstates`.
         """
 
     def batch_cell_forward(
@@ -293,15 +293,15 @@ class RecurrentBackend(ArrayBackend, Protocol):
         states: tuple[Any, ...],
         running: dict[str, RunningSteps],
     ) -> tuple[tuple[Any, ...], Any]:
-        """Return what `cell_forward` does, the history of both states whole, with batch norm.
+        """Do the same as `cell_forward` with batch norm, with complete histories of both states.
 
-        All sequences that have a step are normalized together. The parameters are in the dtype of
-        x; of running statistics there are those of every place of the form, or none.
+        A step normalizes all its sequences together. The parameters are in the dtype of x.
+        `running` has the running statistics of every site of `LSTMSpec.sites`, or is empty.
         """
 
     def batch_cell_backward(self, saved: Any, dy: Any, dstates: tuple[Any, ...]) -> CellGradients:
-        """Return what `cell_backward` does, from what `batch_cell_forward` has saved."""
+        """Return the gradients as `cell_backward` does, from the data of `batch_cell_forward`."""
 
 
 class Backend(RowBackend, ColumnBackend, RecurrentBackend, Protocol):
-    """A backend that offers all three."""
+    """A backend with all three families."""

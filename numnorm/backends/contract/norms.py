@@ -1,4 +1,4 @@
-"""What a norm hands to a backend: its formula, its parameters, its scaling."""
+"""The description of a norm for a backend: formula, parameters, scaling."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Names(NamedTuple):
-    """What a norm's arguments are called, for messages."""
+    """The names of a norm's arguments in error messages."""
 
     x: str = "x"
     dy: str = "dy"
@@ -21,22 +21,21 @@ _DEFAULT_NAMES = Names()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Formula:
-    """What a kernel is made from; norms with one formula share their kernels.
+    """The formula of a kernel; norms with the same formula share their kernels.
 
-    The statistics are those of a row or column: mean and squared deviations or, if it is not
-    centred, the squares alone. The gradients of gamma and beta are ``sum(dy * xhat)`` and
-    ``sum(dy)``; a formula that needs others needs another kernel.
+    A centred norm uses the mean and the squared deviations of a row or column, any other norm the
+    squares. The gradients of gamma and beta are ``sum(dy * xhat)`` and ``sum(dy)``.
 
     Parameters
     ----------
     name : str
-        Names the compiled kernels in the cache.
+        Part of the names of compiled kernels in the cache.
     centred : bool
         Whether the mean is subtracted.
     forward : callable
-        ``forward(xhat, gamma, beta)``, the map of the normalized value, a plain scalar function.
+        ``forward(xhat, gamma, beta)``: the output, a plain scalar function.
     backward : callable
-        ``backward(dy, xhat, gamma, beta)``, the gradient with respect to `xhat`.
+        ``backward(dy, xhat, gamma, beta)``: the gradient of `xhat`.
     """
 
     name: str
@@ -47,17 +46,17 @@ class Formula:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Norm:
-    """A norm: a formula, and what its arguments are.
+    """A norm: its formula and its parameters.
 
     Parameters
     ----------
     formula : Formula
-        Which statistics it uses, and its map of the normalized value.
+        Its statistics and its output.
     parameters : int
-        How many learned parameters it has: 1 (gamma), 2 (gamma and beta), or 0: then gamma and
-        beta are numbers, the norm's own.
+        The number of learned parameters: 1 (gamma) or 2 (gamma and beta). With 0, gamma and beta
+        are fixed numbers.
     names : Names
-        What its arguments are called where they are not called that.
+        The names of its arguments in error messages.
     """
 
     formula: Formula
@@ -67,7 +66,7 @@ class Norm:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaling:
-    """How a row's scale follows from its squares: the denominator and both places of epsilon."""
+    """The numbers in the scale of a row: ``sqrt(m2 / (n - ddof) + eps) + eps_on_deviation``."""
 
     eps: float
     eps_on_deviation: float = 0.0
@@ -75,18 +74,18 @@ class Scaling:
 
     @property
     def for_empty_row(self) -> float:
-        """The statistics of a row without elements: sums of nothing, over 0 or over a number."""
+        """The statistics of a row without elements: 0 / 0, or 0 over -ddof if that is positive."""
         return 0.0 if self.ddof < 0 else math.nan
 
 
 @functools.lru_cache(maxsize=1024)
 def scaling_by(eps: float, eps_on_deviation: float = 0.0, ddof: int = 0) -> Scaling:
-    """Return the one `Scaling` of these numbers, which is a fast key."""
+    """Return the only `Scaling` with these numbers: it is compared and hashed by identity."""
     return Scaling(eps, eps_on_deviation, ddof)
 
 
 class Detached(NamedTuple):
-    """Which statistics are constants in the backward pass."""
+    """Which statistics the backward pass treats as constants."""
 
     mean: bool = False
     scale: bool = False

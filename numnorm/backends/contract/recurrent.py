@@ -1,4 +1,4 @@
-"""What a recurrent cell hands to a backend: its form, and the layout of its sequences."""
+"""The description of a recurrent cell for a backend: its spec and the layout of its sequences."""
 
 import dataclasses
 from contextvars import ContextVar
@@ -6,28 +6,27 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.norms import Norm
 
-# Whether the caller asks a device to take all steps of a cell in one kernel.
+# Whether the caller wants one persistent kernel for all steps of a cell.
 wants_persistent_kernels: ContextVar[bool] = ContextVar("wants_persistent_kernels", default=False)
 
 
 class LSTMSpec(NamedTuple):
-    """Where an LSTM is normalized, and how.
+    """The normalization and zoneout of an LSTM.
 
     Attributes
     ----------
     gates : Norm or None
-        The norm of what enters the gates.
-    by_product : bool
-        Whether it is taken of the product with x and of that with the state, each by itself;
-        else of their sum.
+        The norm of the gates before their activations.
+    norm_each_product : bool
+        Whether it normalizes the products with x and with the state separately, else their sum.
     separate : bool
-        Whether it is taken of each gate; else of all gates as one row.
+        Whether it normalizes each gate separately, else all gates as one row.
     cell : Norm or None
-        The norm of the cell, on its way to the state.
+        The norm of the cell before the tanh that gives the state.
     carries_normalized : bool
-        Whether the next step is handed the normalized cell.
+        Whether the next step gets the normalized cell.
     zoneout : bool
-        Whether a step keeps a share of each element of the state and the cell before it.
+        Whether a step keeps a part of each element of the previous state and cell.
     """
 
     gates: Norm | None
@@ -38,27 +37,27 @@ class LSTMSpec(NamedTuple):
     zoneout: bool = False
 
     def sites(self, hidden: int) -> dict[str, int]:
-        """Return where there is a norm, as the parameters are named, and of how many features."""
-        found = {"x": 4 * hidden} if self.norm_each_product else {}
+        """Return the number of features of each norm, by the letter in its parameters' names."""
+        sizes = {"x": 4 * hidden} if self.norm_each_product else {}
         if self.gates is not None:
-            found["h"] = 4 * hidden
-        return found | {"c": hidden}
+            sizes["h"] = 4 * hidden
+        return sizes | {"c": hidden}
 
     @property
     def name(self) -> str:
-        """Names the compiled kernels in the cache."""
+        """Part of the names of compiled kernels in the cache."""
         choices = self.norm_each_product, self.separate, self.carries_normalized, self.zoneout
         return f"{_name(self.gates)}.{_name(self.cell)}.{_digits(choices)}"
 
 
 class GRUSpec(NamedTuple):
-    """How a gated recurrent unit is normalized.
+    """The normalization and zoneout of a gated recurrent unit.
 
     Attributes
     ----------
     norm : Norm or None
-        That of the products with x and with the state, each by itself: of both gates as one row,
-        and of the rest.
+        The norm of the products with x and with the state, separately. In each of them, both gates
+        are one row and the candidate is another.
     zoneout : bool
         As for an LSTM.
     """
@@ -68,19 +67,19 @@ class GRUSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Names the compiled kernels in the cache."""
+        """Part of the names of compiled kernels in the cache."""
         return f"{_name(self.norm)}.{_digits((self.zoneout,))}"
 
 
 class RNNSpec(NamedTuple):
-    """How a plain recurrent network is normalized.
+    """The normalization, activation and zoneout of a plain recurrent network.
 
     Attributes
     ----------
     norm : Norm or None
-        That of the sum of both products.
+        The norm of the sum of both products.
     rectified : bool
-        Whether the state is the positive part of what enters it, else its tanh.
+        Whether the activation is ReLU, else tanh.
     zoneout : bool
         As for an LSTM.
     """
@@ -91,7 +90,7 @@ class RNNSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Names the compiled kernels in the cache."""
+        """Part of the names of compiled kernels in the cache."""
         return f"{_name(self.norm)}.{_digits((self.rectified, self.zoneout))}"
 
 
@@ -107,15 +106,15 @@ def _digits(choices: tuple[bool, ...]) -> str:
 
 
 class CellGradients(NamedTuple):
-    """What the backward pass of a recurrent cell returns.
+    """The result of the backward pass of a recurrent cell.
 
     Attributes
     ----------
     dx : array (rows, I)
     states : tuple of array (batch, H)
-        The gradients of the first states.
+        The gradients of the initial states.
     parameters : dict
-        Those of all parameters that the form may have, by name; float64 or the working dtype.
+        The gradients of all parameters that the spec may have, by name; float64 or compute dtype.
     """
 
     dx: Any
@@ -124,12 +123,14 @@ class CellGradients(NamedTuple):
 
 
 class PackedSteps(NamedTuple):
-    """Which rows belong to which step of a batch of sequences, the longer ones first.
+    """The packed rows of each step of a batch of sequences, longest sequence first.
 
     Attributes
     ----------
-    starts, counts : array of int64
-        Where each step's rows begin, and how many they are: the first of the step before.
+    offsets : array of int64
+        The first row of each step.
+    batch_sizes : array of int64
+        The number of rows of each step: a prefix of the sequences of the previous step.
     """
 
     offsets: Any
@@ -137,20 +138,20 @@ class PackedSteps(NamedTuple):
 
 
 class RunningSteps(NamedTuple):
-    """The running statistics of one place in a cell, a row a step, and what a call does with them.
+    """The running statistics of one site of a cell, with one row per step.
 
     Attributes
     ----------
     mean, variance : array (S, features)
         As `step_statistics` returned them.
     training : bool
-        Whether they are updated; else they are read, and beyond their last step those of the last.
+        Whether a call updates them, else reads them. Steps after the last row read the last row.
     share : float
-        What a new batch gets.
+        The weight of a new batch in an update.
     ddof : int
-        1 where the variance is unbiased.
+        1 if the variance is unbiased, else 0.
     first : int
-        The step that the first one of the call is.
+        The row of the call's first step.
     """
 
     mean: Any
@@ -163,21 +164,21 @@ class RunningSteps(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequenceLayout:
-    """Which rows a batch of sequences of any lengths is: step by step, the longer ones first.
+    """The packed rows of a batch of sequences: step by step, longest sequence first.
 
-    The arrays are NumPy's, for every backend.
+    The arrays are NumPy arrays for every backend.
 
     Attributes
     ----------
     time, batch : int
         The shape of the padded array.
     order : array of int or None
-        The sequences that are not empty, longest first; None if that is all, in turn.
-    places : array of int or None
-        Each row's place in an array (time, batch), as one index; None if that is all, in turn.
-    steps : Steps
+        The nonempty sequences, longest first; None if these are all sequences as they stand.
+    indices : array of int or None
+        The flat index of each row in a padded array (time, batch); None for an identity.
+    steps : PackedSteps
     last : array of int
-        The row of the last step of each sequence of the order.
+        The row of the last step of each sequence, in this order.
     """
 
     time: int
@@ -189,10 +190,10 @@ class SequenceLayout:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.time * self.batch if self.indices is None else len(self.indices)
 
     def rows(self, array: Any) -> Any:
-        """Return the rows of a NumPy array (time, batch, width)."""
+        """Return the packed rows of a NumPy array (time, batch, width)."""
         flat = array.reshape(self.time * self.batch, array.shape[-1])
         return flat if self.indices is None else flat[self.indices]

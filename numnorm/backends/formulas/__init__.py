@@ -1,1 +1,1 @@
-"""Formulas as plain scalar functions, written once and compiled by every backend."""
+"""Formulas as plain scalar functions, which every backend compiles for itself."""

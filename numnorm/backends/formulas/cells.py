@@ -1,8 +1,8 @@
-"""The steps of recurrent cells and their gradients, as scalar functions, once for every backend.
+"""The steps of recurrent cells and their gradients, as scalar functions.
 
-A backend compiles them with its own compiler, for numbers or for vectors of elements. They hold no
-literals, so that float32 arithmetic stays float32: `one` is a 1 of the type that is computed in.
-A gate's gradient is that of what enters its sigmoid or tanh.
+Each backend compiles them with its own compiler, for scalars or vectors. They contain no literals,
+so that float32 arithmetic stays float32: the argument `one` is 1 in the compute type. A gradient
+of a gate is the gradient before its sigmoid or tanh.
 """
 
 from typing import Any
@@ -14,17 +14,17 @@ def lstm_cell(f: Any, i: Any, g: Any, c_prev: Any) -> Any:
 
 
 def lstm_state(o: Any, tanh_c: Any) -> Any:
-    """Return the new state, from the tanh of the normalized cell."""
+    """Return the new state from the tanh of the normalized cell."""
     return o * tanh_c
 
 
 def lstm_state_gradient(dh: Any, o: Any, tanh_c: Any, one: Any) -> Any:
-    """Return the gradients of the normalized cell and of o, from that of the new state."""
+    """Return the gradients of the normalized cell and of o from the gradient of the state."""
     return dh * o * (one - tanh_c * tanh_c), dh * tanh_c * o * (one - o)
 
 
 def lstm_cell_gradient(dc: Any, c_prev: Any, f: Any, i: Any, g: Any, one: Any) -> Any:
-    """Return the gradients of f, i, g and of the cell before, from that of the new cell."""
+    """Return the gradients of f, i, g and c_prev from the gradient of the new cell."""
     df = dc * c_prev * f * (one - f)
     di = dc * g * i * (one - i)
     dg = dc * i * (one - g * g)
@@ -32,9 +32,10 @@ def lstm_cell_gradient(dc: Any, c_prev: Any, f: Any, i: Any, g: Any, one: Any) -
 
 
 def gru_candidate_input(from_x: Any, r: Any, from_h: Any) -> Any:
-    """Return what enters the candidate's tanh: r resets the product with the state, not the state.
+    """Return the candidate before its tanh.
 
-    This is the GRU of cuDNN, PyTorch and ONNX with ``linear_before_reset``.
+    The gate r scales the product with the state, not the state itself: this is the GRU of cuDNN,
+    PyTorch and ONNX with ``linear_before_reset``.
     """
     return from_x + r * from_h
 
@@ -42,7 +43,8 @@ def gru_candidate_input(from_x: Any, r: Any, from_h: Any) -> Any:
 def gru_state(keep: Any, candidate: Any, h_prev: Any, one: Any) -> Any:
     """Return the new state (Cho et al. 2014).
 
-    `keep` is 1 - z: a state may be large, so it is the one that needs all its digits.
+    `keep` is 1 - z. It is passed instead of z because it scales `h_prev`, which may be large, and
+    so needs full relative accuracy.
     """
     return keep * h_prev + (one - keep) * candidate
 
@@ -50,10 +52,7 @@ def gru_state(keep: Any, candidate: Any, h_prev: Any, one: Any) -> Any:
 def gru_gradient(
     dh: Any, h_prev: Any, keep: Any, r: Any, candidate: Any, from_h: Any, one: Any
 ) -> Any:
-    """Return the gradients of z, r, both products' parts of the candidate, and of the state before.
-
-    The two parts are that of the product with the state and that of the product with x.
-    """
+    """Return the gradients of z, r, the candidate's parts `from_h` and `from_x`, and h_prev."""
     z = one - keep
     d_candidate = dh * z * (one - candidate * candidate)
     dz = dh * (candidate - h_prev) * z * keep
@@ -62,7 +61,7 @@ def gru_gradient(
 
 
 def tanh_gradient(dy: Any, y: Any, one: Any) -> Any:
-    """Return the gradient of x from that of ``y = tanh(x)``."""
+    """Return the gradient of x from the gradient of ``y = tanh(x)``."""
     return dy * (one - y * y)
 
 
@@ -72,5 +71,5 @@ def zoneout_blend(new: Any, previous: Any, mask: Any) -> Any:
 
 
 def zoneout_gradient(dy: Any, mask: Any) -> Any:
-    """Return the gradients of the new element and of the one before it."""
+    """Return the gradients of `new` and `previous` of `zoneout_blend`."""
     return dy - mask * dy, mask * dy
