@@ -1,1 +1,1 @@
-"""Recurrent cells with normalization: whole passes over all steps of packed sequences."""
+"""Normalized recurrent cells: forward and backward passes over packed sequences."""

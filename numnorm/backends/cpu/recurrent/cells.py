@@ -1,4 +1,4 @@
-"""Recurrent cells on NumPy arrays: the kind of each form, and its passes."""
+"""The backend functions of recurrent cells; they choose the kind of cell by its spec."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ _KINDS: dict[type, CellKind] = {LSTMSpec: LSTM, GRUSpec: GRU, RNNSpec: RNN}
 
 
 def compute_type(x: Array) -> Array:
-    """Return an array in the dtype that it is computed in, C-contiguous."""
+    """Return a C-contiguous array of the compute dtype of x."""
     return np.ascontiguousarray(x, element_type_of(x.dtype).compute_dtype)
 
 
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
-    """Return the parameters of a recurrent cell as its forward pass takes them."""
+    """Return a cell's parameters as `cell_forward` takes them, packed if `keep` is true."""
     return passes.make_weights(_KINDS[type(spec)], spec, given, (ada_scale, ada_k), keep)
 
 
@@ -44,13 +44,13 @@ def cell_forward(
     zoneout_masks: tuple[Array | None, ...],
     save: bool,
 ) -> tuple[tuple[Array, ...], Any]:
-    """Return the history of each state, those given first, and what the backward pass needs."""
+    """Return the history of each state, initial ones first, and what the backward pass needs."""
     kind = _KINDS[type(spec)]
     history, saved = passes.forward(
         kind, spec, scaling, x, steps, weights, states, zoneout_masks, save
     )
     if not save:
-        # The others are in memory that is used again.
+        # The cells lie in a memory pool whose memory is reused.
         history = history[0], *(h.copy() for h in history[1:])
     return history, saved
 
@@ -66,7 +66,7 @@ def cell_backward(
     dy: Array,
     dstates: tuple[Array, ...],
 ) -> CellGradients:
-    """Return all gradients, from those of every state h and of the last states."""
+    """Return all gradients from `dy`, of every state h, and `dstates`, of the last states."""
     kind = _KINDS[type(spec)]
     return passes.backward(
         kind, spec, scaling, x, steps, weights, saved, zoneout_masks, dy, dstates

@@ -1,4 +1,4 @@
-"""Parameters of recurrent cells on the host that stay ready for many calls."""
+"""Backend functions for cell parameters that are packed once for many calls."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from numnorm.backends.cpu.simd.element_type import element_type_of
 
 
 def packed_like(beside: Array, dtype: Any) -> Array:
-    """Return an array of the dtype in which an x of a dtype is computed."""
+    """Return an empty array of the compute dtype of `dtype`."""
     return np.empty(0, element_type_of(dtype).compute_dtype)
 
 
@@ -19,4 +19,4 @@ def copied_parameter(name: str, value: Any, x: Array) -> Array:
 
 
 def check_packed(parameter: Any, x: Array) -> None:
-    """Do nothing: all arrays of this backend lie on the host."""
+    """Do nothing: every array of this backend lies on the host."""

@@ -1,4 +1,7 @@
-"""Padded sequences as rows, and back; what a recurrent cell is given beside them."""
+"""Backend functions that pack padded sequences into rows and convert states and parameters.
+
+The rows are ordered by step; within a step, by sequence, longest first.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +15,12 @@ from numnorm.backends.cpu.simd.element_type import element_type_of
 
 
 def as_like(name: str, value: Any, x: Array) -> Array:
-    """Return an array of a float dtype on the host, where x is."""
+    """Return a host array of a float dtype."""
     return as_float_array(name, value)
 
 
 def pack_padded(x: Array, layout: SequenceLayout, batch_first: bool, like: Array | None) -> Array:
-    """Return the rows of padded sequences in the dtype that they are computed in."""
+    """Return the rows of padded sequences, in the compute dtype or the dtype of `like`."""
     dtype = element_type_of(x.dtype).compute_dtype if like is None else like.dtype
     rows: Array = layout.rows(np.ascontiguousarray(x.swapaxes(0, 1) if batch_first else x, dtype))
     return rows
@@ -26,18 +29,18 @@ def pack_padded(x: Array, layout: SequenceLayout, batch_first: bool, like: Array
 def pad_packed(
     rows: Array, start: int, layout: SequenceLayout, batch_first: bool, x: Array, dtype: Any
 ) -> Array:
-    """Return an array of all sequences, of rows that begin at one of an array."""
+    """Return the padded sequences of ``rows[start:]``, 0 beyond the end of each sequence."""
     rows = rows[start:]
     if layout.indices is not None:
         flat = np.zeros((layout.time * layout.batch, rows.shape[1]), rows.dtype)
         flat[layout.indices] = rows
         rows = flat
-    found = rows.reshape(layout.time, layout.batch, rows.shape[1])
-    return (found.swapaxes(0, 1) if batch_first else found).astype(dtype, copy=False)
+    padded = rows.reshape(layout.time, layout.batch, rows.shape[1])
+    return (padded.swapaxes(0, 1) if batch_first else padded).astype(dtype, copy=False)
 
 
 def cell_state(name: str, value: Any, shape: Shape, x: Array) -> Array:
-    """Return a new array of a state, of the dtype of x; None stands for 0."""
+    """Return a new array of a state in the dtype of x; None stands for 0."""
     if value is None:
         return np.zeros(shape, x.dtype)
     array = as_float_array(name, value)
@@ -46,34 +49,37 @@ def cell_state(name: str, value: Any, shape: Shape, x: Array) -> Array:
 
 
 def sort_states(states: Array, layout: SequenceLayout) -> Array:
-    """Return the states of the order of a layout."""
+    """Return the states sorted by length, longest first, without empty sequences."""
     return states if layout.order is None else states[layout.order]
 
 
 def unsort_states(
     states: Array, indices: Any, given: Array, layout: SequenceLayout, dtype: Any
 ) -> Array:
-    """Return the states of the whole batch, those of the order from their places in an array."""
-    found = states if indices is None else states[indices]
+    """Return the states of the whole batch; an empty sequence keeps the one in `given`.
+
+    The sorted states are ``states[indices]``, or `states` if `indices` is None.
+    """
+    result = states if indices is None else states[indices]
     if layout.order is not None:
         whole = given.copy()
-        whole[layout.order] = found
-        found = whole
-    return found.astype(dtype, copy=False)
+        whole[layout.order] = result
+        result = whole
+    return result.astype(dtype, copy=False)
 
 
 def cell_parameter(name: str, value: Any, x: Array, check: Callable[[Shape], None]) -> Array:
     """Return a parameter in the dtype of x, C-contiguous, its shape checked."""
     array = value if type(value) is np.ndarray else as_plain_array(name, value)
     check(array.shape)
-    if array.dtype is x.dtype and array.flags.c_contiguous:  # nothing left to do
+    if array.dtype is x.dtype and array.flags.c_contiguous:
         return array
     check_float(name, array.dtype)
     return np.ascontiguousarray(array, x.dtype)
 
 
 def zoneout_mask(share: Any, layout: SequenceLayout, width: int, x: Array) -> Array:
-    """Return what steps keep of each element: one share of all, or an array of them."""
+    """Return the zoneout mask of each row, from one value or an array (time, batch, width)."""
     if isinstance(share, float):
         return np.full((layout.count, width), share, x.dtype)
     return np.ascontiguousarray(layout.rows(share), x.dtype)
@@ -83,7 +89,7 @@ def parameter_gradient(name: str, gradient: Any, parameter: Any, x: Array) -> Ar
     """Return a gradient in the shape and dtype of its parameter; float64 for integers."""
     like = np.asarray(parameter)
     dtype = np.dtype(np.float64) if like.dtype.kind in "biu" else like.dtype
-    # A sum may be that of several parameters; a matrix of weights has its gradient for itself.
-    found = np.asarray(gradient).reshape(like.shape)
-    result: Array = found.astype(dtype, copy=found.ndim < 2)
+    # Parameters that are only added share one gradient, so vectors are copied.
+    gradient = np.asarray(gradient).reshape(like.shape)
+    result: Array = gradient.astype(dtype, copy=gradient.ndim < 2)
     return result

@@ -1,4 +1,4 @@
-"""What goes from one layer of recurrent cells to the next, and back, on the host."""
+"""Backend functions between the layers of a stack of recurrent cells."""
 
 from collections.abc import Sequence
 
@@ -8,28 +8,28 @@ from numnorm.backends.cpu.memory.host_arrays import Array
 
 
 def to_time_major(x: Array, batch_first: bool) -> Array:
-    """Return x, time and batch swapped if the batch comes first."""
+    """Return x, with its time and batch axes swapped if `batch_first`."""
     return x.swapaxes(0, 1) if batch_first else x
 
 
 def concatenate(arrays: Sequence[Array]) -> Array:
-    """Return arrays, whose last axes alone differ, as one."""
+    """Concatenate arrays along the last axis."""
     return np.concatenate(arrays, axis=-1)
 
 
 def split(array: Array, widths: Sequence[int]) -> list[Array]:
-    """Return the arrays of these widths that stand side by side in one."""
+    """Split an array along the last axis into arrays of these widths."""
     return np.split(array, np.cumsum(widths)[:-1], axis=-1)
 
 
 def as_mask(mask: Array, array: Array) -> Array:
-    """Return the mask itself."""
+    """Return the mask: it needs no conversion here."""
     return mask
 
 
 def apply_mask(array: Array, mask: Array, factor: float) -> Array:
-    """Return an array times a factor where the mask is true; half precision is rounded once."""
-    # Not in place: a layer's output may be what it has saved.
+    """Return ``array * mask * factor``, computed in float32 at least and rounded once."""
+    # Not in place: the layer may have saved its output.
     compute_type = np.result_type(array.dtype, np.float32)
     factors = np.multiply(mask, factor, dtype=compute_type)
     result: Array = (array * factors).astype(array.dtype, copy=False)

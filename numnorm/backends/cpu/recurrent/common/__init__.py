@@ -1,1 +1,1 @@
-"""What all recurrent cells share: a norm inside a cell, steps, zoneout, weight gradients."""
+"""Parts of all recurrent cells: norms, steps, zoneout, weight gradients, whole passes."""

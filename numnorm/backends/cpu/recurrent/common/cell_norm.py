@@ -1,4 +1,4 @@
-"""A norm inside a recurrent cell: the statistics of one row, and what they make of its elements."""
+"""A norm inside a recurrent cell, one row at a time: statistics, output and gradient."""
 
 import functools
 from collections.abc import Callable
@@ -23,16 +23,16 @@ class CellNorm(NamedTuple):
     Attributes
     ----------
     statistics : callable
-        ``statistics(row, scaling)``
+        ``statistics(row, scaling)`` of one row.
     save : callable
-        ``save(statistics, mean, rstd, i)`` stores them as the backward pass reads them.
+        ``save(statistics, mean, rstd, i)`` stores them at index i of two arrays.
     saved : callable
-        ``saved(mean, rstd, i)``: the statistics again.
+        ``saved(mean, rstd, i)`` loads them.
     apply : callable
-        ``apply(x, statistics, gamma, beta)`` of elements.
+        ``apply(x, statistics, gamma, beta)``: the output for values x.
     gradient : callable
-        ``gradient(dy, x, mean, rstd, i, gamma, beta, coefficients, sums, dx)`` of a row; what gamma
-        and beta get of it is added to the sums.
+        ``gradient(dy, x, mean, rstd, i, gamma, beta, coefficients, sums, dx)`` stores a row's dx
+        and adds the gradients of gamma and beta to `sums`, a pair of arrays or None.
     """
 
     statistics: Callable[..., Any]
@@ -45,7 +45,7 @@ class CellNorm(NamedTuple):
 def make_normalized(
     norm: Norm | None, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
-    """Return a compiled ``normalized(row, statistics, gamma, beta, j, tail)`` of some elements."""
+    """Return a compiled ``normalized(row, statistics, gamma, beta, j, tail)`` of a vector."""
     read, coefficient, _ = access
     apply, real = make_cell_norm(norm, element_type).apply, element_type.compute_type
 
@@ -59,7 +59,7 @@ def make_normalized(
 
 @functools.cache
 def make_cell_norm(norm: Norm | None, element_type: ElementType) -> CellNorm:
-    """Return the functions of a norm, or of none."""
+    """Return the functions of a norm, or of the identity if it is None."""
     if norm is None:
         return _identity()
     return _norm(norm.formula, element_type, summed=norm.parameters > 0)
@@ -78,14 +78,14 @@ def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellN
         return scale, mean_hi, mean_lo, np.float64(rstd)
 
     @inlined
-    def save(found, mean, rstd, i):
-        scale, mean_hi, mean_lo, inverse = found
-        mean[i] = location(mean_hi, mean_lo, inverse) / scale
-        rstd[i] = inverse * scale
+    def save(stats, mean, rstd, i):
+        scale, mean_hi, mean_lo, scaled_rstd = stats
+        mean[i] = location(mean_hi, mean_lo, scaled_rstd) / scale
+        rstd[i] = scaled_rstd * scale
 
     @inlined
-    def apply(x, found, gamma, beta):
-        scale, mean_hi, mean_lo, rstd = found
+    def apply(x, stats, gamma, beta):
+        scale, mean_hi, mean_lo, rstd = stats
         return forward(normalized(x, scale, mean_hi, mean_lo, real(rstd)), gamma, beta)
 
     def centred_mean(mean, i):
@@ -104,11 +104,10 @@ def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellN
 
     @inlined
     def gradient(dy, x, mean, rstd, i, gamma, beta, coefficients, sums, dx):
-        found, weights = saved(mean, rstd, i), (gamma, beta)
-        sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, found, weights, targets_of(sums))
-        input_gradients(
-            dy, x, 0, found, weights, means_of(sum_g, sum_g_xhat, rstd[i], coefficients), dx
-        )
+        stats, weights = saved(mean, rstd, i), (gamma, beta)
+        sum_g, sum_g_xhat, _, _ = gradient_sums(dy, x, 0, 0, stats, weights, targets_of(sums))
+        means = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
+        input_gradients(dy, x, 0, stats, weights, means, dx)
 
     return CellNorm(statistics, save, saved, apply, gradient)
 
@@ -119,7 +118,7 @@ def _identity() -> CellNorm:
         return None
 
     @inlined
-    def save(found, mean, rstd, i):
+    def save(stats, mean, rstd, i):
         pass
 
     @inlined
@@ -127,7 +126,7 @@ def _identity() -> CellNorm:
         return None
 
     @inlined
-    def apply(x, found, gamma, beta):
+    def apply(x, stats, gamma, beta):
         return x
 
     @inlined

@@ -1,4 +1,4 @@
-"""The parameters of recurrent cells on their way to the kernels."""
+"""Helpers that turn a cell's parameters into the kernels' arguments."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from numnorm.backends.cpu.memory.host_arrays import Array
 
 
 def added_up(size: int, dtype: Any, *values: Array | None) -> Array:
-    """Return the sum of the values that there are: what is only added is added once."""
+    """Return the sum of all values that are not None, which the kernels then add once."""
     total = np.zeros(size)
     for value in values:
         if value is not None:
@@ -20,7 +20,7 @@ def added_up(size: int, dtype: Any, *values: Array | None) -> Array:
 def norm_pair(
     norm: Norm | None, gamma: Any, beta: Any, size: int, dtype: Any, ada: tuple[float, float]
 ) -> tuple[Any, Any]:
-    """Return gamma and beta as the kernels take those of this norm."""
+    """Return gamma and beta of a norm for the kernels: arrays, numbers for AdaNorm, or None."""
     if norm is None:
         return None, None
     if norm.parameters == 0:

@@ -1,4 +1,4 @@
-"""The whole passes of all recurrent cells on NumPy arrays."""
+"""The forward and backward pass of all recurrent cells, on NumPy arrays."""
 
 from typing import Any, NamedTuple
 
@@ -21,24 +21,24 @@ from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.memory_pool import POOL, WORKING_MEMORY
 
-# A thread takes so many rows of a batch at least: its products are faster with more.
+# A thread takes at least this many batch rows: products of fewer rows are slow.
 _LEAST_ROWS = 4
-# The sums for the parameters are taken for so many groups of rows at most.
+# The largest number of row groups in which the parameters' gradients are summed.
 _MOST_GROUPS = 64
-# Three groups of _LEAST_ROWS would be two for one of two threads; six of these are three for both.
+# The group size where _LEAST_ROWS would give three groups: six groups balance two threads.
 _ROWS_OF_SIX = 2
-# From so many rows on, x is multiplied in the steps: its products are still in cache then.
+# From this batch size on, the kernel multiplies x step by step: the products stay in cache.
 _LEAST_FUSED = 8
 
 
 class Weights(NamedTuple):
-    """The parameters of a recurrent cell in the working dtype.
+    """The parameters of a recurrent cell in the compute dtype.
 
     Attributes
     ----------
     x, h : array
     panels_x, panels_h : array or None
-        The transposed weights packed, if that is worth keeping.
+        The transposes of x and h, packed for many calls.
     others : Parameters
     """
 
@@ -52,7 +52,7 @@ class Weights(NamedTuple):
 def make_weights(
     kind: CellKind, spec: CellSpec, given: Any, ada: tuple[float, float], keep: bool
 ) -> Weights:
-    """Return the weights of a cell, packed if they are to be kept."""
+    """Return the weights of a cell, packed if `keep` is true."""
     x, h, others = given.weight_x, given.weight_h, kind.parameters(spec, given, ada)
     if not keep:
         return Weights(x, h, None, None, others)
@@ -70,23 +70,23 @@ def forward(
     masks: tuple[Array | None, ...],
     save: bool,
 ) -> tuple[tuple[Array, ...], groups.Saved | None]:
-    """Return all states, and cells; if nothing is saved, the cells are the last ones alone."""
+    """Return all states and cells, initial ones first; unless `save`, only the last cells."""
     element_type = element_type_of(x.dtype)
     rows, (batch, width) = x.shape[0], states[0].shape
-    fused, kept = batch >= _LEAST_FUSED, rows if save else batch
+    fused, saved_rows = batch >= _LEAST_FUSED, rows if save else batch
     each, apart, has_cell = kind.norms_each_product(spec), kind.keeps_cell_apart(spec), states[1:]
-    xp, products, carried, other_cell = tables(
+    xp, z, carried, separate_cell = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
         (rows if save or not fused else batch, kind.gates * width),
-        (kept if each else 0, kind.gates * width),
-        (batch + kept if save else batch, width if has_cell else 0),
-        (kept if apart else 0, width),
+        (saved_rows if each else 0, kind.gates * width),
+        (batch + saved_rows if save else batch, width if has_cell else 0),
+        (saved_rows if apart else 0, width),
     )
-    # Not with the others, which may be kept for long.
+    # Not in the same block: the caller may hold the saved arrays for long.
     panels_x, panels_h, scratch = _panels(weights, element_type, (batch, width))
     (state,) = tables(POOL, element_type.compute_dtype, (batch + rows, width))  # the caller gets it
-    state[:batch], cell = states[0], other_cell
+    state[:batch], cell = states[0], separate_cell
     if has_cell:
         carried[:batch] = states[1]
         if not apart:
@@ -94,22 +94,17 @@ def forward(
     if not fused:
         matmul(x, panels_x, xp, element_type)
     saved = groups.Saved(
-        products if each else xp,
-        xp if each else None,
-        state,
-        carried if has_cell else None,
-        cell if has_cell else None,
+        z if each else xp, xp if each else None, state,
+        carried if has_cell else None, cell if has_cell else None,
         _statistics(kind, spec, rows if save else 0),
-    )
+    )  # fmt: skip
     run_kernel(
         make_forward(kind, spec, element_type),
         (
             steps, groups.Factors(x if fused else x[:0], panels_x, panels_h), weights.others,
             saved, _scalings(kind, spec, scaling, width), _masks(masks), scratch,
         ),
-        rows,
-        width,
-        batch // _LEAST_ROWS,
+        rows, width, batch // _LEAST_ROWS,
     )  # fmt: skip
     return (state, carried)[: len(states)], saved if save else None
 
@@ -126,7 +121,7 @@ def backward(
     dy: Array,
     dstates: tuple[Array, ...],
 ) -> CellGradients:
-    """Return all gradients; those of the last states become those of the first."""
+    """Return all gradients; `dstates` is overwritten with those of the initial states."""
     element_type = element_type_of(x.dtype)
     dh, dc = dstates[0], dstates[1] if dstates[1:] else None
     batch, width = dh.shape
@@ -135,53 +130,48 @@ def backward(
     dz, dxp, gates, normalized, cell, weight_h = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
-        (gradients.most_rows, wide),
-        (gradients.most_rows if each else 0, wide),
-        (batch, wide),
-        (batch, width),
-        (batch, width),
+        (gradients.most_rows, wide), (gradients.most_rows if each else 0, wide),
+        (batch, wide), (batch, width), (batch, width),
         packed_shape(wide, width, element_type),
-    )
-    sums = _sums_of(batch, kind.sums * width, element_type)
-    kernel, arguments = (
-        make_backward(kind, spec, element_type),
-        (
-            packed(weights.h, weight_h, element_type), weights.others, saved,
-            _coefficients(kind, spec, scaling, width), _masks(masks),
-            groups.Gradients(dy, dh, dc, dz, dxp if each else None),
-            groups.Scratch(gates, normalized, cell), sums,
-        ),
     )  # fmt: skip
-    number = sums.sums.shape[0]
-    most = min(number, number * sums.size // _LEAST_ROWS)
-    for stretch in gradients.stretches:
-        here = groups.StepRange(*steps, stretch.begin, stretch.end), *arguments
-        run_kernel(kernel, here, stretch.rows, width, most)
-        gradients.add(stretch, (dxp if each else dz, dz))
-    found = kind.gradients(sums.totals.sum(axis=0), width)
-    return CellGradients(gradients.x, dstates, gradients.of_weights() | found)
+    sums = _sums_of(batch, kind.sums * width, element_type)
+    kernel = make_backward(kind, spec, element_type)
+    arguments = (
+        packed(weights.h, weight_h, element_type), weights.others, saved,
+        _coefficients(kind, spec, scaling, width), _masks(masks),
+        groups.Gradients(dy, dh, dc, dz, dxp if each else None),
+        groups.Scratch(gates, normalized, cell), sums,
+    )  # fmt: skip
+    group_count = sums.sums.shape[0]
+    max_parts = min(group_count, group_count * sums.size // _LEAST_ROWS)
+    for chunk in gradients.chunks:
+        step_range = groups.StepRange(*steps, chunk.begin, chunk.end)
+        run_kernel(kernel, (step_range, *arguments), chunk.rows, width, max_parts)
+        gradients.add(chunk, (dxp if each else dz, dz))
+    vectors = kind.gradients(sums.totals.sum(axis=0), width)
+    return CellGradients(gradients.x, dstates, gradients.of_weights() | vectors)
 
 
 def run_kernel(
-    kernel: Kernel, arguments: tuple[Any, ...], rows: int, width: int, most: int
+    kernel: Kernel, arguments: tuple[Any, ...], rows: int, width: int, max_parts: int
 ) -> None:
-    """Run a kernel of steps: no result depends on how many parts a batch is cut into."""
-    parts = min(threads(), most) if most > 1 else 1
-    if rows:  # the kernels ask for the rows of the first step
+    """Run a kernel of steps; its result does not depend on the number of parts."""
+    parts = min(threads(), max_parts) if max_parts > 1 else 1
+    if rows:  # the kernels read the batch size of the first step
         run(kernel, (*flattened(arguments), parts), rows * width * width // 64, parts)
 
 
 def _panels(weights: Weights, element_type: ElementType, shape: tuple[int, ...]) -> list[Array]:
-    """Return the transposed weights packed, and an uninitialized array beside them."""
+    """Return the transposes of both weights, packed, and an uninitialized array of a shape."""
     dtype = element_type.compute_dtype
     if weights.panels_x is not None and weights.panels_h is not None:
         return [weights.panels_x, weights.panels_h, *tables(WORKING_MEMORY, dtype, shape)]
     (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
     sizes = packed_shape(inputs, width, element_type), packed_shape(hidden, width, element_type)
-    panels_x, panels_h, other = tables(WORKING_MEMORY, dtype, *sizes, shape)
+    panels_x, panels_h, scratch = tables(WORKING_MEMORY, dtype, *sizes, shape)
     packed(weights.x.T, panels_x, element_type)
     packed(weights.h.T, panels_h, element_type)
-    return [panels_x, panels_h, other]
+    return [panels_x, panels_h, scratch]
 
 
 def _masks(masks: tuple[Array | None, ...]) -> groups.ZoneoutMasks:
@@ -189,7 +179,7 @@ def _masks(masks: tuple[Array | None, ...]) -> groups.ZoneoutMasks:
 
 
 def _statistics(kind: CellKind, spec: CellSpec, rows: int) -> groups.Statistics:
-    """Return room for mean and rstd of all normalized rows."""
+    """Return uninitialized arrays for mean and rstd of all normalized rows."""
     h, x, c = kind.statistics(spec)
     return groups.Statistics(
         np.empty(rows * h), np.empty(rows * h), np.empty(rows * x), np.empty(rows * x),
@@ -217,10 +207,10 @@ def _coefficients(
     return groups.GradientCoefficients(*(of_norm(*pair) for pair in kind.norms(spec, width)))
 
 
-def _sums_of(batch: int, numbers: int, element_type: ElementType) -> groups.Sums:
-    """Return the sums of a batch, all 0."""
+def _sums_of(batch: int, columns: int, element_type: ElementType) -> groups.Sums:
+    """Return the sums of the parameters' gradients for a batch, all 0."""
     size = max(_LEAST_ROWS, -(-batch // _MOST_GROUPS))
     if -(-batch // size) == 3:
         size = _ROWS_OF_SIX
-    totals = np.zeros((-(-batch // size), numbers))
+    totals = np.zeros((-(-batch // size), columns))
     return groups.Sums(totals.astype(element_type.compute_dtype), totals, size)

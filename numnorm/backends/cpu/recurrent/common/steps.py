@@ -1,6 +1,7 @@
-"""Which rows a kernel of recurrent steps takes: those of a step are the first of the one before.
+"""Row ranges of the recurrent kernels, prefetching and group sums.
 
-In the backward passes, what the parameters get is summed up for groups of rows of the batch.
+A step's rows are the first rows of the previous step. Backward kernels sum the parameters'
+gradients for groups of batch rows.
 """
 
 from numnorm.backends.cpu.compiler.jit import inlined
@@ -10,27 +11,27 @@ from numnorm.backends.cpu.statistics.accumulators import flush
 
 @inlined
 def rows_of_step(batch_sizes, s, left, right):
-    """Return how many of the batch's rows from left to right a step has, or less than 0."""
+    """Return how many batch rows from `left` to `right` step `s` has; negative if none."""
     return min(batch_sizes[s], right) - left
 
 
 @inlined
 def before_step(offsets, s, batch):
-    """Return where the states before a step begin: those given come first."""
+    """Return the index of the first state before step `s`; the initial states come first."""
     return batch + offsets[s - 1] if s > 0 else 0
 
 
 @inlined
 def rows_of_groups(first, last, groups, parts, group, batch):
-    """Return between which rows of the batch the groups of some of all parts lie."""
+    """Return the range of batch rows of the parts from `first` to `last`, made of whole groups."""
     return first * groups // parts * group, min(last * groups // parts * group, batch)
 
 
 @inlined
 def to_next(offsets, begin, s, r, rows):
-    """Return how many rows after the r-th of a step the one lies that a backward pass takes next.
+    """Return the distance from row `r` of step `s` to the next row of a backward pass.
 
-    That is 0 after the last of all.
+    It is 0 at the end.
     """
     before = offsets[s - 1] - offsets[s] - r if s > begin else 0
     return 1 if r + 1 < rows else before
@@ -38,9 +39,9 @@ def to_next(offsets, begin, s, r, rows):
 
 @inlined
 def prefetch_row(row, distance, sections, j):
-    """Ask for the j-th element of each section of the row `distance` rows on in the same table.
+    """Prefetch the j-th element of each section of the row `distance` rows after this one.
 
-    The processor does not guess which rows are next where steps are taken backward.
+    Hardware prefetchers do not predict the row order of a backward pass.
     """
     section = row.size // sections
     for k in range(sections):
@@ -49,6 +50,6 @@ def prefetch_row(row, distance, sections, j):
 
 @inlined
 def flush_groups(sums, totals, left, right, group):
-    """Add the sums of these rows to their totals, and begin again."""
+    """Add the sums of these rows' groups to their totals and reset them to 0."""
     for g in range(left // group, -(-right // group)):
         flush(sums[g], totals[g])

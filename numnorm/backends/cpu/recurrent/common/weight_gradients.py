@@ -1,7 +1,7 @@
-"""What x and the weights of a recurrent cell get, from some of its steps at a time.
+"""The gradients of x and of the weights of a recurrent cell, for a chunk of steps at a time.
 
-The gradients of a cell's products are as large as what the forward pass saved. They are made for
-a stretch of steps only, and used up for x and the weights while they are in cache.
+The gradients of the products would be as large as what the forward pass saved. So they are
+computed for one chunk of steps and multiplied with x, states and weights while in cache.
 """
 
 from typing import NamedTuple
@@ -16,13 +16,12 @@ from numnorm.backends.cpu.memory.placement import tables
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.memory_pool import POOL, WORKING_MEMORY
 
-# A stretch has about so many rows, or a single step: what a tile of a transposed product adds
-# up before it stores its sums.
+# The approximate rows of a chunk: the depth that a transposed product sums before it stores.
 _ROWS = tiling().depth
 
 
-class Stretch(NamedTuple):
-    """Some steps: from `begin` to `end`, with the rows from `first` to `last`."""
+class StepChunk(NamedTuple):
+    """The steps from `begin` to `end`, and their rows from `first` to `last`."""
 
     begin: int
     end: int
@@ -31,12 +30,12 @@ class Stretch(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows its steps have."""
+        """Return the number of rows."""
         return self.last - self.first
 
 
-def _stretches_of(batch_sizes: Array) -> list[Stretch]:
-    """Return the stretches of a batch, the last steps first: they follow from the shape alone."""
+def _chunks_of(batch_sizes: Array) -> list[StepChunk]:
+    """Return the chunks of a batch, the last steps first; they depend on the shape alone."""
     ends = np.cumsum(batch_sizes)
     rows = int(ends[-1]) if ends.size else 0
     if rows == 0:
@@ -44,20 +43,20 @@ def _stretches_of(batch_sizes: Array) -> list[Stretch]:
     number = max(1, rows // _ROWS)
     cuts = np.unique(np.searchsorted(ends, np.arange(1, number + 1) * rows // number) + 1)
     lasts = ends[cuts - 1]
-    whole = zip([0, *cuts], cuts, [0, *lasts], lasts, strict=False)
-    return [Stretch(*map(int, stretch)) for stretch in whole][::-1]
+    chunks = zip([0, *cuts], cuts, [0, *lasts], lasts, strict=False)
+    return [StepChunk(*map(int, chunk)) for chunk in chunks][::-1]
 
 
 class ProductGradients:
-    """The gradients of x and the weights; every stretch adds its own.
+    """The gradients of x and the weights, to which each chunk adds.
 
     Parameters
     ----------
     weight_x, weight_h, x : array
     state : array (batch + rows, H)
-        Those given first, then those of all steps.
-    steps : Steps
-    storage : Storage
+        The initial states, then those of all steps.
+    steps : PackedSteps
+    element_type : ElementType
     """
 
     def __init__(
@@ -69,14 +68,11 @@ class ProductGradients:
         steps: PackedSteps,
         element_type: ElementType,
     ) -> None:
-        self.steps, self.stretches = steps, _stretches_of(steps.batch_sizes)
-        self.most_rows = max((stretch.rows for stretch in self.stretches), default=0)
-        (width, inputs), hidden, dtype = (
-            weight_x.shape,
-            weight_h.shape[1],
-            element_type.compute_dtype,
-        )
-        panels, self._room_x, self._room_h = tables(
+        self.steps, self.chunks = steps, _chunks_of(steps.batch_sizes)
+        self.most_rows = max((chunk.rows for chunk in self.chunks), default=0)
+        (width, inputs), hidden = weight_x.shape, weight_h.shape[1]
+        dtype = element_type.compute_dtype
+        panels, self._scratch_x, self._scratch_h = tables(
             WORKING_MEMORY,
             dtype,
             packed_shape(width, inputs, element_type),
@@ -84,37 +80,35 @@ class ProductGradients:
             packed_shape(self.most_rows, hidden, element_type),
         )
         self._panels = packed(weight_x, panels, element_type)
-        self._x, self._state, self._storage = x, state, element_type
+        self._x, self._state, self._element_type = x, state, element_type
         (self.x,) = tables(POOL, dtype, x.shape)  # the caller gets it
         self.weight_x = np.zeros((width, inputs), dtype)
         self.weight_h = np.zeros((width, hidden), dtype)
-        # Where the states begin that each step was handed.
+        # The index of each step's first previous state.
         batch = state.shape[0] - x.shape[0]
         self._before = np.concatenate(([0], batch + steps.offsets))
 
-    def add(self, stretch: Stretch, grads: tuple[Array, Array]) -> None:
-        """Take the gradients of the products with x and with the state."""
-        element_type, rows = self._storage, slice(stretch.first, stretch.last)
-        of_x, of_h = grads[0][: stretch.rows], grads[1][: stretch.rows]
-        matmul(of_x, self._panels, self.x[rows], element_type)
-        x, before = self._x[rows], self._states_before(stretch)
-        add_transposed_matmul(
-            of_x, packed(x, self._room_x, element_type), self.weight_x, element_type
-        )
-        add_transposed_matmul(
-            of_h, packed(before, self._room_h, element_type), self.weight_h, element_type
-        )
+    def add(self, chunk: StepChunk, grads: tuple[Array, Array]) -> None:
+        """Add what a chunk's gradients of the products with x and with the state contribute."""
+        element_type, rows = self._element_type, slice(chunk.first, chunk.last)
+        dxp, dz = grads[0][: chunk.rows], grads[1][: chunk.rows]
+        matmul(dxp, self._panels, self.x[rows], element_type)
+        x, before = self._x[rows], self._states_before(chunk)
+        x = packed(x, self._scratch_x, element_type)
+        add_transposed_matmul(dxp, x, self.weight_x, element_type)
+        before = packed(before, self._scratch_h, element_type)
+        add_transposed_matmul(dz, before, self.weight_h, element_type)
 
     def of_weights(self) -> dict[str, Array]:
-        """Return the gradients of the weights by their names."""
+        """Return the gradients of the weights by name."""
         return {"weight_x": self.weight_x, "weight_h": self.weight_h}
 
-    def _states_before(self, stretch: Stretch) -> Array:
-        """Return the state that each row of a stretch was handed."""
-        steps = slice(stretch.begin, stretch.end)
+    def _states_before(self, chunk: StepChunk) -> Array:
+        """Return the previous state of each row of a chunk."""
+        steps = slice(chunk.begin, chunk.end)
         batch_sizes, before = self.steps.batch_sizes[steps], self._before[steps]
-        if np.array_equal(np.diff(before), batch_sizes[:-1]):  # one after the other
-            return self._state[before[0] : before[0] + stretch.rows]
+        if np.array_equal(np.diff(before), batch_sizes[:-1]):  # contiguous
+            return self._state[before[0] : before[0] + chunk.rows]
         return np.concatenate(
             [self._state[b : b + n] for b, n in zip(before, batch_sizes, strict=True)]
         )

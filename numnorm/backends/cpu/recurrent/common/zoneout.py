@@ -1,4 +1,4 @@
-"""Zoneout: a step keeps a share of each element of the state before it (Krueger et al. 2017)."""
+"""Zoneout: blend the new state with the previous one (Krueger et al. 2017)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,14 +9,15 @@ from numnorm.backends.formulas.cells import zoneout_blend, zoneout_gradient
 
 
 class Zoneout(NamedTuple):
-    """Compiled functions of some elements; `mask` holds their shares, or is None without zoneout.
+    """Compiled functions of a vector of units; `mask` is None without zoneout.
 
     Attributes
     ----------
     blend : callable
-        ``blend(new, before, mask, j, tail)``: the new elements and those before it.
+        ``blend(new, before, mask, j, tail)``: the blend of the values `new` and an array.
     gradient : callable
-        ``gradient(dy, mask, j, tail)``: the gradients of both, the second None without zoneout.
+        ``gradient(dy, mask, j, tail)``: the gradients of `new` and of `before`, the latter None
+        without zoneout.
     """
 
     blend: Callable[..., Any]
@@ -24,17 +25,17 @@ class Zoneout(NamedTuple):
 
 
 def make_zoneout(zoneout: bool, access: VectorAccess) -> Zoneout:
-    """Return these functions; without zoneout, nothing is kept."""
+    """Return the functions of zoneout; without it, `blend` returns `new`."""
     if not zoneout:
         return Zoneout(
             inlined(lambda new, before, mask, j, tail: new),
             inlined(lambda dy, mask, j, tail: (dy, None)),
         )
-    read, of_elements, gradient_of = access.read, inlined(zoneout_blend), inlined(zoneout_gradient)
+    read, blend_values, gradient_of = access.read, inlined(zoneout_blend), inlined(zoneout_gradient)
 
     @inlined
     def blend(new, before, mask, j, tail):
-        return of_elements(new, read(before, j, tail), read(mask, j, tail))
+        return blend_values(new, read(before, j, tail), read(mask, j, tail))
 
     @inlined
     def gradient(dy, mask, j, tail):

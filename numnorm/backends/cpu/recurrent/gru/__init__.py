@@ -1,1 +1,1 @@
-"""The gated recurrent unit: its gates, kernels and whole passes."""
+"""The gated recurrent unit: its gates, row functions and `CellKind`."""

@@ -1,6 +1,7 @@
-"""The gates of a gated recurrent unit, and what enters them: the products, normalized.
+"""The gates of a gated recurrent unit and the norms of their inputs.
 
-A row has z, r and the candidate, one after the other: z and r are normalized together.
+A product's row holds z, r and the candidate. z and r are normalized together, as one row of 2H
+elements; the candidate is normalized by itself.
 """
 
 import functools
@@ -18,77 +19,79 @@ from numnorm.backends.formulas.cells import gru_candidate_input
 
 
 class ProductNorm(NamedTuple):
-    """Compiled functions of one row, of either product.
+    """Compiled functions for one row of a product; `saved` is a pair of arrays, mean and rstd.
 
     Attributes
     ----------
     arrays : callable
-        ``arrays(statistics)``: mean and rstd of the product with the state, and of that with x.
-    find : callable
-        ``find(row, scalings, saved, i)``: the statistics of both gates and of the rest, which are
-        also saved if there is room for them.
-    again : callable
-        ``again(saved, i)``: the same, as they were saved.
+        ``arrays(statistics)``: `saved` of the product with the state, and of that with x.
+    compute : callable
+        ``compute(row, scalings, saved, i)``: the statistics of the gates and of the candidate. It
+        also saves them unless the arrays have size 0.
+    load : callable
+        ``load(saved, i)``: the same, as they were saved.
     gradient : callable
-        ``gradient(of_gates, of_rest, row, saved, i, weights, coefficients, sums, result)``, from the
-        gradients of what the norms make of it; the sums are those of gamma.
+        ``gradient(d_gates, d_candidate, row, saved, i, weights, coefficients, sums, result)`` maps
+        gradients of the norms' outputs to those of a row, and adds those of gamma to `sums`.
     """
 
     arrays: Callable[..., Any]
-    find: Callable[..., Any]
-    again: Callable[..., Any]
+    compute: Callable[..., Any]
+    load: Callable[..., Any]
     gradient: Callable[..., Any]
 
 
 @functools.cache
 def make_product_norm(spec: GRUSpec, element_type: ElementType) -> ProductNorm:
-    """Return how a product is normalized."""
+    """Return the norm of a product."""
     norm = make_cell_norm(spec.norm, element_type)
 
     @inlined
     def arrays(statistics):
-        of_x = statistics.mean_x, statistics.rstd_x
-        return (statistics.mean_h, statistics.rstd_h), of_x
+        saved_x = statistics.mean_x, statistics.rstd_x
+        return (statistics.mean_h, statistics.rstd_h), saved_x
 
     @inlined
-    def find(row, scalings, saved, i):
-        two = row.size // 3 * 2
-        of_gates = norm.statistics(row[:two], scalings[0])
-        of_rest = norm.statistics(row[two:], scalings[1])
+    def compute(row, scalings, saved, i):
+        middle = row.size // 3 * 2
+        gate_stats = norm.statistics(row[:middle], scalings[0])
+        candidate_stats = norm.statistics(row[middle:], scalings[1])
         if saved[0].size > 0:
-            norm.save(of_gates, saved[0], saved[1], 2 * i)
-            norm.save(of_rest, saved[0], saved[1], 2 * i + 1)
-        return of_gates, of_rest
+            norm.save(gate_stats, saved[0], saved[1], 2 * i)
+            norm.save(candidate_stats, saved[0], saved[1], 2 * i + 1)
+        return gate_stats, candidate_stats
 
     @inlined
-    def again(saved, i):
+    def load(saved, i):
         mean, rstd = saved
         return norm.saved(mean, rstd, 2 * i), norm.saved(mean, rstd, 2 * i + 1)
 
     @inlined
-    def gradient(of_gates, of_rest, row, saved, i, weights, coefficients, sums, result):
+    def gradient(d_gates, d_candidate, row, saved, i, weights, coefficients, sums, result):
         mean, rstd = saved
         gamma, beta = weights
-        two, three = of_gates.size, row.size
+        middle, end = d_gates.size, row.size
         norm.gradient(
-            of_gates, row[:two], mean, rstd, 2 * i, slice_or_scalar(gamma, 0, two), slice_or_scalar(beta, 0, two),
-            coefficients[0], (sums[:two], None), result[:two],
+            d_gates, row[:middle], mean, rstd, 2 * i,
+            slice_or_scalar(gamma, 0, middle), slice_or_scalar(beta, 0, middle),
+            coefficients[0], (sums[:middle], None), result[:middle],
         )  # fmt: skip
         norm.gradient(
-            of_rest, row[two:], mean, rstd, 2 * i + 1, slice_or_scalar(gamma, two, three),
-            slice_or_scalar(beta, two, three), coefficients[1], (sums[two:], None), result[two:],
+            d_candidate, row[middle:], mean, rstd, 2 * i + 1,
+            slice_or_scalar(gamma, middle, end), slice_or_scalar(beta, middle, end),
+            coefficients[1], (sums[middle:], None), result[middle:],
         )  # fmt: skip
 
-    return ProductNorm(arrays, find, again, gradient)
+    return ProductNorm(arrays, compute, load, gradient)
 
 
 def make_gates(
     spec: GRUSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
-    """Return a compiled ``gates(hp, xp, parameters, statistics, width, j, tail)`` of some units.
+    """Return a compiled ``gates(hp, xp, parameters, statistics, width, j, tail)`` of a vector.
 
-    It returns 1 - z, r, the candidate, and the product with the state's part of it. The statistics
-    are those of both products.
+    It returns 1 - z, r, the candidate, and the normalized part of the candidate that r resets.
+    `hp` and `xp` are the products with the state and with x, `statistics` is a pair, for both.
     """
     read, normalized = access.read, make_normalized(spec.norm, element_type, access)
     sigmoid, tanh = make_sigmoid(element_type.compute_type), make_tanh(element_type.compute_type)
@@ -96,20 +99,20 @@ def make_gates(
 
     @inlined
     def gate_input(hp, xp, parameters, statistics, j, tail):
-        of_h, of_x = statistics
-        both = normalized(hp, of_h[0], parameters.gamma_h, parameters.beta_h, j, tail)
-        both = both + normalized(xp, of_x[0], parameters.gamma_x, parameters.beta_x, j, tail)
-        return both + read(parameters.offset, j, tail)
+        stats_h, stats_x = statistics
+        value = normalized(hp, stats_h[0], parameters.gamma_h, parameters.beta_h, j, tail)
+        value = value + normalized(xp, stats_x[0], parameters.gamma_x, parameters.beta_x, j, tail)
+        return value + read(parameters.offset, j, tail)
 
     @inlined
     def gates(hp, xp, parameters, statistics, width, j, tail):
-        of_h, of_x = statistics
+        stats_h, stats_x = statistics
         keep = sigmoid(gate_input(hp, xp, parameters, statistics, j, tail) * -1.0)
         r = sigmoid(gate_input(hp, xp, parameters, statistics, j + width, tail))
         k = j + 2 * width
-        from_h = normalized(hp, of_h[1], parameters.gamma_h, parameters.beta_h, k, tail)
+        from_h = normalized(hp, stats_h[1], parameters.gamma_h, parameters.beta_h, k, tail)
         from_h = from_h + read(parameters.offset_h, j, tail)
-        from_x = normalized(xp, of_x[1], parameters.gamma_x, parameters.beta_x, k, tail)
+        from_x = normalized(xp, stats_x[1], parameters.gamma_x, parameters.beta_x, k, tail)
         from_x = from_x + read(parameters.offset, k, tail)
         return keep, r, tanh(candidate_input(from_x, r, from_h)), from_h
 

@@ -1,4 +1,4 @@
-"""What is particular to gated recurrent units."""
+"""The `CellKind` of gated recurrent units."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def _statistics(spec: GRUSpec) -> tuple[int, int, int]:
 
 
 def _parameters(spec: GRUSpec, given: Any, ada: tuple[float, float]) -> Parameters:
-    """Return the parameters; the betas join the biases."""
+    """Return the parameters, with the betas added to the biases."""
     dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
     gates_h, candidate_h = None, None
     if given.beta_h is not None:
@@ -38,8 +38,9 @@ def _parameters(spec: GRUSpec, given: Any, ada: tuple[float, float]) -> Paramete
 
 def _gradients(totals: Array, width: int) -> dict[str, Array]:
     offset, offset_h, gamma_h, gamma_x = np.split(totals, np.cumsum([3, 1, 3]) * width)
-    found = {"bias": offset, "bias_h": offset_h, "gamma_h": gamma_h, "gamma_x": gamma_x}
-    return found | {"beta_x": offset, "beta_h": np.concatenate([offset[: 2 * width], offset_h])}
+    gradients = {"bias": offset, "bias_h": offset_h, "gamma_h": gamma_h, "gamma_x": gamma_x}
+    beta_h = np.concatenate([offset[: 2 * width], offset_h])
+    return gradients | {"beta_x": offset, "beta_h": beta_h}
 
 
 GRU = CellKind(

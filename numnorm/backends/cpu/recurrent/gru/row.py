@@ -1,4 +1,4 @@
-"""One row of one step of a gated recurrent unit."""
+"""The forward pass of one row of one step of a gated recurrent unit."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,10 @@ from numnorm.backends.formulas.cells import gru_state
 def _make_new_state(
     spec: GRUSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
-    """Return a compiled function of some units: the new state."""
+    """Return a compiled function that stores the new state of a vector of units.
+
+    ``new_state(hp, xp, parameters, statistics, h_prev, h, mask, j, tail)``
+    """
     read, _, write = access
     gates, blend = make_gates(spec, element_type, access), make_zoneout(spec.zoneout, access).blend
     state, real = inlined(gru_state), element_type.compute_type
@@ -33,17 +36,15 @@ def _make_new_state(
 def make_row(
     spec: GRUSpec, element_type: ElementType
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return the compiled functions of one row of one step; the first does all."""
+    """Return the functions of `CellKind.make_row`; the first does all."""
     norm = make_product_norm(spec, element_type)
-    new_state = make_unit_loop(
-        lambda access: _make_new_state(spec, element_type, access), element_type
-    )
+    new_state = make_unit_loop(_make_new_state, spec, element_type)
 
     @inlined
-    def row(hp, xp, saved, parameters, scalings, masks, scratch, place):
-        i, (of_h, of_x) = place.i, norm.arrays(saved.statistics)
-        h_prev, h = saved.state[place.before], saved.state[place.batch + i]
-        statistics = norm.find(hp, scalings, of_h, i), norm.find(xp, scalings, of_x, i)
+    def row(hp, xp, saved, parameters, scalings, masks, scratch, index):
+        i, (saved_h, saved_x) = index.i, norm.arrays(saved.statistics)
+        h_prev, h = saved.state[index.before], saved.state[index.batch + i]
+        statistics = norm.compute(hp, scalings, saved_h, i), norm.compute(xp, scalings, saved_x, i)
         new_state(h.size, (hp, xp, parameters, statistics, h_prev, h, part(masks.h, i)))
 
     return row, no_second_half

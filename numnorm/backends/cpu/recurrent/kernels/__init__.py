@@ -1,1 +1,1 @@
-"""The forward and the backward kernel of all recurrent cells, and the groups of their arguments."""
+"""The forward and backward kernels of all recurrent cells, and their arguments."""

@@ -1,10 +1,13 @@
-"""The arguments of the kernels of recurrent cells, in groups; None where a cell lacks one."""
+"""The arguments of the recurrent kernels, in groups; a member that a cell lacks is None.
+
+Numba compiles them as named tuples. H is the number of units; `rows` are the rows of all steps.
+"""
 
 from typing import Any, NamedTuple
 
 
 class StepRange(NamedTuple):
-    """The steps that a backward kernel takes, from `begin` to `end`; else as `PackedSteps`."""
+    """The packed steps, and the range from `begin` to `end` that a backward kernel runs."""
 
     offsets: Any
     batch_sizes: Any
@@ -13,14 +16,14 @@ class StepRange(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """What is multiplied.
+    """The operands of the products.
 
     Attributes
     ----------
     x : array (rows, I)
-        To be multiplied step by step; of no rows if these products are given.
+        Without rows if `Saved` already holds the products with x.
     panels_x, panels_h : array
-        The packed transposes of W_x and W_h.
+        The transposes of W_x and W_h, packed for `make_matmul`.
     """
 
     x: Any
@@ -29,17 +32,18 @@ class Factors(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """What is added to the products, and gamma and beta of each norm, which may be numbers.
+    """The biases, and gamma and beta of each norm, which may be numbers.
 
     Attributes
     ----------
     offset : array (gates * H,)
+        The sum of all that is added to the gates.
     offset_h : array (H,)
-        What a GRU adds to the product with the state before r resets it.
+        What a GRU adds to the state's part of the candidate before the multiplication by r.
     gamma_h, beta_h, gamma_x, beta_x : array (gates * H,)
-        Of the product with the state, or of the sum of both; and of that with x.
+        For the product with the state, or for the sum of both products; for the product with x.
     gamma_c, beta_c : array (H,)
-        Of an LSTM's cell.
+        For an LSTM's cell.
     """
 
     offset: Any
@@ -53,7 +57,7 @@ class Parameters(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Mean and rstd of each normalized row: of z, xp and the cell; of size 0 to save nothing."""
+    """Mean and rstd of each normalized row of z, xp and the cell; of size 0 to save nothing."""
 
     mean_h: Any
     rstd_h: Any
@@ -64,20 +68,20 @@ class Statistics(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What the forward pass leaves to the backward pass, rows in the order of the steps.
+    """The arrays that the forward pass writes and the backward pass reads, ordered by step.
 
-    If nothing is saved, all but `state` may have the rows of one step, which the next overwrites.
+    If nothing is saved, arrays other than `state` hold one step, which the next overwrites.
 
     Attributes
     ----------
     z, xp : array (rows, gates * H)
-        The products with the state and with x; their sum and None where no norm is taken of each.
+        The products with the state and with x; their sum and None unless each is normalized.
     state : array (batch + rows, H)
-        The states; first those given.
+        The initial states, then those of each step.
     carried : array (batch + rows, H)
-        The cell as each step of an LSTM was handed it; first those given.
+        The initial cells of an LSTM, then the cells that each step passes to the next.
     cell : array (rows, H)
-        The cell before its norm.
+        The cells before their norm.
     statistics : Statistics
     """
 
@@ -90,7 +94,7 @@ class Saved(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """How a row is scaled; the divisor is that of its sum of squares."""
+    """The epsilon of a norm and where it is added, and the divisor of the sum of squares."""
 
     eps: Any
     eps_on_deviation: Any
@@ -98,14 +102,14 @@ class Scaling(NamedTuple):
 
 
 class Scalings(NamedTuple):
-    """The scaling of a cell's first norm and of its second: see `CellKind.norms`."""
+    """The scalings of a cell's two norms, see `CellKind.norms`."""
 
     first: Scaling
     second: Scaling
 
 
 class Coefficients(NamedTuple):
-    """What a norm's gradient is made with: 1 / N or 0, 1 / (N - ddof), epsilon on the deviation."""
+    """The coefficients of a norm's gradient: 1 / N or 0, 1 / (N - ddof), epsilon on deviation."""
 
     inv_count: Any
     inv_divisor: Any
@@ -113,30 +117,30 @@ class Coefficients(NamedTuple):
 
 
 class GradientCoefficients(NamedTuple):
-    """Those of a cell's first norm and of its second."""
+    """The coefficients of a cell's two norms."""
 
     first: Coefficients
     second: Coefficients
 
 
 class ZoneoutMasks(NamedTuple):
-    """The shares (rows, H) of the state and of the cell that a step keeps."""
+    """The zoneout masks (rows, H) of the state and of the cell, or None."""
 
     h: Any
     c: Any
 
 
 class Gradients(NamedTuple):
-    """The gradients that a backward kernel is given, and those that it finds.
+    """The gradients that a backward kernel reads and writes.
 
     Attributes
     ----------
     dy : array (rows, H)
-        Of all states.
+        For all states.
     dh, dc : array (batch, H)
-        Of the last state and cell; they become those of the first.
-    dz, dxp : array (rows of these steps, gates * H)
-        The results: of both products, or of their sum and None.
+        For the last states and cells; overwritten with the gradients of the initial ones.
+    dz, dxp : array (rows of the step range, gates * H)
+        The results, for both products, or for their sum and None.
     """
 
     dy: Any
@@ -147,14 +151,14 @@ class Gradients(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory of a backward kernel for one row of each part, at the part's first row.
+    """Scratch of a backward kernel: one row for each part, at the part's first batch row.
 
     Attributes
     ----------
     gates : array (batch, gates * H)
-        Gradients of what enters the gates.
+        Gradients of the gates' inputs.
     normalized, cell : array (batch, H)
-        Gradients of what a second norm returns, and of an LSTM's cell.
+        Gradients of the second norm's output, and of an LSTM's cell before its norm.
     """
 
     gates: Any
@@ -163,14 +167,16 @@ class Scratch(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The sums for the parameters, of some rows of the batch each: they follow from the shape.
+    """The sums of the parameters' gradients, one row for each group of batch rows.
+
+    The groups depend on the shape alone, so the result does not depend on the threads.
 
     Attributes
     ----------
     sums, totals : array (groups, numbers)
-        In the working dtype and in float64.
+        Sums in the compute dtype, which are flushed to totals in float64.
     size : int
-        How many rows a group has.
+        The number of batch rows in a group.
     """
 
     sums: Any
@@ -178,19 +184,19 @@ class Sums(NamedTuple):
     size: Any
 
 
-class Place(NamedTuple):
-    """Where a row of a step is found.
+class RowIndex(NamedTuple):
+    """The indices of one row of one step.
 
     Attributes
     ----------
     i : int
-        Among the rows of all steps.
+        In the rows of all steps.
     b : int
         In the batch.
     before : int
-        Among the states, given ones first: the state that the row was handed.
+        Of the previous state in `Saved.state`.
     batch : int
-        How many rows the batch has.
+        The size of the batch.
     """
 
     i: Any
@@ -199,19 +205,19 @@ class Place(NamedTuple):
     batch: Any
 
 
-class BackwardPlace(NamedTuple):
-    """Where a row of a step is found in the backward pass.
+class BackwardRowIndex(NamedTuple):
+    """The indices of one row of one step in the backward pass.
 
     Attributes
     ----------
     i, b, before : int
-        As `Place`.
+        As in `RowIndex`.
     k : int
-        Among the rows of these steps.
+        In the rows of the step range.
     scratch : int
-        The row of the scratch memory.
+        In the scratch.
     distance : int
-        How many rows further the row lies that comes next, to be prefetched.
+        From this row to the next one that the pass reads, which is prefetched.
     """
 
     i: Any

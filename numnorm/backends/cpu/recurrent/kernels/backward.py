@@ -1,8 +1,9 @@
-"""The backward kernel of a normalized recurrent cell: all steps of some rows, in reverse.
+"""The backward kernel of all recurrent cells: it takes some batch rows backward through the steps.
 
-The gates are computed again from what enters them: that takes less time than to store and load
-them. What the parameters get is summed up for a few rows of the batch at a time, in the working
-type, and flushed to float64 every few steps: those rows follow from the shape alone.
+The gates are recomputed from their inputs, which is faster than to store and load them. The
+parameters' gradients are summed for groups of batch rows in the compute type and flushed to
+float64 every few steps. The groups depend on the shape alone, so the bytes of the result do not
+depend on the threads.
 """
 
 import functools
@@ -20,7 +21,7 @@ from numnorm.backends.cpu.recurrent.common.steps import (
     to_next,
 )
 from numnorm.backends.cpu.recurrent.kernels.arguments import (
-    BackwardPlace,
+    BackwardRowIndex,
     GradientCoefficients,
     Gradients,
     Parameters,
@@ -37,7 +38,12 @@ from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES
 
 @functools.cache
 def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> Kernel:
-    """Return the backward kernel of a cell; `panels` is W_h packed, `parts` are of the groups."""
+    """Return the backward kernel of a cell.
+
+    It runs the steps of a range for the groups of batch rows of the parts from `first` to `last`.
+    `panels` is W_h, packed for `make_matmul`; the other arguments are groups of `arguments`, whose
+    members are passed one after the other.
+    """
     lanes, gates = element_type.lanes, kind.gates
     matmul = make_matmul(lanes, accumulate=kind.accumulates(spec))
     row = kind.make_row_gradient(spec, element_type)
@@ -67,10 +73,10 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
             to = start - offsets[begin]
             for r in range(rows):
                 distance = to_next(offsets, begin, s, r, rows)
-                place = BackwardPlace(start + r, left + r, before + r, to + r, left, distance)
+                index = BackwardRowIndex(start + r, left + r, before + r, to + r, left, distance)
                 row(
                     saved, parameters, coefficients, masks, gradients, scratch,
-                    sums.sums[(left + r) // size], place,
+                    sums.sums[(left + r) // size], index,
                 )  # fmt: skip
             if rows > 0:
                 matmul(

@@ -1,8 +1,7 @@
-"""The forward kernel of a normalized recurrent cell: all steps of some of the batch's rows.
+"""The forward kernel of all recurrent cells: it takes some batch rows through all steps.
 
-Rows of a batch never meet, so a thread takes its rows through all steps. The rows of a step lie
-one after the other, those of longer sequences first: a step's rows are the first of the one
-before it.
+The rows of a batch are independent, so threads never synchronize between steps. A step's rows are
+sorted by sequence length, longest first: they are the first rows of the previous step.
 """
 
 import functools
@@ -17,7 +16,7 @@ from numnorm.backends.cpu.recurrent.common.steps import before_step, rows_of_ste
 from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Factors,
     Parameters,
-    Place,
+    RowIndex,
     Saved,
     Scalings,
     ZoneoutMasks,
@@ -28,38 +27,49 @@ from numnorm.backends.cpu.simd.optional import part
 
 
 def _make_multiply(accumulate: bool, element_type: ElementType) -> Callable[..., None]:
-    """Return a compiled function of one step's rows: their products with x and with the state.
+    """Return a compiled function that multiplies one step's rows of x and of the state.
 
-    Those with x are left out if x has no rows.
+    ``multiply(has_x, left, depths, left_rows, right, results, result_rows, rows, wide)`` takes
+    pairs, x first: flat left-hand matrices, their numbers of columns and first rows, packed
+    weights, flat results of `wide` columns and their first rows. It multiplies x if `has_x`.
     """
     lanes = element_type.lanes
     matmul = make_matmul(lanes, accumulate=accumulate)
 
     @inlined
-    def multiply(has_x, left, sizes, sites, right, results, at, rows, wide):
+    def multiply(has_x, left, depths, left_rows, right, results, result_rows, rows, wide):
         if accumulate and has_x:
-            results[0][at[0] * wide : (at[0] + rows) * wide] = 0
+            results[0][result_rows[0] * wide : (result_rows[0] + rows) * wide] = 0
         for k in range(0 if has_x else 1, 2):
-            # One product for both: to compile another takes a second.
-            a, size, place = (
-                (left[0], sizes[0], sites[0]) if k == 0 else (left[1], sizes[1], sites[1])
+            # A loop, so that the matmul is inlined and compiled once.
+            a, depth, at = (
+                (left[0], depths[0], left_rows[0]) if k == 0 else (left[1], depths[1], left_rows[1])
             )
-            b, c, to = (right[0], results[0], at[0]) if k == 0 else (right[1], results[1], at[1])
+            b, c, to = (
+                (right[0], results[0], result_rows[0]) if k == 0
+                else (right[1], results[1], result_rows[1])
+            )  # fmt: skip
             matmul(
-                a, place * size, size, 1, rows, b, 0, size * lanes, size, c, to * wide, wide, wide
-            )
+                a, at * depth, depth, 1, rows, b, 0, depth * lanes, depth,
+                c, to * wide, wide, wide,
+            )  # fmt: skip
 
     return multiply
 
 
 @functools.cache
 def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> Kernel:
-    """Return the forward kernel of a cell; `scratch (batch, H)` holds a gate of each row."""
+    """Return the forward kernel of a cell.
+
+    It runs all steps for the batch rows of the parts from `first` to `last` of `parts`. `scratch`
+    (batch, H) is what the first half of a row hands to the second. The other arguments are groups
+    of `arguments`, whose members are passed one after the other.
+    """
     each, gates = kind.norms_each_product(spec), kind.gates
     multiply = _make_multiply(not each, element_type)
     first_half, second_half = kind.make_row(spec, element_type)
-    # Where the products with x go.
-    of_x = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
+    # Where the products with x are stored.
+    x_result = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
 
     def kernel(
         steps: PackedSteps,
@@ -77,32 +87,32 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
         x, z, xp, state = factors.x, saved.z, saved.xp, saved.state
         batch, width = batch_sizes[0], state.shape[1]
         left, right = first * batch // parts, last * batch // parts
-        from_x = of_x(z, xp)
-        left_hand, sizes = (x.reshape(-1), state.reshape(-1)), (x.shape[1], width)
+        from_x = x_result(z, xp)
+        left_hand, depths = (x.reshape(-1), state.reshape(-1)), (x.shape[1], width)
         right_hand = factors.panels_x, factors.panels_h
         results = from_x.reshape(-1), z.reshape(-1)
-        x_kept, z_kept = from_x.shape[0] > batch, z.shape[0] > batch
+        x_saved, z_saved = from_x.shape[0] > batch, z.shape[0] > batch
         for s in range(offsets.size):
             rows = rows_of_step(batch_sizes, s, left, right)
             if rows <= 0:
                 break
             start, before = offsets[s] + left, before_step(offsets, s, batch) + left
-            at, x_at = start if z_kept else left, start if x_kept else left
+            at, x_at = start if z_saved else left, start if x_saved else left
             multiply(
-                x.shape[0] > 0, left_hand, sizes, (start, before), right_hand, results,
+                x.shape[0] > 0, left_hand, depths, (start, before), right_hand, results,
                 (x_at, at), rows, gates * width,
             )  # fmt: skip
             for r in range(rows):
-                place = Place(start + r, left + r, before + r, batch)
+                index = RowIndex(start + r, left + r, before + r, batch)
                 first_half(
                     z[at + r], part(xp, x_at + r), saved, parameters, scalings, masks,
-                    scratch[left + r], place,
+                    scratch[left + r], index,
                 )  # fmt: skip
             for r in range(rows):
-                place = Place(start + r, left + r, before + r, batch)
+                index = RowIndex(start + r, left + r, before + r, batch)
                 second_half(
                     z[at + r], part(xp, x_at + r), saved, parameters, scalings, masks,
-                    scratch[left + r], place,
+                    scratch[left + r], index,
                 )  # fmt: skip
 
     return make_grouped_kernel(f"{kind.name}_forward.{spec.name}.{element_type.name}", kernel)

@@ -1,4 +1,4 @@
-"""What the kernels and the passes of all recurrent cells need to know of one kind."""
+"""The interface between the kernels that all recurrent cells share and one kind of cell."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from numnorm.backends.contract.norms import Norm
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
 
-# A cell's first norm and its second, each with the length of the rows that it is taken of.
+# A cell's two norms, each with the length of the rows that it normalizes.
 Norms = tuple[tuple[Norm | None, int], tuple[Norm | None, int]]
 
 
@@ -18,32 +18,33 @@ class CellKind(NamedTuple):
     ----------
     name : str
     gates : int
-        How many numbers for each unit a product has.
+        The width of a product, in units.
     sums : int
-        How many numbers for each unit the gradients of the parameters are summed in.
+        The width of a row of `Sums`, in units.
     norms_each_product : callable
-        ``norms_each_product(spec)``: whether both products are normalized, each by itself.
+        ``norms_each_product(spec)``: whether each product is normalized by itself.
     accumulates : callable
-        ``accumulates(spec)``: whether a row's gradient leaves something of the state before it,
-        to which that of the product with the state is added.
+        ``accumulates(spec)``: whether the row gradient writes a part of the previous state's
+        gradient, to which the matmul adds; else the matmul overwrites it.
     keeps_cell_apart : callable
-        ``keeps_cell_apart(spec)``: whether the cell before its norm is not what is carried on.
+        ``keeps_cell_apart(spec)``: whether the cell before its norm differs from the carried one.
     norms : callable
         ``norms(spec, width) -> Norms``
     statistics : callable
-        ``statistics(spec)``: how many rows are normalized for each row of z, xp and the cell.
+        ``statistics(spec)``: the numbers of norms in a row of z, of xp and of the cell.
     parameters : callable
         ``parameters(spec, given, ada) -> Parameters``
     gradients : callable
-        ``gradients(totals, width)``: the sums by the names of the parameters.
+        ``gradients(totals, width)``: the parameters' gradients by name.
     make_row : callable
-        ``make_row(spec, element_type)`` returns two compiled functions of one row of one step:
-        ``row(z, xp, saved, parameters, scalings, masks, scratch, place)``
-        All rows of a step are handed to the first, then all to the second, so that the processor
-        begins with a row while it waits for the sums of the last.
+        ``make_row(spec, element_type)`` returns two compiled functions of one row of one step,
+        ``row(z, xp, saved, parameters, scalings, masks, scratch, index)``, with a `RowIndex`.
+        The first is called for all rows of a step, then the second, so that the processor starts
+        a row while it waits for the statistics of the previous one.
     make_row_gradient : callable
-        ``make_row_gradient(spec, element_type)`` returns that of its gradient:
-        ``row(saved, parameters, coefficients, masks, gradients, scratch, sums, place)``
+        ``make_row_gradient(spec, element_type)`` returns a compiled function of one row's
+        gradient, with a `BackwardRowIndex`:
+        ``row(saved, parameters, coefficients, masks, gradients, scratch, sums, index)``
     """
 
     name: str

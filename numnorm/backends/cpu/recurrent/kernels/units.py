@@ -1,4 +1,4 @@
-"""Loops over the units of a row: whole vectors, and a tail."""
+"""Vectorized loops over the units of a row."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +9,16 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 
 
 def make_unit_loop(
-    make: Callable[[VectorAccess], Any], element_type: ElementType
+    make: Callable[[Any, ElementType, VectorAccess], Any], spec: Any, element_type: ElementType
 ) -> Callable[..., None]:
-    """Return a compiled ``loop(width, arguments)`` of all units of a row.
+    """Return a compiled ``loop(width, arguments)`` over all units of a row.
 
-    It calls ``function(*arguments, j, tail)`` for a vector of units from the j-th on, whole or
-    with a tail; `make` returns that function for either access.
+    For each vector of units from the j-th on, it calls ``function(*arguments, j, tail)`` with the
+    number of its units. ``make(spec, element_type, access)`` returns that function.
     """
     count = element_type.lanes
-    full, last = make(full_access(count)), make(tail_access(count))
+    full = make(spec, element_type, full_access(count))
+    last = make(spec, element_type, tail_access(count))
 
     @inlined
     def loop(width, arguments):
@@ -31,7 +32,7 @@ def make_unit_loop(
 
 
 def make_write_summed(access: VectorAccess) -> Callable[..., None]:
-    """Return a compiled ``write(array, sums, j, value, tail)``, which also adds to the sums."""
+    """Return a compiled ``write(array, sums, j, value, tail)`` that also adds to the sums."""
     read, _, write = access
 
     @inlined
@@ -43,5 +44,5 @@ def make_write_summed(access: VectorAccess) -> Callable[..., None]:
 
 
 @inlined
-def no_second_half(z, xp, saved, parameters, scalings, masks, scratch, place):
-    """Do nothing: all was done in the first half."""
+def no_second_half(z, xp, saved, parameters, scalings, masks, scratch, index):
+    """Do nothing: the first half did all."""

@@ -1,1 +1,1 @@
-"""The LSTM: its gates, kernels and whole passes, recurrent batch norm included."""
+"""The LSTM: its gates, row functions and `CellKind`, and its passes with batch norm."""

@@ -1,6 +1,7 @@
-"""LSTM with batch norm: all sequences meet at each step, so that it is a loop over steps.
+"""The passes of an LSTM with batch norm.
 
-The products, the norms and the sums are those of our kernels, the gates NumPy's.
+Each step's statistics need all sequences, so the passes loop over the steps. Kernels compute the
+products and the norms, NumPy the gates.
 """
 
 import dataclasses
@@ -18,12 +19,13 @@ from numnorm.backends.cpu.matmul.packed_matrices import (
     packed_transposed_matmul,
 )
 from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.recurrent.common.parameters import added_up
 from numnorm.backends.cpu.statistics.stored import update_running
 from numnorm.layouts import column_layout
 
 
 def _update(running: RunningSteps, t: int, count: int, mean: Array, m2: Array) -> None:
-    """Move the statistics of a step of the call, if it has some and there is a variance."""
+    """Update the running statistics of step t, if they exist and the batch has a variance."""
     row = running.first + t
     if row < running.mean.shape[0] and count > 1:
         moved = running.mean[row], running.variance[row]
@@ -31,13 +33,13 @@ def _update(running: RunningSteps, t: int, count: int, mean: Array, m2: Array) -
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Place:
-    """The batch norm of one place in the cell, with the statistics that each step has taken.
+class _SiteNorm:
+    """The batch norm at one site of the cell, with the statistics of each step.
 
     Attributes
     ----------
     gamma, beta : array
-        The first in float64, as its gradient is of its dtype, and summed over steps.
+        Gamma is float64 so that its gradient, which is summed over the steps, is float64 too.
     running : RunningSteps or None
     mean, variance, rstd : array (steps, features) of float64
     """
@@ -51,12 +53,12 @@ class _Place:
     rstd: Array
 
     @property
-    def _constant(self) -> bool:
+    def _frozen(self) -> bool:
         return self.running is not None and not self.running.training
 
-    def take(self, t: int, x: Array) -> Array:
-        """Return the norm of the rows of a step, by statistics that are found now."""
-        if self.running is not None and self._constant:
+    def normalize(self, t: int, x: Array) -> Array:
+        """Compute the statistics of step t, or read the frozen ones, and return x normalized."""
+        if self.running is not None and self._frozen:
             row = min(self.running.first + t, self.running.mean.shape[0] - 1)
             self.mean[t] = self.running.mean[row]
             self.variance[t] = self.running.variance[row]
@@ -66,44 +68,44 @@ class _Place:
             self.variance[t] = m2 / count
             if self.running is not None:
                 _update(self.running, t, count, mean, m2)
-        return self.again(t, x)
+        return self.normalize_again(t, x)
 
-    def again(self, t: int, x: Array) -> Array:
-        """Return it by the statistics that were found."""
-        layout, statistics = column_layout(x.shape, 1), (self.mean[t], self.variance[t])
+    def normalize_again(self, t: int, x: Array) -> Array:
+        """Return x normalized by the stored statistics of step t."""
+        layout = column_layout(x.shape, 1)
         y, self.rstd[t] = column_forward(
-            x, *statistics, 1.0, self.eps, self.gamma, self.beta, layout, None
+            x, self.mean[t], self.variance[t], 1.0, self.eps, self.gamma, self.beta, layout, None
         )
         return y
 
     def backward(self, t: int, dy: Array, x: Array, dgamma: Array) -> tuple[Array, Array]:
-        """Return the gradients of x and beta; that of gamma is added to the one given."""
-        detached = Detached(mean=self._constant, scale=self._constant)
+        """Return the gradients of x and beta, and add that of gamma to `dgamma`."""
+        detached = Detached(mean=self._frozen, scale=self._frozen)
         layout = column_layout(x.shape, 1)
-        dx, of_gamma, of_beta = column_backward(
+        dx, dgamma_t, dbeta = column_backward(
             dy, x, self.mean[t], self.rstd[t], self.gamma, layout, detached, None
         )
-        dgamma += of_gamma
-        return dx, of_beta
+        dgamma += dgamma_t
+        return dx, dbeta
 
 
 class _Saved(NamedTuple):
-    """What the backward pass reads, rows in the order of the steps.
+    """What the backward pass reads; rows are ordered by step.
 
     Attributes
     ----------
     norms : dict
-        The norm of each place.
+        The norm of each site.
     z, xp : array (rows, 4H)
-        The products with the state and with x; their sum and None where no norm is taken of each.
+        The products with the state and with x; their sum and None unless each is normalized.
     cell : array (rows, H)
-        Before its norm.
+        The cells before their norm.
     carried, state : array (batch + rows, H)
-        The cell as each step was handed it, and the states; first those given.
+        The cells and states that each step passes to the next; the initial ones come first.
     """
 
     spec: LSTMSpec
-    norms: dict[str, _Place]
+    norms: dict[str, _SiteNorm]
     x: Array
     steps: PackedSteps
     given: Any
@@ -124,32 +126,32 @@ def batch_cell_forward(
     states: tuple[Array, ...],
     running: dict[str, RunningSteps],
 ) -> tuple[tuple[Array, Array], Any]:
-    """Return all states and cells, those given first, and what the backward pass needs."""
+    """Return all states and cells, initial ones first, and what the backward pass needs."""
     h, c = states
     rows, (batch, hidden) = x.shape[0], h.shape
-    offset = _sum_of_biases(given)
+    offset = added_up(4 * hidden, given.weight_h.dtype, given.bias, given.beta_x, given.beta_h)
     norms = _norms(spec, eps, given, offset, steps, running)
     xp = packed_matmul(x, matrix_panels(given.weight_x.T), 4 * hidden)
     panels = matrix_panels(given.weight_h.T)
-    # Where no norm is taken of each product, those with the state are added to those with x.
+    # Without a norm of each product, the product with the state is added to that with x.
     z = np.empty_like(xp) if spec.norm_each_product else xp
     cell = np.empty((rows, hidden), x.dtype)
     state, carried = (np.empty((batch + rows, hidden), x.dtype) for _ in range(2))
     state[:batch], carried[:batch] = h, c
     saved = _Saved(
-        spec, norms, x, steps, given, offset, z, xp if spec.norm_each_product else None, cell, carried,
-        state,
+        spec, norms, x, steps, given, offset,
+        z, xp if spec.norm_each_product else None, cell, carried, state,
     )  # fmt: skip
     with np.errstate(all="ignore"):
         for t, now, before in _steps(steps, batch):
-            of_h = packed_matmul(state[before], panels, 4 * hidden)
+            product = packed_matmul(state[before], panels, 4 * hidden)
             if spec.norm_each_product:
-                z[now] = of_h
+                z[now] = product
             else:
-                z[now] += of_h
+                z[now] += product
             f, i, o, g = _gates(saved, t, now, first=True)
             cell[now] = f * carried[before] + i * g
-            normalized = norms["c"].take(t, cell[now])
+            normalized = norms["c"].normalize(t, cell[now])
             after = slice(batch + now.start, batch + now.stop)
             carried[after] = normalized if spec.carries_normalized else cell[now]
             state[after] = o * np.tanh(normalized)
@@ -163,38 +165,24 @@ def _norms(
     offset: Array,
     steps: PackedSteps,
     running: dict[str, RunningSteps],
-) -> dict[str, _Place]:
-    """Return the norm of each place; what is added to the gates is a bias of one of them."""
+) -> dict[str, _SiteNorm]:
+    """Return the norm of each site; that of h adds all biases of the gates."""
     hidden = given.weight_h.shape[1]
     gammas = {"x": given.gamma_x, "h": given.gamma_h, "c": given.gamma_c}
-    # Where there is nothing to add it is 0, so that all norms share their compiled code.
+    # A missing beta is 0, so that all norms share their compiled code.
     beta_c = np.zeros(hidden, offset.dtype) if given.beta_c is None else given.beta_c
     betas = {"x": np.zeros(4 * hidden), "h": offset, "c": beta_c}
     count = steps.batch_sizes.size
-    return {
-        place: _Place(
-            np.ones(size) if gammas[place] is None else gammas[place].astype(np.float64),
-            betas[place],
-            eps,
-            running.get(place),
-            *np.empty((3, count, size)),
-        )
-        for place, size in spec.sites(hidden).items()
-    }
-
-
-def _sum_of_biases(given: Any) -> Array:
-    """Return what is added to the gates."""
-    total = np.zeros(given.weight_h.shape[0])
-    for value in (given.bias, given.beta_x, given.beta_h):
-        if value is not None:
-            total += value
-    result: Array = total.astype(given.weight_h.dtype)
-    return result
+    norms = {}
+    for site, size in spec.sites(hidden).items():
+        gamma = np.ones(size) if gammas[site] is None else gammas[site].astype(np.float64)
+        statistics = np.empty((3, count, size))
+        norms[site] = _SiteNorm(gamma, betas[site], eps, running.get(site), *statistics)
+    return norms
 
 
 def _steps(steps: PackedSteps, batch: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield each step, its rows, and where the states before them are."""
+    """Yield each step's number, its rows, and the slice of its previous states."""
     before = 0
     offsets, batch_sizes = steps.offsets.tolist(), steps.batch_sizes.tolist()
     for t, (start, count) in enumerate(zip(offsets, batch_sizes, strict=True)):
@@ -203,28 +191,28 @@ def _steps(steps: PackedSteps, batch: int) -> Iterator[tuple[int, slice, slice]]
 
 
 def _gates(saved: _Saved, t: int, now: slice, first: bool) -> tuple[Array, Array, Array, Array]:
-    """Return the gates of a step, by statistics found now the first time."""
-    entering = None
-    for place, products in (("h", saved.z), ("x", saved.xp)):
-        if place in saved.norms and products is not None:
-            norm = saved.norms[place]
-            normalized = (norm.take if first else norm.again)(t, products[now])
-            entering = normalized if entering is None else entering + normalized
-    if entering is None:
-        entering = saved.z[now] + saved.offset
-    f, i, o, g = np.split(entering, 4, axis=1)
+    """Return the gates of a step; the `first` time, compute the statistics, else reuse them."""
+    inputs = None
+    for site, products in (("h", saved.z), ("x", saved.xp)):
+        if site in saved.norms and products is not None:
+            norm = saved.norms[site]
+            normalized = (norm.normalize if first else norm.normalize_again)(t, products[now])
+            inputs = normalized if inputs is None else inputs + normalized
+    if inputs is None:
+        inputs = saved.z[now] + saved.offset
+    f, i, o, g = np.split(inputs, 4, axis=1)
     return _sigmoid(f), _sigmoid(i), _sigmoid(o), np.tanh(g)
 
 
 def _sigmoid(x: Array) -> Array:
-    """Return 1 / (1 + exp(-x)), to full relative accuracy."""
+    """Return 1 / (1 + exp(-x)) without overflow, to full relative accuracy."""
     e = np.exp(-np.abs(x))
     result: Array = np.where(x >= 0, x.dtype.type(1), e) / (1 + e)
     return result
 
 
 def batch_cell_backward(saved: Any, dy: Array, dstates: tuple[Array, ...]) -> CellGradients:
-    """Return all gradients, from those of every state, the last state and the last cell."""
+    """Return all gradients from `dy`, of every state, and `dstates`, of the last state and cell."""
     norms, given = saved.norms, saved.given
     dh, dc = dstates
     (batch, hidden), inputs = dh.shape, given.weight_x.shape[1]
@@ -232,21 +220,21 @@ def batch_cell_backward(saved: Any, dy: Array, dstates: tuple[Array, ...]) -> Ce
     dz = np.empty_like(saved.z)
     dxp = np.empty_like(saved.z) if saved.spec.norm_each_product else dz
     sums = {"bias": np.zeros(4 * hidden), "beta_c": np.zeros(hidden)}
-    sums |= {f"gamma_{place}": np.zeros(norm.gamma.size) for place, norm in norms.items()}
+    sums |= {f"gamma_{site}": np.zeros(norm.gamma.size) for site, norm in norms.items()}
     steps = list(_steps(saved.steps, batch))
     with np.errstate(all="ignore"):
         for t, now, before in reversed(steps):
-            alive = slice(0, now.stop - now.start)
-            dstate = dh[alive] + dy[now]
-            entering, dc[alive] = _through_cell(saved, t, now, before, dstate, dc[alive], sums)
-            sums["bias"] += entering.sum(axis=0, dtype=np.float64)
-            for place, products, gradient in (("h", saved.z, dz), ("x", saved.xp, dxp)):
-                if place in norms:
-                    of_gamma = sums[f"gamma_{place}"]
-                    gradient[now], _ = norms[place].backward(t, entering, products[now], of_gamma)
-                elif place == "h":
-                    gradient[now] = entering
-            dh[alive] = packed_matmul(dz[now], panels, hidden)
+            active = slice(0, now.stop - now.start)
+            dstate = dh[active] + dy[now]
+            dinputs, dc[active] = _cell_gradient(saved, t, now, before, dstate, dc[active], sums)
+            sums["bias"] += dinputs.sum(axis=0, dtype=np.float64)
+            for site, products, gradient in (("h", saved.z, dz), ("x", saved.xp, dxp)):
+                if site in norms:
+                    dgamma = sums[f"gamma_{site}"]
+                    gradient[now], _ = norms[site].backward(t, dinputs, products[now], dgamma)
+                elif site == "h":
+                    gradient[now] = dinputs
+            dh[active] = packed_matmul(dz[now], panels, hidden)
     states = np.concatenate([saved.state[:0], *(saved.state[before] for _, _, before in steps)])
     sums["weight_x"] = packed_transposed_matmul(dxp, saved.x)
     sums["weight_h"] = packed_transposed_matmul(dz, states)
@@ -254,7 +242,7 @@ def batch_cell_backward(saved: Any, dy: Array, dstates: tuple[Array, ...]) -> Ce
     return CellGradients(dx, (dh, dc), sums | dict.fromkeys(("beta_x", "beta_h"), sums["bias"]))
 
 
-def _through_cell(
+def _cell_gradient(
     saved: _Saved,
     t: int,
     now: slice,
@@ -263,21 +251,21 @@ def _through_cell(
     dcarried: Array,
     sums: dict[str, Array],
 ) -> tuple[Array, Array]:
-    """Return the gradients of what enters a step's gates, and of the cell that it was handed."""
+    """Return the gradients of the inputs of a step's gates and of its previous cell."""
     f, i, o, g = _gates(saved, t, now, first=False)
     norm, cell, carried = saved.norms["c"], saved.cell[now], saved.carried[before]
-    output = np.tanh(norm.again(t, cell))
+    output = np.tanh(norm.normalize_again(t, cell))
     dcell = dstate * o * (1 - output * output)
     if saved.spec.carries_normalized:
         dcell += dcarried
-    dcell, of_beta = norm.backward(t, dcell, cell, sums["gamma_c"])
-    sums["beta_c"] += of_beta
+    dcell, dbeta = norm.backward(t, dcell, cell, sums["gamma_c"])
+    sums["beta_c"] += dbeta
     if not saved.spec.carries_normalized:
         dcell = dcell + dcarried
-    of_gates = (
+    dinputs = (
         dcell * carried * f * (1 - f),
         dcell * g * i * (1 - i),
         dstate * output * o * (1 - o),
         dcell * i * (1 - g * g),
     )
-    return np.concatenate(of_gates, axis=1), dcell * f
+    return np.concatenate(dinputs, axis=1), dcell * f

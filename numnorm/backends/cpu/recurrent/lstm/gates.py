@@ -1,6 +1,7 @@
-"""The gates of an LSTM, and what enters them: the products with x and with the state, normalized.
+"""The gates of an LSTM and the norms of their inputs.
 
-The gates of a row are f, i, o and g, one after the other.
+A row of a product holds the gates f, i, o and g, one after the other. Each product, their sum as
+one row, or each gate of the sum is normalized.
 """
 
 import functools
@@ -21,31 +22,32 @@ from numnorm.backends.cpu.simd.optional import slice_or_scalar
 
 
 class GateNorm(NamedTuple):
-    """Compiled functions of one row.
+    """Compiled functions for one row of the products.
 
-    Its products are `z`, with the state, and `xp`, with x; where the norm is taken of their sum,
-    that is `z`, and `xp` is None. What it has of each gate are pairs: of z and of xp.
+    `z` is the product with the state and `xp` the product with x; unless each is normalized, `z` is
+    their sum and `xp` None. Each gate's statistics are a pair, for z and for xp.
 
     Attributes
     ----------
-    find : callable
-        ``find(z, xp, scaling, saved, i)``: the statistics for each gate, f, i, o, g. They are
-        also saved if there is room for them.
-    again : callable
-        ``again(saved, i)``: the same, as they were saved.
+    compute : callable
+        ``compute(z, xp, scaling, saved, i)``: the statistics of the gates f, i, o, g. It also
+        saves them in `saved`, a `Statistics`, unless its arrays have size 0.
+    load : callable
+        ``load(saved, i)``: the same, as they were saved.
     gradient : callable
-        ``gradient(dz, z, xp, saved, i, parameters, coefficients, sums, results)``, from the
-        gradients of what enters the gates to those of z and xp; the sums are those of both gammas.
+        ``gradient(dz, z, xp, saved, i, parameters, coefficients, sums, results)`` maps the
+        gradients of the gates' inputs to those of z and xp, the `results`, and adds those of both
+        gammas to `sums`.
     """
 
-    find: Callable[..., Any]
-    again: Callable[..., Any]
+    compute: Callable[..., Any]
+    load: Callable[..., Any]
     gradient: Callable[..., Any]
 
 
 @functools.cache
 def make_gate_norm(spec: LSTMSpec, element_type: ElementType) -> GateNorm:
-    """Return how a form's gates are normalized."""
+    """Return the norm of the gates of a spec."""
     norm = make_cell_norm(spec.gates, element_type)
     if spec.norm_each_product:
         return _norm_each_product(norm)
@@ -54,7 +56,7 @@ def make_gate_norm(spec: LSTMSpec, element_type: ElementType) -> GateNorm:
 
 def _norm_each_product(norm: CellNorm) -> GateNorm:
     @inlined
-    def find(z, xp, scaling, saved, i):
+    def compute(z, xp, scaling, saved, i):
         both = norm.statistics(z, scaling), norm.statistics(xp, scaling)
         if saved.mean_h.size > 0:
             norm.save(both[0], saved.mean_h, saved.rstd_h, i)
@@ -62,9 +64,9 @@ def _norm_each_product(norm: CellNorm) -> GateNorm:
         return both, both, both, both
 
     @inlined
-    def again(saved, i):
-        of_z = norm.saved(saved.mean_h, saved.rstd_h, i)
-        both = of_z, norm.saved(saved.mean_x, saved.rstd_x, i)
+    def load(saved, i):
+        stats_z = norm.saved(saved.mean_h, saved.rstd_h, i)
+        both = stats_z, norm.saved(saved.mean_x, saved.rstd_x, i)
         return both, both, both, both
 
     @inlined
@@ -78,33 +80,33 @@ def _norm_each_product(norm: CellNorm) -> GateNorm:
             coefficients, (sums[1], None), results[1],
         )  # fmt: skip
 
-    return GateNorm(find, again, gradient)
+    return GateNorm(compute, load, gradient)
 
 
 def _separate(norm: CellNorm) -> GateNorm:
     @inlined
-    def find_one(z, scaling, saved, i, k):
+    def compute_one(z, scaling, saved, i, k):
         width = z.size // 4
-        found = norm.statistics(z[k * width : (k + 1) * width], scaling)
+        stats = norm.statistics(z[k * width : (k + 1) * width], scaling)
         if saved.mean_h.size > 0:
-            norm.save(found, saved.mean_h, saved.rstd_h, 4 * i + k)
-        return found
+            norm.save(stats, saved.mean_h, saved.rstd_h, 4 * i + k)
+        return stats
 
     @inlined
-    def find(z, xp, scaling, saved, i):
-        f = i_ = o = g = find_one(z, scaling, saved, i, 0)
-        for k in range(1, 4):  # a loop, so that it is compiled once for all of them
-            f, i_, o, g = i_, o, g, find_one(z, scaling, saved, i, k)
+    def compute(z, xp, scaling, saved, i):
+        f = i_ = o = g = compute_one(z, scaling, saved, i, 0)
+        for k in range(1, 4):  # a loop, so that it is compiled once
+            f, i_, o, g = i_, o, g, compute_one(z, scaling, saved, i, k)
         return (f, None), (i_, None), (o, None), (g, None)
 
     @inlined
-    def again_one(saved, i, k):
+    def load_one(saved, i, k):
         return norm.saved(saved.mean_h, saved.rstd_h, 4 * i + k), None
 
     @inlined
-    def again(saved, i):
-        f, i_ = again_one(saved, i, 0), again_one(saved, i, 1)
-        return f, i_, again_one(saved, i, 2), again_one(saved, i, 3)
+    def load(saved, i):
+        f, i_ = load_one(saved, i, 0), load_one(saved, i, 1)
+        return f, i_, load_one(saved, i, 2), load_one(saved, i, 3)
 
     @inlined
     def gradient(dz, z, xp, saved, i, parameters, coefficients, sums, results):
@@ -113,55 +115,56 @@ def _separate(norm: CellNorm) -> GateNorm:
             left, right = k * width, (k + 1) * width
             norm.gradient(
                 dz[left:right], z[left:right], saved.mean_h, saved.rstd_h, 4 * i + k,
-                slice_or_scalar(parameters.gamma_h, left, right), slice_or_scalar(parameters.beta_h, left, right),
+                slice_or_scalar(parameters.gamma_h, left, right),
+                slice_or_scalar(parameters.beta_h, left, right),
                 coefficients, (sums[0][left:right], None), results[0][left:right],
             )  # fmt: skip
 
-    return GateNorm(find, again, gradient)
+    return GateNorm(compute, load, gradient)
 
 
 def _none() -> GateNorm:
     @inlined
-    def again(saved, i):
+    def load(saved, i):
         none = None, None
         return none, none, none, none
 
     @inlined
-    def find(z, xp, scaling, saved, i):
-        return again(saved, i)
+    def compute(z, xp, scaling, saved, i):
+        return load(saved, i)
 
     @inlined
     def gradient(dz, z, xp, saved, i, parameters, coefficients, sums, results):
         pass
 
-    return GateNorm(find, again, gradient)
+    return GateNorm(compute, load, gradient)
 
 
 def make_gates(
     spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
-    """Return a compiled ``gates(z, xp, parameters, statistics, width, j, tail)`` of some units.
+    """Return a compiled ``gates(z, xp, parameters, statistics, width, j, tail)`` of a vector.
 
-    It returns f, i, o and g; the statistics are those for each gate.
+    It returns f, i, o and g; `statistics` are those of `GateNorm`.
     """
-    entering = _make_entering(spec, element_type, access)
+    gate_input = _make_gate_input(spec, element_type, access)
     sigmoid, tanh = make_sigmoid(element_type.compute_type), make_tanh(element_type.compute_type)
 
     @inlined
     def gates(z, xp, parameters, statistics, width, j, tail):
-        f = sigmoid(entering(z, xp, parameters, statistics[0], j, tail))
-        i = sigmoid(entering(z, xp, parameters, statistics[1], j + width, tail))
-        o = sigmoid(entering(z, xp, parameters, statistics[2], j + 2 * width, tail))
-        g = tanh(entering(z, xp, parameters, statistics[3], j + 3 * width, tail))
+        f = sigmoid(gate_input(z, xp, parameters, statistics[0], j, tail))
+        i = sigmoid(gate_input(z, xp, parameters, statistics[1], j + width, tail))
+        o = sigmoid(gate_input(z, xp, parameters, statistics[2], j + 2 * width, tail))
+        g = tanh(gate_input(z, xp, parameters, statistics[3], j + 3 * width, tail))
         return f, i, o, g
 
     return gates
 
 
-def _make_entering(
+def _make_gate_input(
     spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
-    """Return a compiled ``entering(z, xp, parameters, statistics, j, tail)`` of a gate."""
+    """Return a compiled ``gate_input(z, xp, parameters, statistics, j, tail)`` of one gate."""
     read, normalized = access.read, make_normalized(spec.gates, element_type, access)
 
     @inlined
@@ -171,7 +174,7 @@ def _make_entering(
 
     @inlined
     def of_both(z, xp, parameters, statistics, j, tail):
-        of_x = normalized(xp, statistics[1], parameters.gamma_x, parameters.beta_x, j, tail)
-        return of_sum(z, xp, parameters, statistics, j, tail) + of_x
+        from_x = normalized(xp, statistics[1], parameters.gamma_x, parameters.beta_x, j, tail)
+        return of_sum(z, xp, parameters, statistics, j, tail) + from_x
 
     return of_both if spec.norm_each_product else of_sum

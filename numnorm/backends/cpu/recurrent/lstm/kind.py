@@ -1,4 +1,4 @@
-"""What is particular to LSTMs."""
+"""The `CellKind` of LSTMs."""
 
 from typing import Any
 
@@ -18,22 +18,22 @@ def _norms(spec: LSTMSpec, width: int) -> Norms:
 
 
 def _statistics(spec: LSTMSpec) -> tuple[int, int, int]:
-    of_gates = 4 if spec.separate else 1
-    return of_gates if spec.gates else 0, int(spec.norm_each_product), int(spec.cell is not None)
+    gate_norms = 4 if spec.separate else 1
+    return gate_norms if spec.gates else 0, int(spec.norm_each_product), int(spec.cell is not None)
 
 
 def _parameters(spec: LSTMSpec, given: Any, ada: tuple[float, float]) -> Parameters:
-    """Return the parameters; the betas of the products join the bias."""
+    """Return the parameters, with the betas of the products added to the bias."""
     dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
     beta_c = given.beta_c
     if spec.cell is not None and spec.cell.parameters == 2 and beta_c is None:
         beta_c = np.zeros(width, dtype)
-    of_x = spec.gates if spec.norm_each_product else None
+    norm_x = spec.gates if spec.norm_each_product else None
     return Parameters(
         added_up(4 * width, dtype, given.bias, given.beta_x, given.beta_h),
         None,
         *norm_pair(spec.gates, given.gamma_h, None, 4 * width, dtype, ada),
-        *norm_pair(of_x, given.gamma_x, None, 4 * width, dtype, ada),
+        *norm_pair(norm_x, given.gamma_x, None, 4 * width, dtype, ada),
         *norm_pair(spec.cell, given.gamma_c, beta_c, width, dtype, ada),
     )
 
@@ -41,8 +41,8 @@ def _parameters(spec: LSTMSpec, given: Any, ada: tuple[float, float]) -> Paramet
 def _gradients(totals: Array, width: int) -> dict[str, Array]:
     sections = np.cumsum([4, 4, 4, 1]) * width
     offset, gamma_h, gamma_x, gamma_c, beta_c = np.split(totals, sections)
-    of_norms = {"gamma_x": gamma_x, "gamma_h": gamma_h, "gamma_c": gamma_c, "beta_c": beta_c}
-    return of_norms | {"bias": offset, "beta_x": offset, "beta_h": offset}
+    gradients = {"gamma_x": gamma_x, "gamma_h": gamma_h, "gamma_c": gamma_c, "beta_c": beta_c}
+    return gradients | {"bias": offset, "beta_x": offset, "beta_h": offset}
 
 
 LSTM = CellKind(
@@ -50,7 +50,7 @@ LSTM = CellKind(
     gates=4,
     sums=14,
     norms_each_product=lambda spec: spec.norm_each_product,
-    # With zoneout, the state's gradient has a share of the step after it already.
+    # Zoneout passes a part of the gradient to the previous state.
     accumulates=lambda spec: spec.zoneout,
     keeps_cell_apart=lambda spec: spec.carries_normalized or spec.zoneout,
     norms=_norms,

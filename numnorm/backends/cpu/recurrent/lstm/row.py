@@ -1,4 +1,4 @@
-"""One row of one step of an LSTM."""
+"""The forward pass of one row of one step of an LSTM."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,10 @@ from numnorm.backends.formulas.cells import lstm_cell, lstm_state
 def _make_new_cell(
     spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
-    """Return a compiled function of some units: the cell before its norm, and the gate o."""
+    """Return a compiled function that stores a vector of the cell before its norm and of o.
+
+    ``new_cell(z, xp, parameters, statistics, c_prev, cell, o_gate, j, tail)``
+    """
     read, _, write = access
     gates, new = make_gates(spec, element_type, access), inlined(lstm_cell)
 
@@ -34,7 +37,11 @@ def _make_new_cell(
 def _make_new_state(
     spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
-    """Return a compiled function of some units: the state, and the cell that is carried on."""
+    """Return a compiled function that stores the new state and the carried cell.
+
+    ``new_state(o_gate, cell, parameters, statistics, cells, states, masks, j, tail)``, for a vector
+    of units; `cells` and `states` are pairs of rows, the previous and the new one.
+    """
     read, coefficient, write = access
     apply, real = make_cell_norm(spec.cell, element_type).apply, element_type.compute_type
     tanh, state, carries = make_tanh(real), inlined(lstm_state), spec.carries_normalized
@@ -57,50 +64,44 @@ def _make_new_state(
 
 
 @inlined
-def _cells(carried, place):
-    """Return the cell that a row was handed, and that which it hands on, maybe in its place."""
-    kept = carried.shape[0] > place.batch
-    before = carried[place.before if kept else place.b]
-    return before, carried[place.batch + place.i if kept else place.b]
+def _cells(carried, index):
+    """Return a row's previous and new carried cell; the same row if cells are not saved."""
+    saved = carried.shape[0] > index.batch
+    before = carried[index.before if saved else index.b]
+    return before, carried[index.batch + index.i if saved else index.b]
 
 
 @inlined
-def _cell_row(cell, place):
-    """Return a row of the cells before their norm."""
-    return cell[place.i if cell.shape[0] > place.batch else place.b]
+def _cell_row(cell, index):
+    """Return a row's cell before its norm."""
+    return cell[index.i if cell.shape[0] > index.batch else index.b]
 
 
 def make_row(
     spec: LSTMSpec, element_type: ElementType
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return the compiled functions of one row of one step: up to the cell, and from there on."""
-    gate_norm, cell_norm = (
-        make_gate_norm(spec, element_type),
-        make_cell_norm(spec.cell, element_type),
-    )
-    new_cell = make_unit_loop(
-        lambda access: _make_new_cell(spec, element_type, access), element_type
-    )
-    new_state = make_unit_loop(
-        lambda access: _make_new_state(spec, element_type, access), element_type
-    )
+    """Return the functions of `CellKind.make_row`: one up to the cell, one up to the state."""
+    gate_norm = make_gate_norm(spec, element_type)
+    cell_norm = make_cell_norm(spec.cell, element_type)
+    new_cell = make_unit_loop(_make_new_cell, spec, element_type)
+    new_state = make_unit_loop(_make_new_state, spec, element_type)
 
     @inlined
-    def to_cell(z, xp, saved, parameters, scalings, masks, o, place):
-        c_prev, _ = _cells(saved.carried, place)
-        cell = _cell_row(saved.cell, place)
-        statistics = gate_norm.find(z, xp, scalings.first, saved.statistics, place.i)
+    def to_cell(z, xp, saved, parameters, scalings, masks, o, index):
+        c_prev, _ = _cells(saved.carried, index)
+        cell = _cell_row(saved.cell, index)
+        statistics = gate_norm.compute(z, xp, scalings.first, saved.statistics, index.i)
         new_cell(o.size, (z, xp, parameters, statistics, c_prev, cell, o))
 
     @inlined
-    def to_state(z, xp, saved, parameters, scalings, masks, o, place):
-        i, arrays = place.i, saved.statistics
-        cells, cell = _cells(saved.carried, place), _cell_row(saved.cell, place)
-        states = saved.state[place.before], saved.state[place.batch + i]
+    def to_state(z, xp, saved, parameters, scalings, masks, o, index):
+        i, arrays = index.i, saved.statistics
+        cells, cell = _cells(saved.carried, index), _cell_row(saved.cell, index)
+        states = saved.state[index.before], saved.state[index.batch + i]
         statistics = cell_norm.statistics(cell, scalings.second)
         if arrays.mean_c.size > 0:
             cell_norm.save(statistics, arrays.mean_c, arrays.rstd_c, i)
-        shares = part(masks.h, i), part(masks.c, i)
-        new_state(o.size, (o, cell, parameters, statistics, cells, states, shares))
+        row_masks = part(masks.h, i), part(masks.c, i)
+        new_state(o.size, (o, cell, parameters, statistics, cells, states, row_masks))
 
     return to_cell, to_state

@@ -1,4 +1,4 @@
-"""The gradient of one row of one step of an LSTM."""
+"""The backward pass of one row of one step of an LSTM."""
 
 from collections.abc import Callable
 
@@ -16,18 +16,19 @@ from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.formulas.cells import lstm_cell_gradient, lstm_state_gradient
 
 
-def _make_gates_again(
+def _make_recompute_gates(
     spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
-    """Return a compiled function of some units: the gates again."""
-    gates, write, norm_each_product = (
-        make_gates(spec, element_type, access),
-        access.write,
-        spec.norm_each_product,
-    )
+    """Return a compiled function that stores the gates of a vector of units.
+
+    ``recompute_gates(rows, parameters, statistics, results, distance, j, tail)``. `rows` are z, xp,
+    c_prev, cell and dy, which it prefetches from the row `distance` rows away.
+    """
+    gates, write = make_gates(spec, element_type, access), access.write
+    norm_each_product = spec.norm_each_product
 
     @inlined
-    def gates_again(rows, parameters, statistics, results, distance, j, tail):
+    def recompute_gates(rows, parameters, statistics, results, distance, j, tail):
         z, xp, c_prev, cell, dy = rows
         width = dy.size
         prefetch_row(z, distance, 4, j)
@@ -42,13 +43,17 @@ def _make_gates_again(
         write(results, j + 2 * width, o, tail)
         write(results, j + 3 * width, g, tail)
 
-    return gates_again
+    return recompute_gates
 
 
 def _make_state_gradient(
     spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
-    """Return a compiled function of some units: what reaches the normalized cell, and o."""
+    """Return a compiled function that stores the gradients of the normalized cell and of o's input.
+
+    ``gradient(dy, dh, dc, gates, cell, parameters, statistics, masks, result, sums, j, tail)``, for
+    a vector of units. It overwrites o in `gates`; with zoneout also dh, by what passes to h_prev.
+    """
     read, _, write = access
     normalized, real = make_normalized(spec.cell, element_type, access), element_type.compute_type
     tanh, carries, zoned = make_tanh(real), spec.carries_normalized, spec.zoneout
@@ -57,17 +62,17 @@ def _make_state_gradient(
 
     @inlined
     def gradient(dy, dh, dc, gates, cell, parameters, statistics, masks, result, sums, j, tail):
-        gamma, beta, at = parameters.gamma_c, parameters.beta_c, j + 2 * cell.size
+        gamma, beta, o_at = parameters.gamma_c, parameters.beta_c, j + 2 * cell.size
         tanh_c = tanh(normalized(cell, statistics, gamma, beta, j, tail))
-        o, grad = read(gates, at, tail), read(dy, j, tail) + read(dh, j, tail)
-        of_new, of_old = zoneout.gradient(grad, masks[0], j, tail)
+        o, d_state = read(gates, o_at, tail), read(dy, j, tail) + read(dh, j, tail)
+        d_new, d_prev = zoneout.gradient(d_state, masks[0], j, tail)
         if zoned:
-            write(dh, j, of_old, tail)
-        of_cell, of_o = state_gradient(of_new, o, tanh_c, real(1))
+            write(dh, j, d_prev, tail)
+        d_cell, d_o = state_gradient(d_new, o, tanh_c, real(1))
         if carries:
-            of_cell = of_cell + zoneout.gradient(read(dc, j, tail), masks[1], j, tail)[0]
-        write(result, j, of_cell, tail)
-        write_summed(gates, sums, at, of_o, tail)
+            d_cell = d_cell + zoneout.gradient(read(dc, j, tail), masks[1], j, tail)[0]
+        write(result, j, d_cell, tail)
+        write_summed(gates, sums, o_at, d_o, tail)
 
     return gradient
 
@@ -75,7 +80,11 @@ def _make_state_gradient(
 def _make_gate_gradient(
     spec: LSTMSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
-    """Return a compiled function of some units: what reaches f, i, g and the cell before."""
+    """Return a compiled function that stores the gradients of the inputs of f, i, g and of c_prev.
+
+    ``gradient(dcell, dc, gates, c_prev, mask, sums, j, tail)``, for a vector of units. It
+    overwrites f, i and g in `gates`, and dc.
+    """
     read, _, write = access
     real, carries, zoned = element_type.compute_type, spec.carries_normalized, spec.zoneout
     zoneout, cell_gradient = make_zoneout(zoned, access), inlined(lstm_cell_gradient)
@@ -86,67 +95,59 @@ def _make_gate_gradient(
         width = dc.size
         f, i = read(gates, j, tail), read(gates, j + width, tail)
         g = read(gates, j + 3 * width, tail)
-        of_cell = read(dcell, j, tail)
-        of_new, of_old = zoneout.gradient(read(dc, j, tail), mask, j, tail)
+        d_cell = read(dcell, j, tail)
+        d_new, d_prev = zoneout.gradient(read(dc, j, tail), mask, j, tail)
         if not carries:
-            of_cell = of_cell + of_new
-        df, di, dg, past = cell_gradient(of_cell, read(c_prev, j, tail), f, i, g, real(1))
+            d_cell = d_cell + d_new
+        df, di, dg, d_c_prev = cell_gradient(d_cell, read(c_prev, j, tail), f, i, g, real(1))
         write_summed(gates, sums, j, df, tail)
         write_summed(gates, sums, j + width, di, tail)
         write_summed(gates, sums, j + 3 * width, dg, tail)
         if zoned:
-            past = past + of_old
-        write(dc, j, past, tail)
+            d_c_prev = d_c_prev + d_prev
+        write(dc, j, d_c_prev, tail)
 
     return gradient
 
 
 @inlined
 def _sections(sums, width):
-    """Return a row's sums: of all that is added, both gammas of the gates, the cell's gradients."""
+    """Split a row of `Sums`: the offset, both gammas of the gates, gamma and beta of the cell."""
     wide = 4 * width
-    of_cell = sums[3 * wide : 3 * wide + width], sums[3 * wide + width :]
-    return sums[:wide], (sums[wide : 2 * wide], sums[2 * wide : 3 * wide]), of_cell
+    cell_sums = sums[3 * wide : 3 * wide + width], sums[3 * wide + width :]
+    return sums[:wide], (sums[wide : 2 * wide], sums[2 * wide : 3 * wide]), cell_sums
 
 
 def make_row_gradient(spec: LSTMSpec, element_type: ElementType) -> Callable[..., None]:
-    """Return a compiled function of the gradient of one row of one step."""
-    gate_norm, cell_norm = (
-        make_gate_norm(spec, element_type),
-        make_cell_norm(spec.cell, element_type),
-    )
-    gates_again = make_unit_loop(
-        lambda access: _make_gates_again(spec, element_type, access), element_type
-    )
-    through_state = make_unit_loop(
-        lambda access: _make_state_gradient(spec, element_type, access), element_type
-    )
-    through_cell = make_unit_loop(
-        lambda access: _make_gate_gradient(spec, element_type, access), element_type
-    )
-    direct = spec.gates is None
+    """Return the function of `CellKind.make_row_gradient`."""
+    gate_norm = make_gate_norm(spec, element_type)
+    cell_norm = make_cell_norm(spec.cell, element_type)
+    recompute_gates = make_unit_loop(_make_recompute_gates, spec, element_type)
+    state_gradient = make_unit_loop(_make_state_gradient, spec, element_type)
+    gate_gradient = make_unit_loop(_make_gate_gradient, spec, element_type)
+    in_place = spec.gates is None  # without a norm, dz is the gradient of the gates' inputs
 
     @inlined
-    def row(saved, parameters, coefficients, masks, gradients, scratch, sums, place):
-        i, b, before, k, at, distance = place
+    def row(saved, parameters, coefficients, masks, gradients, scratch, sums, index):
+        i, b, before, k, slot, distance = index
         z, xp, cell, arrays = saved.z[i], part(saved.xp, i), saved.cell[i], saved.statistics
         c_prev, dz, dxp = saved.carried[before], gradients.dz[k], part(gradients.dxp, k)
         dy, dh, dc, width = gradients.dy[i], gradients.dh[b], gradients.dc[b], cell.size
-        gates = dz if direct else scratch.gates[at]
-        dn, dcell = scratch.normalized[at], scratch.cell[at]
-        of_offset, of_gammas, of_cell = _sections(sums, width)
-        shares = part(masks.h, i), part(masks.c, i)
-        found = gate_norm.again(arrays, i)
-        gates_again(width, ((z, xp, c_prev, cell, dy), parameters, found, gates, distance))
-        found = cell_norm.saved(arrays.mean_c, arrays.rstd_c, i)
-        through_state(width, (dy, dh, dc, gates, cell, parameters, found, shares, dn, of_offset))
+        gates = dz if in_place else scratch.gates[slot]
+        dn, dcell = scratch.normalized[slot], scratch.cell[slot]
+        d_offset, d_gammas, cell_sums = _sections(sums, width)
+        row_masks = part(masks.h, i), part(masks.c, i)
+        stats = gate_norm.load(arrays, i)
+        recompute_gates(width, ((z, xp, c_prev, cell, dy), parameters, stats, gates, distance))
+        stats = cell_norm.saved(arrays.mean_c, arrays.rstd_c, i)
+        state_gradient(width, (dy, dh, dc, gates, cell, parameters, stats, row_masks, dn, d_offset))
         cell_norm.gradient(
             dn, cell, arrays.mean_c, arrays.rstd_c, i, parameters.gamma_c, parameters.beta_c,
-            coefficients.second, of_cell, dcell,
+            coefficients.second, cell_sums, dcell,
         )  # fmt: skip
-        through_cell(width, (dcell, dc, gates, c_prev, shares[1], of_offset))
+        gate_gradient(width, (dcell, dc, gates, c_prev, row_masks[1], d_offset))
         gate_norm.gradient(
-            gates, z, xp, arrays, i, parameters, coefficients.first, of_gammas, (dz, dxp)
+            gates, z, xp, arrays, i, parameters, coefficients.first, d_gammas, (dz, dxp)
         )
 
     return row

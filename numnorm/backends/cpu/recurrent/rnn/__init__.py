@@ -1,1 +1,1 @@
-"""The plain recurrent network: its kernels and whole passes."""
+"""The plain recurrent network: its row functions and `CellKind`."""

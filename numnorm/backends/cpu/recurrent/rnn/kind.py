@@ -1,4 +1,4 @@
-"""What is particular to plain recurrent networks."""
+"""The `CellKind` of plain recurrent networks."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def _norms(spec: RNNSpec, width: int) -> Norms:
 
 
 def _parameters(spec: RNNSpec, given: Any, ada: tuple[float, float]) -> Parameters:
-    """Return the parameters; beta joins the bias."""
+    """Return the parameters, with beta added to the bias."""
     dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
     gamma_h, beta_h = norm_pair(spec.norm, given.gamma, None, width, dtype, ada)
     offset = added_up(width, dtype, given.bias, given.beta)
@@ -35,7 +35,7 @@ RNN = CellKind(
     gates=1,
     sums=2,
     norms_each_product=lambda spec: False,
-    # With zoneout, the state's gradient has a share of the step after it already.
+    # Zoneout passes a part of the gradient to the previous state.
     accumulates=lambda spec: spec.zoneout,
     keeps_cell_apart=lambda spec: False,
     norms=_norms,

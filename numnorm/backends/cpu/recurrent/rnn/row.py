@@ -1,4 +1,4 @@
-"""One row of one step of a plain recurrent network."""
+"""The forward pass of one row of one step of a plain recurrent network."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,10 @@ from numnorm.backends.cpu.simd.optional import part
 def _make_new_state(
     spec: RNNSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
-    """Return a compiled function of some units: the new state."""
+    """Return a compiled function that stores the new state of a vector of units.
+
+    ``new_state(z, parameters, statistics, h_prev, h, mask, j, tail)``
+    """
     write, state = access.write, make_state(spec, element_type, access)
     blend = make_zoneout(spec.zoneout, access).blend
 
@@ -31,20 +34,18 @@ def _make_new_state(
 def make_row(
     spec: RNNSpec, element_type: ElementType
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return the compiled functions of one row of one step; the first does all."""
+    """Return the functions of `CellKind.make_row`; the first does all."""
     norm = make_cell_norm(spec.norm, element_type)
-    new_state = make_unit_loop(
-        lambda access: _make_new_state(spec, element_type, access), element_type
-    )
+    new_state = make_unit_loop(_make_new_state, spec, element_type)
 
     @inlined
-    def row(z, xp, saved, parameters, scalings, masks, scratch, place):
+    def row(z, xp, saved, parameters, scalings, masks, scratch, index):
         mean, rstd = saved.statistics.mean_h, saved.statistics.rstd_h
-        h_prev, h = saved.state[place.before], saved.state[place.batch + place.i]
+        h_prev, h = saved.state[index.before], saved.state[index.batch + index.i]
         statistics = norm.statistics(z, scalings.first)
         if mean.size > 0:
-            norm.save(statistics, mean, rstd, place.i)
-        mask = part(masks.h, place.i)
+            norm.save(statistics, mean, rstd, index.i)
+        mask = part(masks.h, index.i)
         new_state(h.size, (z, parameters, statistics, h_prev, h, mask))
 
     return row, no_second_half

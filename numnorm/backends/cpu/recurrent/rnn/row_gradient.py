@@ -1,4 +1,4 @@
-"""The gradient of one row of one step of a plain recurrent network."""
+"""The backward pass of one row of one step of a plain recurrent network."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from numnorm.backends.formulas.cells import tanh_gradient
 
 
 def _make_activation_gradient(spec: RNNSpec, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``gradient(dy, y)`` of the activation's argument."""
+    """Return a compiled ``gradient(dy, y)`` of the activation's argument, from its result y."""
     if spec.rectified:
         return unless_zero
     gradient, real = inlined(tanh_gradient), element_type.compute_type
@@ -28,12 +28,14 @@ def _make_activation_gradient(spec: RNNSpec, element_type: ElementType) -> Calla
 def _make_gradient(
     spec: RNNSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., None]:
-    """Return a compiled function of some units: the gradient of what the norm returns."""
+    """Return a compiled function that stores the gradient of the activation's input.
+
+    ``gradient(z, parameters, statistics, dy, dh, mask, result, sums, distance, j, tail)``, for a
+    vector of units. With zoneout it replaces dh by what passes to the previous state.
+    """
     read, _, write = access
-    state, activation_gradient = (
-        make_state(spec, element_type, access),
-        _make_activation_gradient(spec, element_type),
-    )
+    state = make_state(spec, element_type, access)
+    activation_gradient = _make_activation_gradient(spec, element_type)
     zoneout, zoned = make_zoneout(spec.zoneout, access), spec.zoneout
     write_summed = make_write_summed(access)
 
@@ -41,35 +43,33 @@ def _make_gradient(
     def gradient(z, parameters, statistics, dy, dh, mask, result, sums, distance, j, tail):
         prefetch_row(z, distance, 1, j)
         prefetch_row(dy, distance, 1, j)
-        of_new, of_old = zoneout.gradient(read(dy, j, tail) + read(dh, j, tail), mask, j, tail)
+        d_new, d_prev = zoneout.gradient(read(dy, j, tail) + read(dh, j, tail), mask, j, tail)
         if zoned:
-            write(dh, j, of_old, tail)
-        value = activation_gradient(of_new, state(z, parameters, statistics, j, tail))
+            write(dh, j, d_prev, tail)
+        value = activation_gradient(d_new, state(z, parameters, statistics, j, tail))
         write_summed(result, sums, j, value, tail)
 
     return gradient
 
 
 def make_row_gradient(spec: RNNSpec, element_type: ElementType) -> Callable[..., None]:
-    """Return a compiled function of the gradient of one row of one step."""
+    """Return the function of `CellKind.make_row_gradient`."""
     norm = make_cell_norm(spec.norm, element_type)
-    gradient = make_unit_loop(
-        lambda access: _make_gradient(spec, element_type, access), element_type
-    )
+    gradient = make_unit_loop(_make_gradient, spec, element_type)
 
     @inlined
-    def row(saved, parameters, coefficients, masks, gradients, scratch, sums, place):
-        i, mean, rstd = place.i, saved.statistics.mean_h, saved.statistics.rstd_h
-        z, dy, dh = saved.z[i], gradients.dy[i], gradients.dh[place.b]
-        entering, width, mask = scratch.gates[place.scratch], dh.size, part(masks.h, i)
+    def row(saved, parameters, coefficients, masks, gradients, scratch, sums, index):
+        i, mean, rstd = index.i, saved.statistics.mean_h, saved.statistics.rstd_h
+        z, dy, dh = saved.z[i], gradients.dy[i], gradients.dh[index.b]
+        d_input, width, mask = scratch.gates[index.scratch], dh.size, part(masks.h, i)
         statistics = norm.saved(mean, rstd, i)
-        of_offset, of_gamma = sums[:width], sums[width:]
+        d_offset, d_gamma = sums[:width], sums[width:]
         gradient(
-            width, (z, parameters, statistics, dy, dh, mask, entering, of_offset, place.distance)
+            width, (z, parameters, statistics, dy, dh, mask, d_input, d_offset, index.distance)
         )
         norm.gradient(
-            entering, z, mean, rstd, i, parameters.gamma_h, parameters.beta_h,
-            coefficients.first, (of_gamma, None), gradients.dz[place.k],
+            d_input, z, mean, rstd, i, parameters.gamma_h, parameters.beta_h,
+            coefficients.first, (d_gamma, None), gradients.dz[index.k],
         )  # fmt: skip
 
     return row

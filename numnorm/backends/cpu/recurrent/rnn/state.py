@@ -1,4 +1,4 @@
-"""The new state of a plain recurrent network, some units at a time."""
+"""The new state of a plain recurrent network, which both passes compute."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 def make_state(
     spec: RNNSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
-    """Return a compiled ``state(z, parameters, statistics, j, tail)``, before zoneout."""
+    """Return a compiled ``state(z, parameters, statistics, j, tail)``, without zoneout."""
     read, normalized = access.read, make_normalized(spec.norm, element_type, access)
     activation = make_activation(spec.rectified, element_type.compute_type).value
 
