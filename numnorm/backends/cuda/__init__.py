@@ -1,4 +1,4 @@
-"""Device arrays, and kernels for CUDA. Each part is imported when it is first used."""
+"""The CUDA backend: device arrays and kernels. Each module is imported when it is first used."""
 
 import importlib
 from typing import Any
@@ -40,13 +40,13 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)
-    globals()[name] = found
-    return found
+    value = getattr(part(_HOME_OF[name], "arrays of a CUDA device"), name)
+    globals()[name] = value
+    return value
 
 
 def part(module: str, wanted: str) -> Any:
-    """Return a module of this package, which all of what is wanted needs a compiler for."""
+    """Import a module of this package. An error says that what is `wanted` needs numba-cuda."""
     try:
         return importlib.import_module(f"{__name__}.{module}")
     except ImportError as error:

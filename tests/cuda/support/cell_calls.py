@@ -1,4 +1,4 @@
-"""The public functions of recurrent cells, with the arguments of a call on the host or a device."""
+"""Calls of the public functions of recurrent cells, with arguments on the host or a device."""
 
 import copy
 
@@ -15,7 +15,7 @@ KINDS = pytest.mark.parametrize("kind", [LSTM, GRU, RNN], ids=["lstm", "gru", "r
 
 
 class Case:
-    """A kind of cell with the arguments that its functions take, on the host."""
+    """A kind of cell and the arguments of its functions."""
 
     def __init__(self, kind=LSTM, *, units=5, time=4, batch=4, seed=0, **norm):
         rng = np.random.default_rng(seed)
@@ -27,7 +27,7 @@ class Case:
         self.dy = rng.normal(size=(time, batch, units))
 
     def to(self, take, dtype, of_parameters=None):
-        """The same on a device, its arrays taken in a dtype."""
+        """Return the same case with its arrays on a device, in a dtype."""
 
         def taken(array, dtype):
             return None if array is None else take(np.array(array, dtype, order="C"))
@@ -42,16 +42,16 @@ class Case:
         return other
 
     def arrays(self):
-        """All that there are."""
+        """Return all arrays of the case."""
         return [self.x, self.dy, *self.states, *self.grads, *filter(_is_there, self.parameters)]
 
     def call(self, what="", **options):
-        """The function of the kind, `_forward` or such behind its name, of x and the states."""
+        """Call a function of the kind: `what` is the end of its name, such as `_forward`."""
         function = getattr(rnn, self.kind.name + what)
         return function(self.x, self.parameters, *self.states, **self.norm, **options)
 
     def back(self, saved, what="_backward", grads=None):
-        """Its gradients by name."""
+        """Return the gradients by name."""
         function = getattr(rnn, self.kind.name + what)
         gradients = function(*(grads or (self.dy, saved, *self.grads)))
         found = gradients._asdict()
@@ -59,7 +59,7 @@ class Case:
         return found | {f"d{name}": value for name, value in of_parameters.items()}
 
     def run(self, **options):
-        """All results of the forward and the backward function, by name."""
+        """Return all results of the forward and the backward function by name."""
         y, *states, saved = self.call("_forward", **options)
         named = dict(zip(self.kind.states, states, strict=True))
         return {"y": y} | named | self.back(saved)

@@ -1,4 +1,4 @@
-"""Forms of recurrent cells, shapes of their kernels, and what the tests of them are given."""
+"""Specs of recurrent cells, launch shapes of their kernels, and inputs."""
 
 import dataclasses
 import functools
@@ -29,13 +29,13 @@ _CHOSEN = {"norm": "layer", "variant": "paper", "nonlinearity": "tanh"}
 
 
 def spec_of(kind, **options):
-    """The form that the functions of a kind have with these options."""
+    """Return the spec of a kind of cell with these options."""
     make = {"lstm": lstm_spec, "gru": gru_spec, "rnn": rnn_spec}[kind.name]
     return make(*((_CHOSEN | options)[name] for name in kind.options)).cell
 
 
 def zoned(spec):
-    """The same with zoneout."""
+    """Return the spec of a cell with zoneout."""
     return spec.cell._replace(zoneout=True)
 
 
@@ -51,7 +51,7 @@ RNN_FORMS = [
     zoned(rnn_spec("rms", "relu")),
 ]
 
-# Parts of a warp, a warp and several; units in whole pieces of 16 bytes, and any number of them.
+# Teams of a part of a warp, a warp and several; units that fill vectors of 16 bytes or not.
 SHAPES = {
     "several rows a warp": (RowShape(4, 8, 1, True), 12),
     "a row a warp": (RowShape(32, 1, 1, False), 37),
@@ -62,7 +62,7 @@ SHAPES = {
 
 
 def shape_for(name, dtype):
-    """A shape, and a number of units; float64 has twice the threads, of half the units."""
+    """Return a launch shape and a number of units; float64 has twice the threads of a row."""
     shape, units = SHAPES[name]
     if dtype == "float64":
         teams = shape.teams // 2 or 1
@@ -71,7 +71,7 @@ def shape_for(name, dtype):
 
 
 def parameters(spec, units, inputs, dtype="float64", seed=0):
-    """Those that a form has, none of them special."""
+    """Return random parameters of a spec."""
     rng, kind = np.random.default_rng(seed), KINDS[type(spec)]
     names, wide = _OF_NORMS[spec._replace(zoneout=False)], kind.gates * units
 
@@ -91,7 +91,7 @@ def parameters(spec, units, inputs, dtype="float64", seed=0):
 
 @dataclasses.dataclass
 class Problem:
-    """A batch for one form, in float64 however it is going to be computed."""
+    """A batch for one spec, in float64 whatever dtype the test computes in."""
 
     spec: object
     given: tuple
@@ -104,7 +104,7 @@ class Problem:
 
     @functools.cached_property
     def forward(self):
-        """Of the CPU: the parameters as it takes them; the states, and what it saves."""
+        """The parameters as the CPU takes them, and its states and saved arrays."""
         weights = cpu.cell_weights(self.spec, self.given, 1.0, 0.1, False)
         scaling = scaling_by(self.eps)
         found = cpu.cell_forward(
@@ -114,19 +114,19 @@ class Problem:
 
     @functools.cached_property
     def backward(self):
-        """Of the CPU: all gradients."""
+        """All gradients of the CPU."""
         weights, (_, saved) = self.forward
         dy, *last = self.grads
         last = tuple(a.copy() for a in last)
         return cpu.cell_backward(
-            self.spec, scaling_by(self.eps), self.x, self.steps, weights, saved, self.zoneout_masks, dy,
-            last,
+            self.spec, scaling_by(self.eps), self.x, self.steps, weights, saved,
+            self.zoneout_masks, dy, last,
         )  # fmt: skip
 
 
 @functools.cache
 def problem(spec, units, batch_sizes, inputs=3, dtype="float64", seed=0, eps=1e-5):
-    """A batch whose steps have so many rows; its numbers are all of a dtype."""
+    """Return a batch whose steps have `batch_sizes` rows, of numbers that a dtype represents."""
     rng, batch_sizes = np.random.default_rng(seed), np.array(batch_sizes, np.int64)
     rows, batch = int(batch_sizes.sum()), int(batch_sizes[0])
 

@@ -1,4 +1,4 @@
-"""One step of a recurrent cell of any kind, forward and backward, in a kernel beside the CPU's."""
+"""One step of a recurrent cell, forward and backward, compared with the CPU."""
 
 import cell_cases as cells
 import numpy as np
@@ -32,7 +32,7 @@ KINDS = {LSTMSpec: lstm.KIND, GRUSpec: gru.KIND, RNNSpec: rnn.KIND}
 
 
 def assert_close(found, expected, dtype, what="", scale=1.0):
-    """Within 1e-10 in float64, and some roundings of the largest in float32."""
+    """Check results to 1e-10 in float64, and to 1e-5 of the largest value in float32."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     assert found.shape == expected.shape, what
     bound = scale * (1e-10 if dtype == "float64" else 1e-5) * max(1, np.abs(expected).max())
@@ -40,22 +40,22 @@ def assert_close(found, expected, dtype, what="", scale=1.0):
 
 
 def in_dtype(dtype, *arrays):
-    """Copies of a dtype; nothing stays nothing."""
+    """Return copies of a dtype; None stays None."""
     return [None if a is None else np.array(a, dtype, order="C") for a in arrays]
 
 
 def of_both(arrays):
-    """What belongs to the state and to an LSTM's cell, None where there is no cell."""
+    """Return the arrays of the state and of an LSTM's cell, None without a cell."""
     return (*arrays, None)[:2]
 
 
 def addresses(group):
-    """The same group of addresses; 0 for what there is not."""
+    """Return a NamedTuple of arrays as one of addresses; 0 for a missing or empty array."""
     return type(group)(*(0 if a is None or a.size == 0 else register(a) for a in group))
 
 
 def weights_of(problem, dtype):
-    """The sums of biases, and the parameters of the norms, as the kernels take them."""
+    """Return the sums of biases and the parameters of the norms, as the kernels take them."""
     given, kind = problem.given, KINDS[type(problem.spec)]
     betas = [getattr(given, name, None) for name in ("beta", "beta_x", "beta_h")]
     of_none, of_x, of_h = (0 * given.bias if b is None else b for b in betas)
@@ -69,7 +69,7 @@ def weights_of(problem, dtype):
 
 
 def numbers_of(problem, numbers):
-    """AdaNorm's two, and what the kernels take of both norms, made by ``numbers(norm, count)``."""
+    """Return the numbers of AdaNorm, and ``numbers(norm, count)`` of both norms."""
     spec, kind, units = problem.spec, KINDS[type(problem.spec)], problem.states[0].shape[1]
     norms = kind.facts_of(spec).norms
     ada = any(norm is not None and norm.parameters == 0 for norm in norms)
@@ -78,14 +78,14 @@ def numbers_of(problem, numbers):
 
 
 def forward(problem, shape, dtype, *, save=True, in_place=False):
-    """The new states, the product with the state, and what is saved."""
+    """Return the new states, the products, and what the step saves."""
     spec, kind, given = problem.spec, KINDS[type(problem.spec)], problem.given
     before = in_dtype(dtype, *problem.states)
     rows, units = before[0].shape
     after = before if in_place else [np.full_like(a, np.nan) for a in before]
     z = (problem.states[0] @ given.weight_h.T).astype(dtype)
     xp = (problem.x @ given.weight_x.T).astype(dtype)
-    table = np.full((rows, kind.facts_of(spec).places, NUMBERS), np.nan, dtype)
+    table = np.full((rows, kind.facts_of(spec).sites, NUMBERS), np.nan, dtype)
     saved = StepSaved(
         None if kind.facts_of(spec).norm_each_product else xp,
         np.full((rows, units), np.nan, dtype),
@@ -109,7 +109,7 @@ def forward(problem, shape, dtype, *, save=True, in_place=False):
 
 
 def backward(problem, shape, dtype):
-    """The results of one step back, and what the states before get past the product."""
+    """Return the results of a backward step, and the gradients of the states past the product."""
     spec, kind = problem.spec, KINDS[type(problem.spec)]
     after, (z, xp), step = forward(problem, shape, dtype)
     (rows, units), norm_each_product = after[0].shape, kind.facts_of(spec).norm_each_product
@@ -122,7 +122,7 @@ def backward(problem, shape, dtype):
     cell = step.cell if kind.facts_of(spec).is_cell_apart else after[-1]
     before = in_dtype(dtype, problem.states[-1])[0]
     groups = (
-        ReadBack(z if norm_each_product else xp, xp if norm_each_product else None, cell, before, step.table),
+        ReadBack(*((z, xp) if norm_each_product else (xp, None)), cell, before, step.table),
         weights_of(problem, dtype), Incoming(dy, None, *of_both(last), *of_both(masks)), results,
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ def backward(problem, shape, dtype):
 
 
 def check_step(spec, name, dtype):
-    """One step both ways, of a shape."""
+    """Check one step, forward and backward, with a launch shape."""
     shape, units = cells.shape_for(name, dtype)
     problem = cells.problem(spec, units, (ROWS if shape.teams > 1 else 2,), dtype=dtype)
     check_forward(problem, shape, dtype)
@@ -146,7 +146,7 @@ def check_step(spec, name, dtype):
 
 
 def check_forward(problem, shape, dtype):
-    """The new states and what is saved are the CPU's; without saving the states are the same."""
+    """Check the states and what is saved against the CPU, and the states without saving."""
     spec, batch, kind = problem.spec, problem.states[0].shape[0], KINDS[type(problem.spec)]
     _, (history, expected) = problem.forward
     after, products, saved = forward(problem, shape, dtype)
@@ -164,7 +164,7 @@ def check_forward(problem, shape, dtype):
 
 
 def check_backward(problem, shape, dtype):
-    """All gradients are the CPU's."""
+    """Check all gradients against the CPU."""
     spec, kind, given = problem.spec, KINDS[type(problem.spec)], problem.given
     expected, (results, (dh, *dc)) = problem.backward, backward(problem, shape, dtype)
     dz, of_x = results.dz, results.dxp if kind.facts_of(spec).norm_each_product else results.dz

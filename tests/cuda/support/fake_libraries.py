@@ -1,9 +1,9 @@
-"""CuPy, PyTorch, JAX and Numba's device arrays, as far as numnorm asks them, over host memory.
+"""Fakes of CuPy, PyTorch, JAX and Numba's device arrays over host memory, as numnorm uses them.
 
-Each function of `LIBRARIES` makes the modules of one library, for `sys.modules`. `take` puts an
-array on a device, and `asked` lists the copies that the library was asked for. What only a real
-device would notice is an error here: an array on the wrong side, or a new one that nobody has
-written, which is NaN.
+Each function of `LIBRARIES` returns the modules of one library for `sys.modules`. `take` puts an
+array on the device, and `asked` lists the copies that the library made. Mistakes that only a real
+device would show are errors here: an array on the wrong side, or the use of new memory, which is
+NaN until it is written.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ def _bfloat16_or(name):
 
 
 def poisoned(shape, dtype):
-    """New memory that kernels may use, of NaN."""
+    """Return new memory of NaN that kernels may use."""
     return registered(np.full(shape, np.nan, dtype))
 
 
 def filled(shape, value, name):
-    """New memory that kernels may use, full of a value."""
+    """Return new memory that kernels may use, filled with a value."""
     return registered(np.full(shape, value, _bfloat16_or(name) if isinstance(name, str) else name))
 
 
@@ -38,18 +38,18 @@ def registered(host):
 
 
 def viewed(host, shape):
-    """The same memory in another shape."""
+    """Return the same memory in another shape."""
     assert host.flags.c_contiguous
     return host.reshape(shape)
 
 
 def joined(arrays):
-    """New memory with the rows of all arrays."""
+    """Return new memory with the rows of all arrays."""
     return registered(np.concatenate([array.host for array in arrays]))
 
 
 class OnDevice:
-    """What all of these arrays have; `host` is the memory that stands for a device's."""
+    """The base of the arrays; `host` is the memory that stands for the device's."""
 
     def __init__(self, host, number=0):
         self.host, self.number = host, number

@@ -1,4 +1,4 @@
-"""Arrays that simulated kernels are launched with."""
+"""Arrays as arguments of simulated kernels."""
 
 import numpy as np
 from simulated_target import register
@@ -9,12 +9,12 @@ def addresses(*arrays):
 
 
 def in_dtype(dtype, *arrays):
-    """Copies of a dtype; nothing stays nothing."""
+    """Return copies of a dtype; None stays None."""
     return [None if a is None else np.array(a, dtype, order="C") for a in arrays]
 
 
 def off_by_one(array):
-    """The same values at an address that is no multiple of 16 bytes."""
+    """Return a copy at an address that is no multiple of 16 bytes."""
     memory = np.empty(array.size + 1, array.dtype)
     memory[1:] = array.ravel()
     return memory[1:].reshape(array.shape)

@@ -1,4 +1,4 @@
-"""Whole passes of cells on device arrays, and their comparison with the CPU's."""
+"""Whole passes of cells on device arrays, compared with those on the CPU."""
 
 import cell_cases as cells
 import numpy as np
@@ -11,7 +11,7 @@ from numnorm.backends.cuda.recurrent import cells as device
 from numnorm.rnn.specs import gru_spec, lstm_spec, rnn_spec
 
 PAPER, GRU, PLAIN = map(cells.spec_of, cells.KINDS.values())
-KINDS = pytest.mark.parametrize("form", [PAPER, GRU, PLAIN], ids=["lstm", "gru", "rnn"])
+KINDS = pytest.mark.parametrize("spec", [PAPER, GRU, PLAIN], ids=["lstm", "gru", "rnn"])
 
 
 def named(*specs):
@@ -38,12 +38,12 @@ def taken_by(library, name, array, dtype):
 
 
 def run(problem, taken, dtype, *, save=True, backward=True):
-    """The history, and all gradients."""
+    """Return the states of all steps, and all gradients."""
     spec, scaling = problem.spec, scaling_by(problem.eps)
     given = problem.given._asdict().items()
     given = type(problem.given)(**{name: taken(name, value, dtype) for name, value in given})
     x, *states = (taken("x", a, dtype) for a in (problem.x, *problem.states))
-    zoneout_masks = tuple(taken("keep", a, dtype) for a in problem.zoneout_masks)
+    zoneout_masks = tuple(taken("mask", a, dtype) for a in problem.zoneout_masks)
     weights = device.cell_weights(spec, given, 1.0, 0.1, False)
     history, saved = device.cell_forward(
         spec, scaling, x, problem.steps, weights, tuple(states), zoneout_masks, save
@@ -59,7 +59,7 @@ def run(problem, taken, dtype, *, save=True, backward=True):
 
 
 def check(problem, history, found, dtype):
-    """The history and all gradients are those of the CPU."""
+    """Check the states and all gradients against those of the CPU."""
     _, (of_cpu, _) = problem.forward
     for one, other in zip(history, of_cpu, strict=True):
         assert_close(one, other, dtype, "history")

@@ -1,4 +1,4 @@
-"""Arrays for the public functions of norms by row on a device, and how close results are."""
+"""Arrays for the public row norms on a device, and checks of their results."""
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ def draw(shape, dtype="float32", seed=0):
 
 
 def assert_close(got, expected, dtype):
-    """Within a few roundings of the working type, and one of what is stored."""
+    """Check to a few roundings of the compute type and one of the storage dtype."""
     storage = dtype_of(dtype)
     epsilon = float(np.finfo(np.float64 if dtype == "float64" else np.float32).eps)
     rounding = float(reference.exact(np.spacing(np.ones(1, storage)))[0])
@@ -25,7 +25,7 @@ def assert_close(got, expected, dtype):
     assert np.all(np.abs(reference.exact(got) - expected) <= bound)
 
 
-# name: the shape of x, that of the parameters, how many there are, options
+# name: the shapes of x and of the parameters, the number of parameters, options
 NORMS = {
     "layer_norm": ((3, 45), (45,), 2, {}),
     "rms_norm": ((5, 16), (16,), 1, {"eps": 1e-3}),
@@ -41,9 +41,9 @@ def supports(library, dtype):
 
 
 def check(found, expected, dtype):
-    """A few roundings of the working type, relative to the largest, and one of what is stored.
+    """Check to a few roundings of the largest value in the compute type, and one of the storage.
 
-    Those of gamma and beta are sums over rows, of terms that are no larger than some times that.
+    The bound has room for the gradients of gamma and beta, which are sums over rows.
     """
     epsilon = float(np.finfo(np.float64 if dtype == "float64" else np.float32).eps)
     rounding = float(reference.exact(np.spacing(np.ones(1, dtype_of(dtype))))[0])

@@ -1,11 +1,11 @@
-"""Rows of many scales, and how close normalized rows are to the definition."""
+"""Rows of many scales, and a check of normalized rows against the definition."""
 
 import numpy as np
 import reference
 
 
 def assert_close(y, expected, factor=8):
-    """A few roundings of the working type, of the largest value, and one of what is stored."""
+    """Check to a few roundings of the largest value in the compute type, and one of the storage."""
     dtype = y.dtype
     epsilon = np.finfo(np.float64 if dtype == np.float64 else np.float32).eps
     storage = float(reference.exact(np.spacing(np.ones(1, dtype)))[0])
@@ -15,7 +15,7 @@ def assert_close(y, expected, factor=8):
 
 
 def awkward_rows(width):
-    """Rows of many scales; one far from 0; one that its last element dominates; a constant one."""
+    """Return rows of many scales, one far from 0, one with an outlier, and a constant one."""
     scales = np.array([1, 1e30, 1e-30, 1e3, 1e-3, 1e38, 1, 1e-38, 1])[:, None]
     x = (scales * np.random.default_rng(0).normal(3, 2, (9, width)) / 10).astype(np.float32)
     x[6] += np.float32(1e7)

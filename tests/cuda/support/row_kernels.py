@@ -1,4 +1,4 @@
-"""What the tests of the backward kernels of rows share."""
+"""Arguments and checks for tests of the backward kernels of rows."""
 
 import dataclasses
 
@@ -36,7 +36,7 @@ def statistics(x, eps=1e-5):
 
 @dataclasses.dataclass
 class Case:
-    """What the kernels are called with, but for the arrays of a row."""
+    """The arguments of the kernels, except for the arrays of rows."""
 
     shape: RowShape
     formula: object = AFFINE
@@ -70,9 +70,9 @@ def epsilon_of(dtype):
 
 
 def check(found, expected, dtype, terms=1, roundings=16):
-    """A few roundings of the working type, relative to the largest, and one of what is stored.
+    """Check to some roundings of the largest value in the compute type, and one of the storage.
 
-    Sums of so many terms may have one more of each term.
+    A sum of `terms` numbers may have one more rounding for each.
     """
     storage = float(reference.exact(np.spacing(np.ones(1, found.dtype)))[0])
     largest = np.abs(expected).max() if expected.size else 0

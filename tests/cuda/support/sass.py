@@ -1,4 +1,4 @@
-"""Kernels compiled to machine code without a device, and what that code does."""
+"""Compile kernels to machine code without a device, and count what the code uses."""
 
 import collections
 import contextlib
@@ -18,7 +18,7 @@ _OPERATION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]
 
 @contextlib.contextmanager
 def pretended_device(capability):
-    """Compile as if a device of this compute capability were there."""
+    """Compile for a compute capability, without a device."""
     device = SimpleNamespace(compute_capability=capability)
     with (
         mock.patch("numba.cuda.dispatcher.get_current_device", lambda: device),
@@ -35,7 +35,7 @@ def _disassembler():
 
 
 def report(kernel, capability):
-    """What ptxas says of a kernel, and how often each operation is in its code."""
+    """Return the resources that ptxas reports of a kernel, and the counts of its operations."""
     library, _ = compiler._compile_pyfunc_with_fixup(
         kernel.function,
         kernel.signature,
@@ -73,7 +73,7 @@ def report(kernel, capability):
 
 
 def _section(listing, function):
-    """The code of one function: what it is linked with may be there too."""
+    """Return the code of one function; the listing also has those it is linked with."""
     sections = re.split(r"^\s*\.section\s+", listing, flags=re.MULTILINE)
     return next(found for found in sections if found.startswith(f".text.{function},"))
 

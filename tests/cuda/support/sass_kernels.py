@@ -1,7 +1,7 @@
 """Every kind of kernel, compiled for one compute capability: ``python sass_kernels.py 9.0``.
 
-Prints JSON: of each kernel what ptxas says and which operations its code has. With several
-capabilities and ``--markdown FILE`` it writes the table of the documentation.
+It prints JSON: for each kernel its resources from ptxas and the counts of its operations. With
+several capabilities and ``--markdown FILE`` it writes the table of the documentation.
 """
 
 import argparse
@@ -15,12 +15,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# The oldest that there is a compiler for, and two that most people have.
+# The oldest that the compiler supports, and two common ones.
 CAPABILITIES = ("7.5", "8.0", "9.0")
-# The kernels for one of them are compiled in this many processes.
+# The number of processes that compile the kernels for one capability.
 PIECES = 4
 
-# What kernels are called whose blocks wait for each other: each is alone on its multiprocessor.
+# In the names of cooperative kernels, whose blocks are each alone on a multiprocessor.
 ALL_STEPS = ", all steps,"
 
 HEAD = """\
@@ -40,12 +40,12 @@ PLACES = {"whole": (True, True), "unaligned": (True, False), "any": (False, True
 
 
 def place_of(shape):
-    """Which of the places rows of a shape are in."""
+    """Return the name in `PLACES` for the rows of a shape."""
     return next(p for p, found in PLACES.items() if found == (shape.whole, shape.aligned))
 
 
 def row_places():
-    """Every element in every place; only float32 and bfloat16 are also unaligned."""
+    """Yield every element type with every place; only float32 and bfloat16 are also unaligned."""
     from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 
     for element, (place, found) in itertools.product(ELEMENT_TYPES.values(), PLACES.items()):
@@ -54,7 +54,7 @@ def row_places():
 
 
 def row_kernels():
-    """The kernels of rows in registers, and of rows that are read twice."""
+    """Yield the kernels of rows in registers, and of rows that are read twice."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.rows.forward_kernel import make_row_forward
     from numnorm.backends.cuda.rows.forward_loop_kernel import make_row_forward_loop
@@ -85,7 +85,7 @@ def row_kernels():
 
 
 def row_gradient_kernels():
-    """The kernels of the gradients of rows, and of what they leave for gamma and beta."""
+    """Yield the kernels of the gradients of rows, and of gamma and beta."""
     from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, FLOAT32, FLOAT64
     from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
     from numnorm.backends.cuda.rows.parameter_gradient_kernel import make_parameter_gradients
@@ -115,7 +115,7 @@ def row_gradient_kernels():
 
 
 def wide_row_gradient_kernels():
-    """The kernels of the gradients of rows that are read in a loop."""
+    """Yield the kernels of the gradients of rows that are read in a loop."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.rows import backward_loop_kernel as loop
     from numnorm.backends.cuda.rows.backward_columns_kernel import make_row_backward_columns
@@ -156,7 +156,7 @@ def wide_row_gradient_kernels():
 
 
 def column_kernels():
-    """The kernels of channels: across rows of them, and along what lies beside each other."""
+    """Yield the kernels of channels, across rows and along contiguous elements."""
     from numnorm.backends.cuda.columns import element_kernels as elements
     from numnorm.backends.cuda.columns import gradient_sums_kernels as sums
     from numnorm.backends.cuda.columns import moments_kernels as moments
@@ -196,7 +196,7 @@ def column_kernels():
 
 
 def of_one_step(name, kind, spec, what, element, units, *, whole=True):
-    """Those of one step of a cell, forward and backward."""
+    """Yield the kernels of one step of a cell, forward and backward."""
     from numnorm.backends.cuda.recurrent.common import step_kernels
     from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
 
@@ -208,7 +208,7 @@ def of_one_step(name, kind, spec, what, element, units, *, whole=True):
 
 
 def cell_kernels():
-    """The kernels of one step of a recurrent cell, and of the sums over all steps."""
+    """Yield the kernels of one step of an LSTM, and of the sums over all steps."""
     from numnorm.backends.cuda.arrays.gather_rows_kernel import make_gather_rows
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.common import parameter_sums_kernel as sums
@@ -236,7 +236,7 @@ def cell_kernels():
 
 
 def gru_kernels():
-    """The kernels of one step of a GRU."""
+    """Yield the kernels of one step of a GRU."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.gru.step import STEP
     from numnorm.rnn.specs import gru_spec
@@ -254,7 +254,7 @@ def gru_kernels():
 
 
 def plain_cell_kernels():
-    """The kernels of one step of a plain recurrent network."""
+    """Yield the kernels of one step of a plain recurrent network."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.rnn.step import STEP
     from numnorm.rnn.specs import rnn_spec
@@ -274,7 +274,7 @@ def plain_cell_kernels():
 
 
 def layer_kernels():
-    """The kernels between layers of recurrent cells."""
+    """Yield the kernels between layers of recurrent cells."""
     from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
     from numnorm.backends.cuda.recurrent import stacking_kernels as between
 
@@ -285,7 +285,7 @@ def layer_kernels():
 
 
 def batch_norm_cell_kernels():
-    """The kernels between the norms of one step of an LSTM with batch norm."""
+    """Yield the kernels between the norms of one step of an LSTM with batch norm."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.lstm import batch_norm_kernels as between
 
@@ -302,7 +302,7 @@ def batch_norm_cell_kernels():
 
 
 def persistent_kernels():
-    """The kernels of all steps of a recurrent cell, by their plans for a large device."""
+    """Yield the kernels of all steps of a recurrent cell, by their plans for a large device."""
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
     from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
     from numnorm.backends.cuda.recurrent.lstm.gates import GATES
@@ -331,7 +331,7 @@ def persistent_kernels():
 
 
 def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=False):
-    """The kernels of one form of a cell, forward and backward, with the shapes of its plans."""
+    """Yield the kernels of all steps of one spec, forward and backward."""
     from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
     from numnorm.backends.cuda.recurrent.gru import passes as gru
     from numnorm.backends.cuda.recurrent.lstm import passes as lstm
@@ -360,7 +360,7 @@ def of_all_steps(kind, element, batch, units, *choices, whole=True, zoneout=Fals
 
 
 def statistic_kernels():
-    """The kernels of stored statistics, which are float64."""
+    """Yield the kernels of stored statistics."""
     from numnorm.backends.cuda.columns.merged_moments_kernel import make_merged_moments
     from numnorm.backends.cuda.columns.plans import IN_ORDER, fold_shape
     from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
@@ -375,7 +375,7 @@ def statistic_kernels():
 
 
 def user_kernels():
-    """Kernels of users, with the device functions for rows."""
+    """Yield kernels of users, with the device functions for rows."""
     import user_kernels
 
     yield from user_kernels.kernels()
@@ -398,7 +398,7 @@ FAMILIES = (
 
 
 def first_of_each_source(kernels):
-    """Of all named kernels the first of each kind that each function in a source makes.
+    """Return the first kernel of each source function, direction and kind.
 
     One source makes the kernels of all kinds of cells; a name begins with the kind.
     """
@@ -410,14 +410,14 @@ def first_of_each_source(kernels):
     return list(firsts.values())
 
 
-def of_capability(capability, vector_length, sampled):
-    """The reports on one piece of all kernels, by their names."""
+def of_capability(capability, piece, sampled):
+    """Return the reports on one piece of all kernels by name."""
     import sass
 
     # Neighbours share functions, which are compiled once: a piece has no gaps.
     kernels = [named for family in FAMILIES for named in family()]
     kernels = first_of_each_source(kernels) if sampled else kernels
-    first, last = (number * len(kernels) // PIECES for number in (vector_length, vector_length + 1))
+    first, last = (number * len(kernels) // PIECES for number in (piece, piece + 1))
     with sass.pretended_device(tuple(int(part) for part in capability.split("."))) as device:
         return {
             name: sass.report(kernel, device.compute_capability)
@@ -426,13 +426,13 @@ def of_capability(capability, vector_length, sampled):
 
 
 def of_all(capabilities, *, sampled=False):
-    """The reports on every kernel for each capability.
+    """Return the reports on every kernel for each capability.
 
     A new process compiles each piece of the kernels, because compiled functions remember their
     capability. With `sampled`, only one kernel of each source and direction is compiled.
     """
     told = {capability: {} for capability in capabilities}
-    asked = [(c, vector_length, sampled) for c in capabilities for vector_length in range(PIECES)]
+    asked = [(c, piece, sampled) for c in capabilities for piece in range(PIECES)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for (capability, *_), found in zip(asked, pool.map(_in_new_process, asked), strict=True):
             told[capability].update(found)
@@ -440,8 +440,8 @@ def of_all(capabilities, *, sampled=False):
 
 
 def _in_new_process(asked):
-    script, (capability, vector_length, sampled) = str(Path(__file__).resolve()), asked
-    command = [sys.executable, script, capability, "--piece", str(vector_length)]
+    script, (capability, piece, sampled) = str(Path(__file__).resolve()), asked
+    command = [sys.executable, script, capability, "--piece", str(piece)]
     command += ["--sampled"] if sampled else []
     told = subprocess.run(command, capture_output=True, text=True)
     if told.returncode:
@@ -450,18 +450,18 @@ def _in_new_process(asked):
 
 
 def matching(operations, *prefixes):
-    """How often operations with these beginnings are in the code."""
+    """Return how many operations in the code begin with one of the prefixes."""
     return sum(n for name, n in operations.items() if name.startswith(prefixes))
 
 
 def wide(operations, prefix):
-    """How many accesses of 16 bytes, and of less."""
+    """Return the numbers of accesses of 16 bytes and of less."""
     widest = sum(n for name, n in operations.items() if name.startswith(prefix) and "128" in name)
     return widest, matching(operations, prefix) - widest
 
 
 def markdown(tables):
-    """The table of the documentation."""
+    """Return the table of the documentation."""
     from rich.box import MARKDOWN
     from rich.console import Console
     from rich.table import Table
@@ -494,8 +494,8 @@ def main():
     parser.add_argument("--piece", type=int, choices=range(PIECES), help="only of one capability")
     parser.add_argument("--sampled", action="store_true", help="only one kernel of each source")
     options = parser.parse_args()
-    if options.vector_length is not None:
-        found = of_capability(options.capabilities[0], options.vector_length, options.sampled)
+    if options.piece is not None:
+        found = of_capability(options.capabilities[0], options.piece, options.sampled)
         print(json.dumps(found))
         return
     tables = of_all(options.capabilities, sampled=options.sampled)

@@ -1,4 +1,4 @@
-"""`numba.cuda` for kernels of users, on the simulated device."""
+"""`numba.cuda` on the simulated device, for kernels of users."""
 
 import contextlib
 import sys
@@ -39,7 +39,7 @@ class _Cuda(type(simulated_target.cuda)):
 
 @contextlib.contextmanager
 def instead_of_numba():
-    """Let sources that import Numba have this."""
+    """Replace the module `numba` in imports by this simulation."""
     numba, found = sys.modules.get("numba"), ModuleType("numba")
     found.cuda = _Cuda()
     sys.modules["numba"] = found

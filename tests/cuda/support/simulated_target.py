@@ -1,14 +1,13 @@
 """A device in Python, in place of `numnorm.backends.cuda.compiler.target` in these tests.
 
-The kernels' own sources run here, one thread after the other: a thread runs until it comes to a
-barrier or a shuffle, and waits there for the others. In which order the threads run between two
-barriers is `ORDER`: a kernel that lacks a barrier gives another result in one of the orders, or
-reads shared memory that is NaN before it is written. A barrier that not all threads come to, an
-access outside of an array or at an address that its width does not divide, and a shuffle with a
-thread that has ended are errors.
+It runs the sources of the kernels, one thread after the other: a thread runs to a barrier or a
+shuffle, and waits there for the others. `ORDER` is the order of the threads between two barriers.
+A kernel that lacks a barrier gives another result in one of the orders, or reads shared memory,
+which is NaN until it is written. These are errors: a barrier that not all threads reach, an access
+outside of an array or at a misaligned address, and a shuffle with a thread that has ended.
 
-Blocks run one after the other too. Those that are launched together are all there from the start,
-and run in that order from one barrier of the grid to the next.
+Blocks also run one after the other. The blocks of a cooperative launch all exist from the start,
+and each runs in this order to the next barrier of the grid.
 """
 
 import contextlib
@@ -30,24 +29,24 @@ WARP = 32
 
 
 class SimulationError(RuntimeError):
-    """A kernel did what a device would not forgive."""
+    """A kernel did something that is undefined on a device."""
 
 
-# Memory: arrays of NumPy stand for those of a device
+# Memory: NumPy arrays stand for device arrays
 
 
 _ARRAYS = {}
 
 
 def register(array):
-    """Let kernels read and write an array's memory, and keep it alive until `forget`."""
+    """Allow kernels to use an array's memory, and keep it alive until `forget`."""
     start = array.__array_interface__["data"][0]
     _ARRAYS[start] = (start + array.nbytes, array)
     return start
 
 
 def forget():
-    """Let go of all arrays."""
+    """Release all arrays."""
     _ARRAYS.clear()
 
 
@@ -55,33 +54,33 @@ def _element_type(element):
     return np.dtype(ml_dtypes.bfloat16 if element.name == "bfloat16" else element.name)
 
 
-def _check_place(address, place, size, shared=False):
-    if place % size:
+def _check_access(address, location, size, shared=False):
+    if location % size:
         raise SimulationError(f"{size} bytes at an address that is not a multiple of {size}")
     if shared:
-        start, stop = _current.memory.place, _current.memory.place + _current.memory.size
-        if not (start <= place and place + size <= stop):
+        start, stop = _current.memory.address, _current.memory.address + _current.memory.size
+        if not (start <= location and location + size <= stop):
             raise SimulationError(f"{size} bytes outside of what the block shares")
         return
     # Most addresses are those of an array's first element.
     stop, _ = _ARRAYS.get(address, (0, None))
-    if address <= place and place + size <= stop:
+    if address <= location and location + size <= stop:
         return
     for start, (stop, _) in _ARRAYS.items():
-        if start <= place and place + size <= stop:
+        if start <= location and location + size <= stop:
             return
     raise SimulationError(f"{size} bytes outside of every array")
 
 
 def _make_memory(element, count, shared):
-    """Return a function that finds `count` elements of an address, as an array."""
+    """Return a function ``memory(address, index)`` of `count` elements, as an array."""
     itemsize, size, dtype = element.itemsize, count * element.itemsize, _element_type(element)
     buffer_at = (ctypes.c_char * size).from_address
 
     def memory(address, index):
-        place = int(address) + int(index) * itemsize
-        _check_place(address, place, size, shared)
-        return np.frombuffer(buffer_at(place), dtype)
+        location = int(address) + int(index) * itemsize
+        _check_access(address, location, size, shared)
+        return np.frombuffer(buffer_at(location), dtype)
 
     return memory
 
@@ -114,15 +113,15 @@ def make_load_one(element, *, shared=False):
 
 
 def load_index(address, index):
-    place = int(address) + 4 * int(index)
-    _check_place(address, place, 4)
-    return ctypes.c_int32.from_address(place).value
+    location = int(address) + 4 * int(index)
+    _check_access(address, location, 4)
+    return ctypes.c_int32.from_address(location).value
 
 
 def load_flag(address, index):
-    place = int(address) + int(index)
-    _check_place(address, place, 1)
-    return ctypes.c_uint8.from_address(place).value != 0
+    location = int(address) + int(index)
+    _check_access(address, location, 1)
+    return ctypes.c_uint8.from_address(location).value != 0
 
 
 @functools.cache
@@ -144,11 +143,11 @@ def _narrowed(values, element):
     return np.array(values, element.compute_type).astype(_element_type(element))
 
 
-# What kernels compute with
+# Functions of kernels
 
 
 def device(function):
-    # Each is compiled by itself, also where it differs from another in what it closes over alone.
+    # Each closure has its own code object, as each is compiled by itself.
     function.__code__ = function.__code__.replace()
     return function
 
@@ -185,7 +184,7 @@ def make_tanh(element):
 
 
 class _Thread:
-    """A thread of a device; when a kernel has ended it waits for the next one."""
+    """A thread of a device, which later kernels reuse."""
 
     __slots__ = ("body", "brings", "number", "switch", "to_hub", "waits_for")
 
@@ -193,7 +192,7 @@ class _Thread:
         self.to_hub, self.switch = hub.switch, greenlet.greenlet(self._serve, hub).switch
 
     def _serve(self):
-        with np.errstate(all="ignore"):  # which every greenlet has for itself
+        with np.errstate(all="ignore"):  # each greenlet has its own
             while True:
                 self.body()
                 self.meet("end")
@@ -209,12 +208,12 @@ class _Thread:
         return self.brings
 
 
-# A new greenlet asks the system for memory, which takes longer than most threads of a kernel.
+# New greenlets are slow: each allocates memory from the system.
 _IDLE: list[_Thread] = []
 
 
 def _threads(count, body):
-    """Threads that are about to begin."""
+    """Return threads that are ready to start."""
     hub = greenlet.getcurrent()
     idle, _IDLE[:] = _IDLE[:count], _IDLE[count:]
     idle += [_Thread(hub) for _ in range(count - len(idle))]
@@ -243,7 +242,7 @@ class _Block:
         self.warps = [self.team[i : i + WARP] for i in range(0, threads, WARP)]
 
     def run(self):
-        """Run to a barrier of the grid, or to the end: return whether this is not the end."""
+        """Run to a barrier of the grid or to the end; return whether it is a barrier."""
         _current.block, _current.shared, _current.memory = self.number, self.shared, self.memory
         kinds = set()
         while kinds != {"end"}:
@@ -263,11 +262,11 @@ class _Block:
 
 
 class _Memory:
-    """What the threads of a block share."""
+    """The dynamic shared memory of a block."""
 
     def __init__(self, size):
         self.size, self.buffer = size, _poisoned(size + WARP, np.uint8)
-        self.place = -(-self.buffer.ctypes.data // 16) * 16
+        self.address = -(-self.buffer.ctypes.data // 16) * 16
 
 
 def _run_warp(warp):
@@ -348,7 +347,7 @@ def grid_barrier():
 
 
 def shared_memory():
-    return _current.memory.place
+    return _current.memory.address
 
 
 cuda = _Cuda()
@@ -395,7 +394,7 @@ def run(function, arguments, blocks, threads):
 
 
 def run_together(function, arguments, blocks, threads, memory):
-    """Run a kernel whose blocks wait for each other, and share so many bytes each."""
+    """Run a kernel whose blocks wait for each other, each with `memory` bytes to share."""
     _current.blocks, _current.threads = blocks, threads
     grid = [_Block(block, function, arguments, threads, memory) for block in range(blocks)]
     waiting = {True}
@@ -412,7 +411,7 @@ def check_available():
     pass
 
 
-# That of these tests has no room for kernels whose blocks wait for each other, but of a few tests.
+# No kernel of all steps fits this device, except where a test sets other limits.
 MOST_TOGETHER = 64
 LIMITS = DeviceLimits(0, 0, 0, 0, 0, cooperative=False)
 

@@ -1,4 +1,4 @@
-"""Kernels as users write them with `numba.cuda` and the device functions of each norm."""
+"""Kernels that call the device functions of each norm, as users write them."""
 
 import importlib.util
 from pathlib import Path
@@ -13,13 +13,13 @@ GALLERY = Path(__file__).parents[3] / "docs" / "gallery" / "fused_layer_norm.py"
 
 
 def described(kernel, *parameters):
-    """What a kernel is compiled from, as `sass.report` takes it."""
+    """Return a kernel with its types, as `sass.report` takes it."""
     signature = types.void(*parameters)
     return SimpleNamespace(function=kernel.py_func, signature=signature, threads=None)
 
 
 def make_forward(norm, threads, slots, dtype, numbers):
-    """A rectifier and a norm; rows of a warp, or of a block. Nothing is saved."""
+    """Return a kernel of ReLU and a norm for rows of a warp or of a block; it saves nothing."""
 
     @cuda.jit
     def forward(x, gamma, beta, y):
@@ -45,7 +45,7 @@ def make_forward(norm, threads, slots, dtype, numbers):
 
 
 def make_backward(norm, threads, slots, dtype, numbers):
-    """The gradient of a norm, one row a team."""
+    """Return a kernel of the gradient of a norm, one row a team."""
 
     @cuda.jit
     def backward(dy, x, gamma, mean, rstd, dx):
@@ -75,7 +75,7 @@ def make_backward(norm, threads, slots, dtype, numbers):
 
 
 def kernels():
-    """The kernels of every norm and of the gallery, with their names."""
+    """Yield the kernels of every norm and of the gallery, with their names."""
     norms = {"layer_norm": 2, "rms_norm": 1, "ada_norm": 0}
     for threads, slots, dtype in (
         (8, 4, np.float32),
@@ -101,7 +101,7 @@ def kernels():
 
 
 def gallery_kernels():
-    """The two of `docs/gallery`."""
+    """Yield the two kernels of `docs/gallery`."""
     spec = importlib.util.spec_from_file_location("fused_layer_norm", GALLERY)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)

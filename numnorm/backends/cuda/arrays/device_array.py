@@ -1,4 +1,4 @@
-"""Arrays on a device, of any of the libraries: checks, memory order and outputs.
+"""Device arrays of all libraries: checks, memory order and outputs.
 
 Nothing here needs a compiler or a driver.
 """
@@ -24,9 +24,9 @@ class DeviceArray:
         The name of the caller's argument, for messages.
     array : Any
         The array of the caller's library.
-    owner : Owner
+    library : ArrayLibrary
         The library.
-    element : Element
+    element : ElementType
         The type of the elements.
     shape : tuple of int
         The shape.
@@ -43,7 +43,7 @@ class DeviceArray:
 
     @property
     def dtype(self) -> ElementType:
-        """The type of the elements, under the name that arrays on the host have for it."""
+        """The type of the elements, under NumPy's name."""
         return self.element
 
 
@@ -106,7 +106,7 @@ class Output(NamedTuple):
     ----------
     target : Any
         The array that a kernel writes: C-contiguous, its axes in the kernel's order.
-    place : Any
+    destination : Any
         A view of `out` with its axes in that order, to which `target` is copied afterwards; None
         without a copy.
     out : Any
@@ -177,7 +177,7 @@ def overlap(library: ArrayLibrary, one: Any, other: Any) -> bool:
 
 
 def _extent(library: ArrayLibrary, array: Any) -> tuple[str, int, int]:
-    """Return the dtype of a C-contiguous array and the addresses of its begin and end."""
+    """Return the dtype of a C-contiguous array and the addresses of its start and end."""
     name, start = library.dtype_name(array), library.address(array)
     return name, start, start + math.prod(library.shape(array)) * ELEMENT_TYPES[name].itemsize
 

@@ -16,10 +16,10 @@ _THREADS = 128
 def make_gather_rows(of: ElementType, into: ElementType) -> Kernel:
     """Return the kernel that gathers rows of an array.
 
-    It takes the addresses ``source, indices, others, result``, the number of elements of the result,
-    ``count``, and of a row, ``width``. Row i of the result is row ``indices[i]`` of the source, with
-    int32 indices; for a negative index it is row i of the others, or 0 without others. Without
-    places the rows keep their order.
+    ``kernel(source, indices, others, result, count, width)`` takes four addresses and the numbers
+    of elements of the result and of a row. Row i of the result is row ``indices[i]`` of the
+    source; the indices are int32. For a negative index it is row i of the others, or zeros without
+    others. Without indices the rows keep their order.
     """
     load, store = make_load_one(of), make_store_one(into)
     kind, zero = into.compute_type, constant(into, 0.0)

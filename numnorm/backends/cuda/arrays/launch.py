@@ -27,10 +27,9 @@ def on_device_of(x: DeviceArray) -> Iterator[None]:
 def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
     """Launch a kernel on the stream of the library of x, and do not wait for it.
 
-    The kernel takes the addresses of the `arrays` first, and the `arguments` behind them. Of the
-    arrays None becomes 0, and numbers stay numbers; NamedTuples become NamedTuples of addresses,
-    as the kernel groups its parameters. The host waits only if the library queues its own work
-    on a stream that is not known.
+    The kernel takes the addresses of the `arrays` first, and the `arguments` behind them. Among
+    the arrays, None becomes the address 0, numbers stay numbers, and NamedTuples become NamedTuples
+    of addresses. The host waits only if the library hides the stream of its own work.
     """
     with _launching(x) as stream:
         kernel.launch(blocks, stream, *_addresses(x, arrays), *arguments)

@@ -279,10 +279,10 @@ class _Numba(ArrayLibrary):
         target.setitem(slice(None), source, stream=stream)
 
     def concatenated(self, arrays: Sequence[Any]) -> Any:
-        return self._by_cupy(lambda cupy, *given: cupy.concatenate(given), *arrays)
+        return self._by_cupy(lambda cupy, *operands: cupy.concatenate(operands), *arrays)
 
     def product(self, a: Any, b: Any) -> Any:
-        return self._by_cupy(lambda cupy, *given: cupy.matmul(*given), a, b)
+        return self._by_cupy(lambda cupy, *operands: cupy.matmul(*operands), a, b)
 
     def stream(self, array: Any) -> int:
         return int(array.stream.handle) if array.stream else 0
@@ -297,8 +297,8 @@ class _Numba(ArrayLibrary):
                 "pip install cupy-cuda13x, or cupy-cuda12x for CUDA 12"
             ) from error
         with cupy.cuda.ExternalStream(self.stream(arrays[0])):
-            found = function(cupy, *(cupy.asarray(array) for array in arrays))
-            return self._cuda.as_cuda_array(found, sync=False)
+            result = function(cupy, *(cupy.asarray(array) for array in arrays))
+            return self._cuda.as_cuda_array(result, sync=False)
 
 
 class _Jax(ArrayLibrary):

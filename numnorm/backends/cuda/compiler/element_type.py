@@ -10,7 +10,7 @@ _VECTOR = 16  # bytes of a thread's widest load
 
 @dataclasses.dataclass(frozen=True)
 class ElementType:
-    """An element type and its working type, in which kernels compute.
+    """A storage dtype and its compute type, in which kernels compute.
 
     Parameters
     ----------
@@ -18,8 +18,8 @@ class ElementType:
         The name of the dtype in memory.
     itemsize : int
         The bytes of an element.
-    working_name : str
-        The name of the working dtype: "float32" or "float64".
+    compute_name : str
+        The name of the compute dtype: "float32" or "float64".
     """
 
     name: str
@@ -28,7 +28,7 @@ class ElementType:
 
     @property
     def compute_type(self) -> Any:
-        """The working type, as a NumPy type."""
+        """The compute type, as a NumPy type."""
         return np.float32 if self.compute_name == "float32" else np.float64
 
     @property
@@ -38,14 +38,14 @@ class ElementType:
 
     @property
     def smallest_variance(self) -> float:
-        """The variance below which squares lose digits to underflow in the working type."""
+        """The variance below which squares lose digits to underflow in the compute type."""
         return 1e-30 if self.compute_name == "float32" else 1e-280
 
     @property
     def largest_exponent(self) -> int:
         """The largest exponent of a power of two that kernels scale by.
 
-        The power and its reciprocal are far from the ends of the working type's range.
+        The power and its reciprocal are far from the ends of the compute type's range.
         """
         return 120 if self.compute_name == "float32" else 1000
 
@@ -65,5 +65,5 @@ ELEMENT_TYPES = {
 
 
 def compute_element_type(element: ElementType) -> ElementType:
-    """Return the element type that is the working type of an element."""
+    """Return the element type whose storage dtype is the compute dtype of `element`."""
     return FLOAT32 if element.compute_name == "float32" else FLOAT64

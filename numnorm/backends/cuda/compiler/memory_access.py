@@ -1,7 +1,7 @@
 """Loads and stores of elements in a device's memory, as intrinsics of numba-cuda.
 
 A kernel has addresses instead of arrays, and elements of 16 bits have no type in Numba. So a load
-or store is an intrinsic that converts between the memory's type and the working type.
+or store is an intrinsic that converts between the memory's type and the compute type.
 """
 
 import functools
@@ -44,7 +44,7 @@ def _pointer(
     return builder.inttoptr(address, ir.PointerType(kind, _SHARED if shared else _GLOBAL))
 
 
-def _widened(builder: Any, name: str, bits: Any) -> Any:
+def _to_compute(builder: Any, name: str, bits: Any) -> Any:
     """Convert 16 bits to float32."""
     if name == "float16":
         return builder.fpext(builder.bitcast(bits, _HALF), _FLOAT)
@@ -52,7 +52,7 @@ def _widened(builder: Any, name: str, bits: Any) -> Any:
     return builder.bitcast(word, _FLOAT)
 
 
-def _narrowed(builder: Any, name: str, value: Any) -> Any:
+def _to_storage(builder: Any, name: str, value: Any) -> Any:
     """Convert a float32 to 16 bits, rounded to the nearest, to even at a tie."""
     if name == "float16":
         return builder.bitcast(builder.fptrunc(value, _HALF), _I16)
@@ -65,18 +65,18 @@ def _narrowed(builder: Any, name: str, value: Any) -> Any:
 
 
 def _unpacked(builder: Any, name: str, word: Any) -> list[Any]:
-    """Return the elements in 32 bits, in the working type."""
+    """Return the elements in 32 bits, in the compute type."""
     if name == "float32":
         return [builder.bitcast(word, _FLOAT)]
     halves = word, builder.lshr(word, _I32(16))
-    return [_widened(builder, name, builder.trunc(half, _I16)) for half in halves]
+    return [_to_compute(builder, name, builder.trunc(half, _I16)) for half in halves]
 
 
 def _packed(builder: Any, name: str, values: list[Any]) -> Any:
-    """Return 32 bits with elements of the working type, converted."""
+    """Return 32 bits with elements of the compute type, converted."""
     if name == "float32":
         return builder.bitcast(values[0], _I32)
-    low, high = (builder.zext(_narrowed(builder, name, value), _I32) for value in values)
+    low, high = (builder.zext(_to_storage(builder, name, value), _I32) for value in values)
     return builder.or_(low, builder.shl(high, _I32(16)))
 
 
@@ -101,11 +101,11 @@ def make_load(element: ElementType, *, unchanging: bool = False, shared: bool = 
             double = element.name == "float64"
             kind = ir.VectorType(_DOUBLE, 2) if double else _WORDS
             pointer = _pointer(builder, arguments, element.itemsize, kind, shared=shared)
-            found = builder.load(pointer)
-            found.align = 16
+            loaded = builder.load(pointer)
+            loaded.align = 16
             if unchanging:
-                found.set_metadata("invariant.load", builder.module.add_metadata([]))
-            parts = [builder.extract_element(found, _I32(k)) for k in range(kind.count)]
+                loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+            parts = [builder.extract_element(loaded, _I32(k)) for k in range(kind.count)]
             if not double:
                 parts = [v for word in parts for v in _unpacked(builder, element.name, word)]
             return context.make_tuple(builder, signature.return_type, parts)
@@ -128,9 +128,9 @@ def make_store(element: ElementType, *, shared: bool = False) -> Any:
             double = element.name == "float64"
             vector = ir.VectorType(_DOUBLE, 2) if double else _WORDS
             if not double:
-                each = element.vector // vector.count
+                per_word = element.vector // vector.count
                 values = [
-                    _packed(builder, element.name, values[k * each : (k + 1) * each])
+                    _packed(builder, element.name, values[k * per_word : (k + 1) * per_word])
                     for k in range(vector.count)
                 ]
             whole = ir.Constant(vector, ir.Undefined)
@@ -150,9 +150,9 @@ def load_index(context, address, index):
     """Return an int32 in global memory as an index."""
 
     def generate(context, builder, signature, arguments):
-        found = builder.load(_pointer(builder, arguments, 4, _I32))
-        found.align = 4
-        return builder.sext(found, _I64)
+        loaded = builder.load(_pointer(builder, arguments, 4, _I32))
+        loaded.align = 4
+        return builder.sext(loaded, _I64)
 
     return types.int64(types.int64, types.int64), generate
 
@@ -162,9 +162,9 @@ def load_flag(context, address, index):
     """Return whether a byte in global memory is not 0."""
 
     def generate(context, builder, signature, arguments):
-        found = builder.load(_pointer(builder, arguments, 1, _I8))
-        found.align = 1
-        return builder.icmp_unsigned("!=", found, _I8(0))
+        loaded = builder.load(_pointer(builder, arguments, 1, _I8))
+        loaded.align = 1
+        return builder.icmp_unsigned("!=", loaded, _I8(0))
 
     return types.boolean(types.int64, types.int64), generate
 
@@ -178,9 +178,9 @@ def make_load_one(element: ElementType, *, shared: bool = False) -> Any:
         def generate(context, builder, signature, arguments):
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
             pointer = _pointer(builder, arguments, element.itemsize, kind, shared=shared)
-            found = builder.load(pointer)
-            found.align = element.itemsize
-            return found if kind is not _I16 else _widened(builder, element.name, found)
+            loaded = builder.load(pointer)
+            loaded.align = element.itemsize
+            return loaded if kind is not _I16 else _to_compute(builder, element.name, loaded)
 
         return _compute_type(element)(types.int64, types.int64), generate
 
@@ -197,7 +197,7 @@ def make_store_one(element: ElementType, *, shared: bool = False) -> Any:
             value = arguments[2]
             kind = {"float32": _FLOAT, "float64": _DOUBLE}.get(element.name, _I16)
             if kind is _I16:
-                value = _narrowed(builder, element.name, value)
+                value = _to_storage(builder, element.name, value)
             pointer = _pointer(builder, arguments, element.itemsize, kind, shared=shared)
             builder.store(value, pointer, align=element.itemsize)
             return context.get_dummy_value()

@@ -75,37 +75,37 @@ def device(function: Callable[..., Any]) -> Any:
 
 
 def constant(element: ElementType, value: float) -> Any:
-    """Return a number of the working type, for a kernel to close over."""
+    """Return a number of the compute type, for a kernel to close over."""
     return element.compute_type(value)
 
 
 def make_sqrt(element: ElementType) -> Any:
-    """Return the correctly rounded square root of the working type."""
+    """Return the correctly rounded square root of the compute type."""
     return libdevice.fsqrt_rn if element.compute_type is np.float32 else libdevice.dsqrt_rn
 
 
 def reciprocal(element: ElementType) -> Any:
-    """Return the correctly rounded reciprocal of the working type."""
+    """Return the correctly rounded reciprocal of the compute type."""
     return libdevice.frcp_rn if element.compute_type is np.float32 else libdevice.drcp_rn
 
 
 def exponent(element: ElementType) -> Any:
-    """Return a function of the exponent of a positive number of the working type."""
+    """Return a function of the exponent of a positive number of the compute type."""
     return libdevice.ilogbf if element.compute_type is np.float32 else libdevice.ilogb
 
 
 def times_power_of_two(element: ElementType) -> Any:
-    """Return ``function(value, exponent)`` for values of the working type."""
+    """Return ``function(value, exponent)`` for values of the compute type."""
     return libdevice.scalbnf if element.compute_type is np.float32 else libdevice.scalbn
 
 
 def make_exp(element: ElementType) -> Any:
-    """Return exp of the working type, within 2 units in the last place."""
+    """Return exp of the compute type, within 2 units in the last place."""
     return libdevice.expf if element.compute_type is np.float32 else libdevice.exp
 
 
 def make_tanh(element: ElementType) -> Any:
-    """Return tanh of the working type, within 2 units in the last place."""
+    """Return tanh of the compute type, within 2 units in the last place."""
     return libdevice.tanhf if element.compute_type is np.float32 else libdevice.tanh
 
 
@@ -165,8 +165,8 @@ class Kernel:
 
     def _launch(self, blocks: int, stream: int, memory: int, arguments: tuple[Any, ...]) -> None:
         # _Kernel.launch takes no 0 for the default stream, so every handle becomes a Stream.
-        queue, kernel = Stream.from_handle(stream), self._compiled()
-        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), queue, memory)
+        cuda_stream, kernel = Stream.from_handle(stream), self._compiled()
+        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), cuda_stream, memory)
 
 
 # Devices
@@ -196,14 +196,14 @@ def synchronize(stream: int) -> None:
 @functools.cache
 def device_limits(number: int) -> DeviceLimits:
     """Return the limits of the device of this number."""
-    found = cuda.gpus[number]
+    gpu = cuda.gpus[number]
     return DeviceLimits(
-        multiprocessors=int(found.MULTIPROCESSOR_COUNT),
-        shared_of_block=int(found.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
-        shared=int(found.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
-        threads=int(found.MAX_THREADS_PER_MULTIPROCESSOR),
-        registers=int(found.MAX_REGISTERS_PER_MULTIPROCESSOR),
-        cooperative=bool(found.COOPERATIVE_LAUNCH) and _can_link_barriers(),
+        multiprocessors=int(gpu.MULTIPROCESSOR_COUNT),
+        shared_of_block=int(gpu.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        shared=int(gpu.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+        threads=int(gpu.MAX_THREADS_PER_MULTIPROCESSOR),
+        registers=int(gpu.MAX_REGISTERS_PER_MULTIPROCESSOR),
+        cooperative=bool(gpu.COOPERATIVE_LAUNCH) and _can_link_barriers(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Pieces of 16 bytes, which a thread loads or stores in one instruction."""
+"""Vectors of 16 bytes, which a thread loads or stores in one instruction."""
 
 import functools
 from typing import Any
@@ -11,7 +11,7 @@ BYTES = 16
 
 @functools.cache
 def make_as_tuple(element: ElementType) -> Any:
-    """Return a device function ``as_tuple(values, slot)`` of the elements of one piece."""
+    """Return a device function ``as_tuple(values, slot)`` of the elements of one vector."""
     if element.vector == 2:
         return device(lambda v, k: (v[k], v[k + 1]))
     if element.vector == 4:

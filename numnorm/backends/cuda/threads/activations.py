@@ -1,4 +1,4 @@
-"""The activation functions of gates and states, in the working type."""
+"""The activation functions of gates and states, in the compute type."""
 
 import functools
 from typing import Any, NamedTuple

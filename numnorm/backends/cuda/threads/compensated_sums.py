@@ -36,7 +36,7 @@ def make_add_each(count: int) -> Any:
 
 @functools.cache
 def make_joined(element: ElementType, of: ElementType) -> Any:
-    """Return a device function ``joined(hi, lo)`` of a sum in the working type of `of`.
+    """Return a device function ``joined(hi, lo)`` of a sum in the compute type of `of`.
 
     The lost part of an infinite sum is NaN: the sum stays infinite.
     """

@@ -1,8 +1,8 @@
 """Which columns of a row each thread holds, and how it loads and stores them.
 
 A thread holds the same columns of every row. Rows of a multiple of 16 bytes are distributed by
-pieces of 16 bytes, other rows by single elements. The address of a row decides only whether a
-piece is loaded in one instruction, so that sums do not depend on it.
+vectors of 16 bytes, other rows by single elements. The address of a row decides only whether a
+vector is loaded in one instruction, so that sums do not depend on it.
 """
 
 import dataclasses
@@ -26,21 +26,21 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 class RowColumns:
     """The columns of one thread.
 
-    The p-th piece of a team's t-th thread begins at column ``t * lanes + p * stride``.
+    The p-th vector of a team's t-th thread begins at column ``t * lanes + p * stride``.
 
     Parameters
     ----------
     team : int
         The number of threads that hold a row.
     lanes : int
-        The number of neighbouring columns in a piece: 16 bytes of them, or 1.
-    pieces : int
-        The number of pieces of a thread.
+        The number of columns of a vector: 16 bytes, or 1.
+    vectors : int
+        The number of vectors of a thread.
     aligned : bool
-        Whether the pieces begin at multiples of 16 bytes. Otherwise a thread loads their elements
-        one by one.
+        Whether the vectors begin at multiples of 16 bytes. Otherwise a thread loads their
+        elements one by one.
     sure : int
-        The number of first pieces that are inside of every row, and need no bounds check.
+        The number of vectors, from the first on, that are in every row and need no bounds check.
     """
 
     team: int
@@ -51,7 +51,7 @@ class RowColumns:
 
     @property
     def stride(self) -> int:
-        """The number of columns from a piece to the next."""
+        """The number of columns from a vector to the next."""
         return self.team * self.lanes
 
     @property
@@ -82,9 +82,9 @@ def _make_read_vector(of: ElementType, columns: RowColumns, *, unchanging: bool)
     @device
     def at_once(address, index, values, slot):
         for part in range(0, lanes, vector):
-            found = load(address, index + part)
+            loaded = load(address, index + part)
             for j in range(vector):
-                values[slot + part + j] = found[j]
+                values[slot + part + j] = loaded[j]
 
     @device
     def one_by_one(address, index, values, slot):
@@ -95,7 +95,7 @@ def _make_read_vector(of: ElementType, columns: RowColumns, *, unchanging: bool)
 
 
 def _make_read_all(element: ElementType, columns: RowColumns, read_vector: Any) -> Any:
-    """Return the function of `make_read_columns`, from a function that reads one piece."""
+    """Return the function of `make_read_columns`, from a function that reads one vector."""
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     sure, zero = columns.sure, constant(element, 0.0)
 
@@ -104,9 +104,9 @@ def _make_read_all(element: ElementType, columns: RowColumns, read_vector: Any) 
         for p in range(sure):
             read_vector(address, first + at + p * stride, values, p * lanes)
         for p in range(sure, vectors):
-            here = at + p * stride
-            if here < width:
-                read_vector(address, first + here, values, p * lanes)
+            column = at + p * stride
+            if column < width:
+                read_vector(address, first + column, values, p * lanes)
             else:
                 for j in range(lanes):
                     values[p * lanes + j] = zero
@@ -153,9 +153,9 @@ def make_write_columns(of: ElementType, columns: RowColumns) -> Any:
         for p in range(sure):
             write_vector(address, first + at + p * stride, values, p * lanes)
         for p in range(sure, vectors):
-            here = at + p * stride
-            if here < width:
-                write_vector(address, first + here, values, p * lanes)
+            column = at + p * stride
+            if column < width:
+                write_vector(address, first + column, values, p * lanes)
 
     return write_columns
 
@@ -165,7 +165,7 @@ def make_column_weight(element: ElementType, of: ElementType | None, columns: Ro
     """Return a device function that fills an array with a parameter at a thread's columns.
 
     ``column_weight(address, number, first, at, width, values)``: the parameter's row begins at
-    index `first` of an array of the type `of`, and the values have the working type. If `of` is
+    index `first` of an array of the type `of`, and the values have the compute type. If `of` is
     None, all of them become the number.
     """
     lanes, slots, compute_type = columns.lanes, columns.slots, element.compute_type

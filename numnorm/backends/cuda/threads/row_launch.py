@@ -9,7 +9,7 @@ _BLOCK = 128
 
 # Registers of 32 bits for a thread's elements: a low limit, and the highest.
 _EASY, _MOST = 16, 32
-_VECTORS = 8  # the most pieces of 16 bytes that a thread loads at a time
+_VECTORS = 8  # the most vectors of 16 bytes that a thread loads at a time
 _LOOP = 1024  # threads of a block that reads a row in a loop
 
 # Teams from narrow to wide, each with the most registers for the elements of a thread. Teams of

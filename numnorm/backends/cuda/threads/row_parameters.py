@@ -15,10 +15,10 @@ class Weights:
 
     Parameters
     ----------
-    gamma, beta : Element or None
-        The elements of the arrays; None where a number stands for all of them.
+    gamma, beta : ElementType or None
+        The element types of the arrays; None for a number in place of an array.
     shared : bool
-        Whether all elements of a segment share one parameter. Otherwise each has its own.
+        Whether all elements of a segment share one parameter. Otherwise each element has its own.
     """
 
     gamma: ElementType | None
@@ -69,8 +69,8 @@ def make_weight(
     def of_channels(parameter, first, at, sizes, values):
         for p in range(vectors):
             for j in range(lanes):
-                here = min(at + p * stride + j, sizes.width - 1)
-                channel = (first + here // sizes.segment) % sizes.channels
+                column = min(at + p * stride + j, sizes.width - 1)
+                channel = (first + column // sizes.segment) % sizes.channels
                 values[p * lanes + j] = compute_type(load_one(parameter.address, channel))
 
     return of_channels

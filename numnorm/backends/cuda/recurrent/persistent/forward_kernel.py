@@ -1,8 +1,8 @@
-"""The forward kernel of all steps of a recurrent cell: its blocks wait for each other.
+"""The forward kernel of a recurrent cell: one cooperative launch takes all steps.
 
-A block has some units of some rows of the batch, from the first step to the last. What it needs of
-the other blocks goes through the device's memory: the state of the step before, and of its slice
-of a row that is normalized no more than four numbers.
+A block has the same units of the same rows of the batch from the first step to the last. Blocks
+exchange two things through global memory: the states of the previous step, and four numbers of
+statistics for each slice of a normalized row.
 """
 
 from collections.abc import Callable
@@ -22,27 +22,27 @@ from numnorm.backends.cuda.recurrent.persistent.slice_matmul import (
     make_slice_products,
     make_take_weights,
 )
-from numnorm.backends.cuda.recurrent.persistent.slice_threads import count_of, make_place_of
+from numnorm.backends.cuda.recurrent.persistent.slice_threads import batch_size_of, make_locate
 from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_columns
 
 
 class Inputs(NamedTuple):
-    """What all steps read, and the states.
+    """The inputs of all steps, the states and scratch.
 
     Attributes
     ----------
     weights : (gates * H, H)
-        Of the state.
+        The weights of the state.
     xp : (rows, gates * H)
         The products with x of all steps.
     state : (batch + rows, H)
-        The states, first those given. The kernel writes the others.
+        The initial states, and behind them the states that the kernel writes.
     before : (batch, H)
-        An LSTM's cells that are given, or else the states.
-    slices : (batch * places * slices, NUMBERS)
-        Room for the statistics of slices.
-    counts : (steps,) of int32
-        The number of rows of each step; 0 if it is always the batch.
+        The initial cells of an LSTM, or the initial states of another cell.
+    slices : (batch * sites * slices, NUMBERS)
+        Scratch for the statistics of slices.
+    batch_sizes : (steps,) of int32
+        The number of rows of each step; 0 if every step has all rows of the batch.
     """
 
     weights: Any
@@ -54,21 +54,22 @@ class Inputs(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The other arrays of all steps, 0 for what a cell does not have or is not to be saved.
+    """The other arrays of all steps; 0 for an array that the cell lacks or that is not saved.
 
     Attributes
     ----------
     mask_h, mask_c : (rows, H)
-        Zoneout's masks.
-    carried : (batch + rows, H)
-        An LSTM's cells, those given first; or ``(batch, H)``, which become the last ones.
+        The zoneout masks.
+    carried : (batch + rows, H) or (batch, H)
+        The cells of an LSTM: the initial ones and behind them those of all steps, or only the
+        initial ones, which the last ones replace.
     products : (rows, gates * H)
-        Those with the state; or both added up, where no norm is taken of each. This may be the
-        array of the products with x.
+        The products with the state or, unless a norm is taken of each product, their sums with
+        the products with x, whose array this may be.
     cell : (rows, H)
-        An LSTM's cell before its norm, where the next step is handed another one.
-    table : (rows, places, NUMBERS)
-        The statistics. Another kernel writes those of products with x before.
+        The cell of an LSTM before its norm, if the next step gets a different one.
+    table : (rows, sites, NUMBERS)
+        The statistics. An earlier kernel writes those of the products with x.
     """
 
     mask_h: Any
@@ -80,9 +81,9 @@ class Arrays(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How many steps, rows, rows of the batch and of a group, slices and units.
+    """The numbers of steps, of rows, of rows of the batch and of a group, of slices and of units.
 
-    `kept` is 1 if an LSTM's cells of all steps are kept, else 0.
+    `save_cells` is 1 if the cells of all steps of an LSTM are saved, else 0.
     """
 
     steps: Any
@@ -91,7 +92,7 @@ class Sizes(NamedTuple):
     group: Any
     slices: Any
     width: Any
-    kept: Any = 1
+    save_cells: Any = 1
 
 
 class Rows(NamedTuple):
@@ -100,9 +101,9 @@ class Rows(NamedTuple):
     Attributes
     ----------
     x : int
-        The thread's row, among those of x.
+        The thread's row in x.
     earlier, now : int
-        Where the states begin that the step is handed, and those that it hands on.
+        The first rows of the old and of the new states in `Inputs.state`.
     batch : int
         The number of rows of the batch.
     """
@@ -114,39 +115,41 @@ class Rows(NamedTuple):
 
 
 class PersistentStep(NamedTuple):
-    """What a step of one kind of cell makes of its products; each begins with the cell's form.
+    """The functions of one kind of cell. The first argument of each is the spec of the cell.
 
     Attributes
     ----------
     make_step : callable
-        Makes ``step(values, before, addresses, ada, scalings, span, shard, rows, kept)`` for one
-        unit of a row. The values are its products with the state and behind them those with x; it
-        replaces what it is handed, `before`. The addresses are `Inputs`, `Arrays` and the weights.
-    slice_places : callable
-        Returns how many parts of a row have statistics of slices.
+        Returns a device function ``step(values, before, addresses, ada, scalings, span, shard,
+        rows, save_cells)``, which computes one unit of a row from its products. `values` has the
+        products with the state and behind them those with x. `before` has the unit's old cell or
+        state, which the function replaces by the new one. The addresses are `Inputs`, `Arrays` and
+        the other weights.
+    slice_sites : callable
+        Returns the number of parts of a row that have statistics of slices.
     product_norms : callable
         Returns the norms of the products.
     """
 
     make_step: Callable[[Any, ElementType, SliceShape], Any]
-    slice_places: Callable[[Any], int]
+    slice_sites: Callable[[Any], int]
     product_norms: Callable[[Any], tuple[ProductNorm, ...]]
 
 
 def group_of(group: Any, kind: str = "address") -> Any:
-    """Return a group of a kernel's parameters, all of one kind."""
+    """Return a NamedTuple as a kernel's parameter, its fields all of one kind."""
     return group, (kind,) * len(group._fields)
 
 
 def make_forward(
     gates: int, weights: Any, element: ElementType, shape: SliceShape, take_step: Any
 ) -> Kernel:
-    """Return the kernel of all steps of a cell, to be launched by its plan.
+    """Return the forward kernel of all steps, to be launched by a plan with this shape.
 
-    It takes `Inputs`, `Arrays`, the group of the cell's `weights`, `AdaNumbers`, of both norms
-    `ScalingNumbers`, and `Sizes`.
+    ``kernel(inputs, arrays, others, ada, scalings, sizes)`` takes `Inputs`, `Arrays`, the other
+    weights as the NamedTuple `weights`, `AdaNumbers`, `ScalingNumbers` of both norms, and `Sizes`.
     """
-    place_of, compute_type = make_place_of(shape), element.compute_type
+    locate, compute_type = make_locate(shape), element.compute_type
     read = make_read_columns(element, row_columns(element, shape.of_units))
     take_weights = make_take_weights(gates, element, shape)
     products_of, both = make_slice_products(gates, element, shape), 2 * gates
@@ -155,13 +158,13 @@ def make_forward(
         values = cuda.local.array(both, compute_type)
         before = cuda.local.array(1, compute_type)
         memory, batch, width = shared_memory(), sizes.batch, sizes.width
-        shard, at, first, mine = place_of(sizes.slices, sizes.group, batch, width)
+        shard, at, first, own = locate(sizes.slices, sizes.group, batch, width)
         take_weights(memory, inputs.weights, at - shard[2], width)
-        read(inputs.before, max(mine, 0) * width, at, width if mine >= 0 else 0, before)
+        read(inputs.before, max(own, 0) * width, at, width if own >= 0 else 0, before)
         earlier, now = 0, batch
         for step in range(sizes.steps):
-            count = count_of(inputs.batch_sizes, step, batch)
-            row, limit = (mine, width) if 0 <= mine < count else (0, 0)
+            count = batch_size_of(inputs.batch_sizes, step, batch)
+            row, limit = (own, width) if 0 <= own < count else (0, 0)
             xrow = now - batch + row
             for gate in range(gates):
                 read(inputs.xp, (xrow * gates + gate) * width, at, limit, values[gates + gate :])
@@ -171,7 +174,8 @@ def make_forward(
             products_of(memory, inputs.state, earlier + first, rows, width, values)
             take_step(
                 values, before, (inputs, arrays, others), ada, scalings,
-                RowSpan(row, width, at, limit), shard, Rows(xrow, earlier, now, batch), sizes.kept,
+                RowSpan(row, width, at, limit), shard, Rows(xrow, earlier, now, batch),
+                sizes.save_cells,
             )  # fmt: skip
             earlier, now = now, now + count
 

@@ -1,7 +1,7 @@
-"""What the blocks that share a row tell each other of its norm: the statistics of their slices.
+"""The all-reduce of a row's statistics over the blocks that have its slices.
 
-A block leaves those of its own slice, all blocks wait for each other, and each puts those of all
-slices together.
+Each block writes the statistics of its own slice, all blocks wait for each other, and each block
+merges the statistics of all slices.
 """
 
 from typing import Any
@@ -19,21 +19,22 @@ from numnorm.backends.cuda.threads.group_reductions import make_team_sums
 
 
 def make_all_reduce(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
-    """Return a device function of the statistics of a row's parts, from all of its slices.
+    """Return a device function that computes the statistics of a row's parts from all slices.
 
-    ``all_reduce(values, shard, place, active, table, row, rows, scaling, found)``: `shard` is
-    ``slices, slice, unit, size, last``, whose slice has so many units and the last one so many;
-    the parts are those from a place of the table on, which has so many rows for each.
+    ``all_reduce(values, shard, site, active, table, row, rows, scaling, stats)``: `values` are
+    the thread's elements, and `shard` is what `make_locate` describes. The `table` has the
+    statistics of all slices of `rows` rows for each part; the first of these parts is number
+    `site`. `active` tells whether the row exists. The statistics are written to `stats`.
     """
     write_partials, gather = (
         make(formula, element, shape, parts) for make in (make_write_partials, make_gather)
     )
 
     @device
-    def all_reduce(values, shard, place, active, table, row, rows, scaling, found):
-        write_partials(values, shard, place, active, table, row, rows, scaling, found)
+    def all_reduce(values, shard, site, active, table, row, rows, scaling, stats):
+        write_partials(values, shard, site, active, table, row, rows, scaling, stats)
         grid_barrier()
-        gather(shard, place, active, table, row, rows, scaling, found)
+        gather(shard, site, active, table, row, rows, scaling, stats)
 
     return all_reduce
 
@@ -41,49 +42,49 @@ def make_all_reduce(formula: Formula, element: ElementType, shape: SliceShape, p
 def make_write_partials(
     formula: Formula, element: ElementType, shape: SliceShape, parts: Parts
 ) -> Any:
-    """Return a device function of what is before the barrier, with the arguments of `all_reduce`."""
+    """Return a device function that writes a slice's statistics, with `all_reduce`'s arguments."""
     units, count, size = shape.units, parts.count, parts.sections
     compute_type, zero, inverse = element.compute_type, constant(element, 0.0), reciprocal(element)
     moments = make_cell_moments(formula, element, shape.of_units, parts)
-    first_of, store_slice = make_team_sums(element, units, count), make_store_slice(element)
+    team_sums, store_slice = make_team_sums(element, units, count), make_store_slice(element)
     sections_of = constant(element, size)
 
     @device
-    def write_partials(values, shard, place, active, table, row, rows, scaling, found):
+    def write_partials(values, shard, site, active, table, row, rows, scaling, stats):
         slices, part, unit, width, _ = shard
         origins = cuda.local.array(count, compute_type)
         squares = cuda.local.array(count, compute_type)
         for n in range(count):
             origins[n] = values[n * size] if unit == 0 else zero
-        first_of(origins, squares)
-        own_share = inverse(sections_of * compute_type(width))
+        team_sums(origins, squares)  # all but the first unit's are 0
+        own_inv_count = inverse(sections_of * compute_type(width))
         _, inv_divisor, eps, eps_on_deviation, root_eps = scaling
-        own = own_share, inv_divisor, eps, eps_on_deviation, root_eps
-        # A part of a warp needs no room for its sums.
-        moments(values, origins, found, squares, unit, width, own, squares)
+        own = own_inv_count, inv_divisor, eps, eps_on_deviation, root_eps
+        # A team within a warp needs no shared memory: the last argument is not used.
+        moments(values, origins, stats, squares, unit, width, own, squares)
         for n in range(count):
-            at = ((place + n) * rows + row) * slices
+            at = ((site + n) * rows + row) * slices
             if active and unit == 0:
                 k = n * NUMBERS
-                inv_scale = inverse(found[k])
-                store_slice(table, at + part, inv_scale, found[k + 1], found[k + 2], squares[n])
+                inv_scale = inverse(stats[k])
+                store_slice(table, at + part, inv_scale, stats[k + 1], stats[k + 2], squares[n])
 
     return write_partials
 
 
 def make_gather(formula: Formula, element: ElementType, shape: SliceShape, parts: Parts) -> Any:
-    """Return a device function of what is behind the barrier.
+    """Return a device function that merges the statistics of all slices, after the barrier.
 
-    ``gather(shard, place, active, table, row, rows, scaling, found)``
+    ``gather(shard, site, active, table, row, rows, scaling, stats)``: as in `make_all_reduce`.
     """
     units, size, compute_type = shape.units, parts.sections, element.compute_type
-    merged = make_merged_statistics(formula, element, units, parts.count)
+    merge = make_merged_statistics(formula, element, units, parts.count)
     full, sections_of = constant(element, units * size), constant(element, size)
 
     @device
-    def gather(shard, place, active, table, row, rows, scaling, found):
+    def gather(shard, site, active, table, row, rows, scaling, stats):
         slices, _, _, _, last = shard
-        sizes, seen = (full, sections_of * compute_type(last)), slices if active else 0
-        merged(table, (place * rows + row) * slices, rows * slices, seen, sizes, scaling, found)
+        sizes, merged = (full, sections_of * compute_type(last)), slices if active else 0
+        merge(table, (site * rows + row) * slices, rows * slices, merged, sizes, scaling, stats)
 
     return gather

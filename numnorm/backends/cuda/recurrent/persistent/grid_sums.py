@@ -1,4 +1,4 @@
-"""Sums over a row whose units are dealt out to many blocks."""
+"""Sums over a row whose units belong to several blocks."""
 
 import functools
 from typing import Any
@@ -16,11 +16,13 @@ from numnorm.backends.cuda.threads.group_reductions import SumsOf, make_team_sum
 
 
 def slice_sums_of(element: ElementType, units: int) -> SumsOf:
-    """Return what makes the sums of a row whose slices have so many units.
+    """Return a factory of sums over a row whose slices have this number of units.
 
-    They are device functions ``sums(values, smem)`` of so many numbers. The room is ``table,
-    first, slices, slice, active``: where the row's shares begin, and whether there is a row. They
-    are added up in the same order by all blocks.
+    ``factory(count)`` returns a device function ``sums(values, partials)``, which replaces each of
+    `count` numbers in the array `values` by its sum over the row. ``partials`` is ``(table, first,
+    slices, slice, active)``: the array of partial sums, the index of the row's first one, the
+    number of slices, the block's slice, and whether the row exists. All blocks add the partial
+    sums in the same order.
     """
     return functools.partial(_make_slice_sums, element, units)
 
@@ -30,18 +32,18 @@ def _make_slice_sums(element: ElementType, units: int, count: int) -> Any:
     team_sums, zero = make_team_sums(element, units, count), constant(element, 0.0)
 
     @device
-    def sums(values, smem):
-        table, first, slices, part, active = smem
+    def sums(values, partials):
+        table, first, slices, part, active = partials
         unit = cuda.threadIdx.x % units
         team_sums(values, values)
         if active and unit == 0:
             for n in range(count):
                 store_one(table, first + n * slices + part, values[n])
         grid_barrier()
-        seen = slices if active else 0
+        stop = slices if active else 0
         for n in range(count):
             values[n] = zero
-            for other in range(unit, seen, units):
+            for other in range(unit, stop, units):
                 values[n] += load_one(table, first + n * slices + other)
         team_sums(values, values)
 

@@ -1,4 +1,4 @@
-"""A step of a normalized gated recurrent unit, of whose rows a block has slices."""
+"""A forward step of a normalized GRU in the kernel of all steps."""
 
 from typing import Any
 
@@ -31,63 +31,67 @@ from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_co
 
 
 def _make_normalized(spec: GRUSpec, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function that normalizes a thread's units of both products.
+    """Return a device function that normalizes a thread's unit of both products in place.
 
-    ``normalized(both, rest, slices, table, scalings, span, shard, rows)``
+    ``normalize(both, other, slices, table, scalings, span, shard, rows)``: `both` has the
+    products of both gates, `other` those of the candidate. `slices` is the scratch for
+    the statistics of slices, `table` the array of saved statistics.
     """
     if spec.norm is None:
 
         @device
-        def plain(both, rest, slices, table, scalings, span, shard, rows):
+        def plain(both, other, slices, table, scalings, span, shard, rows):
             pass
 
         return plain
     formula, compute_type, numbers = spec.norm.formula, element.compute_type, 2 * NUMBERS
-    of_both, of_rest = Parts(1, OF_GATES.sections), Parts(1, OF_REST.sections)
-    leave_both, leave_rest = (
-        make_write_partials(formula, element, shape, p) for p in (of_both, of_rest)
+    of_both, of_other = Parts(1, OF_GATES.sections), Parts(1, OF_REST.sections)
+    write_both, write_other = (
+        make_write_partials(formula, element, shape, p) for p in (of_both, of_other)
     )
-    gather_both, gather_rest = (make_gather(formula, element, shape, p) for p in (of_both, of_rest))
-    normalize_both, normalize_rest = (
+    gather_both, gather_other = (
+        make_gather(formula, element, shape, p) for p in (of_both, of_other)
+    )
+    normalize_both, normalize_other = (
         make_normalize(element, shape.of_units, parts) for parts in (OF_GATES, OF_REST)
     )
-    keep, kept = make_keep_statistics(element, 1), make_kept_statistics(element, 1)
-    all_places = sites(spec)
+    save_stats, load_stats = make_keep_statistics(element, 1), make_kept_statistics(element, 1)
+    all_sites = sites(spec)
 
     @device
-    def normalized(both, rest, slices, table, scalings, span, shard, rows):
-        found = cuda.local.array(numbers, compute_type)
-        found_rest = cuda.local.array(numbers, compute_type)
+    def normalize(both, other, slices, table, scalings, span, shard, rows):
+        stats = cuda.local.array(numbers, compute_type)
+        other_stats = cuda.local.array(numbers, compute_type)
         active, row, batch = span.limit > 0, span.row, rows.batch
-        kept(table, rows.x, all_places, 2, found[NUMBERS:])
-        kept(table, rows.x, all_places, 3, found_rest[NUMBERS:])
-        leave_both(both, shard, 0, active, slices, row, batch, scalings.gates, found)
-        leave_rest(rest, shard, 1, active, slices, row, batch, scalings.other, found_rest)
+        load_stats(table, rows.x, all_sites, 2, stats[NUMBERS:])
+        load_stats(table, rows.x, all_sites, 3, other_stats[NUMBERS:])
+        write_both(both, shard, 0, active, slices, row, batch, scalings.gates, stats)
+        write_other(other, shard, 1, active, slices, row, batch, scalings.other, other_stats)
         grid_barrier()
-        gather_both(shard, 0, active, slices, row, batch, scalings.gates, found)
-        gather_rest(shard, 1, active, slices, row, batch, scalings.other, found_rest)
+        gather_both(shard, 0, active, slices, row, batch, scalings.gates, stats)
+        gather_other(shard, 1, active, slices, row, batch, scalings.other, other_stats)
         if active and span.at == 0:
-            keep(table, rows.x, all_places, 0, found)
-            keep(table, rows.x, all_places, 1, found_rest)
-        normalize_both(both, found, span.at, span.limit)
-        normalize_rest(rest, found_rest, span.at, span.limit)
+            save_stats(table, rows.x, all_sites, 0, stats)
+            save_stats(table, rows.x, all_sites, 1, other_stats)
+        normalize_both(both, stats, span.at, span.limit)
+        normalize_other(other, other_stats, span.at, span.limit)
 
-    return normalized
+    return normalize
 
 
 def _make_step(spec: GRUSpec, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function of a step, as `PersistentStep` has it."""
+    """Return the device function of a step that `PersistentStep` describes."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalized, compute_type = _make_normalized(spec, element, shape), element.compute_type
+    normalize, compute_type = _make_normalized(spec, element, shape), element.compute_type
     gates_of, new_state = (
         make(spec, element, shape.of_units) for make in (make_gates, make_new_state)
     )
     size = element.itemsize
 
     @device
-    def step(values, before, addresses, ada, scalings, span, shard, rows, kept):
+    def step(values, before, addresses, ada, scalings, span, shard, rows, save_cells):
         both = cuda.local.array(4, compute_type)
-        rest = cuda.local.array(2, compute_type)
+        other = cuda.local.array(2, compute_type)
         gates = cuda.local.array(4, compute_type)
         new = cuda.local.array(1, compute_type)
         inputs, arrays, weights = addresses
@@ -98,9 +102,9 @@ def _make_step(spec: GRUSpec, element: ElementType, shape: SliceShape) -> Any:
                 write(arrays.products, first, at, limit, values[gate:])
         for gate in range(2):
             both[gate], both[2 + gate] = values[gate], values[GATES + gate]
-        rest[0], rest[1] = values[2], values[GATES + 2]
-        normalized(both, rest, inputs.slices, arrays.table, scalings, span, shard, rows)
-        gates_of(both, rest, weights, ada, at, width, gates)
+        other[0], other[1] = values[2], values[GATES + 2]
+        normalize(both, other, inputs.slices, arrays.table, scalings, span, shard, rows)
+        gates_of(both, other, weights, ada, at, width, gates)
         mask = arrays.mask_h + (rows.now - rows.batch) * width * size
         new_state(mask, row, width, at, gates, before, new)
         write(inputs.state + rows.now * width * size, row * width, at, limit, new)

@@ -1,4 +1,4 @@
-"""A step of a normalized LSTM, of whose rows a block has slices."""
+"""A forward step of a normalized LSTM in the kernel of all steps."""
 
 from typing import Any
 
@@ -35,20 +35,21 @@ from numnorm.backends.cuda.threads.row_columns import (
 
 
 def _slice_parts(spec: LSTMSpec) -> Parts:
-    """Return what of a slice is normalized in each step: not the products with x."""
+    """Return the parts whose statistics a step computes; an earlier kernel has those of x."""
     return Parts(1, GATES) if spec.norm_each_product else gate_parts(spec)
 
 
-def _slice_places(spec: LSTMSpec) -> int:
-    """Return how many parts of a row have statistics of slices, the cell last."""
+def _slice_sites(spec: LSTMSpec) -> int:
+    """Return the number of parts of a row with statistics of slices; the cell is the last."""
     return _slice_parts(spec).count + (spec.cell is not None)
 
 
 def _make_enter(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function of what enters a thread's gates.
+    """Return a device function that computes the preactivations of a thread's gates.
 
-    ``enter(values, inputs, arrays, scaling, span, shard, rows)``: the products with the state
-    and, behind them, those with x become what enters the gates.
+    ``enter(values, inputs, arrays, scaling, span, shard, rows)``: `values` has the products with
+    the state and behind them those with x. The preactivations replace the former or, if a norm is
+    taken of each product, the normalized products replace both.
     """
     norm_each_product = spec.norm_each_product
     write = make_write_columns(element, row_columns(element, shape.of_units))
@@ -70,33 +71,34 @@ def _make_enter(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
             save(values, arrays, span, rows)
 
         return plain
-    parts, all_places, compute_type = gate_parts(spec), sites(spec), element.compute_type
+    parts, all_sites, compute_type = gate_parts(spec), sites(spec), element.compute_type
     of_slices, count = _slice_parts(spec), gate_parts(spec).count * NUMBERS
     all_reduce = make_all_reduce(spec.gates.formula, element, shape, of_slices)
-    keep = make_keep_statistics(element, of_slices.count)
-    kept = make_kept_statistics(element, parts.count - of_slices.count)
+    save_stats = make_keep_statistics(element, of_slices.count)
+    load_stats = make_kept_statistics(element, parts.count - of_slices.count)
     normalize = make_normalize(element, shape.of_units, parts)
     others = of_slices.count
 
     @device
     def enter(values, inputs, arrays, scaling, span, shard, rows):
-        found = cuda.local.array(count, compute_type)
+        stats = cuda.local.array(count, compute_type)
         active = span.limit > 0
         save(values, arrays, span, rows)
         if norm_each_product:
-            kept(arrays.table, rows.x, all_places, others, found[others * NUMBERS :])
-        all_reduce(values, shard, 0, active, inputs.slices, span.row, rows.batch, scaling, found)
+            load_stats(arrays.table, rows.x, all_sites, others, stats[others * NUMBERS :])
+        all_reduce(values, shard, 0, active, inputs.slices, span.row, rows.batch, scaling, stats)
         if active and span.at == 0:
-            keep(arrays.table, rows.x, all_places, 0, found)
-        normalize(values, found, span.at, span.limit)
+            save_stats(arrays.table, rows.x, all_sites, 0, stats)
+        normalize(values, stats, span.at, span.limit)
 
     return enter
 
 
 def _make_cell_of(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function of a thread's cell, normalized.
+    """Return a device function that normalizes a thread's cell.
 
-    ``cell_of(cells, inputs, table, weights, ada, scaling, span, shard, rows, normal)``
+    ``cell_of(cells, inputs, table, weights, ada, scaling, span, shard, rows, normal)``: the
+    normalized cell is written to ``normal[0]``.
     """
     if spec.cell is None:
 
@@ -109,28 +111,28 @@ def _make_cell_of(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> An
     gain = make_column_weight(element, gain_of(spec.cell, element), columns)
     bias = make_column_weight(element, bias_of(spec.cell, element), columns)
     all_reduce = make_all_reduce(spec.cell.formula, element, shape, CELL)
-    keep, all_places = make_keep_statistics(element, 1), sites(spec)
-    apply, last = device(spec.cell.formula.forward), _slice_places(spec) - 1
+    save_stats, all_sites = make_keep_statistics(element, 1), sites(spec)
+    apply, last = device(spec.cell.formula.forward), _slice_sites(spec) - 1
     compute_type = element.compute_type
 
     @device
     def cell_of(cells, inputs, table, weights, ada, scaling, span, shard, rows, normal):
-        found = cuda.local.array(NUMBERS, compute_type)
+        stats = cuda.local.array(NUMBERS, compute_type)
         weight = cuda.local.array(1, compute_type)
         shift = cuda.local.array(1, compute_type)
         active, at, width = span.limit > 0, span.at, span.width
-        all_reduce(cells, shard, last, active, inputs.slices, span.row, rows.batch, scaling, found)
+        all_reduce(cells, shard, last, active, inputs.slices, span.row, rows.batch, scaling, stats)
         if active and at == 0:
-            keep(table, rows.x, all_places, all_places - 1, found)
+            save_stats(table, rows.x, all_sites, all_sites - 1, stats)
         gain(weights.gamma_c, ada.gain, 0, at, width, weight)
         bias(weights.beta_c, ada.bias, 0, at, width, shift)
-        normal[0] = apply(normalized(cells[0], found, 0), weight[0], shift[0])
+        normal[0] = apply(normalized(cells[0], stats, 0), weight[0], shift[0])
 
     return cell_of
 
 
 def _make_step(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function of a step, as `PersistentStep` has it."""
+    """Return the device function of a step that `PersistentStep` describes."""
     enter, cell_of = (make(spec, element, shape) for make in (_make_enter, _make_cell_of))
     gates_of, write_states = (
         make(spec, element, shape.of_units) for make in (make_gates, make_write_states)
@@ -139,7 +141,7 @@ def _make_step(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
     compute_type, size = element.compute_type, element.itemsize
 
     @device
-    def step(values, before, addresses, ada, scalings, span, shard, rows, kept):
+    def step(values, before, addresses, ada, scalings, span, shard, rows, save_cells):
         gates = cuda.local.array(GATES, compute_type)
         cells = cuda.local.array(1, compute_type)
         normal = cuda.local.array(1, compute_type)
@@ -152,12 +154,12 @@ def _make_step(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
             cells, inputs, arrays.table, weights, ada, scalings.other, span, shard, rows, normal
         )
         of_row = width * size
-        behind = (rows.now - rows.batch) * of_row
+        offset = (rows.now - rows.batch) * of_row
         targets = (
-            arrays.mask_h + behind, arrays.mask_c + behind, inputs.state + rows.earlier * of_row,
+            arrays.mask_h + offset, arrays.mask_c + offset, inputs.state + rows.earlier * of_row,
             inputs.state + rows.now * of_row,
-            arrays.carried + (rows.now * of_row if kept != 0 else 0),
-            arrays.cell + behind if arrays.cell != 0 else 0,
+            arrays.carried + (rows.now * of_row if save_cells != 0 else 0),
+            arrays.cell + offset if arrays.cell != 0 else 0,
         )  # fmt: skip
         write_states(targets, row, width, at, limit, gates, cells, before, normal)
         before[0] = cells[0]
@@ -165,4 +167,4 @@ def _make_step(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
     return step
 
 
-STEP = PersistentStep(_make_step, _slice_places, lambda spec: (product_norm(spec),))
+STEP = PersistentStep(_make_step, _slice_sites, lambda spec: (product_norm(spec),))

@@ -1,4 +1,4 @@
-"""All steps of a recurrent cell in one kernel, where its blocks can run at the same time."""
+"""All steps of a recurrent cell in one cooperative kernel, if its blocks fit the device."""
 
 import functools
 from collections.abc import Callable
@@ -60,8 +60,6 @@ _STEPS: dict[type, PersistentStep] = {
     RNNSpec: rnn_step.STEP,
 }
 _statistics_kernel = functools.cache(make_product_statistics)
-
-
 _backward_kernel = functools.cache(make_backward)
 
 
@@ -74,17 +72,17 @@ def _forward_kernel(
 
 
 def forward_kernel(kind: CellKind, spec: Any, element: ElementType, shape: SliceShape) -> Kernel:
-    """Return the kernel of all steps of a cell."""
+    """Return the forward kernel of all steps of a cell."""
     return _forward_kernel(kind.step, kind.gates, spec, element, shape)
 
 
 def backward_kernel(kind: CellKind, spec: Any, element: ElementType, shape: SliceShape) -> Kernel:
-    """Return the kernel of all steps of a cell back."""
+    """Return the backward kernel of all steps of a cell."""
     return _backward_kernel(kind.step, kind.gates, kind.facts_of(spec), spec, element, shape)
 
 
 def planned_forward(kind: CellKind, spec: Any, x: DeviceArray, state: Any, batch: int) -> Any:
-    """Return what takes all steps at once; None if the device has to take them one by one."""
+    """Return the function that runs all steps forward; None if the blocks do not fit the device."""
     units = x.library.shape(state)[1]
     whole, limits = is_whole(units, x, (state,)), device_limits(x.device)
     plan = forward_plan(batch, units, kind.gates, x.element, limits, whole=whole)
@@ -92,7 +90,7 @@ def planned_forward(kind: CellKind, spec: Any, x: DeviceArray, state: Any, batch
 
 
 def planned_backward(kind: CellKind, spec: Any, x: DeviceArray, batch: int, units: int) -> Any:
-    """Return the like for the way back."""
+    """Return the function that runs all steps backward; None if the blocks do not fit."""
     plan = backward_plan(batch, units, kind.gates, x.element, device_limits(x.device))
     return _planned(_run_backward, backward_kernel, plan, kind, spec, x)
 
@@ -104,33 +102,33 @@ def _planned(
     if plan is None:
         return None
     kernel = make(kind, spec, x.element, plan.shape)
-    # Only the compiled kernel tells what it takes; a driver may also keep a part for others.
+    # The plan only estimates the registers, and a driver may reserve a part of the device.
     fits = plan.blocks <= kernel.most_cooperative(plan.memory)
     return functools.partial(run, plan, kernel) if fits else None
 
 
 def _launch(
     plan: Plan, kernel: Kernel, x: DeviceArray, steps: PackedSteps, batch: int, units: int,
-    groups: tuple[Any, ...], numbers: tuple[Any, ...], *, kept: bool,
+    groups: tuple[Any, ...], numbers: tuple[Any, ...], *, save_cells: bool,
 ) -> None:  # fmt: skip
-    """Launch a kernel whose blocks wait for each other."""
+    """Launch the kernel of all steps on its groups of arrays and of numbers."""
     sizes = Sizes(
-        len(steps.batch_sizes), x.shape[0], batch, plan.rows, plan.slices, units, int(kept)
+        len(steps.batch_sizes), x.shape[0], batch, plan.rows, plan.slices, units, int(save_cells)
     )
     launch_cooperative(kernel, plan.blocks, plan.memory, x, groups, (*numbers, sizes))
 
 
-def _counts_of(x: DeviceArray, steps: PackedSteps, batch: int) -> Any:
-    """Return the number of rows of each step, on the device; None if that is always the batch."""
+def _batch_sizes_of(x: DeviceArray, steps: PackedSteps, batch: int) -> Any:
+    """Return the batch sizes on the device; None if each is that of the batch."""
     if (steps.batch_sizes == batch).all():
         return None
     return x.library.from_host(x.array, steps.batch_sizes.astype(np.int32))
 
 
-def _find_statistics(
+def _input_statistics(
     of: ProductNorm, scaling: Scaling, x: DeviceArray, xp: Any, table: Table
 ) -> None:
-    """Find the statistics of the products with x, of all steps."""
+    """Compute the statistics of the products with x, if a norm is taken of each product."""
     if of.norm is None or not of.norm_each_product:
         return
     rows, wide = x.library.shape(xp)
@@ -144,31 +142,30 @@ def _find_statistics(
 
 def _run_forward(
     plan: Plan, kernel: Kernel, kind: CellKind, spec: Any, scaling: Scaling, x: DeviceArray,
-    steps: PackedSteps, weights: Weights, arrays: ForwardArrays, history: tuple[Any, ...], table: Table,
-    *, save: bool,
+    steps: PackedSteps, weights: Weights, arrays: ForwardArrays, history: tuple[Any, ...],
+    table: Table, *, save: bool,
 ) -> Any:  # fmt: skip
-    """Take all steps, and return the products with the state if they are to be kept."""
-    (xp, masks, cell), (state, *carried), step = arrays, history, _STEPS[type(spec)]
+    """Run all steps; return the products with the state if they are saved, otherwise None."""
+    (xp, masks, cell), (state, *cells), step = arrays, history, _STEPS[type(spec)]
     (total, units), rows = x.library.shape(state), x.shape[0]
     batch, facts = total - rows, kind.facts_of(spec)
     for of in step.product_norms(spec):
-        _find_statistics(of, scaling, x, xp, table)
+        _input_statistics(of, scaling, x, xp, table)
     products = new(x, (rows, kind.gates * units)) if save and facts.norm_each_product else None
-    slices = new(x, (batch * max(1, step.slice_places(spec)) * plan.slices, NUMBERS))
+    slices = new(x, (batch * max(1, step.slice_sites(spec)) * plan.slices, NUMBERS))
     mask_h, mask_c = (*masks, None)[:2]
     saved = (products if facts.norm_each_product else xp) if save else None
-    (of_cell,) = carried or (None,)
-    before = history[-1]
+    (carried,) = cells or (None,)
     groups = (
-        Inputs(weights.h, xp, state, before, slices, _counts_of(x, steps, batch)),
-        Arrays(mask_h, mask_c, of_cell, saved, cell, table.array),
+        Inputs(weights.h, xp, state, history[-1], slices, _batch_sizes_of(x, steps, batch)),
+        Arrays(mask_h, mask_c, carried, saved, cell, table.array),
         kind.step.weights(*weights.others),
     )
     scalings = OfNorms(
         scaling_numbers(scaling, facts.normalized * units), scaling_numbers(scaling, units)
     )
     numbers = AdaNumbers(*weights.numbers), scalings
-    _launch(plan, kernel, x, steps, batch, units, groups, numbers, kept=save)
+    _launch(plan, kernel, x, steps, batch, units, groups, numbers, save_cells=save)
     return products
 
 
@@ -176,13 +173,13 @@ def _run_backward(
     plan: Plan, kernel: Kernel, kind: CellKind, spec: Any, scaling: Scaling, x: DeviceArray,
     steps: PackedSteps, weights: Weights, arrays: BackwardArrays, last: tuple[Any, ...],
 ) -> Any:  # fmt: skip
-    """Take all steps back, and return what the first states get through the products."""
+    """Run all steps backward; return the gradient of the first states through the products."""
     (saved, masks, dy, results), (batch, units) = arrays, x.library.shape(last[0])
     product = new(x, (batch, units))
     sums = new(x, (batch * max(1, sums_of_row(kind.step, spec)) * plan.slices,))
     (dh, dc), (mask_h, mask_c) = ((*pair, None)[:2] for pair in (last, masks))
     groups = (
-        BackwardInputs(weights.h, sums, _counts_of(x, steps, batch)),
+        BackwardInputs(weights.h, sums, _batch_sizes_of(x, steps, batch)),
         saved,
         kind.step.weights(*weights.others),
         Incoming(dy, product, dh, dc, mask_h, mask_c),
@@ -194,5 +191,5 @@ def _run_backward(
         coefficient_numbers(facts.norms[1], scaling, units),
     )
     numbers = AdaNumbers(*weights.numbers), coefficients
-    _launch(plan, kernel, x, steps, batch, units, groups, numbers, kept=True)
+    _launch(plan, kernel, x, steps, batch, units, groups, numbers, save_cells=True)
     return product

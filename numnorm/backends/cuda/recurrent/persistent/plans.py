@@ -1,8 +1,8 @@
-"""How the blocks of one kernel share all steps of a recurrent cell, and whether a device has them.
+"""How the blocks of a cooperative kernel share all steps of a cell, if they fit a device.
 
-The units are cut into slices and the batch into groups. A block has one slice of one group for all
-steps, with the rows of the weights that belong to it in shared memory; a thread has one unit of
-one row. All blocks must run at the same time, as they wait for each other.
+The units are split into slices and the batch into groups of rows. A block has one slice of one
+group for all steps, and the slice's part of the weights in shared memory. A thread has one unit of
+one row. All blocks must run at the same time, because they wait for each other.
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.threads.group_reductions import WARP
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# Of a slice, and of a block. The sums of a row follow from these two alone.
+# The units of a slice, and the warps of a block. The order of a row's sums depends only on these.
 _UNITS, _WARPS = 8, 8
-# How many of a block's columns of the weights a thread has at a time, if a unit has only one.
+# The columns of the weights that a thread multiplies at a time if each unit has only one.
 COLUMNS = 4
-# For how many rows of a product a thread uses a weight that it has read from shared memory.
+# The rows for which a thread uses each weight that it loads from shared memory.
 _ROWS = (1, 2, 4)
-# What a thread is let have, of 32 bits each: such a block is alone on its multiprocessor.
+# The registers of a thread, so many that a block is alone on its multiprocessor.
 _REGISTERS = 256
 
 
@@ -30,14 +30,13 @@ class SliceShape:
     Parameters
     ----------
     units : int
-        How many units a slice has, a power of two; the last one may have fewer.
+        The number of units of a slice, a power of two; the last slice may have fewer.
     warps : int
-        How many warps share the elements of the state that a product is summed over.
+        The number of warps, which share the terms of each product's sums.
     rows : int
-        How many rows of a product a thread adds up at a time. No result depends on it.
+        The number of rows that a thread multiplies at a time. No result depends on it.
     whole : bool
-        Whether states are whole pieces of 16 bytes, and begin at multiples of it. No result
-        depends on that either.
+        Whether rows of states fill and begin at multiples of 16 bytes. No result depends on it.
     """
 
     units: int
@@ -52,53 +51,53 @@ class SliceShape:
 
     @property
     def teams(self) -> int:
-        """The number of rows that a block can have: each of its threads has one unit of one."""
+        """The most rows of a block: each thread has one unit of one row."""
         return self.threads // self.units
 
     @property
     def tile(self) -> int:
-        """The number of rows that a block makes products for at a time."""
+        """The number of rows that a block multiplies at a time."""
         return WARP // self.units * self.rows
 
     @property
     def turned(self) -> "SliceShape":
-        """How a block shares products of one column of each unit, some of them at a time."""
+        """The shape for products of one column of each unit: a thread has `COLUMNS` units."""
         return SliceShape(self.units // COLUMNS, self.warps, self.rows, self.whole)
 
     @property
     def of_units(self) -> RowShape:
-        """How its threads share the units of its slice."""
+        """How the threads share the units of the slice."""
         return RowShape(self.units, self.teams, 1, False, single=True)
 
 
 def padded_width(width: int, element: ElementType) -> int:
-    """Return how many elements of a state a product is summed over, with zeros behind the last."""
+    """Return the length of a row that is padded with zeros to a multiple of 16 bytes."""
     return -(-width // element.vector) * element.vector
 
 
 def shared_numbers(width: int, columns: int, element: ElementType, shape: SliceShape) -> int:
-    """Return how many numbers a block shares: weights, states, and the warps' sums of products.
+    """Return the numbers in shared memory: weights, a tile of states, partial sums of warps.
 
-    The width is that of the states, and there are so many columns of the weights.
+    `width` is the number of terms of a product's sums, `columns` that of the weights' columns.
     """
-    pad_packed = padded_width(width, element)
-    states = shape.tile * (pad_packed + element.vector)
-    return columns * pad_packed + states + shape.warps * shape.tile * columns
+    padded = padded_width(width, element)
+    states = shape.tile * (padded + element.vector)
+    return columns * padded + states + shape.warps * shape.tile * columns
 
 
 class Plan(NamedTuple):
-    """What each block does.
+    """The launch configuration.
 
     Attributes
     ----------
     shape : SliceShape
-        What its threads do.
+        How the threads of a block share its work.
     slices, groups : int
-        How many slices there are, and groups of the batch.
+        The numbers of slices of the units and of groups of the batch.
     rows : int
-        How many rows a group has; the last one may have fewer.
+        The number of rows of a group; the last group may have fewer.
     memory : int
-        How many bytes a block shares.
+        The bytes of shared memory of a block.
     """
 
     shape: SliceShape
@@ -116,11 +115,10 @@ class Plan(NamedTuple):
 def forward_plan(
     batch: int, width: int, gates: int, element: ElementType, limits: DeviceLimits, *, whole: bool
 ) -> Plan | None:
-    """Return how the blocks share cells with so many gates of each unit, or None.
+    """Return the plan of the forward kernel, or None if it does not fit the device.
 
-    None stands for what does not fit the device. How many groups there are, and how many rows a
-    thread adds up, follow from the device, but no result does: rows know nothing of each other,
-    and the slices follow from the width alone.
+    The groups and the rows of a thread depend on the device, but no result does: rows are
+    independent, and the slices depend only on the width.
     """
     return _first_plan(batch, width, (width, gates), element, limits, whole=whole)
 
@@ -128,7 +126,7 @@ def forward_plan(
 def backward_plan(
     batch: int, width: int, gates: int, element: ElementType, limits: DeviceLimits
 ) -> Plan | None:
-    """Return how they share the way back: products of all gates with the columns of a slice."""
+    """Return the plan of the backward kernel, or None if it does not fit the device."""
     whole = gates * width % element.vector == 0
     return _first_plan(batch, width, (gates * width, 1), element, limits, whole=whole)
 
@@ -137,12 +135,15 @@ def _first_plan(
     batch: int, width: int, product: tuple[int, int], element: ElementType, limits: DeviceLimits,
     *, whole: bool,
 ) -> Plan | None:  # fmt: skip
-    """Return that with the most rows of a product of so many elements, and columns of a unit."""
-    summed, columns = product
+    """Return the plan that fits with the most rows of a thread.
+
+    `product` is the number of terms of a product's sums, and of the weights' columns of a unit.
+    """
+    terms, columns = product
     for rows in reversed(_ROWS):
         shape = SliceShape(_UNITS, _WARPS, rows, whole)
         of_product = shape.turned if columns == 1 else shape
-        numbers = shared_numbers(summed, shape.units * columns, element, of_product)
+        numbers = shared_numbers(terms, shape.units * columns, element, of_product)
         plan = _plan(batch, width, limits, shape, of_product.tile, element.itemsize * numbers)
         if plan is not None:
             return plan
@@ -155,12 +156,12 @@ def _plan(
     most = limits.blocks(shape.threads, _REGISTERS, memory)
     slices = -(-width // shape.units)
     fewest, widest = -(-batch // shape.teams), -(-batch // (WARP // shape.units))
-    # A block for every multiprocessor, but no group of fewer rows than a warp has at a time.
+    # A block for each multiprocessor, but no group with fewer rows than a warp has at a time.
     groups = max(fewest, min(limits.multiprocessors // slices, widest))
     if slices * groups > most:
         return None
     rows = -(-batch // groups)
-    # A smaller tile would do for all rows: it needs less of everything.
+    # A smaller tile also has all rows, and needs less memory and fewer registers.
     if shape.rows > 1 and rows <= tile // 2:
         return None
     return Plan(shape, slices, -(-batch // rows), rows, memory)

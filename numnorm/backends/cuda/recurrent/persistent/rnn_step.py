@@ -1,4 +1,4 @@
-"""A step of a normalized plain recurrent network, of whose rows a block has slices."""
+"""A forward step of a normalized plain recurrent network in the kernel of all steps."""
 
 from typing import Any
 
@@ -24,9 +24,10 @@ from numnorm.backends.cuda.threads.row_columns import make_write_columns, row_co
 
 
 def _make_normalized(spec: RNNSpec, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function that normalizes the sum of both products.
+    """Return a device function that normalizes the sum of both products in place.
 
-    ``normalized(values, slices, table, scaling, span, shard, rows)``
+    ``normalize(values, slices, table, scaling, span, shard, rows)``: `slices` is the scratch for
+    the statistics of slices, `table` the array of saved statistics.
     """
     if spec.norm is None:
 
@@ -36,32 +37,32 @@ def _make_normalized(spec: RNNSpec, element: ElementType, shape: SliceShape) -> 
 
         return plain
     all_reduce = make_all_reduce(spec.norm.formula, element, shape, CELL)
-    normalize = make_normalize(element, shape.of_units, CELL)
-    keep, compute_type = make_keep_statistics(element, 1), element.compute_type
+    apply = make_normalize(element, shape.of_units, CELL)
+    save_stats, compute_type = make_keep_statistics(element, 1), element.compute_type
 
     @device
-    def normalized(values, slices, table, scaling, span, shard, rows):
-        found = cuda.local.array(NUMBERS, compute_type)
+    def normalize(values, slices, table, scaling, span, shard, rows):
+        stats = cuda.local.array(NUMBERS, compute_type)
         active = span.limit > 0
-        all_reduce(values, shard, 0, active, slices, span.row, rows.batch, scaling, found)
+        all_reduce(values, shard, 0, active, slices, span.row, rows.batch, scaling, stats)
         if active and span.at == 0:
-            keep(table, rows.x, 1, 0, found)
-        normalize(values, found, span.at, span.limit)
+            save_stats(table, rows.x, 1, 0, stats)
+        apply(values, stats, span.at, span.limit)
 
-    return normalized
+    return normalize
 
 
 def _make_step(spec: RNNSpec, element: ElementType, shape: SliceShape) -> Any:
-    """Return a device function of a step, as `PersistentStep` has it."""
+    """Return the device function of a step that `PersistentStep` describes."""
     write = make_write_columns(element, row_columns(element, shape.of_units))
-    normalized, compute_type = _make_normalized(spec, element, shape), element.compute_type
+    normalize, compute_type = _make_normalized(spec, element, shape), element.compute_type
     new_state, write_state = (
         make(spec, element, shape.of_units) for make in (make_new_state, make_write_state)
     )
     size = element.itemsize
 
     @device
-    def step(values, before, addresses, ada, scalings, span, shard, rows, kept):
+    def step(values, before, addresses, ada, scalings, span, shard, rows, save_cells):
         weight = cuda.local.array(1, compute_type)
         new = cuda.local.array(1, compute_type)
         inputs, arrays, weights = addresses
@@ -70,7 +71,7 @@ def _make_step(spec: RNNSpec, element: ElementType, shape: SliceShape) -> Any:
         values[0] += values[GATES]
         if arrays.products != 0:
             write(arrays.products, rows.x * width, at, limit, values)
-        normalized(values, inputs.slices, arrays.table, scalings.gates, span, shard, rows)
+        normalize(values, inputs.slices, arrays.table, scalings.gates, span, shard, rows)
         new_state(values, weights, ada, at, width, weight, new)
         write_state(
             inputs.state + rows.now * of_row, inputs.state + rows.earlier * of_row,
