@@ -4,21 +4,21 @@ from typing import Any, NamedTuple
 
 
 class Parameters(NamedTuple):
-    """What normalized elements are mapped by: matrices, numbers or None."""
+    """Gamma and beta, or their gradients or sums: arrays, numbers or None."""
 
     gamma: Any
     beta: Any
 
 
 class Segments(NamedTuple):
-    """The width of the segments that rows are cut into, each of a channel, and all channels."""
+    """The width of a row's segments, which each belong to a channel, and the number of channels."""
 
     segment: int
     channels: int
 
 
 class Scaling(NamedTuple):
-    """Both epsilons, and the divisor of the squares."""
+    """Both epsilons, and the divisor of the sum of squares."""
 
     eps: float
     eps_on_deviation: float
@@ -33,7 +33,7 @@ class Statistics(NamedTuple):
 
 
 class GradientCoefficients(NamedTuple):
-    """1 over the number of elements for each statistic, 0 if it is detached, and an epsilon."""
+    """The factors of the gradients through mean and scale, 0 if detached, and an epsilon."""
 
     inv_count: float
     inv_divisor: float

@@ -1,4 +1,4 @@
-"""The backward kernel of every norm whose statistics are shared by a row."""
+"""The backward kernel of the norms with statistics of each row."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,51 +32,56 @@ from numnorm.backends.cpu.rows.segment_loops import (
     make_input_gradients,
     next_channel,
 )
-from numnorm.backends.cpu.rows.tile_sums import room_for_sums
+from numnorm.backends.cpu.rows.tile_sums import sums_scratch_size
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.vector import make_reduce_rows, reduce_sum, store
 from numnorm.backends.cpu.statistics.accumulators import (
     ROWS_BETWEEN_FLUSHES,
     collect,
-    compute_sums,
     flush,
     is_by_channel,
+    partial_sums,
     with_parts,
 )
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
 
 
-def _narrow_width(element_type: ElementType) -> int:
-    """Return from how many elements on rows are not taken in tiles, of halves twice as many."""
+def _tile_width(element_type: ElementType) -> int:
+    """Return the width below which rows are taken in tiles, twice as large for halves."""
     width = tuning.BACKWARD_TILE_BELOW_ROW_BYTES // element_type.compute_dtype.itemsize
     return width if element_type.storage_dtype.itemsize > 2 else 2 * width
 
 
 @inlined
 def _rows_between_flushes(segments: tuple[int, int, int]) -> int:
-    """Return how many rows add as much to a channel's sums as may be added up before a flush."""
+    """Return after how many rows a channel's partial sums have as many terms as they may."""
     _, segment_count, channels = segments
     return ROWS_BETWEEN_FLUSHES * max(1, channels // segment_count)
 
 
 def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function that sums g and g * xhat over a row, segment by segment.
+
+    ``row_sums(dy, x, peel, statistics, first_channel, segments, weights, partial, totals)`` also
+    adds the gradients of gamma and beta to the partial sums or the totals.
+    """
     gradient_sums = make_gradient_sums(formula, element_type)
-    longest = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
+    prefetched = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
-    def row_sums(dy, x, peel, statistics, first_channel, segments, weights, inner, totals):
+    def row_sums(dy, x, peel, statistics, first_channel, segments, weights, partial, totals):
         segment, segment_count, channels = segments
-        ahead = x.size if x.size >= longest else 0
+        ahead = x.size if x.size >= prefetched else 0
         gamma, beta = weights
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         c = first_channel
         for p in range(segment_count):
             left, right = p * segment, (p + 1) * segment
             weight = part(gamma, c), part(beta, c)
-            sums_here = part(inner[0], c), part(inner[1], c)
+            targets = part(partial[0], c), part(partial[1], c)
             g, g_xhat, dy_xhat, grad = gradient_sums(
-                dy[left:right], x[left:right], peel, ahead, statistics, weight, sums_here
+                dy[left:right], x[left:right], peel, ahead, statistics, weight, targets
             )
             sum_g += g
             sum_g_xhat += g_xhat
@@ -89,52 +94,47 @@ def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[...,
 
 
 def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for one row of known statistics."""
+    """Return a compiled function for one row with known statistics, segment by segment.
+
+    `row` is dy, x and dx; `peels` are the peels of the loops over x and over dx; `rstd` is the
+    saved one.
+    """
     row_sums, means_of = _make_row_sums(formula, element_type), make_means(element_type)
     input_gradients = make_input_gradients(formula, element_type)
 
     @inlined
     def loops(
-        row,
-        peels,
-        nontemporal,
-        rstd,
-        found,
-        first_channel,
-        segments,
-        weights,
-        coefficients,
-        inner,
-        totals,
-    ):
+        row, peels, nontemporal, rstd, statistics, first_channel, segments, weights, coefficients,
+        partial, totals,
+    ):  # fmt: skip
         dy, x, dx = row
         segment, segment_count, channels = segments
         gamma, beta = weights
         sum_g, sum_g_xhat = row_sums(
-            dy, x, peels[0], found, first_channel, segments, weights, inner, totals
+            dy, x, peels[0], statistics, first_channel, segments, weights, partial, totals
         )
         means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
         c = first_channel
         for p in range(segment_count):
             left, right = p * segment, (p + 1) * segment
             weight = part(gamma, c), part(beta, c)
-            here = dy[left:right], x[left:right], dx[left:right]
-            input_gradients(here[0], here[1], peels[1], found, weight, means, here[2], nontemporal)
+            input_gradients(
+                dy[left:right], x[left:right], peels[1], statistics, weight, means, dx[left:right],
+                nontemporal,
+            )  # fmt: skip
             c = c + 1 if c + 1 < channels else 0
 
     return loops
 
 
 def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for one row that is one run of at most a stretch.
+    """Return a compiled function for one row that is one segment and one block of a sum.
 
-    To cut it into its only run, and that into its only stretch, would take too long.
+    It saves the loops over segments and blocks, which take long beside such a row.
     """
-    gradient_lanes = make_gradient_lanes(formula, element_type, near=True)
-    input_gradients, means_of = (
-        make_input_gradients(formula, element_type),
-        make_means(element_type),
-    )
+    gradient_lanes = make_gradient_lanes(formula, element_type, l1=True)
+    input_gradients = make_input_gradients(formula, element_type)
+    means_of = make_means(element_type)
 
     @inlined
     def whole_row(row, peels, ahead, nontemporal, rstd, statistics, weights, coefficients, targets):
@@ -142,95 +142,89 @@ def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[...
         g, g_xhat, _, _ = gradient_lanes(
             dy, x, 0, x.size, peels[0], ahead, statistics, weights, targets
         )
-        means = means_of(
-            np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat)), rstd, coefficients
-        )
+        sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat))
+        means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
         input_gradients(dy, x, peels[1], statistics, weights, means, dx, nontemporal)
 
     return whole_row
 
 
 def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for one row of any width, cut into runs."""
+    """Return a compiled function for one row of any width, whose first channel is c."""
     real, statistics_of = element_type.compute_type, make_saved_statistics(element_type)
     loops, whole_row = _make_loops(formula, element_type), _make_whole_row(formula, element_type)
-    longest = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
+    prefetched = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
     def backward_row(
-        row, peels, nontemporal, saved, c, segments, weights, coefficients, inner, totals
+        row, peels, nontemporal, saved, c, segments, weights, coefficients, partial, totals
     ):
         mean, rstd = saved
         scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
         size = row[1].size
-        # A row with a parameter for each element, or with none, is one run.
+        # A row with a parameter for each element, or with none, is one segment.
         if not is_by_channel(totals[0]) and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
-            found, ahead = (
-                (None, mean_hi, mean_lo, factor),
-                size if nontemporal or size >= longest else 0,
-            )
-            here = part(weights[0], c), part(weights[1], c)
-            targets = part(inner[0], c), part(inner[1], c)
-            whole_row(row, peels, ahead, nontemporal, rstd, found, here, coefficients, targets)
+            statistics = None, mean_hi, mean_lo, factor
+            ahead = size if nontemporal or size >= prefetched else 0
+            whole_row(
+                row, peels, ahead, nontemporal, rstd, statistics,
+                (part(weights[0], c), part(weights[1], c)), coefficients,
+                (part(partial[0], c), part(partial[1], c)),
+            )  # fmt: skip
         elif scale == real(1):
-            found = None, mean_hi, mean_lo, factor
+            statistics = None, mean_hi, mean_lo, factor
             loops(
-                row,
-                peels,
-                nontemporal,
-                rstd,
-                found,
-                c,
-                segments,
-                weights,
-                coefficients,
-                inner,
-                totals,
-            )
+                row, peels, nontemporal, rstd, statistics, c, segments, weights, coefficients,
+                partial, totals,
+            )  # fmt: skip
         else:
-            found = scale, mean_hi, mean_lo, factor
+            statistics = scale, mean_hi, mean_lo, factor
             loops(
-                row, (0, 0), False, rstd, found, c, segments, weights, coefficients, inner, totals
-            )
+                row, (0, 0), False, rstd, statistics, c, segments, weights, coefficients,
+                partial, totals,
+            )  # fmt: skip
 
     return backward_row
 
 
 def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for up to as many narrow rows as there are lanes."""
-    lanes, room = element_type.lanes, room_for_sums(element_type)
-    gradient_lanes = make_gradient_lanes(formula, element_type)
-    totals = make_reduce_rows(lanes)
+    """Return a compiled function for up to as many narrow rows as a vector has lanes.
+
+    It takes `number` rows from the row `start` on, whose channel is `first`, and returns the
+    channel of the next row.
+    """
+    lanes, sums_size = element_type.lanes, sums_scratch_size(element_type)
+    gradient_lanes, reduce = make_gradient_lanes(formula, element_type), make_reduce_rows(lanes)
     input_gradients = make_input_gradients(formula, element_type)
     statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
 
     @inlined
     def backward_tile(
-        arrays, saved, segments, first, weights, coefficients, inner, scratch, start, number
+        arrays, saved, segments, first, weights, coefficients, partial, scratch, start, number
     ):
         dy, x, dx = arrays
         mean, rstd = saved
         channel = first
-        sums_of_g, sums_of_g_xhat = scratch[room:], scratch[room + lanes :]
+        sums_of_g, sums_of_g_xhat = scratch[sums_size:], scratch[sums_size + lanes :]
         for t in range(number):
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
             weight = part(weights[0], channel), part(weights[1], channel)
-            here = part(inner[0], channel), part(inner[1], channel)
+            targets = part(partial[0], channel), part(partial[1], channel)
             g, g_xhat, _, _ = gradient_lanes(
-                dy[i], x[i], 0, x.shape[1], 0, 0, statistics, weight, here
+                dy[i], x[i], 0, x.shape[1], 0, 0, statistics, weight, targets
             )
             store(scratch, t * lanes, g)
             store(scratch, (lanes + t) * lanes, g_xhat)
             channel = next_channel(channel, segments)
-        store(sums_of_g, 0, totals(scratch))
-        store(sums_of_g_xhat, 0, totals(scratch[lanes * lanes :]))
+        store(sums_of_g, 0, reduce(scratch))
+        store(sums_of_g_xhat, 0, reduce(scratch[lanes * lanes :]))
         channel = first
         for t in range(number):
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
-            sums = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
-            means = means_of(sums[0], sums[1], rstd[i], coefficients)
+            sum_g, sum_g_xhat = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
+            means = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
             weight = part(weights[0], channel), part(weights[1], channel)
             input_gradients(dy[i], x[i], 0, statistics, weight, means, dx[i])
             channel = next_channel(channel, segments)
@@ -240,12 +234,12 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
 
 
 def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for some rows, one after the other."""
+    """Return a compiled function for the rows from start to stop, one after the other."""
     backward_row = _make_row(formula, element_type)
 
     @inlined
     def wide_rows(
-        arrays, peels, saved, segments, weights, coefficients, inner, totals, start, stop
+        arrays, peels, saved, segments, weights, coefficients, partial, totals, start, stop
     ):
         dy, x, dx = arrays
         mean, rstd = saved
@@ -253,48 +247,36 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
         nontemporal = use_nontemporal_gradient(dx, segments[0], peels[1])
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
-                row, of_row = (dy[i], x[i], dx[i]), (part(mean, i), rstd[i])
                 backward_row(
-                    row,
-                    peels,
-                    nontemporal,
-                    of_row,
-                    channel,
-                    segments,
-                    weights,
-                    coefficients,
-                    inner,
-                    totals,
-                )
+                    (dy[i], x[i], dx[i]), peels, nontemporal, (part(mean, i), rstd[i]), channel,
+                    segments, weights, coefficients, partial, totals,
+                )  # fmt: skip
                 channel = next_channel(channel, segments)
-            flush(inner[0], totals[0])
-            flush(inner[1], totals[1])
+            flush(partial[0], totals[0])
+            flush(partial[1], totals[1])
         fence_after_stores(nontemporal)
 
     return wide_rows
 
 
 def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for some rows, tile by tile."""
-    backward_tile = _make_tile(formula, element_type)
-    lanes = element_type.lanes
-    scratch = make_scratch(element_type.compute_type, room_for_sums(element_type) + 2 * lanes)
+    """Return a compiled function for the rows from start to stop, tile by tile."""
+    backward_tile, lanes = _make_tile(formula, element_type), element_type.lanes
+    scratch_size = sums_scratch_size(element_type) + 2 * lanes
+    tile_scratch = make_scratch(element_type.compute_type, scratch_size)
 
     @inlined
-    def narrow_rows(arrays, saved, segments, weights, coefficients, inner, totals, start, stop):
-        room, channel, between = (
-            scratch(),
-            channel_of(start, segments),
-            _rows_between_flushes(segments),
-        )
+    def narrow_rows(arrays, saved, segments, weights, coefficients, partial, totals, start, stop):
+        scratch, between = tile_scratch(), _rows_between_flushes(segments)
+        channel = channel_of(start, segments)
         for i in range(start, stop, lanes):
-            number = min(lanes, stop - i)
             channel = backward_tile(
-                arrays, saved, segments, channel, weights, coefficients, inner, room, i, number
-            )
+                arrays, saved, segments, channel, weights, coefficients, partial, scratch,
+                i, min(lanes, stop - i),
+            )  # fmt: skip
             if (i - start + lanes) % between == 0 or i + lanes >= stop:
-                flush(inner[0], totals[0])
-                flush(inner[1], totals[1])
+                flush(partial[0], totals[0])
+                flush(partial[1], totals[1])
 
     return narrow_rows
 
@@ -302,18 +284,16 @@ def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[.
 def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
     """Return the kernel of a norm's gradients.
 
-    It takes dy, ``x (N, D)``, their statistics, parameters and segments, the coefficients, dx, the
-    sums for dgamma and dbeta, and their results. The sums have a row for each of the `parts` of x:
-    the parts follow from the shapes, so that no thread count changes a sum. Where all parts are
-    done in one call, the results of shape ``(size,)`` receive the parts' sums, unless they are
-    empty; the sums may then have no parts.
+    It takes dy, ``x (N, D)``, the statistics, gamma and beta, the segments, the coefficients, dx,
+    the totals of dgamma and dbeta for each part of the rows, dgamma and dbeta as `results`, and
+    the number of parts. The parts follow from the shapes, so that no thread count changes a sum.
+    A call that does all parts also stores the parts' sums in the results, of shape ``(size,)``,
+    unless these are empty; only then may the totals have no parts.
     """
-    wide_rows, narrow_rows = (
-        _make_wide_rows(formula, element_type),
-        _make_narrow_rows(formula, element_type),
-    )
+    wide_rows = _make_wide_rows(formula, element_type)
+    narrow_rows = _make_narrow_rows(formula, element_type)
     short_rows, real = make_short_backward(formula, element_type), element_type.compute_type
-    tile_width, at_lines = _narrow_width(element_type), peels_to_alignment(element_type)
+    tile_width, peeled = _tile_width(element_type), peels_to_alignment(element_type)
 
     @inlined
     def backward_rows(
@@ -321,19 +301,21 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
     ):
         segment, _, channels = segments
         width = arrays[1].shape[1]
-        dgamma = compute_sums(totals[0], real(0), peels[0], results[0], (channels, segment))
-        dbeta = compute_sums(totals[1], real(0), peels[0], results[1], (channels, segment))
-        inner = (borrowed(dgamma), borrowed(dbeta))
+        dgamma = partial_sums(totals[0], real(0), peels[0], results[0], (channels, segment))
+        dbeta = partial_sums(totals[1], real(0), peels[0], results[1], (channels, segment))
+        partial = borrowed(dgamma), borrowed(dbeta)
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
-            arrays, saved, segments, weights, coefficients, inner, totals, start, stop
+            arrays, saved, segments, weights, coefficients, partial, totals, start, stop
         ):
             return
         if by_element and segments[1] == 1 and width < tile_width:
-            narrow_rows(arrays, saved, segments, weights, coefficients, inner, totals, start, stop)
+            narrow_rows(
+                arrays, saved, segments, weights, coefficients, partial, totals, start, stop
+            )
         else:
             wide_rows(
-                arrays, peels, saved, segments, weights, coefficients, inner, totals, start, stop
+                arrays, peels, saved, segments, weights, coefficients, partial, totals, start, stop
             )
         keep_alive((dgamma, dbeta))
 
@@ -352,13 +334,11 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         last: int,
     ) -> None:
         arrays, segment = (dy, x, dx), segments.segment
-        at_line = at_lines and x.shape[1] >= tile_width
-        peels = (common_peel(x, segment), common_peel(dx, segment)) if at_line else (0, 0)
+        is_peeled = peeled and x.shape[1] >= tile_width
+        peels = (common_peel(x, segment), common_peel(dx, segment)) if is_peeled else (0, 0)
         gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
-        all_segments, here = (
-            (segment, x.shape[1] // segment, segments.channels),
-            (borrowed(gamma), borrowed(beta)),
-        )
+        all_segments = segment, x.shape[1] // segment, segments.channels
+        borrowed_weights = borrowed(gamma), borrowed(beta)
         once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(all_segments)
         dgamma = with_parts(sums.gamma, parts, results.gamma, once)
         dbeta = with_parts(sums.beta, parts, results.beta, once)
@@ -366,8 +346,9 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
             backward_rows(
-                arrays, peels, saved, all_segments, here, coefficients, results, totals, start, stop
-            )
+                arrays, peels, saved, all_segments, borrowed_weights, coefficients, results,
+                totals, start, stop,
+            )  # fmt: skip
         if last - first == parts:
             add_parts(borrowed(dgamma), results.gamma)
             add_parts(borrowed(dbeta), results.beta)

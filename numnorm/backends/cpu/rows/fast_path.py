@@ -1,8 +1,8 @@
-"""Calls of the row kernels whose arrays are just what the kernels take, as most arrays are.
+"""Fast paths of the row norms, for arrays that the kernels can take as they are.
 
-That is found out in compiled code, from the arrays' headers, which then enters a kernel by its
-address: a small call is over before Python could have asked half of it. Where an array is
-anything else, nothing is done, and `rows` goes on as it does with any array.
+Compiled code checks the arrays by their PyArrayObject structs, and then calls the kernel by its
+address. The same checks in Python would take longer than the work on a small array. If any array
+differs, the fast path does nothing, and `rows` takes its general path.
 """
 
 import functools
@@ -26,32 +26,36 @@ from numnorm.backends.cpu.rows.parameter_gradient_kernel import add_parts
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.layouts import RowLayout
 
-# What may stand for a parameter or a mean, and as what it is handed over.
+# The classes of a parameter or a mean, and the types that the compiled code takes them as.
 _KINDS = {np.ndarray: NDARRAY_STRUCT, type(None): types.none, float: types.float64}
 _WHOLE, _REAL = types.intp, types.float64
 
 FastPath = Callable[..., bool]
 
 
-def _make_will_do(kind: Any, itemsize: int) -> Callable[..., Any]:
-    """Return a compiled ``will_do(value, like, target, nbytes)``, true of what is no array.
+def _make_fits(kind: Any, itemsize: int) -> Callable[..., Any]:
+    """Return a compiled ``fits(value, like, target, nbytes)``: whether a kernel can take the value.
 
-    An array will do if it is like another one, and does not overlap a target of so many bytes.
+    An array fits if it has the dtype and shape of `like`, and does not overlap the `nbytes` bytes
+    of the target. None and numbers always fit.
     """
 
     @inlined
-    def array_will_do(value, like, target, nbytes):
+    def array_fits(value, like, target, nbytes):
         return is_like(value, like) and is_apart(target, nbytes, value, itemsize)
 
     @inlined
     def always(value, like, target, nbytes):
         return True
 
-    return array_will_do if kind is NDARRAY_STRUCT else always
+    return array_fits if kind is NDARRAY_STRUCT else always
 
 
-def _make_of_kernel(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
-    """Return a compiled ``of_kernel(value, shape)``: an array of so many axes, a number or None."""
+def _make_argument(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
+    """Return a compiled ``argument(value, shape)``: the value as a kernel takes it.
+
+    It is an array of `ndim` axes, a number or None.
+    """
     as_array = make_as_array(real, ndim)
 
     @inlined
@@ -72,7 +76,7 @@ def _make_of_kernel(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
 
 
 def _make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
-    """Return a compiled ``totals(parts, shape)``: zeros for the sums of a gradient's parts."""
+    """Return a compiled ``totals(parts, shape)``: zeros for a gradient's sums, part by part."""
     zeros = make_aligned_zeros(np.float64, 2 if shared else 3)
 
     @inlined
@@ -93,7 +97,7 @@ def _make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
 
 
 def _make_enter(kinds: tuple[Any, ...], alone: bool) -> Callable[..., Any]:
-    """Return a compiled ``enter(address, arguments, parts)``: all parts of a kernel's work."""
+    """Return a compiled ``enter(address, arguments, parts)`` that does all parts of a kernel."""
     call = make_call(kinds)
 
     @inlined
@@ -109,9 +113,9 @@ def _make_enter(kinds: tuple[Any, ...], alone: bool) -> Callable[..., Any]:
 
 @inlined
 def _is_safe(target, nbytes, source, itemsize):
-    """Return whether a kernel may write to a target of the size of a source that it reads.
+    """Return whether a kernel that reads the source may write the target, of the same size.
 
-    It reads each element before it writes the same one: they may be in the very same place.
+    It reads each element before it writes it, so they may be the same memory, but not overlap.
     """
     return target.address == source.address or is_apart(target, nbytes, source, itemsize)
 
@@ -124,12 +128,12 @@ def _make_forward(
     taken: tuple[Any, ...],
     alone: bool,
 ) -> Any:
-    """Return the call for gamma and beta of these kinds, of a kernel that takes these types."""
+    """Return the compiled call for gamma and beta of these kinds, of a kernel of these types."""
     enter, ndim = _make_enter(taken, alone), 1 if shared else 2
     rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
     itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
-    gamma_will_do, beta_will_do = (_make_will_do(kind, itemsize) for kind in kinds)
-    gamma_of, beta_of = (_make_of_kernel(kind, compute_type, ndim) for kind in kinds)
+    gamma_fits, beta_fits = (_make_fits(kind, itemsize) for kind in kinds)
+    gamma_of, beta_of = (_make_argument(kind, compute_type, ndim) for kind in kinds)
 
     def forward(
         address, like, rows, width, segment, channels, eps, eps_on_deviation, count, parts,
@@ -138,7 +142,7 @@ def _make_forward(
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(y, x) and _is_safe(y, nbytes, x, itemsize)):
             return False
-        if not (gamma_will_do(gamma, like, y, nbytes) and beta_will_do(beta, like, y, nbytes)):
+        if not (gamma_fits(gamma, like, y, nbytes) and beta_fits(beta, like, y, nbytes)):
             return False
         arguments = (
             rows_of(x, (rows, width)), gamma_of(gamma, shape), beta_of(beta, shape),
@@ -151,19 +155,8 @@ def _make_forward(
 
     constants = _WHOLE, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
     name = _name("direct_forward", element_type, shared, alone)
-    return entry(
-        name,
-        forward,
-        (
-            *constants,
-            NDARRAY_STRUCT,
-            *kinds,
-            NDARRAY_STRUCT,
-            NDARRAY_STRUCT,
-            NDARRAY_STRUCT,
-            _WHOLE,
-        ),
-    )
+    arrays = NDARRAY_STRUCT, *kinds, *[NDARRAY_STRUCT] * 3
+    return entry(name, forward, (*constants, *arrays, _WHOLE))
 
 
 @functools.cache
@@ -174,16 +167,16 @@ def _make_backward(
     taken: tuple[Any, ...],
     alone: bool,
 ) -> Any:
-    """Return the call for a mean, parameters and their gradients of these kinds."""
+    """Return the compiled call for a mean, gamma, beta, dgamma and dbeta of these kinds."""
     enter, ndim = _make_enter(taken, alone), 1 if shared else 2
     rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
     itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
-    mean_will_do, mean_of = _make_will_do(kinds[0], 8), _make_of_kernel(kinds[0], np.float64, 1)
-    rstd_will_do = _make_will_do(NDARRAY_STRUCT, 8)
-    gamma_will_do, beta_will_do = (_make_will_do(kind, itemsize) for kind in kinds[1:3])
-    gamma_of, beta_of = (_make_of_kernel(kind, compute_type, ndim) for kind in kinds[1:3])
-    of_gamma, of_beta = (_make_of_kernel(kind, compute_type, 1) for kind in kinds[3:])
-    of_gammas, of_betas = (_make_totals(kind, shared) for kind in kinds[3:])
+    mean_fits, mean_of = _make_fits(kinds[0], 8), _make_argument(kinds[0], np.float64, 1)
+    rstd_fits = _make_fits(NDARRAY_STRUCT, 8)
+    gamma_fits, beta_fits = (_make_fits(kind, itemsize) for kind in kinds[1:3])
+    gamma_of, beta_of = (_make_argument(kind, compute_type, ndim) for kind in kinds[1:3])
+    dgamma_of, dbeta_of = (_make_argument(kind, compute_type, 1) for kind in kinds[3:])
+    gamma_totals, beta_totals = (_make_totals(kind, shared) for kind in kinds[3:])
 
     def backward(
         address, like, each, rows, width, segment, channels, inv_count, inv_divisor,
@@ -194,26 +187,26 @@ def _make_backward(
             return False
         if not (_is_safe(dx, nbytes, x, itemsize) and _is_safe(dx, nbytes, dy, itemsize)):
             return False
-        if not (mean_will_do(mean, each, dx, nbytes) and rstd_will_do(rstd, each, dx, nbytes)):
+        if not (mean_fits(mean, each, dx, nbytes) and rstd_fits(rstd, each, dx, nbytes)):
             return False
-        if not (gamma_will_do(gamma, like, dx, nbytes) and beta_will_do(beta, like, dx, nbytes)):
+        if not (gamma_fits(gamma, like, dx, nbytes) and beta_fits(beta, like, dx, nbytes)):
             return False
-        # Where all parts are one call, the kernel has sums of its own, which it adds up itself.
-        there = 0 if alone else parts
-        dgammas, dbetas = of_gammas(there, shape), of_betas(there, shape)
-        sums = of_gamma(dgamma, shape), of_beta(dbeta, shape)
+        # A call that does all parts makes its own totals and adds them up itself.
+        total_parts = 0 if alone else parts
+        dgammas, dbetas = gamma_totals(total_parts, shape), beta_totals(total_parts, shape)
+        results = dgamma_of(dgamma, shape), dbeta_of(dbeta, shape)
         arguments = (
             rows_of(dy, (rows, width)), rows_of(x, (rows, width)),
             mean_of(mean, (rows, 1)), each_of(rstd, (rows,)),
             gamma_of(gamma, shape), beta_of(beta, shape),
             segment, channels, inv_count, inv_divisor, eps_on_deviation,
             rows_of(dx, (rows, width)),
-            dgammas, dbetas, sums[0], sums[1], parts,
+            dgammas, dbetas, results[0], results[1], parts,
         )  # fmt: skip
         enter(address, arguments, parts)
         if not alone:
-            add_parts(dgammas, sums[0])
-            add_parts(dbetas, sums[1])
+            add_parts(dgammas, results[0])
+            add_parts(dbetas, results[1])
         keep_alive((dgammas, dbetas))
         return True
 
@@ -230,12 +223,13 @@ def make_fast_forward(
     given: tuple[Any, Any],
     taken: tuple[Any, Any],
 ) -> FastPath | None:
-    """Return ``fast_path(x, gamma, beta, y, mean, rstd, saved)``, which returns whether it was done.
+    """Return ``fast_path(x, gamma, beta, y, mean, rstd, saved)``; it returns whether it was done.
 
-    The kernel takes these numbers; x has the dtype and the shape of the layout's arrays, y is any
-    array, and mean and rstd are new ones for so many saved statistics. All arrays are of
-    numpy.ndarray itself. Parameters are of the classes of those `given`, from which those `taken`
-    by the kernel were made; there is no such call where an array was made of what is none.
+    `numbers` are the kernel's other arguments. x has the dtype and the shape of the layout, y is
+    any array, and mean and rstd are new arrays of `saved` elements. All arrays are of the class
+    numpy.ndarray itself. gamma and beta have the same classes as the `given` ones; `taken` are the
+    given ones as the kernel takes them. If another object was converted to an array, the result
+    is None: there is no fast path.
     """
     kinds = _kinds_of(given, taken)
     if code is None or None in kinds:
@@ -254,9 +248,9 @@ def make_fast_backward(
     taken: tuple[Any, Any, Any],
     gradients: tuple[Any, Any],
 ) -> FastPath | None:
-    """Return ``fast_path(dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, likewise.
+    """Return ``fast_path(dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, or None.
 
-    A mean and parameters are given; the gradients are new arrays like these.
+    It is the same for mean, gamma and beta; dgamma and dbeta are new arrays like `gradients`.
     """
     kinds = _kinds_of((*given, *gradients), (*taken, *gradients))
     if code is None or None in kinds:
@@ -273,7 +267,7 @@ def _name(call: str, element_type: ElementType, shared: bool, alone: bool) -> st
 
 
 def _kinds_of(given: tuple[Any, ...], taken: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the kinds of values, None for one that a kernel has not taken as it was given."""
+    """Return the kinds of values, None for one that had to be converted for the kernel."""
     return tuple(
         _KINDS.get(type(value)) if _is_array_or_none(value) == _is_array_or_none(other) else None
         for value, other in zip(given, taken, strict=True)
@@ -285,5 +279,5 @@ def _is_array_or_none(value: Any) -> tuple[bool, bool]:
 
 
 def _like(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """Return an array of a dtype and a shape, and of next to no memory."""
+    """Return an array of a dtype and a shape that has memory for one element only."""
     return np.broadcast_to(np.zeros((), dtype), shape)

@@ -1,4 +1,4 @@
-"""The forward kernel of every norm whose statistics are shared by a row."""
+"""The forward kernel of the norms with statistics of each row."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,88 +23,95 @@ from numnorm.backends.cpu.statistics.saved import save
 
 
 def _make_apply_row(
-    formula: Formula, element_type: ElementType, count: int, *, followed: bool = False
+    formula: Formula, element_type: ElementType, count: int, *, prefetches: bool = False
 ) -> Callable[..., Any]:
-    """Return a compiled function that stores a row's result, run by run.
+    """Return a compiled function that stores the result of row i, segment by segment.
 
-    If the row is `followed`, the next one is asked for meanwhile.
+    ``apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal)`` uses vectors
+    of `count` lanes. If it `prefetches`, it prefetches the next row.
     """
     real = element_type.compute_type
-    apply_segment = make_apply(formula, element_type, count, followed=followed)
+    apply_segment = make_apply(formula, element_type, count, prefetches=prefetches)
 
     @inlined
     def apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal):
         scale, mean_hi, mean_lo, rstd = statistics
-        found = scale, mean_hi, mean_lo, real(rstd)
+        row, width = (scale, mean_hi, mean_lo, real(rstd)), x.shape[1]
         segment, segment_count, channels = segments
         c = first_channel
         if segment_count == 1:
-            here = part(weights[0], c), part(weights[1], c)
-            apply_segment(x[i], x.shape[1], found, here, y[i], nontemporal)
+            weight = part(weights[0], c), part(weights[1], c)
+            apply_segment(x[i], width, row, weight, y[i], nontemporal)
             return
         for p in range(segment_count):
             left, right = p * segment, (p + 1) * segment
-            here = part(weights[0], c), part(weights[1], c)
-            apply_segment(x[i][left:right], x.shape[1], found, here, y[i][left:right], nontemporal)
+            weight = part(weights[0], c), part(weights[1], c)
+            apply_segment(x[i][left:right], width, row, weight, y[i][left:right], nontemporal)
             c = c + 1 if c + 1 < channels else 0
 
     return apply_row
 
 
-def _make_carry_row(formula: Formula, element_type: ElementType, carry: Any) -> Callable[..., Any]:
-    """Return a compiled function that stores the result of a row of one run, in carried lines."""
+def _make_append_row(
+    formula: Formula, element_type: ElementType, append: Any
+) -> Callable[..., Any]:
+    """Return a compiled ``append_row(x, statistics, weights, buffer, state, flat_y)``.
+
+    It stores the result of a row of one segment through the write-combining `buffer`, and returns
+    the buffer's new state.
+    """
     real = element_type.compute_type
-    apply_segment = make_apply(formula, element_type, 2 * element_type.lanes, followed=has_avx512())
+    apply_segment = make_apply(
+        formula, element_type, 2 * element_type.lanes, prefetches=has_avx512()
+    )
 
     @inlined
-    def carry_row(x, statistics, weights, room, held, flat_y):
+    def append_row(x, statistics, weights, buffer, state, flat_y):
         scale, mean_hi, mean_lo, rstd = statistics
-        found = scale, mean_hi, mean_lo, real(rstd)
+        row, (gamma, beta) = (scale, mean_hi, mean_lo, real(rstd)), weights
         for left in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             right = min(left + tuning.SUM_BLOCK_ELEMENTS, x.size)
-            here = (
-                slice_or_scalar(weights[0], left, right),
-                slice_or_scalar(weights[1], left, right),
-            )
-            target = room[held[1] : held[1] + right - left]
-            apply_segment(x[left:right], x.size, found, here, target, False)
-            held = carry(room, held, right - left, flat_y)
-        return held
+            weight = slice_or_scalar(gamma, left, right), slice_or_scalar(beta, left, right)
+            target = buffer[state[1] : state[1] + right - left]
+            apply_segment(x[left:right], x.size, row, weight, target, False)
+            state = append(buffer, state, right - left, flat_y)
+        return state
 
-    return carry_row
+    return append_row
 
 
 def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that normalizes some rows of any width, one after the other."""
+    """Return a compiled ``wide_rows(x, scaling, segments, weights, y, saved, start, stop)``.
+
+    It normalizes these rows, of any width, one after the other.
+    """
     # Processors with AVX-512 may have a slow third-level cache: they need the next row prefetched.
     apply_row = _make_apply_row(
-        formula, element_type, 2 * element_type.lanes, followed=has_avx512()
+        formula, element_type, 2 * element_type.lanes, prefetches=has_avx512()
     )
-    row_statistics, rooms, (carry, finish) = (
-        make_row_statistics(formula, element_type),
-        make_room(element_type, tuning.SUM_BLOCK_ELEMENTS),
-        make_carry(element_type),
-    )
-    carry_row, peel_of = _make_carry_row(formula, element_type, carry), make_peel(element_type)
+    row_statistics, peel_of = make_row_statistics(formula, element_type), make_peel(element_type)
+    line_scratch = make_room(element_type, tuning.SUM_BLOCK_ELEMENTS)
+    append, finish = make_carry(element_type)
+    append_row = _make_append_row(formula, element_type, append)
 
     @inlined
     def wide_rows(x, scaling, segments, weights, y, saved, start, stop):
         nontemporal = use_nontemporal(y, segments[0], peel_of(y, segments[0]))
-        carried = segments[1] == 1 and is_carried(y) and not nontemporal
-        room, flat_y, channel = rooms(), borrowed(y.reshape(-1)), channel_of(start, segments)
-        held = begin(flat_y, start * x.shape[1])
+        combines = segments[1] == 1 and is_carried(y) and not nontemporal
+        buffer, flat_y = line_scratch(), borrowed(y.reshape(-1))
+        channel, state = channel_of(start, segments), begin(flat_y, start * x.shape[1])
         for i in range(start, stop):
-            found = row_statistics(x[i], scaling)
-            if carried:
-                here = part(weights[0], channel), part(weights[1], channel)
-                held = carry_row(x[i], found, here, room, held, flat_y)
+            statistics = row_statistics(x[i], scaling)
+            if combines:
+                weight = part(weights[0], channel), part(weights[1], channel)
+                state = append_row(x[i], statistics, weight, buffer, state, flat_y)
             else:
-                apply_row(x, i, found, segments, channel, weights, y, nontemporal)
-            save(saved, i, found)
+                apply_row(x, i, statistics, segments, channel, weights, y, nontemporal)
+            save(saved, i, statistics)
             channel = next_channel(channel, segments)
-        if carried:
-            finish(room, held, flat_y)
-        fence_after_stores(carried or nontemporal)
+        if combines:
+            finish(buffer, state, flat_y)
+        fence_after_stores(combines or nontemporal)
 
     return wide_rows
 
@@ -112,18 +119,15 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
 def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
     """Return the forward kernel of a formula.
 
-    It takes ``x (N, D)``, its parameters, segments and scaling, y, the statistics to be stored, of
-    shape ``(N,)`` or ``(0,)`` to save nothing (the mean is the root mean square, where there is
-    none), and into how many parts the rows are cut.
+    It takes ``x (N, D)``, gamma and beta, the segments, the scaling, y, the arrays for the saved
+    statistics, and the number of parts that the rows are divided into. The arrays are ``(N,)``,
+    or ``(0,)`` to save nothing. The mean of a formula without centring is the root mean square.
     """
     wide_rows, pair = _make_wide_rows(formula, element_type), make_pair(formula, element_type)
-    are_paired, apply_row = (
-        make_are_paired(formula),
-        _make_apply_row(formula, element_type, element_type.lanes),
-    )
-    narrow_rows = make_narrow_rows(
-        formula, element_type, make_row_statistics(formula, element_type), apply_row
-    )
+    are_paired = make_are_paired(formula)
+    row_statistics = make_row_statistics(formula, element_type)
+    apply_row = _make_apply_row(formula, element_type, element_type.lanes)
+    narrow_rows = make_narrow_rows(formula, element_type, row_statistics, apply_row)
     tile_width = widest(element_type)
 
     def kernel(
@@ -147,7 +151,7 @@ def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
                 if paired and i + 1 < stop and pair(x, i, scaling, weights, y, saved):
                     i += 2
                 else:
-                    # One call for both cases: each would be another copy of its loops.
+                    # One call for both cases: every call inlines another copy of the loops.
                     end = min(i + 2, stop) if paired else stop
                     wide_rows(x, scaling, all_segments, weights, y, saved, i, end)
                     i = end

@@ -1,4 +1,4 @@
-"""From the sums of every part of the rows to the gradients of the parameters."""
+"""The gradients of gamma and beta from the sums of all parts of the rows."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from numnorm.backends.cpu.memory.borrowed import borrowed, shaped
 
 @inlined
 def _add_parts(totals: Any, result: Any) -> None:
-    """Add up parts ``(parts, size)`` in order, in place of the first, and round once."""
+    """Add up parts ``(parts, size)`` in order, into the first one, and round the sum once."""
     for p in range(1, totals.shape[0]):
         for j in range(totals.shape[1]):
             totals[0, j] += totals[p, j]
@@ -21,13 +21,13 @@ def _add_parts(totals: Any, result: Any) -> None:
 
 
 def add_parts(totals, result):
-    """Add up the parts of a parameter of any shape, if there is one and a place for its sum."""
+    """Add up the parts of a parameter of any shape, unless it is None or the result is empty."""
     if totals is not None and result.size > 0:
         _add_parts(np.reshape(totals, (totals.shape[0], -1)), result)
 
 
 @overload(add_parts)
-def _of_parameter(totals, result):
+def _add_parts_of_parameter(totals, result):
     if not isinstance(totals, types.Array):
         return lambda totals, result: None
 
@@ -39,15 +39,15 @@ def _of_parameter(totals, result):
 
 
 def make_row_totals() -> Kernel:
-    """Return a kernel ``(dgamma, dbeta, of_gamma, of_beta)`` that adds up parts in order.
+    """Return the kernel ``(dgamma_parts, dbeta_parts, dgamma, dbeta, first, last)``.
 
-    dgamma and dbeta are ``(parts, size)`` or None, and their first parts become the sums; those
-    are rounded once, for `of_gamma` and `of_beta` of shape ``(size,)``.
+    It adds up parts ``(parts, size)`` in order, into the first part, and rounds the sums once to
+    dgamma and dbeta ``(size,)``. Parts of None are skipped.
     """
 
-    def kernel(dgamma, dbeta, of_gamma, of_beta, first, last):
+    def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, first, last):
         mark_noinline()
-        add_parts(borrowed(dgamma), borrowed(of_gamma))
-        add_parts(borrowed(dbeta), borrowed(of_beta))
+        add_parts(borrowed(dgamma_parts), borrowed(dgamma))
+        add_parts(borrowed(dbeta_parts), borrowed(dbeta))
 
     return make_kernel("row_totals", kernel)

@@ -1,4 +1,4 @@
-"""The norms whose statistics are shared by a row, on NumPy arrays."""
+"""The norms with statistics of each row, on NumPy arrays: the callers of the kernels."""
 
 import functools
 import math
@@ -42,19 +42,20 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class _Plan(NamedTuple):
-    """What follows from norm, dtype and layout alone, found once for all calls like it."""
+    """What follows from norm, dtype and layout alone, computed once for all such calls."""
 
     kernel: Kernel
-    # Calls of it by the classes of what may be an array or not, and whether one call does it all.
+    # The key: the classes of a mean, gamma and beta, and whether the kernel runs serially.
     fast_path: dict[tuple[Any, ...], FastPath | None]
     element_type: ElementType
     size: tuple[int, int]
     elements: int
     parts: int
     constants: tuple[Any, ...]
-    # Whether contiguous arrays are just what the kernel takes, and few enough to call it directly.
+    # Whether the kernel takes contiguous arrays as they are, and they are small enough for a fast
+    # path.
     usual: bool
-    # Whether neither threads nor the place of the output are worth a thought.
+    # Whether the call is too small for threads and for aligned outputs.
     small: bool
 
 
@@ -114,9 +115,9 @@ def _backward_plan(
 
 
 def _is_usual(dtype: Any, element_type: ElementType, layout: RowLayout) -> bool:
-    # Arrays that were pickled have a dtype object of their own, and share plans with the others.
-    as_it_is = dtype == element_type.storage_dtype and layout.order is None
-    return as_it_is and layout.rows * layout.width <= tuning.FAST_PATH_MOST_ELEMENTS
+    # Unpickled arrays have a dtype object of their own, so dtypes are compared by value.
+    is_plain = dtype == element_type.storage_dtype and layout.order is None
+    return is_plain and layout.rows * layout.width <= tuning.FAST_PATH_MOST_ELEMENTS
 
 
 def _weight(name: str, value: Any, layout: RowLayout, compute_type: np.dtype[Any]) -> Any:
@@ -222,16 +223,16 @@ def row_backward(
     gradients = _one_each(count, np.empty, layout.parameter_shape, native)
     flat = gradients if len(layout.parameter_shape) == 1 else _of_each(gradients, np.ravel)
     totals = _one_each(count, np.zeros, (plan.parts, *layout.kernel_shape), _FLOAT64)
-    # Only what has the working dtype is left to the kernel of the rows: it would be compiled again.
-    left = native is element_type.compute_dtype
-    sums = flat if left else _one_each(count, np.empty, 0, element_type.compute_dtype)
+    # The kernel stores gradients of the compute dtype only: others would need another compilation.
+    in_kernel = native is element_type.compute_dtype
+    results = flat if in_kernel else _one_each(count, np.empty, 0, element_type.compute_dtype)
     summed = False
     if plan.elements:
         arguments = (
-            grad, source, *statistics, *weights, *plan.constants, target, *totals, *sums,
+            grad, source, *statistics, *weights, *plan.constants, target, *totals, *results,
             plan.parts,
         )  # fmt: skip
-        summed = run(plan.kernel, arguments, plan.elements, plan.parts) and left
+        summed = run(plan.kernel, arguments, plan.elements, plan.parts) and in_kernel
         if plan.usual and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_backward(
                 plan.kernel.machine_code(arguments, alone), element_type, layout,
@@ -280,8 +281,8 @@ def _new_output(plan: _Plan, x: Array) -> Array:
 def _new_dx(plan: _Plan, x: Array, dy: Array) -> Array:
     """Return an uninitialized array like x for its gradient.
 
-    It begins as far into a line as x does where loops over wide rows begin at lines, of both. That
-    takes narrow ones longer than it saves, whose dx begins where a line does.
+    If the loops peel, a dx with wide rows begins as far into a cache line as x, so that both have
+    the same peel. With narrow rows that costs more than it saves, and dx begins at a line.
     """
     if plan.small:
         return np.empty_like(x)
@@ -295,7 +296,7 @@ def _new_statistics(layout: RowLayout) -> tuple[Array, Array]:
 
 
 def _saved(statistic: Array, layout: RowLayout, element_type: ElementType) -> Array:
-    """Return a statistic of each row as the caller gets it."""
+    """Return a statistic of each row in the dtype and the shape for the caller."""
     if element_type.saved is not statistic.dtype:
         with np.errstate(over="ignore"):  # a reciprocal may leave the range of float32
             statistic = statistic.astype(element_type.saved)
@@ -303,7 +304,7 @@ def _saved(statistic: Array, layout: RowLayout, element_type: ElementType) -> Ar
 
 
 def _add_up(totals: tuple[Any, Any], gradients: tuple[Any, Any]) -> None:
-    """Store the sums of all parts of both totals."""
+    """Add up all parts of both totals, and store the sums in the gradients."""
     rows = _of_each(totals, lambda total: total.reshape(len(total), -1))
     _totals_kernel().serial(*rows, *gradients, 0, 1)
 
@@ -314,14 +315,14 @@ def _cast(gradient: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _one_each(count: int, make: Any, shape: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Return new arrays for gamma and beta, or for as many of the two as there are."""
+    """Return new arrays for the first `count` of gamma and beta, None for the others."""
     if count == 2:
         return make(shape, dtype), make(shape, dtype)
     return (make(shape, dtype), None) if count else (None, None)
 
 
 def _of_each(arrays: tuple[Any, Any], function: Any) -> tuple[Any, Any]:
-    """Return what a function makes of two arrays, and None of None."""
+    """Return the function's results for two arrays, None for None."""
     first, second = arrays
     return (
         None if first is None else function(first),

@@ -1,11 +1,13 @@
-"""Loops over one run: a stretch of elements that belong to one channel.
+"""Loops over one segment of a row: contiguous elements of one channel.
 
-A run is a whole row of a layer norm, with a gamma for each element, or one channel of a group or
-batch norm, with a gamma for all of it.
+A segment is a whole row of a layer norm, with a gamma for each element, or one channel of a group
+or batch norm, with one gamma for all its elements.
 
-The statistics of a run are ``(scale, mean_hi, mean_lo, rstd)``: its elements times the scale, less
-``mean_hi + mean_lo``, times rstd, are normalized. Of nearly all the scale is 1. Gradients of wide rows,
-which would be multiplied by it three times, have None for that.
+The statistics of a segment are ``(scale, mean_hi, mean_lo, rstd)``: the normalized element is
+``(x * scale - (mean_hi + mean_lo)) * rstd``. The scale is 1 for nearly all rows. The gradients of
+wide rows would multiply by it three times, so they have a scale of None instead of 1.
+
+Each loop over aligned arrays has a masked peel, full vectors and a masked tail.
 """
 
 import functools
@@ -48,14 +50,14 @@ _input_gradient = inlined(input_gradient)
 
 @inlined
 def channel_of(row: int, segments: tuple[int, int, int]) -> int:
-    """Return the channel of a row's first run."""
+    """Return the channel of a row's first segment."""
     _, segment_count, channels = segments
     return row * segment_count % channels if channels > 1 else 0
 
 
 @inlined
 def next_channel(channel: int, segments: tuple[int, int, int]) -> int:
-    """Return that of the next row's first run: `channel_of` without its slow division."""
+    """Return the channel of the next row's first segment, without the division of `channel_of`."""
     _, segment_count, channels = segments
     channel += segment_count
     if channel >= channels:
@@ -64,210 +66,200 @@ def next_channel(channel: int, segments: tuple[int, int, int]) -> int:
 
 
 def make_mapped(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function of elements: normalized, mapped and as they are stored."""
+    """Return a compiled ``mapped(x, statistics, gamma, beta)``: the results of stored elements."""
     forward, normalized = inlined(formula.forward), make_normalized(formula.centred)
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
 
     @inlined
     def mapped(x, statistics, gamma, beta):
         scale, mean_hi, mean_lo, rstd = statistics
-        return to_storage(
-            forward(normalized(to_compute(x), scale, mean_hi, mean_lo, rstd), gamma, beta)
-        )
+        xhat = normalized(to_compute(x), scale, mean_hi, mean_lo, rstd)
+        return to_storage(forward(xhat, gamma, beta))
 
     return mapped
 
 
 def make_apply(
-    formula: Formula, element_type: ElementType, count: int, *, followed: bool
+    formula: Formula, element_type: ElementType, count: int, *, prefetches: bool
 ) -> Callable[..., Any]:
-    """Return a compiled loop that normalizes, maps and stores, `count` lanes at a time.
+    """Return a compiled ``apply_segment(x, ahead, statistics, weights, y, nontemporal)``.
 
-    ``apply_segment(x, ahead, statistics, weights, y, nontemporal)`` is of one run, whose result may be
-    streamed. If it is `followed`, what lies `ahead` elements further is asked for.
+    It stores the result of one segment, in vectors of `count` lanes. If it `prefetches`, it
+    prefetches the elements `ahead` of those it loads.
     """
     real, mapped = element_type.compute_type, make_mapped(formula, element_type)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
-    peel_of, at_lines = make_peel(element_type), each_peels_to_alignment(element_type)
-    of_line = LINE // element_type.storage_dtype.itemsize
+    peel_of, peeled = make_peel(element_type), each_peels_to_alignment(element_type)
+    line_elements = LINE // element_type.storage_dtype.itemsize
 
-    def make_whole_lanes(put):
+    def make_full_loop(put):
         @inlined
-        def whole_lanes(x, ahead, line, whole, statistics, weights, y):
+        def full_loop(x, ahead, start, stop, statistics, weights, y):
             gamma, beta = weights
-            for j in range(line, whole, count):
-                if followed:
-                    for near in range(j, j + count, of_line):
-                        prefetch(x, near + ahead)
+            for j in range(start, stop, count):
+                if prefetches:
+                    for line in range(j, j + count, line_elements):
+                        prefetch(x, line + ahead)
                 weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
                 put(y, j, mapped(load(x, j), statistics, weight, bias))
 
-        return whole_lanes
+        return full_loop
 
-    store_whole, store_nontemporal_full = (
-        make_whole_lanes(store),
-        make_whole_lanes(store_nontemporal),
-    )
+    store_full, store_nontemporal_full = make_full_loop(store), make_full_loop(store_nontemporal)
 
     @inlined
-    def store_those(x, statistics, weights, y, j, mean_lo, mean_hi):
-        weight = masked_elements(weights[0], j, mean_lo, mean_hi, real(1))
-        bias = masked_elements(weights[1], j, mean_lo, mean_hi, real(0))
-        values = masked_load(x, j, mean_lo, mean_hi)
-        masked_store(y, j, mapped(values, statistics, weight, bias), mean_lo, mean_hi)
+    def store_masked(x, statistics, weights, y, j, low, high):
+        weight = masked_elements(weights[0], j, low, high, real(1))
+        bias = masked_elements(weights[1], j, low, high, real(0))
+        values = masked_load(x, j, low, high)
+        masked_store(y, j, mapped(values, statistics, weight, bias), low, high)
 
     @inlined
     def apply_segment(x, ahead, statistics, weights, y, nontemporal):
-        line = min(peel_of(y, y.size), y.size)
-        if at_lines and line > 0:
-            store_those(x, statistics, weights, y, line - count, count - line, count)
-        whole = y.size - (y.size - line) % count
+        peel = min(peel_of(y, y.size), y.size)
+        if peeled and peel > 0:
+            store_masked(x, statistics, weights, y, peel - count, count - peel, count)
+        tail = y.size - (y.size - peel) % count
         if nontemporal:
-            store_nontemporal_full(x, ahead, line, whole, statistics, weights, y)
+            store_nontemporal_full(x, ahead, peel, tail, statistics, weights, y)
         else:
-            store_whole(x, ahead, line, whole, statistics, weights, y)
-        if whole < y.size:
-            store_those(x, statistics, weights, y, whole, 0, y.size - whole)
+            store_full(x, ahead, peel, tail, statistics, weights, y)
+        if tail < y.size:
+            store_masked(x, statistics, weights, y, tail, 0, y.size - tail)
 
     return apply_segment
 
 
 def make_apply_pair(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:
-    """Return that loop for two whole rows at once, with the same weights."""
+    """Return a compiled ``apply_pair(x, statistics, weights, y)``.
+
+    It stores the results of two whole rows with the same weights; x, statistics and y are pairs.
+    """
     real, mapped = element_type.compute_type, make_mapped(formula, element_type)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
-    peel_of, at_lines = make_peel(element_type), each_peels_to_alignment(element_type)
+    peel_of, peeled = make_peel(element_type), each_peels_to_alignment(element_type)
 
     @inlined
-    def store_those(x, statistics, weights, y, j, mean_lo, mean_hi):
-        weight = masked_elements(weights[0], j, mean_lo, mean_hi, real(1))
-        bias = masked_elements(weights[1], j, mean_lo, mean_hi, real(0))
-        a, b = masked_load(x[0], j, mean_lo, mean_hi), masked_load(x[1], j, mean_lo, mean_hi)
-        masked_store(y[0], j, mapped(a, statistics[0], weight, bias), mean_lo, mean_hi)
-        masked_store(y[1], j, mapped(b, statistics[1], weight, bias), mean_lo, mean_hi)
+    def store_masked(x, statistics, weights, y, j, low, high):
+        weight = masked_elements(weights[0], j, low, high, real(1))
+        bias = masked_elements(weights[1], j, low, high, real(0))
+        a, b = masked_load(x[0], j, low, high), masked_load(x[1], j, low, high)
+        masked_store(y[0], j, mapped(a, statistics[0], weight, bias), low, high)
+        masked_store(y[1], j, mapped(b, statistics[1], weight, bias), low, high)
 
     @inlined
     def apply_pair(x, statistics, weights, y):
         gamma, beta = weights
         size = x[0].size
-        line = min(peel_of(y[0], size), size)
-        if at_lines and line > 0:
-            store_those(x, statistics, weights, y, line - count, count - line, count)
-        whole = size - (size - line) % count
-        for j in range(line, whole, count):
+        peel = min(peel_of(y[0], size), size)
+        if peeled and peel > 0:
+            store_masked(x, statistics, weights, y, peel - count, count - peel, count)
+        tail = size - (size - peel) % count
+        for j in range(peel, tail, count):
             weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
             store(y[0], j, mapped(load(x[0], j), statistics[0], weight, bias))
             store(y[1], j, mapped(load(x[1], j), statistics[1], weight, bias))
-        if whole < size:
-            store_those(x, statistics, weights, y, whole, 0, size - whole)
+        if tail < size:
+            store_masked(x, statistics, weights, y, tail, 0, size - tail)
 
     return apply_pair
 
 
-def _make_entering(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function of elements: what enters the gradients of their row, and xhat."""
+def _make_g_and_xhat(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``g_and_xhat(grad, x, statistics, gamma, beta)``; g is dL/dxhat."""
     backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
     to_compute = element_type.to_compute
 
     @inlined
-    def entering(grad, x, statistics, gamma, beta):
+    def g_and_xhat(grad, x, statistics, gamma, beta):
         scale, mean_hi, mean_lo, rstd = statistics
         xhat = normalized(to_compute(x), scale, mean_hi, mean_lo, rstd)
         return backward(grad, xhat, gamma, beta), xhat
 
-    return entering
+    return g_and_xhat
 
 
 def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any]:
-    """Return compiled functions that add lanes of elements, or some of them, to a run's sums.
+    """Return compiled functions that add a full or a masked vector to a segment's sums.
 
-    The sums are those of g, g * xhat, dy * xhat and dy; the last two are also added, element by
-    element, to the accumulators of this run where there are any.
+    ``sum_full(sums, dy, x, statistics, weights, targets, j)`` and ``sum_masked(..., low, high)``
+    return the new sums of g, g * xhat, dy * xhat and dy. The last two are also added to the
+    `targets`, element by element, unless these are None.
     """
-    entering, backward = _make_entering(formula, element_type), inlined(formula.backward)
-    real, to_compute, normalized = (
-        element_type.compute_type,
-        element_type.to_compute,
-        make_normalized(formula.centred),
-    )
-    count = element_type.lanes
+    g_and_xhat, backward = _make_g_and_xhat(formula, element_type), inlined(formula.backward)
+    real, to_compute = element_type.compute_type, element_type.to_compute
+    normalized, count = make_normalized(formula.centred), element_type.lanes
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
 
     @inlined
     def added(sums, g, grad, xhat):
-        of_g_xhat = multiply_add(g, xhat, sums[1])
-        return sums[0] + g, of_g_xhat, multiply_add(grad, xhat, sums[2]), sums[3] + grad
+        g_xhat = multiply_add(g, xhat, sums[1])
+        return sums[0] + g, g_xhat, multiply_add(grad, xhat, sums[2]), sums[3] + grad
 
     @inlined
-    def sum_all(sums, dy, x, statistics, weights, targets, j):
-        weight, bias = (
-            load_or_scalar(weights[0], j, real(1)),
-            load_or_scalar(weights[1], j, real(0)),
-        )
+    def sum_full(sums, dy, x, statistics, weights, targets, j):
+        weight = load_or_scalar(weights[0], j, real(1))
+        bias = load_or_scalar(weights[1], j, real(0))
         grad = to_compute(load(dy, j))
-        g, xhat = entering(grad, load(x, j), statistics, weight, bias)
+        g, xhat = g_and_xhat(grad, load(x, j), statistics, weight, bias)
         add_product(targets[0], j, grad, xhat)
         add(targets[1], j, grad)
         return added(sums, g, grad, xhat)
 
     @inlined
-    def sum_some(sums, dy, x, statistics, weights, targets, j, mean_lo, mean_hi):
-        scale, mean_high, mean_low, rstd = statistics
-        weight = masked_elements(weights[0], j, mean_lo, mean_hi, real(1))
-        bias = masked_elements(weights[1], j, mean_lo, mean_hi, real(0))
-        grad = to_compute(masked_load(dy, j, mean_lo, mean_hi))
-        value = normalized(
-            to_compute(masked_load(x, j, mean_lo, mean_hi)), scale, mean_high, mean_low, rstd
-        )
-        xhat = select_lanes(value, mean_lo, mean_hi)
-        masked_add_product(targets[0], j, grad, xhat, mean_lo, mean_hi)
-        masked_add(targets[1], j, grad, mean_lo, mean_hi)
+    def sum_masked(sums, dy, x, statistics, weights, targets, j, low, high):
+        scale, mean_hi, mean_lo, rstd = statistics
+        weight = masked_elements(weights[0], j, low, high, real(1))
+        bias = masked_elements(weights[1], j, low, high, real(0))
+        grad = to_compute(masked_load(dy, j, low, high))
+        values = to_compute(masked_load(x, j, low, high))
+        xhat = select_lanes(normalized(values, scale, mean_hi, mean_lo, rstd), low, high)
+        masked_add_product(targets[0], j, grad, xhat, low, high)
+        masked_add(targets[1], j, grad, low, high)
         return added(sums, backward(grad, xhat, weight, bias), grad, xhat)
 
-    return sum_all, sum_some
+    return sum_full, sum_masked
 
 
 @functools.cache
 def make_gradient_lanes(
-    formula: Formula, element_type: ElementType, *, near: bool = False
+    formula: Formula, element_type: ElementType, *, l1: bool = False
 ) -> Callable[..., Any]:
-    """Return a compiled loop that takes every sum which the gradients need, in lanes.
+    """Return a compiled loop that takes the four sums of `_make_summing`, as vectors.
 
-    It begins with the `peel` elements that lie before the first cache line, in the last lanes:
-    what one lane adds up, in which order, is then the same without a head, but for the number of
-    the lane. The `reduce_sum` of all lanes is the same too, as it adds those that are half of them
-    apart, on a circle. What lies `ahead` elements further is asked for, unless that is 0, in the
-    first-level cache if it is to be `near`.
+    ``gradient_lanes(dy, x, start, stop, peel, ahead, statistics, weights, targets)`` first takes
+    the `peel` elements before the first cache line, in the last lanes. Each lane then adds the
+    same elements in the same order as without a peel, only under another lane number. The
+    `reduce_sum` of the lanes is the same too: it adds lanes half a vector apart, on a circle.
+    Elements `ahead` are prefetched unless `ahead` is 0, into the first-level cache if `l1`.
     """
-    prefetch_ahead = prefetch_l1 if near else prefetch
-    sum_all, sum_some = _make_summing(formula, element_type)
+    prefetch_ahead = prefetch_l1 if l1 else prefetch
+    sum_full, sum_masked = _make_summing(formula, element_type)
     # Twice as many would leave AVX2 no register for the row's statistics.
     count = element_type.lanes
-    zeros, of_line = (
-        make_zeros(element_type.compute_type, count),
-        LINE // element_type.storage_dtype.itemsize,
-    )
+    zeros = make_zeros(element_type.compute_type, count)
+    line_elements = LINE // element_type.storage_dtype.itemsize
 
     @inlined
     def gradient_lanes(dy, x, start, stop, peel, ahead, statistics, weights, targets):
         sums = zeros(), zeros(), zeros(), zeros()
         peel = min(peel, stop - start)
-        line = start + peel
+        aligned = start + peel
         if peel > 0:
-            j = line - count
-            sums = sum_some(sums, dy, x, statistics, weights, targets, j, count - peel, count)
-        whole = stop - (stop - line) % count
-        for j in range(line, whole, count):
+            j = aligned - count
+            sums = sum_masked(sums, dy, x, statistics, weights, targets, j, count - peel, count)
+        tail = stop - (stop - aligned) % count
+        for j in range(aligned, tail, count):
             if ahead > 0:
-                for line_here in range(j, j + count, of_line):
-                    prefetch_ahead(dy, line_here + ahead)
-                    prefetch_ahead(x, line_here + ahead)
-            sums = sum_all(sums, dy, x, statistics, weights, targets, j)
-        if whole < stop:
-            sums = sum_some(sums, dy, x, statistics, weights, targets, whole, 0, stop - whole)
+                for line in range(j, j + count, line_elements):
+                    prefetch_ahead(dy, line + ahead)
+                    prefetch_ahead(x, line + ahead)
+            sums = sum_full(sums, dy, x, statistics, weights, targets, j)
+        if tail < stop:
+            sums = sum_masked(sums, dy, x, statistics, weights, targets, tail, 0, stop - tail)
         return sums
 
     return gradient_lanes
@@ -275,7 +267,10 @@ def make_gradient_lanes(
 
 @functools.cache
 def make_gradient_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return the same loop over a run of any length, with sums in float64."""
+    """Return a compiled ``gradient_sums(dy, x, peel, ahead, statistics, weights, targets)``.
+
+    It returns the same four sums of a segment of any length, in float64.
+    """
     gradient_lanes = make_gradient_lanes(formula, element_type)
 
     @inlined
@@ -298,62 +293,54 @@ def make_gradient_sums(formula: Formula, element_type: ElementType) -> Callable[
 
 @functools.cache
 def make_input_gradients(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled loop that stores dx, lanes at a time, after `peel` elements.
+    """Return a compiled loop that stores dx of a segment.
 
-    All but these and the last few may be streamed.
+    ``input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False)``: the means
+    are those of g and g * xhat. The full vectors may be stored non-temporally.
     """
-    real, to_compute, to_storage, count = (
-        element_type.compute_type,
-        element_type.to_compute,
-        element_type.to_storage,
-        element_type.lanes,
-    )
-    entering = _make_entering(formula, element_type)
+    real, count = element_type.compute_type, element_type.lanes
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
+    g_and_xhat = _make_g_and_xhat(formula, element_type)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
 
     @inlined
     def gradient(dy, x, statistics, gamma, beta, means):
-        g, xhat = entering(to_compute(dy), x, statistics, gamma, beta)
+        g, xhat = g_and_xhat(to_compute(dy), x, statistics, gamma, beta)
         scale, _, _, rstd = statistics
         return to_storage(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
 
-    def make_whole_lanes(put):
+    def make_full_loop(put):
         @inlined
-        def whole_lanes(dy, x, line, whole, statistics, weights, means, dx):
+        def full_loop(dy, x, start, stop, statistics, weights, means, dx):
             gamma, beta = weights
-            for j in range(line, whole, count):
+            for j in range(start, stop, count):
                 weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
                 put(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
 
-        return whole_lanes
+        return full_loop
 
-    store_whole, store_nontemporal_full = (
-        make_whole_lanes(store),
-        make_whole_lanes(store_nontemporal),
-    )
+    store_full, store_nontemporal_full = make_full_loop(store), make_full_loop(store_nontemporal)
 
     @inlined
-    def store_those(dy, x, statistics, weights, means, dx, j, mean_lo, mean_hi):
-        weight = masked_elements(weights[0], j, mean_lo, mean_hi, real(1))
-        bias = masked_elements(weights[1], j, mean_lo, mean_hi, real(0))
-        grad, value = masked_load(dy, j, mean_lo, mean_hi), masked_load(x, j, mean_lo, mean_hi)
-        masked_store(
-            dx, j, gradient(grad, value, statistics, weight, bias, means), mean_lo, mean_hi
-        )
+    def store_masked(dy, x, statistics, weights, means, dx, j, low, high):
+        weight = masked_elements(weights[0], j, low, high, real(1))
+        bias = masked_elements(weights[1], j, low, high, real(0))
+        grad, value = masked_load(dy, j, low, high), masked_load(x, j, low, high)
+        masked_store(dx, j, gradient(grad, value, statistics, weight, bias, means), low, high)
 
     @inlined
     def input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False):
-        line = min(peel, x.size)
-        if line > 0:
-            j = line - count
-            store_those(dy, x, statistics, weights, means, dx, j, count - line, count)
-        whole = x.size - (x.size - line) % count
+        peel = min(peel, x.size)
+        if peel > 0:
+            j = peel - count
+            store_masked(dy, x, statistics, weights, means, dx, j, count - peel, count)
+        tail = x.size - (x.size - peel) % count
         if nontemporal:
-            store_nontemporal_full(dy, x, line, whole, statistics, weights, means, dx)
+            store_nontemporal_full(dy, x, peel, tail, statistics, weights, means, dx)
         else:
-            store_whole(dy, x, line, whole, statistics, weights, means, dx)
-        if whole < x.size:
-            store_those(dy, x, statistics, weights, means, dx, whole, 0, x.size - whole)
+            store_full(dy, x, peel, tail, statistics, weights, means, dx)
+        if tail < x.size:
+            store_masked(dy, x, statistics, weights, means, dx, tail, 0, x.size - tail)
 
     return input_gradients

@@ -1,7 +1,7 @@
-"""Narrow rows, forward: as many at a time as there are lanes.
+"""The forward pass of narrow rows, a tile of as many rows as a vector has lanes at a time.
 
-Their statistics are computed side by side, a row to a lane. While their results are stored, the
-next tile is asked for: memory would wait otherwise while the statistics are made.
+The statistics of a tile are computed together, a row to a lane. While its results are stored, the
+next tile is prefetched, because nothing is read while the statistics are computed.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores
 from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_mapped, next_channel
-from numnorm.backends.cpu.rows.tile_sums import make_square_sums, make_tile_sums, room_for_sums
+from numnorm.backends.cpu.rows.tile_sums import make_square_sums, make_tile_sums, sums_scratch_size
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import (
     has_zero,
@@ -37,7 +37,7 @@ _squared_deviations = inlined(squared_deviations)
 
 
 def widest(element_type: ElementType) -> int:
-    """Return up to how many elements rows are taken in tiles."""
+    """Return the largest width of rows that are taken in tiles."""
     size = element_type.storage_dtype.itemsize
     if size > 2:
         return tuning.FORWARD_TILE_MOST_ROW_BYTES // size
@@ -45,16 +45,17 @@ def widest(element_type: ElementType) -> int:
 
 
 def _make_statistics(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function from the sums of a tile's rows to their statistics.
+    """Return a compiled ``statistics(width, scaling, sums, mean_los, factors, rstds)``.
 
-    It returns whether any row needs another pass; the rstd of such a row is 0.
+    It stores mean_lo and rstd of each row of a tile from its sums, rstd in the compute type
+    (`factors`) and in float64. It returns whether any row needs another pass: its rstd is then 0.
     """
     smallest, largest = element_type.smallest_variance, float(np.finfo(np.float64).max)
     load, double = make_load(element_type.lanes), make_converted(np.float64)
-    compute_type = make_converted(element_type.compute_type)
+    to_compute = make_converted(element_type.compute_type)
 
     @inlined
-    def statistics(width, scaling, sums, lows, factors, rstds):
+    def statistics(width, scaling, sums, mean_los, factors, rstds):
         eps, eps_on_deviation, count = scaling
         first, second = double(load(sums[0], 0)), double(load(sums[1], 0))
         mean_lo = first * (1.0 / width)
@@ -65,8 +66,8 @@ def _make_statistics(element_type: ElementType) -> Callable[..., Any]:
         rstd = reciprocal(root(variance + eps) + eps_on_deviation)
         rstd = where_at_most(where_at_most(rstd, lost, m2), smallest, total)
         rstd = where_at_most(rstd, total, largest)
-        store(lows, 0, compute_type(mean_lo))
-        store(factors, 0, compute_type(rstd))
+        store(mean_los, 0, to_compute(mean_lo))
+        store(factors, 0, to_compute(rstd))
         store(rstds, 0, rstd)
         return has_zero(rstd)
 
@@ -74,58 +75,56 @@ def _make_statistics(element_type: ElementType) -> Callable[..., Any]:
 
 
 def _make_apply_pair(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that stores the results of two rows of one run each.
+    """Return a compiled ``apply_pair(x, offsets, ahead, width, statistics, weights, y, targets)``.
 
-    All arrays are flat. As many elements as there are in both are asked for, from `ahead` on.
+    It stores the results of two rows of one segment, from their `offsets` in a flat x to their
+    `targets` in a flat y, and prefetches as many elements of x from `ahead` on.
     """
-    real, lanes, mapped = (
-        element_type.compute_type,
-        element_type.lanes,
-        make_mapped(formula, element_type),
-    )
+    real, lanes = element_type.compute_type, element_type.lanes
+    mapped = make_mapped(formula, element_type)
     load, masked_load = make_load(lanes), make_masked_load(lanes)
     load_or_scalar, masked_elements = make_load_or_scalar(lanes), make_masked_elements(lanes)
 
     @inlined
-    def apply_pair(x, offsets, ahead, width, found, weights, y, targets):
+    def apply_pair(x, offsets, ahead, width, statistics, weights, y, targets):
         gamma, beta = weights
-        whole = width - width % lanes
-        for j in range(0, whole, lanes):
+        tail = width - width % lanes
+        for j in range(0, tail, lanes):
             prefetch_l1(x, ahead + 2 * j)
             prefetch_l1(x, ahead + 2 * j + lanes)
             weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
-            a = mapped(load(x, offsets[0] + j), found[0], weight, bias)
-            b = mapped(load(x, offsets[1] + j), found[1], weight, bias)
+            a = mapped(load(x, offsets[0] + j), statistics[0], weight, bias)
+            b = mapped(load(x, offsets[1] + j), statistics[1], weight, bias)
             store(y, targets[0] + j, a)
             store(y, targets[1] + j, b)
-        n = width - whole
+        n = width - tail
         if n > 0:
-            prefetch_l1(x, ahead + 2 * whole)
-            prefetch_l1(x, ahead + 2 * whole + lanes)
-            weight = masked_elements(gamma, whole, 0, n, real(1))
-            bias = masked_elements(beta, whole, 0, n, real(0))
-            a = mapped(masked_load(x, offsets[0] + whole, 0, n), found[0], weight, bias)
-            b = mapped(masked_load(x, offsets[1] + whole, 0, n), found[1], weight, bias)
-            masked_store(y, targets[0] + whole, a, 0, n)
-            masked_store(y, targets[1] + whole, b, 0, n)
+            prefetch_l1(x, ahead + 2 * tail)
+            prefetch_l1(x, ahead + 2 * tail + lanes)
+            weight = masked_elements(gamma, tail, 0, n, real(1))
+            bias = masked_elements(beta, tail, 0, n, real(0))
+            a = mapped(masked_load(x, offsets[0] + tail, 0, n), statistics[0], weight, bias)
+            b = mapped(masked_load(x, offsets[1] + tail, 0, n), statistics[1], weight, bias)
+            masked_store(y, targets[0] + tail, a, 0, n)
+            masked_store(y, targets[1] + tail, b, 0, n)
 
     return apply_pair
 
 
 def _with_fixed_widths(
-    element_type: ElementType, function: Callable[..., Any], of_one: Callable[..., Any]
+    element_type: ElementType, function: Callable[..., Any], for_one: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return a compiled function that does the same, faster for rows of 1, 2 or 4 registers.
+    """Return a compiled function that calls another, with its first argument, the width, constant.
 
-    The compiler knows the width, the first argument, there: their loops are no loops. Rows of one
-    register may have a function of their own.
+    It is a constant for rows of 1, 2 or 4 vectors, so that the compiler unrolls their loops. Rows
+    of one vector call `for_one`.
     """
     one, two, four = element_type.lanes, 2 * element_type.lanes, 4 * element_type.lanes
 
     @inlined
-    def chosen(width, *arguments):
+    def specialized(width, *arguments):
         if width == one:
-            of_one(one, *arguments)
+            for_one(one, *arguments)
         elif width == two:
             function(two, *arguments)
         elif width == four:
@@ -133,21 +132,21 @@ def _with_fixed_widths(
         else:
             function(width, *arguments)
 
-    return chosen
+    return specialized
 
 
 def _make_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return the compiled function of `make_tile_sums` that is best for each width."""
+    """Return the compiled function of `make_tile_sums`, faster for some widths."""
     tile_sums = make_tile_sums(element_type, centred=formula.centred)
-    # Halves would have to be widened before they are transposed, and AVX2 has half the registers
-    # of a square.
+    # Halves would have to be converted before the transpose, and AVX2 has half the registers of
+    # a square.
     squares = element_type.storage_dtype == element_type.compute_dtype and has_avx512()
-    of_one = make_square_sums(element_type, centred=formula.centred) if squares else tile_sums
-    return _with_fixed_widths(element_type, tile_sums, of_one)
+    for_one = make_square_sums(element_type, centred=formula.centred) if squares else tile_sums
+    return _with_fixed_widths(element_type, tile_sums, for_one)
 
 
-def _make_found(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that collects the statistics of a tile's t-th row."""
+def _make_statistics_of(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``statistics_of(means, rstds, t)`` of a tile's t-th row."""
     real = element_type.compute_type
 
     def centred(means, rstds, t):
@@ -160,19 +159,23 @@ def _make_found(formula: Formula, element_type: ElementType) -> Callable[..., An
 
 
 def _make_store_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that stores the results of a tile's rows of one run."""
-    lanes, found_of = element_type.lanes, _make_found(formula, element_type)
+    """Return a compiled function that stores the results of a tile's rows of one segment.
+
+    ``store_tile(width, number, x, at, means, factors, weights, y, to)`` reads a flat x from `at`
+    on and writes a flat y from `to` on.
+    """
+    lanes, statistics_of = element_type.lanes, _make_statistics_of(formula, element_type)
     apply_pair = _make_apply_pair(formula, element_type)
 
     @inlined
     def store_tile(width, number, x, at, means, factors, weights, y, to):
-        here, ahead = (part(weights[0], 0), part(weights[1], 0)), at + lanes * width
+        weight, ahead = (part(weights[0], 0), part(weights[1], 0)), at + lanes * width
         for t in range(0, number, 2):
             other = t + 1 if t + 1 < number else t  # the last of an odd number is stored twice
-            found = found_of(means, factors, t), found_of(means, factors, other)
+            pair = statistics_of(means, factors, t), statistics_of(means, factors, other)
             offsets = at + t * width, at + other * width
             targets = to + t * width, to + other * width
-            apply_pair(x, offsets, ahead + t * width, width, found, here, y, targets)
+            apply_pair(x, offsets, ahead + t * width, width, pair, weight, y, targets)
 
     return _with_fixed_widths(element_type, store_tile, store_tile)
 
@@ -183,33 +186,30 @@ def make_narrow_rows(
     row_statistics: Callable[..., Any],
     apply_row: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return a compiled function that normalizes some rows, tile by tile.
+    """Return a compiled ``narrow_rows(x, scaling, segments, weights, y, saved, start, stop)``.
 
-    `row_statistics` finds the statistics of a row whose squares overflow or vanish, or whose mean was
-    guessed badly; `apply_row` stores the result of a row, also where it has several runs.
+    It normalizes these rows tile by tile. `row_statistics` computes the statistics of a row whose
+    squares overflow or vanish, or whose pivot was poor. `apply_row` stores the result of one row
+    of any number of segments.
     """
-    real, lanes, of_sums = (
-        element_type.compute_type,
-        element_type.lanes,
-        room_for_sums(element_type),
-    )
-    tile_sums = _make_sums(formula, element_type)
-    statistics, found_of = _make_statistics(element_type), _make_found(formula, element_type)
-    store_tile, (carry, finish) = _make_store_tile(formula, element_type), make_carry(element_type)
-    scratch, rooms = (
-        make_scratch(real, of_sums + 5 * lanes),
-        make_room(element_type, lanes * widest(element_type)),
-    )
-    scratch_of_rstds = make_scratch(np.float64, lanes)
+    real, lanes, sums_size = (
+        element_type.compute_type, element_type.lanes, sums_scratch_size(element_type),
+    )  # fmt: skip
+    tile_sums, statistics = _make_sums(formula, element_type), _make_statistics(element_type)
+    statistics_of = _make_statistics_of(formula, element_type)
+    store_tile, (append, finish) = _make_store_tile(formula, element_type), make_carry(element_type)
+    compute_scratch = make_scratch(real, sums_size + 5 * lanes)
+    line_scratch = make_room(element_type, lanes * widest(element_type))
+    rstd_scratch = make_scratch(np.float64, lanes)
 
     @inlined
     def store_singly(x, start, number, scaling, segments, channel, weights, y, means, rstds, saved):
         for t in range(number):
-            found = found_of(means, rstds, t)
+            row = statistics_of(means, rstds, t)
             if load_scalar(rstds, t) == 0.0:
-                found = row_statistics(x[start + t], scaling)
-            apply_row(x, start + t, found, segments, channel, weights, y, False)
-            save(saved, start + t, found)
+                row = row_statistics(x[start + t], scaling)
+            apply_row(x, start + t, row, segments, channel, weights, y, False)
+            save(saved, start + t, row)
             channel = next_channel(channel, segments)
         return channel
 
@@ -217,35 +217,36 @@ def make_narrow_rows(
     def save_all(start, number, means, rstds, saved):
         if saved[0].size > 0:
             for t in range(number):
-                save(saved, start + t, found_of(means, rstds, t))
+                save(saved, start + t, statistics_of(means, rstds, t))
 
     @inlined
     def narrow_rows(x, scaling, segments, weights, y, saved, start, stop):
-        work, rstds, room = scratch(), scratch_of_rstds(), rooms()
-        means, factors = (work[of_sums:], work[of_sums + lanes :]), work[of_sums + 2 * lanes :]
-        sums = work[of_sums + 3 * lanes :], work[of_sums + 4 * lanes :]
+        scratch, rstds, buffer = compute_scratch(), rstd_scratch(), line_scratch()
+        means = scratch[sums_size:], scratch[sums_size + lanes :]
+        factors = scratch[sums_size + 2 * lanes :]
+        sums = scratch[sums_size + 3 * lanes :], scratch[sums_size + 4 * lanes :]
         flat, flat_y, width = borrowed(x.reshape(-1)), borrowed(y.reshape(-1)), x.shape[1]
-        channel, of_one_run = channel_of(start, segments), segments[1] == 1 and segments[2] <= 1
-        carried, held = of_one_run and is_carried(y), begin(flat_y, start * width)
+        channel, one_segment = channel_of(start, segments), segments[1] == 1 and segments[2] <= 1
+        combines, state = one_segment and is_carried(y), begin(flat_y, start * width)
         for i in range(start, stop, lanes):
             number, at = min(lanes, stop - i), i * width
-            tile_sums(width, number, flat, at, work, means[0], sums)
+            tile_sums(width, number, flat, at, scratch, means[0], sums)
             poor = statistics(width, scaling, sums, means[1], factors, rstds)
-            if of_one_run and not poor:
-                target, to = (room, held[1]) if carried else (flat_y, at)
+            if one_segment and not poor:
+                target, to = (buffer, state[1]) if combines else (flat_y, at)
                 store_tile(width, number, flat, at, means, factors, weights, target, to)
                 save_all(i, number, means, rstds, saved)
-                if carried:
-                    held = carry(room, held, number * width, flat_y)
+                if combines:
+                    state = append(buffer, state, number * width, flat_y)
             else:
-                if carried:
-                    finish(room, held, flat_y)
+                if combines:
+                    finish(buffer, state, flat_y)
                 channel = store_singly(
                     x, i, number, scaling, segments, channel, weights, y, means, rstds, saved
                 )
-                held = begin(flat_y, at + number * width)
-        if carried:
-            finish(room, held, flat_y)
-        fence_after_stores(carried)
+                state = begin(flat_y, at + number * width)
+        if combines:
+            finish(buffer, state, flat_y)
+        fence_after_stores(combines)
 
     return narrow_rows

@@ -1,9 +1,9 @@
-"""Where the gradients of gamma and beta are summed over rows.
+"""Accumulators for the gradients of gamma and beta over rows.
 
-Three forms, told apart by type: no sums at all (None), one number a channel (1-D, added up in
-float64 at once), or one an element (2-D). The last would cost the loops a conversion for every
-element, so it is summed in the working type first and flushed to float64 every few rows. The
-sums of a channel's values are taken in the same two steps.
+The totals have one of three forms, chosen by type: None, one number a channel (1-D) or one an
+element (2-D). The numbers of channels are added in float64 at once. For elements the loops would
+have to convert each one, so they add to partial sums in the compute type, which are flushed to the
+float64 totals every few rows. The columns use the same two steps for sums of channels.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from numba.extending import overload
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 from numnorm.backends.cpu.memory.borrowed import shaped
 
-# Few enough that a float32 sum of so many terms is good to its last bits.
+# Few enough that a float32 sum of this many terms is good to its last bits.
 ROWS_BETWEEN_FLUSHES = 32
 
 
@@ -22,10 +22,10 @@ def _is_matrix(kind):
 
 
 def with_parts(totals, parts, result, once):
-    """Return totals that have all parts: new ones, of zeros, instead of totals without any.
+    """Return the totals, or new zeros for all parts if the totals have no parts.
 
-    Where the sums of elements are flushed but `once` they are made in the `result` instead, if
-    there is one, and the totals have no elements.
+    If the partial sums are flushed only `once` and there is a `result`, they are made in the
+    result, and the returned totals of elements are empty.
     """
     if totals is None or totals.shape[0] > 0:
         return totals
@@ -51,19 +51,19 @@ def _with_parts(totals, parts, result, once):
     return of_channels if totals.ndim == 2 else of_elements
 
 
-def compute_sums(total, like, peel, result, shape):
+def partial_sums(total, like, peel, result, shape):
     """Return zeros of the type of `like` for a 2-D total, None for the other forms.
 
-    Its first `peel` elements lie before a cache line. Instead of a total without elements, the
-    sums are made in the `result`.
+    Their first `peel` elements lie before a cache line. If the total is empty, the partial sums
+    are made in the `result`.
     """
     if total is None or total.ndim == 1:
         return None
     return np.zeros(shape, type(like))
 
 
-@overload(compute_sums)
-def _compute_sums(total, like, peel, result, shape):
+@overload(partial_sums)
+def _partial_sums(total, like, peel, result, shape):
     if not _is_matrix(total):
         return lambda total, like, peel, result, shape: None
     zeros = make_aligned_zeros(np.float32 if like == types.float32 else np.float64, 2)
@@ -89,28 +89,28 @@ def _is_by_channel(total):
     return lambda total: by_channel
 
 
-def flush(compute_type, total):
-    """Add the working sums to the total and set them to zero."""
-    if compute_type is not None:
-        total += compute_type
-        compute_type[:] = 0
+def flush(partial, total):
+    """Add the partial sums to the total and set them to zero."""
+    if partial is not None:
+        total += partial
+        partial[:] = 0
 
 
 @overload(flush)
-def _flush(compute_type, total):
-    if not isinstance(compute_type, types.Array):
-        return lambda compute_type, total: None
+def _flush(partial, total):
+    if not isinstance(partial, types.Array):
+        return lambda partial, total: None
 
-    def vector(compute_type, total):
-        for j in range(compute_type.size):
-            total[j] += compute_type[j]
-            compute_type[j] = 0
+    def vector(partial, total):
+        for j in range(partial.size):
+            total[j] += partial[j]
+            partial[j] = 0
 
-    def matrix(compute_type, total):
+    def matrix(partial, total):
         for c in range(total.shape[0]):
-            flush(compute_type[c], total[c])
+            flush(partial[c], total[c])
 
-    return vector if compute_type.ndim == 1 else matrix
+    return vector if partial.ndim == 1 else matrix
 
 
 def collect(total, channel, value):

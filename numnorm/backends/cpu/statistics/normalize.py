@@ -1,4 +1,4 @@
-"""The CPU's normalization formula, of vectors of elements, with a mean or without."""
+"""The normalization formula on vectors, with a mean or without; a mean as mean_hi + mean_lo."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,20 +26,21 @@ def _number_or_one(scale):
     return lambda scale: scale
 
 
-def _centred_and_divided(value, scale, mean_hi, mean_lo, rstd):
+def _centred_normalized(value, scale, mean_hi, mean_lo, rstd):
     return _normalized(value, _or_one(scale), mean_hi, mean_lo, rstd, multiply_add)
 
 
-def _divided_alone(value, scale, mean_hi, mean_lo, rstd):
+def _uncentred_normalized(value, scale, mean_hi, mean_lo, rstd):
     return scaled(value, scale) * rstd
 
 
 def make_normalized(centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``normalized(value, scale, mean_hi, mean_lo, rstd)`` of lanes.
+    """Return a compiled ``normalized(value, scale, mean_hi, mean_lo, rstd)`` of a vector.
 
-    It is the formula of that name, or ``value * scale * rstd`` where there is no mean.
+    It is the formula of that name, or ``value * scale * rstd`` if not centred. A scale of None
+    means 1.
     """
-    return inlined(_centred_and_divided if centred else _divided_alone)
+    return inlined(_centred_normalized if centred else _uncentred_normalized)
 
 
 def joined(mean_hi, mean_lo):
@@ -53,7 +54,7 @@ def _joined(mean_hi, mean_lo):
 
 
 def location(mean_hi, mean_lo, rstd):
-    """Return the mean in float64; where there is none, the root mean square, 1 / rstd."""
+    """Return the mean in float64, or the root mean square, 1 / rstd, if mean_hi is None."""
     if mean_hi is None:
         return 1.0 / rstd if rstd != 0.0 else 0.0
     return joined(mean_hi, mean_lo)
@@ -67,7 +68,10 @@ def _location(mean_hi, mean_lo, rstd):
 
 
 def split(mean, scale):
-    """Return (high, low), of the type of `scale`, whose sum is ``mean * scale``; Nones for None."""
+    """Return (mean_hi, mean_lo), of the type of `scale`, with the sum ``mean * scale``.
+
+    Both are None if the mean is None.
+    """
     if mean is None:
         return None, None
     mean_hi = type(scale)(mean * scale)

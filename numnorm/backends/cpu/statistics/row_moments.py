@@ -1,8 +1,8 @@
-"""Mean and squares of one row, exact at any offset: the corrected one-pass form.
+"""The mean and the squared deviations of one row in one pass, exact at any offset of the data.
 
-The sums of ``x - h`` and ``(x - h)**2`` around any h near the mean give the statistics without
-cancellation. h is a guess from the first elements, and one more pass is taken only where the
-guess turns out poor.
+The sums of ``x - pivot`` and ``(x - pivot)**2`` give the statistics without cancellation if the
+pivot is near the mean (Chan, Golub and LeVeque 1983). The pivot is the mean of the first elements.
+Only if that is too far from the mean is the row read once more.
 """
 
 import functools
@@ -25,38 +25,35 @@ _squared_deviations = inlined(squared_deviations)
 
 @functools.cache
 def make_deviation_sums(element_type: ElementType, count: int) -> Callable[..., Any]:
-    """Return a compiled ``deviation_sums(row, start, stop, peel, scale, mean_hi)``, in lanes.
+    """Return a compiled ``deviation_sums(row, start, stop, peel, scale, pivot)``: two vectors.
 
-    The two sums, of ``row * scale - mean_hi`` and of its squares, are taken `count` lanes at a time,
-    after `peel` elements, which are in the last lanes: see `runs.make_gradient_lanes`.
+    They are the sums of ``row * scale - pivot`` and of its squares over ``row[start:stop]``, in
+    vectors of `count` lanes. The first `peel` elements go to the last lanes: see
+    `segment_loops.make_gradient_lanes`.
     """
-    to_compute = element_type.to_compute
+    to_compute, zeros = element_type.to_compute, make_zeros(element_type.compute_type, count)
     load, masked_load = make_load(count), make_masked_load(count)
-    zeros, at_lines = (
-        make_zeros(element_type.compute_type, count),
-        each_peels_to_alignment(element_type),
-    )
+    peeled = each_peels_to_alignment(element_type)
 
     @inlined
-    def deviation_sums(row, start, stop, peel, scale, mean_hi):
+    def deviation_sums(row, start, stop, peel, scale, pivot):
         first, second = zeros(), zeros()
-        line = start + min(peel, stop - start)
-        if at_lines and line > start:
-            j, mean_lo = line - count, count - (line - start)
-            values = to_compute(masked_load(row, j, mean_lo, count))
-            deviation = select_lanes(values * scale - mean_hi, mean_lo, count)
+        aligned = start + min(peel, stop - start)
+        if peeled and aligned > start:
+            j, low = aligned - count, count - (aligned - start)
+            values = to_compute(masked_load(row, j, low, count))
+            deviation = select_lanes(values * scale - pivot, low, count)
             first = first + deviation
             second = second + deviation * deviation
-        whole = stop - (stop - line) % count
-        for j in range(line, whole, count):
-            deviation = to_compute(load(row, j)) * scale - mean_hi
+        tail = stop - (stop - aligned) % count
+        for j in range(aligned, tail, count):
+            deviation = to_compute(load(row, j)) * scale - pivot
             first = first + deviation
             second = second + deviation * deviation
-        tail = stop - whole
-        if tail > 0:
-            deviation = select_lanes(
-                to_compute(masked_load(row, whole, 0, tail)) * scale - mean_hi, 0, tail
-            )
+        n = stop - tail
+        if n > 0:
+            values = to_compute(masked_load(row, tail, 0, n))
+            deviation = select_lanes(values * scale - pivot, 0, n)
             first = first + deviation
             second = second + deviation * deviation
         return first, second
@@ -66,7 +63,7 @@ def make_deviation_sums(element_type: ElementType, count: int) -> Callable[..., 
 
 @functools.cache
 def make_pivot(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``pivot(row, scale)`` of the mean of ``row * scale``."""
+    """Return a compiled ``pivot(row, scale)``: the mean of the first lanes of ``row * scale``."""
     real, to_compute, lanes = element_type.compute_type, element_type.to_compute, element_type.lanes
     masked_load = make_masked_load(lanes)
 
@@ -85,43 +82,28 @@ def make_pivot(element_type: ElementType) -> Callable[..., Any]:
 def make_statistics(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``statistics(row, scale) -> (mean_hi, mean_lo, m2)``.
 
-    The mean of ``row * scale`` is ``mean_hi + mean_lo`` and `m2` is the sum of its squared deviations;
-    without centring high and low are None and `m2` is the sum of squares.
+    The mean of ``row * scale`` is ``mean_hi + mean_lo``, and `m2` is the sum of its squared
+    deviations. Without centring the means are None, and `m2` is the sum of squares.
     """
-    around, pivot = make_statistics_around(element_type, centred=centred), make_pivot(element_type)
-
-    @inlined
-    def centred_statistics(row, scale):
-        return around(row, scale, pivot(row, scale))
-
-    @inlined
-    def uncentred_statistics(row, scale):
-        return around(row, scale, None)
-
-    return centred_statistics if centred else uncentred_statistics
-
-
-@functools.cache
-def make_statistics_around(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
-    """Return a compiled ``statistics(row, scale, mean_hi)``: the same around a guess of the mean."""
-    real = element_type.compute_type
+    real, pivot_of = element_type.compute_type, make_pivot(element_type)
     deviation_sums = make_deviation_sums(element_type, 2 * element_type.lanes)
     peel_of = make_peel(element_type)
 
     @inlined
-    def row_sums(row, scale, mean_hi):
+    def row_sums(row, scale, pivot):
         first, second = np.float64(0), np.float64(0)
         peel = peel_of(row, row.size)
         for start in range(0, row.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, row.size)
-            one, two = deviation_sums(row, start, stop, peel, scale, mean_hi)
-            first += reduce_sum(one)
-            second += reduce_sum(two)
+            block_first, block_second = deviation_sums(row, start, stop, peel, scale, pivot)
+            first += reduce_sum(block_first)
+            second += reduce_sum(block_second)
         return first, second
 
     @inlined
-    def centred_statistics(row, scale, mean_hi):
-        # A product is over sooner than a quotient, and everything waits for it.
+    def centred_statistics(row, scale):
+        mean_hi = pivot_of(row, scale)
+        # A product is ready sooner than a quotient, and everything waits for it.
         inv_count = 1.0 / row.size
         first, second = row_sums(row, scale, mean_hi)
         mean_lo = first * inv_count
@@ -137,7 +119,7 @@ def make_statistics_around(element_type: ElementType, *, centred: bool) -> Calla
         return mean_hi, real(mean_lo), m2
 
     @inlined
-    def uncentred_statistics(row, scale, mean_hi):
+    def uncentred_statistics(row, scale):
         _, second = row_sums(row, scale, real(0))
         return None, None, second
 
@@ -163,9 +145,8 @@ def make_power_of_two(element_type: ElementType) -> Callable[..., Any]:
 def make_rescale(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``rescale(row, least)``, for rows whose squares overflow or vanish.
 
-    It is the power of two that brings the row's largest absolute value, or `least` if that is
-    larger, near 1: times it, every sum of squares is in the range of the working type, and no
-    digit is lost.
+    It returns the power of two that brings the row's largest absolute value, or `least` if that is
+    larger, near 1. The squares of the scaled row fit the compute type, and no digit is lost.
     """
     real, to_compute = element_type.compute_type, element_type.to_compute
     power_of_two = make_power_of_two(element_type)

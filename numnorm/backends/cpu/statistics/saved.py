@@ -1,4 +1,4 @@
-"""What the forward pass saves of a row's statistics, and what the backward pass makes of it."""
+"""A row's statistics as the forward pass saves them, and their use in the backward pass."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _deviation_flow = inlined(deviation_flow)
 
 @inlined
 def save(saved, i, statistics):
-    """Store a row's mean and rstd, if the two arrays of `saved` have any place for them."""
+    """Store the mean and rstd of row i in the two arrays of `saved`, unless these are empty."""
     if saved[0].size > 0:
         scale, mean_hi, mean_lo, rstd = statistics
         rstd = np.float64(rstd)  # without compilation a plain float would become a float32
@@ -27,14 +27,17 @@ def save(saved, i, statistics):
 
 @functools.cache
 def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that turns saved statistics into those of the working type."""
+    """Return a compiled ``statistics(mean, rstd) -> (scale, mean_hi, mean_lo, rstd)``.
+
+    It converts saved statistics to the compute type.
+    """
     real = element_type.compute_type
     power_of_two = make_power_of_two(element_type)
     largest = 2.0**element_type.largest_exponent
 
     @inlined
     def statistics(mean, rstd):
-        # An rstd beyond the working type is used as its ratio to a power of two.
+        # An rstd out of the range of the compute type is divided by a power of two, the scale.
         fits = 1.0 / largest < rstd < largest
         scale = real(1) if fits else real(1) / power_of_two(rstd)
         mean_hi, mean_lo = split(mean, scale)
@@ -45,13 +48,17 @@ def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
 
 @functools.cache
 def make_means(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for what flows through a row's mean and scale."""
+    """Return a compiled ``means(sum_g, sum_g_xhat, rstd, coefficients) -> (mean_g, mean_g_xhat)``.
+
+    They are the gradients through a row's mean and scale, from the sums of g and g * xhat and the
+    row's `GradientCoefficients`.
+    """
     real = element_type.compute_type
 
     @inlined
     def means(sum_g, sum_g_xhat, rstd, coefficients):
         inv_count, inv_divisor, eps_on_deviation = coefficients
-        # A detached statistic passes nothing on, a NaN neither.
+        # A detached statistic passes no gradient on, not even a NaN.
         mean_g = real(sum_g * inv_count if inv_count > 0.0 else 0.0)
         through_scale = inv_divisor * _deviation_flow(rstd, eps_on_deviation)
         return mean_g, real(sum_g_xhat * through_scale if inv_divisor > 0.0 else 0.0)

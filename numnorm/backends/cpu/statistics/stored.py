@@ -1,4 +1,4 @@
-"""The stored statistics of batch and weight norm: a number or two for each channel or vector."""
+"""Statistics that the caller stores: running statistics of batch norm, saved ones of rows."""
 
 import functools
 from typing import Any
@@ -18,22 +18,22 @@ _moving_averages = functools.cache(make_moving_averages)
 
 
 def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
-    """Return 1 over a saved statistic of each row of x, and 0 for 0."""
+    """Return the reciprocal of a saved statistic of each row of x, 0 for 0."""
     values = as_statistic(name, value, layout.statistic_shape, "one for each row")
     with np.errstate(divide="ignore", over="ignore"):
-        found = np.where(values == 0, 0.0, 1 / values)
-    return found.reshape(layout.statistic_shape)
+        inverse = np.where(values == 0, 0.0, 1 / values)
+    return inverse.reshape(layout.statistic_shape)
 
 
 def saved(statistic: Array, x: Array) -> Array:
-    """Return a new array of the dtype in which the statistics of x are returned."""
+    """Return a copy of a statistic in the dtype in which statistics of x are returned."""
     return np.array(statistic, element_type_of(x.dtype).saved)
 
 
 def running_statistics(
     mean: Any, variance: Any, x: Array, layout: ColumnLayout, update: bool
 ) -> tuple[Array, Array]:
-    """Return the running statistics, checked: the caller's own arrays if they will be updated."""
+    """Check and return the running statistics: the caller's own arrays if they will be updated."""
     shape = (layout.channels,)
     if _is_usual(mean, shape) and _is_usual(variance, shape):
         if update and share_memory(mean, variance):
@@ -55,7 +55,7 @@ def running_statistics(
 
 
 def _is_usual(value: Any, shape: tuple[int]) -> bool:
-    """Return whether kernels take an array as it is, and may write there."""
+    """Return whether kernels can read and write an array without a copy."""
     if type(value) is not np.ndarray or value.shape != shape:
         return False
     dtype = value.dtype
@@ -78,7 +78,7 @@ def step_statistics(name: str, value: Any, x: Array, update: bool) -> Array:
 def share_memory(one: Array, other: Array) -> bool:
     """Return whether two arrays share memory."""
     if one is not other and one.flags.owndata and other.flags.owndata:
-        return False  # which NumPy would take a while to find out
+        return False  # NumPy would take longer for this answer
     return np.shares_memory(one, other)
 
 

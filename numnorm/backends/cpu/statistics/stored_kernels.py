@@ -1,7 +1,7 @@
-"""What is made of the stored statistics of channels: a loop over a handful of numbers.
+"""Loops over the stored statistics of channels.
 
-NumPy would take a call for every operation, which a small batch waits for longer than for its
-elements.
+NumPy would need a call for every operation. For a small batch these calls take longer than the
+work on its elements.
 """
 
 import math
@@ -12,16 +12,13 @@ import numpy as np
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
 from numnorm.backends.cpu.memory.borrowed import borrowed
 
-# Below this a float64 number has lost digits of its squares.
+# Squares with a sum below this have lost digits in float64.
 _SMALLEST_VARIANCE = 1e-290
 
 
 @inlined
 def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -> None:
-    """Store 1 / sqrt(m2 / divisor + eps) of each channel.
-
-    It is 0 for a division by 0, and NaN outside the range of float64.
-    """
+    """Store ``1 / sqrt(m2 / divisor + eps)`` of each channel: 0 for 1 / 0, NaN out of range."""
     for c in range(rstd.size):
         variance = np.float64(m2[c]) / divisor
         total = variance + eps
@@ -38,10 +35,10 @@ def _move(running: Any, new: Any, divisor: float, share: float) -> None:
 
 
 def make_moving_averages() -> Kernel:
-    """Return a kernel that moves both running statistics towards those of a new batch.
+    """Return the kernel ``(running_mean, running_var, mean, m2, divisor, share, first, last)``.
 
-    It takes ``running_mean, running_var, mean, m2, divisor, share``, where m2 over the divisor is
-    the new variance.
+    It moves both running statistics towards the mean and the variance, m2 / divisor, of a new
+    batch, whose weight is `share`.
     """
 
     def kernel(running_mean, running_var, mean, m2, divisor, share, first, last):
