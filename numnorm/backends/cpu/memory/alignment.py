@@ -1,9 +1,8 @@
-"""How much of a row lies before its first cache line.
+"""Peeling of loops to cache-line alignment, aligned copies, and `keep_alive`.
 
-Vectors that lie in two lines each take twice as long to load, and much longer where they are not
-in cache; NumPy's large arrays all begin 16 bytes into a line. A loop that begins with the few
-elements before the first line reads or writes whole lines from there on: of the array that the
-head is of, and of all others that lie like it.
+A vector that crosses a cache line is slower to load and store. A loop first takes the few elements
+before the first cache line (the peel) and then works with aligned vectors. This aligns one array,
+and all others with the same offset into a line.
 """
 
 import functools
@@ -24,19 +23,18 @@ from numnorm.backends.cpu.simd.vector import compiled_as
 
 
 def peels_to_alignment(element_type: ElementType) -> bool:
-    """Return whether loops over such elements begin at lines.
+    """Return whether loops over elements of this type are peeled to cache lines.
 
-    Halves gain nothing: with what widens them a loop waits for loads less, and their few
-    elements beside whole lines take longer.
-    Where there are no masks, the few elements would be rounded in another way than in whole
-    lanes (see `masked`), and bytes would depend on the address.
+    Elements of two bytes gain nothing, because their conversion hides slow loads and their peel is
+    slower. Without masks a peel would round differently from full vectors (see `masked`), and
+    results would depend on the address.
     """
     return element_type.storage_dtype.itemsize > 2 and has_avx()
 
 
 @compiled_as(address_of)
 def address(typing_context, array):
-    """Return where an array's first element lies."""
+    """Return the address of an array's first element."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -46,48 +44,48 @@ def address(typing_context, array):
 
 
 @inlined
-def _peel_bytes(array):
-    """Return how many elements lie before the first line; 0 if no element begins at one."""
+def _peel(array):
+    """Return the number of elements before the first cache line; 0 if no element begins there."""
     begin, itemsize = address(array), array.itemsize
     return -begin % LINE // itemsize if begin % itemsize == 0 else 0
 
 
 def each_peels_to_alignment(element_type: ElementType) -> bool:
-    """Return whether loops that read or write one array begin at its lines, whatever others do.
+    """Return whether a loop is peeled even if it aligns only one of its arrays.
 
-    Those of AVX-512 do, whose every vector lies in two lines if one does. AVX2, where every other
-    vector lies in two lines, gains nothing.
+    That pays with AVX-512, where every vector of an unaligned array crosses a cache line. With AVX2
+    only every other vector does.
     """
     return peels_to_alignment(element_type) and has_avx512()
 
 
 @functools.cache
 def make_peel(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``peel(array, width)``: how many elements lie before the first line.
+    """Return a compiled ``peel(array, width)``: the number of elements before the first cache line.
 
-    It is 0 where loops over so many elements do not begin at lines.
+    It is 0 if loops over `width` elements are not peeled.
     """
-    at_lines = each_peels_to_alignment(element_type)
+    peels = each_peels_to_alignment(element_type)
 
     @inlined
     def peel(array, width):
-        if not at_lines or width * array.itemsize < tuning.PEEL_LEAST_ROW_BYTES:
+        if not peels or width * array.itemsize < tuning.PEEL_LEAST_ROW_BYTES:
             return 0
-        return _peel_bytes(array)
+        return _peel(array)
 
     return peel
 
 
 @inlined
 def common_peel(x, segment):
-    """Return how many elements of every run lie before its first line, 0 if they differ."""
-    return _peel_bytes(x) if segment * x.itemsize % LINE == 0 else 0
+    """Return the common peel of all segments of x, each of `segment` elements; 0 if they differ."""
+    return _peel(x) if segment * x.itemsize % LINE == 0 else 0
 
 
 def aligned_copy(values, peel):
-    """Return a 2-D array, or a copy, whose first `peel` elements lie before a line.
+    """Return a 2-D array, or a copy, with a cache line that begins after `peel` elements.
 
-    Anything else stays as it is.
+    Anything else is returned as it is.
     """
     return values
 
@@ -103,7 +101,7 @@ def _aligned_copy(values, peel):
         if (address(values) + peel * itemsize) % LINE == 0:
             return values
         copy = zeros(values.shape, peel)
-        # Not `copy[:] = values`, whose error message Numba would take two seconds to compile.
+        # Not `copy[:] = values`: Numba would compile its shape check and error message, slowly.
         for c in range(values.shape[0]):
             for j in range(values.shape[1]):
                 copy[c, j] = values[c, j]
@@ -113,12 +111,12 @@ def _aligned_copy(values, peel):
 
 
 def _plain_keep_alive(value: Any) -> None:
-    """Keep what owns memory until here: loops work with what is borrowed of it."""
+    """Keep the owner of memory alive until here, for loops that use borrowed arrays of it."""
 
 
 @compiled_as(_plain_keep_alive)
 def keep_alive(typing_context, value):
-    """Keep what owns memory until here: loops work with what is borrowed of it."""
+    """Keep the owner of memory alive until here, for loops that use borrowed arrays of it."""
 
     def generate(context, builder, signature, arguments):
         return context.get_dummy_value()

@@ -1,7 +1,7 @@
-"""Arrays that a kernel allocates for itself.
+"""Aligned arrays that a kernel allocates for itself.
 
-Most of what `np.zeros` brings into a kernel serves messages of errors that are not possible there,
-and takes longer to compile than the loops over the array.
+`np.zeros` in a kernel brings error handling that these arrays do not need and that is slow to
+compile.
 """
 
 import functools
@@ -19,9 +19,9 @@ from numnorm.backends.cpu.simd.vector import compiled_as
 
 @functools.cache
 def make_aligned_zeros(kind: Any, ndim: int) -> Callable[..., Any]:
-    """Return a compiled ``zeros(shape, peel)`` of so many axes.
+    """Return a compiled ``zeros(shape, peel)``: a new array of zeros with `ndim` axes.
 
-    The first `peel` elements lie before a cache line. What is borrowed of it must not `keep_alive` it.
+    A cache line begins after the first `peel` elements. Borrowed arrays need `keep_alive` on it.
     """
     element = type_of(kind)
     result = types.Array(element, ndim, "C")
@@ -37,8 +37,8 @@ def make_aligned_zeros(kind: Any, ndim: int) -> Callable[..., Any]:
             sizes, nbytes = cgutils.unpack_tuple(builder, shape), itemsize
             for size in sizes:
                 nbytes = builder.mul(nbytes, size)
-            room = builder.add(nbytes, nbytes.type(LINE))
-            memory = context.nrt.meminfo_alloc_aligned(builder, room, LINE)
+            allocated = builder.add(nbytes, nbytes.type(LINE))
+            memory = context.nrt.meminfo_alloc_aligned(builder, allocated, LINE)
             before = builder.neg(builder.mul(peel, itemsize))
             offset = builder.and_(before, nbytes.type(LINE - 1))
             start = builder.gep(context.nrt.meminfo_data(builder, memory), [offset])

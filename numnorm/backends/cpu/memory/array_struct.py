@@ -1,4 +1,4 @@
-"""Arrays of contiguous elements, put together by what generates code for them."""
+"""Code generation for Numba's struct of a contiguous array."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from numba.core import types
 def contiguous(
     context: Any, builder: Any, kind: Any, data: Any, sizes: Any, memory: Any = None
 ) -> Any:
-    """Return an array of a type at an address, of LLVM's integers as its shape.
+    """Return an array of type `kind` at the address `data`, with LLVM integers `sizes` as shape.
 
-    `memory` is what counts its references: none where nobody does.
+    `memory` is Numba's meminfo that counts its references, None for a borrowed array.
     """
     from numba.np.arrayobj import populate_array
 

@@ -1,8 +1,8 @@
-"""Arrays without reference counts, for loops that slice them.
+"""Borrowed arrays, which count no references, for loops that slice them.
 
-Every slice of an array counts a reference up and down, atomically: some ten nanoseconds, as much
-as the work on a narrow row. The caller of a kernel holds its arrays anyway, and a small array for
-a kernel's own use can lie on the stack.
+Each slice of an owned array changes an atomic reference count, which can cost as much as the work
+on a narrow row. The caller of a kernel keeps its arrays alive anyway. Small scratch arrays of a
+kernel lie on the stack.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ _TYPES = {np.dtype(kind.name): kind for kind in (types.float32, types.float64, t
 
 
 def type_of(kind: Any) -> Any:
-    """Return Numba's type of an element."""
+    """Return the Numba type of a NumPy dtype."""
     return _TYPES[np.dtype(kind)]
 
 
 def borrowed(value):
-    """Return an array as a kernel's loops should use it; anything else as it is."""
+    """Return an array without its reference count; anything else as it is."""
     return value
 
 
@@ -53,7 +53,7 @@ def _plain_shaped(array: Any, shape: Any) -> Any:
 
 @compiled_as(_plain_shaped)
 def shaped(typing_context, array, shape):
-    """Return the elements of a contiguous array in another shape, which nobody checks."""
+    """Return a contiguous array, borrowed, in another shape, which is not checked."""
     result = types.Array(array.dtype, len(shape), "C")
 
     def generate(context, builder, signature, arguments):
@@ -65,10 +65,10 @@ def shaped(typing_context, array, shape):
 
 
 def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
-    """Return a compiled ``scratch()``: an array for use until the kernel returns, of any content.
+    """Return a compiled ``scratch()``: an uninitialized array on the stack of a kernel.
 
-    It lies on the stack, because to allocate it would cost a small kernel a tenth of its time,
-    and a process that loads a kernel which allocates imports half of Numba.
+    Allocation from the heap would slow down small kernels, and loading a kernel that allocates
+    would import much of Numba.
     """
     element = type_of(kind)
 
@@ -80,8 +80,8 @@ def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
         result = types.Array(element, 1, "C")
 
         def generate(context, builder, signature, arguments):
-            # Not by `cgutils.alloca_once`, which fills it with zeros: the kernel would do so in
-            # every call, and LLVM would think for seconds about how.
+            # Not `cgutils.alloca_once`: it fills the array with zeros in every call, and LLVM takes
+            # long to compile that.
             with builder.goto_entry_block():
                 space = builder.alloca(ir.ArrayType(context.get_value_type(element), size))
             space.align = 64

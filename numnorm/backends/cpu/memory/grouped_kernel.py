@@ -1,4 +1,4 @@
-"""Kernels whose arguments come in groups: NamedTuples, which may hold others."""
+"""Kernels with NamedTuples, which may be nested, as arguments."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from numnorm.backends.cpu.simd.vector import compiled_as
 
 
 def flattened(values: Any) -> Iterator[Any]:
-    """Yield the members of tuples, and of the tuples in them."""
+    """Yield the members of nested tuples, one after the other."""
     for value in values:
         if isinstance(value, tuple):
             yield from flattened(value)
@@ -19,10 +19,11 @@ def flattened(values: Any) -> Iterator[Any]:
 
 
 def make_grouped_kernel(name: str, kernel: Callable[..., None]) -> Kernel:
-    """Compile a kernel that is called with all members of its arguments, one after the other.
+    """Compile a kernel that callers call with the `flattened` arguments.
 
-    Numba's parallel loops take no tuple in a tuple. Which arguments are groups the kernel's
-    annotations say. It finds its arrays borrowed.
+    Numba's parallel loops take no nested tuples, so the compiled kernel takes flat members and
+    groups them again. The annotations of `kernel` say which arguments are NamedTuples. All its
+    arrays are borrowed.
     """
     kinds = [kind for name, kind in kernel.__annotations__.items() if name != "return"]
     grouped, body = _make_grouped(kinds), inlined(kernel)
@@ -35,19 +36,19 @@ def make_grouped_kernel(name: str, kernel: Callable[..., None]) -> Kernel:
 
 
 def _make_grouped(kinds: list[Any]) -> Callable[..., Any]:
-    """Return a compiled function that puts members back into groups."""
+    """Return a compiled ``grouped(members)``: flat members as a tuple of arguments of `kinds`."""
 
     def plain(members):
         values = iter(members)
-        return tuple(_filled(kind, values, lambda group, found: group(*found)) for kind in kinds)
+        return tuple(_filled(kind, values, lambda group, parts: group(*parts)) for kind in kinds)
 
     @compiled_as(plain)
     def grouped(typing_context, members):
         values = iter(members)
         tuples: Any = types
 
-        def made_of(group, found):
-            return tuples.BaseTuple.from_types(found, group)
+        def made_of(group, parts):
+            return tuples.BaseTuple.from_types(parts, group)
 
         result = tuples.Tuple([_filled(kind, values, made_of) for kind in kinds])
 
@@ -69,14 +70,14 @@ def _make_grouped(kinds: list[Any]) -> Callable[..., Any]:
 
 
 def _filled(kind: Any, values: Iterator[Any], make: Callable[..., Any]) -> Any:
-    """Return the next of some values, or a group of them."""
+    """Return the next value or, if `kind` is a NamedTuple, ``make(kind, members)``."""
     if not hasattr(kind, "_fields"):
         return next(values)
     return make(kind, [_filled(member, values, make) for member in kind.__annotations__.values()])
 
 
 def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return an array without what counts its references; anything else as it is."""
+    """Return an array without its reference count; anything else as it is."""
     if not isinstance(kind, types.Array):
         return value
     view = context.make_array(kind)(context, builder, value)

@@ -1,4 +1,4 @@
-"""From the caller's arrays to what the kernels take, and back: layout, element type, output."""
+"""Conversion of the caller's arrays for kernels and of results for the caller."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 def as_float_array(name: str, value: Any) -> Array:
     """Return an array of a supported float dtype; integers and bool become float64."""
-    # What there is one object of each: most arrays have it.
+    # Fast check: NumPy has a single object for each of these dtypes.
     if type(value) is np.ndarray and (value.dtype is _FLOAT32 or value.dtype is _FLOAT64):
         return value
     array = as_plain_array(name, value)
@@ -34,7 +34,7 @@ def as_float_array(name: str, value: Any) -> Array:
 
 
 def as_kernel_array(array: Array, element_type: ElementType, order: Order, shape: Shape) -> Array:
-    """Return the array C-contiguous in `order` and `shape`, copied only if it lies otherwise."""
+    """Return the array transposed by `order`, C-contiguous, in `shape`; copied only if needed."""
     if order is not None:
         array = array.transpose(order)
     if not array.flags.carray:
@@ -49,7 +49,7 @@ def as_kernel_array(array: Array, element_type: ElementType, order: Order, shape
 def as_parameter(
     name: str, value: Any, expected: Shape, meaning: str, compute_type: np.dtype[Any], shape: Shape
 ) -> Array:
-    """Return gamma or beta, checked, in the working dtype and in the kernel's shape."""
+    """Return gamma or beta, checked, in the compute dtype and in the kernel's shape."""
     array = value if type(value) is np.ndarray else as_plain_array(name, value)
     if array.shape != expected:
         check_shape(name, array.shape, expected, meaning)
@@ -60,9 +60,9 @@ def as_parameter(
 
 
 def both_or_neither(gamma: Array | None, beta: Array | None) -> tuple[Any, Any]:
-    """Return gamma and beta with the one that is missing filled in, if the other is there.
+    """Return gamma and beta; if one of them is None, it is filled with ones or zeros.
 
-    Each combination would be another kernel to compile; this one costs a row.
+    This saves the compilation of two more kernels.
     """
     if gamma is None and beta is not None:
         gamma = np.ones_like(beta)
@@ -92,7 +92,7 @@ def like_input(name: str, value: Any, x: Array) -> Array:
 
 
 def gradient_dtype(name: str, parameter: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of a parameter's gradient: the parameter's own, or that of x."""
+    """Return the dtype of a parameter's gradient: the parameter's, or `dtype` if it is None."""
     if parameter is None or getattr(parameter, "dtype", None) is dtype:
         return dtype
     return result_dtype(name, np.asarray(parameter).dtype)
@@ -107,10 +107,10 @@ def output_like(
     order: Order,
     inputs: tuple[Any, ...],
 ) -> Array:
-    """Return an array like `source` for a kernel to write: the memory of `out` where it can be.
+    """Return an output array like `source` for a kernel, in the memory of `out` if possible.
 
-    `source` is x, whose name for messages is given, as the kernel reads it, and `inputs` are the
-    other arrays that it reads.
+    `source` is x as the kernel reads it, `name` is the name of x in messages, and `inputs` are the
+    other arrays that the kernel reads.
     """
     plain = type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape
     if not (plain and out.flags.carray):
@@ -124,7 +124,7 @@ def output_like(
 
 
 def result(target: Array, x: Array, out: Any, order: Order) -> Array:
-    """Return what a kernel has written as the caller gets it."""
+    """Return the result `target` of a kernel as the caller gets it, in `out` if that is given."""
     if target is out or (out is not None and address_of(out) == address_of(target)):
         return out
     y = target if target.dtype is x.dtype else target.view(x.dtype)
@@ -154,10 +154,9 @@ def _check_out(out: Any, x: Array, name: str) -> None:
 
 
 def _clashes(memory: Array, inputs: tuple[Any, ...]) -> bool:
-    """Return whether writing here could change an input before it has been read.
+    """Return whether writing to `memory` could change an input before the kernel reads it.
 
-    The kernels read each element before they write the same one, so an input with the very same
-    elements in the same places is safe: that is ``out=x``.
+    Kernels read each element before they write the same element, so ``out=x`` is safe.
     """
     owned = memory.base is None
     for array in inputs:
@@ -165,12 +164,12 @@ def _clashes(memory: Array, inputs: tuple[Any, ...]) -> bool:
             continue
         owner = array if array.base is None else array.base
         if owned and owner is not memory and type(owner) is np.ndarray and owner.base is None:
-            continue  # two arrays with memory of their own
-        if np.may_share_memory(memory, array) and not _is_same_place(memory, array):
+            continue  # each owns its memory
+        if np.may_share_memory(memory, array) and not _has_same_elements(memory, array):
             return True
     return False
 
 
-def _is_same_place(memory: Array, array: Array) -> bool:
+def _has_same_elements(memory: Array, array: Array) -> bool:
     same_bytes = address_of(memory) == address_of(array) and memory.nbytes == array.nbytes
     return same_bytes and memory.itemsize == array.itemsize

@@ -1,9 +1,8 @@
-"""What compiled code finds out about NumPy arrays by itself: all that stands in their headers.
+"""A Numba type that reads dtype, shape and flags of a NumPy array in compiled code.
 
-To ask an array in Python for its dtype, its shape and its flags takes as long as the work on a
-small one, and Numba counts a reference for each array that it hands to a kernel. A header is read
-in a few nanoseconds. Whoever hands over an array has to know that it is one: of the class
-numpy.ndarray itself, whose fields lie as NumPy's public ``struct PyArrayObject`` has them.
+In Python these checks take as long as the work on a small array. Compiled code reads the fields of
+NumPy's public ``struct PyArrayObject`` directly and counts no references. The caller must make sure
+that the object is exactly a numpy.ndarray, not of a subclass.
 """
 
 import functools
@@ -21,21 +20,21 @@ from numnorm.backends.cpu.memory.array_struct import contiguous
 from numnorm.backends.cpu.memory.borrowed import type_of
 
 _POINTER = np.dtype(np.intp).itemsize
-# In bytes, of the fields of an array and of its dtype, after what all objects begin with.
+# Byte offsets of the fields of PyArrayObject and of its dtype, after the head of a PyObject.
 _HEAD = object.__basicsize__
 _DATA, _NDIM, _SHAPE = _HEAD, _HEAD + _POINTER, _HEAD + 2 * _POINTER
 _DTYPE, _FLAGS = _HEAD + 5 * _POINTER, _HEAD + 6 * _POINTER
 _BYTE_ORDER, _NUMBER = _HEAD + _POINTER + 2, _HEAD + _POINTER + 4
-# NumPy's flags for C-contiguous, aligned and writable: what `ndarray.flags.carray` says.
+# NumPy's flags C-contiguous, aligned and writable, as in `ndarray.flags.carray`.
 _CARRAY = 0x1 | 0x100 | 0x400
 _NATIVE = ord("=")
 
 
 class NdarrayStruct(types.Type):
-    """The type of an array of any dtype and shape, of which its header is known."""
+    """The struct of an array of any dtype and shape."""
 
     def __init__(self) -> None:
-        super().__init__(name="Header")
+        super().__init__(name="NdarrayStruct")
 
 
 NDARRAY_STRUCT = NdarrayStruct()
@@ -61,15 +60,15 @@ for _name in _FIELDS:
 
 @unbox(NdarrayStruct)
 def _unbox_ndarray_struct(kind, array, c):
-    def field(owner, offset, held):
-        begin = c.builder.bitcast(owner, cgutils.voidptr_t)
+    def field(struct, offset, field_type):
+        begin = c.builder.bitcast(struct, cgutils.voidptr_t)
         pointer = c.builder.gep(begin, [ir.IntType(32)(offset)])
-        held = c.context.get_value_type(held)
-        return c.builder.load(c.builder.bitcast(pointer, held.as_pointer()))
+        field_type = c.context.get_value_type(field_type)
+        return c.builder.load(c.builder.bitcast(pointer, field_type.as_pointer()))
 
     header = cgutils.create_struct_proxy(kind)(c.context, c.builder)
     dtype = field(array, _DTYPE, types.voidptr)
-    for name, (owner, offset) in {
+    for name, (struct, offset) in {
         "address": (array, _DATA),
         "shape": (array, _SHAPE),
         "ndim": (array, _NDIM),
@@ -77,15 +76,15 @@ def _unbox_ndarray_struct(kind, array, c):
         "order": (dtype, _BYTE_ORDER),
         "flags": (array, _FLAGS),
     }.items():
-        setattr(header, name, field(owner, offset, _FIELDS[name]))
+        setattr(header, name, field(struct, offset, _FIELDS[name]))
     return NativeValue(header._getvalue())
 
 
 @functools.cache
 def make_as_array(kind: Any, ndim: int) -> Callable[..., Any]:
-    """Return a compiled ``as_array(header, shape)``: contiguous elements of a type, as a kernel's.
+    """Return a compiled ``as_array(header, shape)``: a borrowed C-contiguous array of `kind`.
 
-    The shape is a tuple. Nobody counts references to it.
+    `header` is an NdarrayStruct, and `shape` a tuple of `ndim` integers.
     """
     result = types.Array(type_of(kind), ndim, "C")
 
@@ -104,15 +103,15 @@ def make_as_array(kind: Any, ndim: int) -> Callable[..., Any]:
 
 @inlined
 def is_plain(array):
-    """Return whether an array lies as kernels take it: contiguous, aligned, writable."""
+    """Return whether an array is C-contiguous, aligned and writable, as kernels take it."""
     return array.flags & _CARRAY == _CARRAY
 
 
 @inlined
 def is_like(array, other):
-    """Return whether an array lies as kernels take it, and has dtype and shape of another one.
+    """Return whether an array `is_plain` and has the dtype and shape of another one.
 
-    That one's numbers lie in the order of this machine's bytes.
+    The other array must have native byte order.
     """
     if array.number != other.number or array.order != _NATIVE or array.ndim != other.ndim:
         return False
@@ -124,7 +123,7 @@ def is_like(array, other):
 
 @inlined
 def is_apart(target, nbytes, array, itemsize):
-    """Return whether so many bytes at a target and an array of such elements do not overlap."""
+    """Return whether `nbytes` of a target do not overlap an array of elements of `itemsize`."""
     size = itemsize
     for k in range(array.ndim):
         size *= array.shape[k]

@@ -1,9 +1,9 @@
-"""Which results are stored past the caches.
+"""The choice of results for non-temporal stores.
 
-A store reads the line that it goes to into the cache, and drives another out: of a large result,
-which is gone from the caches before anyone reads it, the former is wasted, and the latter is often
-a part of the input that is still to be read. Stores that stream do neither. Beside a gradient two
-inputs are to be kept, not one, so that smaller ones gain.
+A normal store reads its cache line first and evicts another line, which may be input that is read
+later. Both are a waste for a large result, which leaves the caches before its reader comes.
+Non-temporal stores avoid both. A backward pass reads two inputs, not one, so they pay for smaller
+gradients too.
 """
 
 from typing import Any
@@ -17,34 +17,34 @@ from numnorm.backends.cpu.simd.vector import store_fence
 
 @inlined
 def is_large(y: Any) -> bool:
-    """Return whether a result is large enough to be streamed."""
+    """Return whether a result is large enough for non-temporal stores."""
     return y.size * y.itemsize >= tuning.NONTEMPORAL_LEAST_BYTES
 
 
 @inlined
 def use_nontemporal(y: Any, segment: int, peel: int = 0) -> bool:
-    """Return whether a result, in runs of so many elements, is streamed.
+    """Return whether to use non-temporal stores for a result with segments of this length.
 
-    Each must be lines, the first of which begins after the `peel` elements that are stored apart.
+    A segment must be a whole number of cache lines, and a line must begin after `peel` elements.
     """
-    return is_large(y) and _is_in_lines(y, segment, peel)
+    return is_large(y) and _is_aligned(y, segment, peel)
 
 
 @inlined
 def use_nontemporal_gradient(dx: Any, segment: int, peel: int = 0) -> bool:
-    """Return the same of a gradient."""
+    """Return the same for a gradient."""
     large = dx.size * dx.itemsize >= tuning.NONTEMPORAL_GRADIENT_LEAST_BYTES
-    return large and _is_in_lines(dx, segment, peel)
+    return large and _is_aligned(dx, segment, peel)
 
 
 @inlined
-def _is_in_lines(y: Any, segment: int, peel: int) -> bool:
+def _is_aligned(y: Any, segment: int, peel: int) -> bool:
     first = address(y) + peel * y.itemsize
     return segment * y.itemsize % LINE == 0 and first % LINE == 0
 
 
 @inlined
 def fence_after_stores(nontemporal: bool) -> None:
-    """Make what has been streamed visible to other threads, which nothing else does."""
+    """Make non-temporal stores visible to other threads; no other synchronization does."""
     if nontemporal:
         store_fence()

@@ -1,8 +1,8 @@
-"""Where numnorm puts the outputs that it allocates.
+"""Allocation of outputs and tables at addresses that suit the kernels.
 
-Aligned to a cache line, and away from the inputs modulo 4096 bytes: a store whose address ends
-like that of a load close behind it makes the processor wait. NumPy's own large arrays all begin
-16 bytes into a page, which is the worst case.
+They begin on a cache line and at a distance from the inputs modulo 4096 bytes: a load stalls if
+its address equals that of an earlier store modulo 4096. NumPy's large arrays are the worst case,
+because all begin at the same offset into a page.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from numnorm.memory_pool import POOL, MemoryPool
 
 LINE = 64
 _PAGE = 4096
-# How far, modulo a page, tables begin from each other: an odd number of lines.
+# The distance between the starts of tables, modulo a page: an odd number of lines.
 _STAGGER = 13 * LINE
 
 Array = np.ndarray[Any, Any]
@@ -30,21 +30,21 @@ def address_of(array: Array) -> int:
     """Return the address of an array's first element."""
     try:
         return ctypes.addressof(_byte_of(array))
-    except (TypeError, ValueError):  # an array that is strided, read-only or empty: slower
+    except (TypeError, ValueError):  # strided, read-only or empty
         return int(array.__array_interface__["data"][0])
 
 
 def peel_bytes(array: Array) -> int:
-    """Return how many elements of an array lie before a cache line; 0 if none begins at one."""
+    """Return the number of elements before the first cache line; 0 if no element begins there."""
     before, itemsize = -address_of(array) % LINE, array.itemsize
     return before // itemsize if before % itemsize == 0 else 0
 
 
 def empty_like(source: Array, other: Array | None = None, *, aligned: bool = False) -> Array:
-    """Return an uninitialized array like a C-contiguous one, placed well for a kernel's output.
+    """Return an uninitialized array like a C-contiguous one, for the output of a kernel.
 
-    The kernel reads `source` and maybe another array of its size. The output begins on a cache
-    line or, if it is to be `aligned`, as far into one as `source`.
+    The kernel reads `source` and maybe `other`, an array of the same size. The output begins on a
+    cache line or, if `aligned`, at the same offset into a line as `source`.
     """
     nbytes = source.nbytes
     if nbytes < tuning.PLACE_LEAST_BYTES:
@@ -57,21 +57,21 @@ def empty_like(source: Array, other: Array | None = None, *, aligned: bool = Fal
 
 
 def empty_table(rows: int, columns: int, dtype: np.dtype[Any], peel: int = 0) -> Array:
-    """Return an uninitialized table each of whose rows has a cache line begin after its head.
+    """Return an uninitialized table with a cache line after the first `peel` elements of each row.
 
-    It has as many columns as that takes.
+    `columns` is rounded up to whole lines.
     """
-    aligned = LINE // dtype.itemsize
-    width = -(-columns // aligned) * aligned
-    memory = np.empty(rows * width + aligned, dtype)
+    of_line = LINE // dtype.itemsize
+    width = -(-columns // of_line) * of_line
+    memory = np.empty(rows * width + of_line, dtype)
     offset = -(address_of(memory) + peel * dtype.itemsize) % LINE // dtype.itemsize
     return memory[offset : offset + rows * width].reshape(rows, width)
 
 
 def tables(pool: MemoryPool, dtype: np.dtype[Any], *shapes: tuple[int, ...]) -> list[Array]:
-    """Return uninitialized C-contiguous arrays of these shapes, each from a cache line on.
+    """Return uninitialized C-contiguous arrays of these shapes from one block of a pool.
 
-    They are cut from one block of a pool.
+    Each begins on a cache line.
     """
     nbytes, offsets = _offsets(dtype.itemsize, shapes)
     memory = pool.take(nbytes + LINE)
@@ -84,17 +84,17 @@ def tables(pool: MemoryPool, dtype: np.dtype[Any], *shapes: tuple[int, ...]) -> 
 
 @functools.lru_cache(maxsize=1024)
 def _offsets(itemsize: int, shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[int, ...]]:
-    """Return how many bytes tables of these shapes take, and where in them each begins."""
+    """Return the bytes of a block for tables of these shapes, and the offset of each table."""
     sizes = [math.prod(shape) * itemsize for shape in shapes]
-    # A whole number of pages apart, a store in one would be near a load in another, modulo a page.
-    room = [-(-size // _PAGE) * _PAGE + _STAGGER for size in sizes]
-    return sum(room), tuple(itertools.accumulate(room[:-1], initial=0))
+    # Not whole pages apart: stores to one table would stall loads of another.
+    spans = [-(-size // _PAGE) * _PAGE + _STAGGER for size in sizes]
+    return sum(spans), tuple(itertools.accumulate(spans[:-1], initial=0))
 
 
 def _far_from(one: int, other: int) -> int:
-    """Return the multiple of a cache line, modulo a page, that is farthest from two addresses."""
+    """Return the cache line of a page that is farthest, modulo a page, from two addresses."""
     start, gap = one, (other - one) % _PAGE
-    if 2 * gap < _PAGE:  # the way on from the other to the one is longer
+    if 2 * gap < _PAGE:  # the gap from the other to the one is longer
         start, gap = other, _PAGE - gap
     return (start + gap // 2) % _PAGE // LINE * LINE
 
@@ -102,7 +102,7 @@ def _far_from(one: int, other: int) -> int:
 def writable_alias(array: Array) -> Array:
     """Return the same memory as a writable array, for kernels that only read it.
 
-    Numba compiles a kernel once more for read-only arrays; this spares that and a copy.
+    Numba would compile the kernel again for read-only arrays.
     """
     interface = dict(array.__array_interface__)
     interface["data"] = (interface["data"][0], False)
@@ -113,7 +113,7 @@ def writable_alias(array: Array) -> Array:
 
 
 class _Memory:
-    """Memory that belongs to another array, kept alive with it."""
+    """The memory of another array, which it keeps alive."""
 
     __array_interface__: dict[str, Any]
     owner: Array

@@ -1,10 +1,8 @@
-"""Rows of channels taken from the first cache line of each, and what lies before it last.
+"""Rows of a matrix that are cut again at cache lines.
 
-Stores in whole lines are the fastest, and the rows of an array that begins inside of a line have
-a part of one at either end. But such rows follow each other without a gap: where each is a whole
-number of lines, the end of one and the beginning of the next make up lines, too. Taken from line
-to line, they are rows whose channels are turned by the few before the first line, and only the
-array's first and last elements are left over.
+If rows are whole numbers of cache lines but the array begins inside a line, each row has a partial
+line at both ends. Cut `shift` elements later, at the first line, all rows are aligned. Their
+columns are rotated by `shift`, and the first and last few elements of the array are left over.
 """
 
 from typing import Any
@@ -17,16 +15,16 @@ from numnorm.backends.cpu.simd.vector import compiled_as
 
 
 def _plain_shifted_rows(array: Any, shift: int) -> Any:
-    """Return the rows of a 2-D array, each from its `shift`-th element to that of the next."""
+    """Return the rows of a 2-D array, each from its element `shift` to that of the next row."""
     rows, width = array.shape
     return array.reshape(-1)[shift : shift + (rows - 1) * width].reshape(rows - 1, width)
 
 
 @compiled_as(_plain_shifted_rows)
 def shifted_rows(typing_context, array, shift):
-    """Return the rows of a 2-D array, each from its `shift`-th element to that of the next.
+    """Return the rows of a 2-D array, each from its element `shift` to that of the next row.
 
-    There is one row less, and nobody owns them.
+    The result has one row less.
     """
 
     def generate(context, builder, signature, arguments):

@@ -1,9 +1,12 @@
-"""Results that are streamed in whole lines, wherever they and their rows begin.
+"""A software write-combining buffer for non-temporal stores of rows at any alignment.
 
-What is streamed should be whole lines: the memory takes each part of another by itself. Rows that
-end inside a line, as all do of an array that begins inside one, are put together in the first-level
-cache. Lines are streamed from there, and what is there of a line that is only begun is carried to
-the rows that complete it.
+Non-temporal stores should write whole cache lines, because memory takes each part of a line
+separately. Rows that end inside a line are appended to a small buffer in the L1 cache. Its complete
+lines go to memory with non-temporal stores, and the incomplete line waits for the next rows.
+
+The state of a buffer is ``(skipped, filled, base)``: element i of the buffer belongs to element
+``base + i`` of the result, which begins a line for i = 0. The buffer has `filled` elements. The
+first `skipped` of them lie before the first appended row and are not stored.
 """
 
 from collections.abc import Callable
@@ -20,7 +23,7 @@ from numnorm.backends.cpu.simd.vector import make_load, store, store_nontemporal
 
 
 def make_room(element_type: ElementType, most: int) -> Callable[[], Any]:
-    """Return a compiled ``room()`` for a line that is begun, so many elements, and a vector."""
+    """Return a compiled ``buffer()`` for an incomplete line, `most` new elements and a vector."""
     return make_scratch(
         element_type.storage_dtype, most + 2 * (LINE // element_type.storage_dtype.itemsize)
     )
@@ -28,48 +31,44 @@ def make_room(element_type: ElementType, most: int) -> Callable[[], Any]:
 
 @inlined
 def is_carried(y: Any) -> bool:
-    """Return whether a result is large enough to be streamed, and its lines begin at elements."""
+    """Return whether a result uses write combining: it is large and its elements are aligned."""
     return is_large(y) and address(y) % y.itemsize == 0
 
 
 @inlined
 def begin(y: Any, at: int) -> tuple[int, int, int]:
-    """Return what a room holds before the at-th element of a flat array is put there.
-
-    ``(foreign, begun, base)``: element i of the room goes to element ``base + i`` of y, which
-    begins a line for i = 0; the first `begun` are there already, of which `foreign` are not to be
-    stored.
-    """
+    """Return the state of an empty buffer whose first row begins at element `at` of flat y."""
     before = (address(y) + at * y.itemsize) % LINE // y.itemsize
     return before, before, at - before
 
 
 def make_carry(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return compiled ``carry(room, held, added, y)`` and ``finish(room, held, y)``.
+    """Return compiled ``append(buffer, state, count, y)`` and ``finish(buffer, state, y)``.
 
-    carry streams the whole lines of what is held and of so many elements `added` after it, moves
-    the rest to the front of the room and returns what is held then. finish stores what is left.
+    The caller writes `count` elements into the buffer after the `filled` ones. `append` then stores
+    the complete lines to the flat array y, moves the others to the front of the buffer, and returns
+    the new state. `finish` stores the last, incomplete line.
     """
     of_line = LINE // element_type.storage_dtype.itemsize
     load = make_load(of_line)
 
     @inlined
-    def carry(room, held, added, y):
-        foreign, begun, base = held
-        stop = begun + added
-        first, whole = 0, stop - stop % of_line
-        if foreign > 0 and whole > 0:
-            masked_store(y, base, load(room, 0), foreign, of_line)
-            first, foreign = of_line, 0
-        for k in range(first, whole, of_line):
-            store_nontemporal(y, base + k, load(room, k))
-        store(room, 0, load(room, whole))
-        return foreign, stop - whole, base + whole
+    def append(buffer, state, count, y):
+        skipped, filled, base = state
+        stop = filled + count
+        first, full = 0, stop - stop % of_line
+        if skipped > 0 and full > 0:
+            masked_store(y, base, load(buffer, 0), skipped, of_line)
+            first, skipped = of_line, 0
+        for k in range(first, full, of_line):
+            store_nontemporal(y, base + k, load(buffer, k))
+        store(buffer, 0, load(buffer, full))
+        return skipped, stop - full, base + full
 
     @inlined
-    def finish(room, held, y):
-        foreign, begun, base = held
-        for k in range(foreign, begun):
-            y[base + k] = room[k]
+    def finish(buffer, state, y):
+        skipped, filled, base = state
+        for k in range(skipped, filled):
+            y[base + k] = buffer[k]
 
-    return carry, finish
+    return append, finish

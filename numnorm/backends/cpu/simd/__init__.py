@@ -1,1 +1,1 @@
-"""Vectors of elements: types, loads, stores, arithmetic, activations, masked access."""
+"""SIMD vectors: types, loads, stores, masked access, arithmetic, activations."""

@@ -1,7 +1,7 @@
-"""How the loops across channels read: in lanes or the first few of them, and several rows at once.
+"""Full, tail and peel access to vectors of an array, for loops across channels or units.
 
-The rows that come next are asked for, because the processor sees no pattern in a few streams that
-lie close together: the sums of 8192 rows of 256 channels took twice as long.
+A loop body is compiled once for each access. Full access can prefetch later rows: the hardware
+prefetcher does not recognize a few streams that lie close together.
 """
 
 import functools
@@ -21,17 +21,17 @@ from numnorm.backends.cpu.simd.vector import (
 
 
 class VectorAccess(NamedTuple):
-    """Compiled functions of an array, an index, and how many elements there are from there on.
+    """Compiled functions for the vector at index j of an array, of which `tail` lanes are active.
 
     Attributes
     ----------
     read : callable
-        ``read(array, j, tail)``: the elements.
-    term : callable
-        ``coefficient(values, j, tail, default)``: those of an array, a number for all of them, or the
-        default for None.
+        ``read(array, j, tail)``: the vector.
+    coefficient : callable
+        ``coefficient(values, j, tail, default)``: the vector of an array, a scalar itself, or
+        `default` for None.
     write : callable
-        ``write(array, j, lanes, tail)``.
+        ``write(array, j, lanes, tail)``: stores a vector.
     """
 
     read: Callable[..., Any]
@@ -43,14 +43,14 @@ class VectorAccess(NamedTuple):
 def full_access(
     count: int, ahead: int = 0, *, near: bool = False, nontemporal: bool = False
 ) -> VectorAccess:
-    """Return the access to `count` lanes of which all are there.
+    """Return the access to vectors with all `count` lanes active.
 
-    Reading a row asks for what lies `ahead` rows further, in the first-level cache if it is to
-    be `near`. What is written may be `nontemporal`.
+    If `ahead` is not 0, `read` prefetches the row that many rows further, into the L1 cache if
+    `near`, else into L2. `write` may use non-temporal stores.
     """
     load, load_or_scalar = make_load(count), make_load_or_scalar(count)
     prefetch_ahead = prefetch_l1 if near else prefetch
-    put = store_nontemporal if nontemporal else store
+    store_vector = store_nontemporal if nontemporal else store
 
     @inlined
     def read(array, j, tail):
@@ -61,13 +61,13 @@ def full_access(
     return VectorAccess(
         read,
         inlined(lambda values, j, tail, default: load_or_scalar(values, j, default)),
-        inlined(lambda array, j, lanes, tail: put(array, j, lanes)),
+        inlined(lambda array, j, lanes, tail: store_vector(array, j, lanes)),
     )
 
 
 @functools.cache
 def tail_access(count: int) -> VectorAccess:
-    """Return the access to the first of `count` lanes; the others are read as 0."""
+    """Return the access to the first `tail` of `count` lanes; the others are read as 0."""
     masked_load, load_or_scalar = make_masked_load(count), make_masked_elements(count)
     return VectorAccess(
         inlined(lambda array, j, tail: masked_load(array, j, 0, tail)),
@@ -78,7 +78,7 @@ def tail_access(count: int) -> VectorAccess:
 
 @functools.cache
 def peel_access(count: int) -> VectorAccess:
-    """Return the access to the last of `count` lanes, before a line; the others are read as 0."""
+    """Return the access to the last `tail` of `count` lanes; the others are read as 0."""
     masked_load, load_or_scalar = make_masked_load(count), make_masked_elements(count)
     return VectorAccess(
         inlined(lambda array, j, tail: masked_load(array, j, count - tail, count)),

@@ -1,7 +1,7 @@
-"""Sigmoid, tanh and the rectifier, in lanes: Numba has the first two for numbers alone.
+"""Sigmoid, and tanh and ReLU with their gradients, of vectors.
 
-Those are made of the exponential, whose argument is reduced to k ln 2 + r. Largest
-errors found: `tests/test_activations.py`.
+Sigmoid and tanh use an exponential with the argument reduced to k ln 2 + r, because Numba has
+`exp` of scalars only.
 """
 
 import functools
@@ -26,23 +26,22 @@ from numnorm.backends.cpu.simd.functions import (
 
 
 class _Range(NamedTuple):
-    """What the exponential of a working type needs.
+    """The constants of the exponential in a compute type.
 
     Attributes
     ----------
     limit : float
-        Up to this, the exponential and its inverse are normal numbers.
-    ln2_high, ln2_low : float
-        ln 2 in two parts: the first times any exponent is exact.
+        For x up to this, exp(x) and exp(-x) are normal numbers.
+    ln2_hi, ln2_lo : float
+        ln 2 in two parts; k * ln2_hi is exact.
     series : tuple of float
-        The polynomial that r * r is to be multiplied by for exp(r) - 1 - r, with the smallest
-        largest error relative to exp(r) for r up to ln(2) / 2, found by Remez's exchange: 3.1e-9
-        and 3.6e-18.
+        The polynomial (exp(r) - 1 - r) / (r * r): the minimax approximation relative to exp(r) for
+        abs(r) up to ln(2) / 2, by the Remez algorithm. Its errors are 3.1e-9 and 3.6e-18.
     """
 
     limit: float
-    ln2_high: float
-    ln2_low: float
+    ln2_hi: float
+    ln2_lo: float
     series: tuple[float, ...]
 
 
@@ -81,16 +80,19 @@ _RANGES = {
 
 @functools.cache
 def _make_exp(compute_type: Any) -> Callable[..., Any]:
-    """Return a compiled ``exp(x) -> (scale, rest)``, whose sum it is, within the limit."""
+    """Return a compiled ``exp(x) -> (scale, remainder)``; ``exp(x)`` is their sum.
+
+    `x` must be within the limit, and ``scale`` is a power of two.
+    """
     range_, rounding, log2e = _RANGES[compute_type], ROUNDING[compute_type], math.log2(math.e)
-    ln2_high, ln2_low, series = range_.ln2_high, range_.ln2_low, make_polynomial(range_.series)
+    ln2_hi, ln2_lo, series = range_.ln2_hi, range_.ln2_lo, make_polynomial(range_.series)
 
     @inlined
     def exp(x):
-        near = x * log2e + rounding
-        k = near - rounding
-        r = (x - k * ln2_high) - k * ln2_low
-        scale = power_of_two(near)
+        shifted = x * log2e + rounding
+        k = shifted - rounding
+        r = (x - k * ln2_hi) - k * ln2_lo
+        scale = power_of_two(shifted)
         return scale, (r + r * r * series(r)) * scale
 
     return exp
@@ -98,41 +100,41 @@ def _make_exp(compute_type: Any) -> Callable[..., Any]:
 
 @functools.cache
 def make_sigmoid(compute_type: Any) -> Callable[..., Any]:
-    """Return a compiled ``sigmoid(x)`` of lanes, 1 / (1 + exp(-x))."""
+    """Return a compiled ``sigmoid(x)`` of a vector: 1 / (1 + exp(-x))."""
     exp, limit = _make_exp(compute_type), _RANGES[compute_type].limit
     at_least, at_most = make_at_least(-limit), make_at_most(limit)
 
     @inlined
     def sigmoid(x):
-        scale, rest = exp(at_most(at_least(x)) * -1.0)
-        return reciprocal((scale + 1.0) + rest)
+        scale, remainder = exp(at_most(at_least(x)) * -1.0)
+        return reciprocal((scale + 1.0) + remainder)
 
     return sigmoid
 
 
 @functools.cache
 def make_tanh(compute_type: Any) -> Callable[..., Any]:
-    """Return a compiled ``tanh(x)`` of lanes, (exp(2 x) - 1) / (exp(2 x) + 1)."""
-    exp, at_most = (_make_exp(compute_type), make_at_most(_RANGES[compute_type].limit))
+    """Return a compiled ``tanh(x)`` of a vector: (exp(2 x) - 1) / (exp(2 x) + 1)."""
+    exp, at_most = _make_exp(compute_type), make_at_most(_RANGES[compute_type].limit)
 
     @inlined
     def tanh(x):
-        scale, rest = exp(at_most(absolute(x) * 2.0))
-        less_one = (scale - 1.0) + rest  # exp - 1, with all its digits near 0
-        return with_sign_of(less_one / (less_one + 2.0), x)
+        scale, remainder = exp(at_most(absolute(x) * 2.0))
+        expm1 = (scale - 1.0) + remainder  # without cancellation near 0
+        return with_sign_of(expm1 / (expm1 + 2.0), x)
 
     return tanh
 
 
 class Activation(NamedTuple):
-    """What a plain recurrent network makes of its sums.
+    """An activation of a plain recurrent network and its gradient.
 
     Attributes
     ----------
     value : callable
-        ``value(x)``
+        ``value(x)``: the activation.
     gradient : callable
-        ``gradient(grad, value)``: that of x, from that of the value.
+        ``gradient(grad, value)``: the gradient of x from the gradient of the value.
     """
 
     value: Callable[..., Any]
@@ -141,7 +143,7 @@ class Activation(NamedTuple):
 
 @functools.cache
 def make_activation(rectified: bool, compute_type: Any) -> Activation:
-    """Return the positive part, or tanh."""
+    """Return ReLU or tanh."""
     if rectified:
         return Activation(make_at_least(0.0), unless_zero)
     return Activation(

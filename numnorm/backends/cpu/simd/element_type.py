@@ -1,4 +1,4 @@
-"""How elements lie in memory, and the precision that they are computed in."""
+"""Element types: the dtype in memory, the compute type and the conversions between them."""
 
 import dataclasses
 import functools
@@ -18,7 +18,10 @@ def _same(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ElementType:
-    """One element type: its container in kernels, its working type, its conversions."""
+    """An element type: its storage dtype in kernels, its compute type, its conversions.
+
+    `saved` is the dtype of statistics that are returned to the caller.
+    """
 
     name: str
     storage_dtype: np.dtype[Any]
@@ -29,22 +32,22 @@ class ElementType:
 
     @functools.cached_property
     def compute_dtype(self) -> np.dtype[Any]:
-        """The working type as a dtype."""
+        """The compute type as a dtype."""
         return np.dtype(self.compute_type)
 
     @property
     def lanes(self) -> int:
-        """The number of elements of the working type that fill a register of 64 bytes."""
+        """The number of elements of the compute type in 64 bytes."""
         return 64 // self.compute_dtype.itemsize
 
     @property
     def smallest_variance(self) -> float:
-        """Below this, the squares lost digits to underflow in the working type."""
+        """Below this variance, squares lost digits to underflow in the compute type."""
         return 1e-30 if self.compute_type is np.float32 else 1e-280
 
     @property
     def largest_exponent(self) -> int:
-        """Up to this, a power of two and its reciprocal are well inside the working type."""
+        """Up to this exponent, powers of two and their reciprocals are normal compute numbers."""
         return 120 if self.compute_type is np.float32 else 1000
 
 
@@ -69,7 +72,7 @@ _ELEMENT_TYPES = {
             np.float32,
             halves.bfloat16_to_float32,
             halves.float32_to_bfloat16,
-            _DOUBLE,  # a length, or the reciprocal of a deviation, may be beyond float32
+            _DOUBLE,  # a norm or rstd may exceed the range of float32
         ),
     )
 }
@@ -77,5 +80,5 @@ _ELEMENT_TYPES = {
 
 @functools.cache
 def element_type_of(dtype: np.dtype[Any]) -> ElementType:
-    """Return the storage of one of the supported dtypes."""
+    """Return the element type of a supported dtype."""
     return _ELEMENT_TYPES[dtype.name]

@@ -1,4 +1,4 @@
-"""What functions like tanh are made of, in lanes: signs, polynomials, powers of two."""
+"""Elementwise functions of vectors: signs, limits, selections, polynomials, powers of two."""
 
 import functools
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from numnorm.backends.cpu.simd.vector import FLAGS, Vector, compiled_as, constan
 
 
 def _call(builder: Any, name: str, *values: Any) -> Any:
-    """Return what one of LLVM's functions makes of lanes."""
+    """Call an LLVM intrinsic on vectors."""
     kind = values[0].type
     suffix = {"float": "f32", "double": "f64"}[str(kind.element)]
     function = cgutils.get_or_insert_function(
@@ -24,7 +24,7 @@ def _call(builder: Any, name: str, *values: Any) -> Any:
 
 
 def _make_llvm_function(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function of lanes that LLVM has; without compilation it is `plain`."""
+    """Return a compiled LLVM intrinsic of a vector; without compilation it is `plain`."""
 
     @compiled_as(plain)
     def operation(typing_context, lanes):
@@ -41,7 +41,7 @@ def _plain_root(lanes: Any) -> Any:
         return np.sqrt(lanes)
 
 
-# Compiled ``absolute(lanes)``, the absolute values, and ``root(lanes)``, the square roots.
+# Compiled ``absolute(lanes)`` and ``root(lanes)``, the square root.
 absolute, root = _make_llvm_function("fabs", np.abs), _make_llvm_function("sqrt", _plain_root)
 
 
@@ -51,7 +51,7 @@ def _plain_with_sign_of(lanes: Any, signs: Any) -> Any:
 
 @compiled_as(_plain_with_sign_of)
 def with_sign_of(typing_context, lanes, signs):
-    """Return the lanes with the signs of others."""
+    """Return the lanes with the signs of other lanes."""
 
     def generate(context, builder, signature, arguments):
         return _call(builder, "copysign", *arguments)
@@ -66,7 +66,7 @@ def _plain_reciprocal(lanes: Any) -> Any:
 
 @compiled_as(_plain_reciprocal)
 def reciprocal(typing_context, lanes):
-    """Return 1 over the lanes."""
+    """Return 1 / lanes."""
 
     def generate(context, builder, signature, arguments):
         (value,) = arguments
@@ -77,7 +77,7 @@ def reciprocal(typing_context, lanes):
 
 @functools.cache
 def make_converted(kind: Any) -> Callable[[Any], Any]:
-    """Return a compiled ``converted(lanes)`` to a NumPy type of float."""
+    """Return a compiled ``converted(lanes)``: the lanes as np.float32 or np.float64."""
     element = types.float32 if kind is np.float32 else types.float64
 
     def plain(lanes):
@@ -105,16 +105,16 @@ def _plain_where_at_most(lanes: Any, one: Any, other: Any) -> Any:
 
 @compiled_as(_plain_where_at_most)
 def where_at_most(typing_context, lanes, one, other):
-    """Return the lanes where one number is at most another, else 0: where either is NaN, too."""
+    """Return the lanes where ``one <= other``, else 0; a comparison with NaN is false."""
 
     def generate(context, builder, signature, arguments):
         value = arguments[0]
-        low, high = (
+        left, right = (
             number if isinstance(kind, Vector) else splat(builder, number, lanes.count)
             for kind, number in zip(signature.args[1:], arguments[1:], strict=True)
         )
-        chosen = builder.fcmp_ordered("<=", low, high)
-        return builder.select(chosen, value, constant(value.type, 0.0))
+        mask = builder.fcmp_ordered("<=", left, right)
+        return builder.select(mask, value, constant(value.type, 0.0))
 
     return lanes(lanes, one, other), generate
 
@@ -155,13 +155,13 @@ def _make_limited(limit: float, beyond: str) -> Callable[[Any], Any]:
 
 @functools.cache
 def make_at_least(limit: float) -> Callable[[Any], Any]:
-    """Return a compiled ``at_least(lanes)``: the limit where they are below it; NaN stays."""
+    """Return a compiled ``at_least(lanes)``: max(lanes, limit); NaN stays NaN."""
     return _make_limited(limit, "<")
 
 
 @functools.cache
 def make_at_most(limit: float) -> Callable[[Any], Any]:
-    """Return a compiled ``at_most(lanes)``: the limit where they are above it; NaN stays."""
+    """Return a compiled ``at_most(lanes)``: min(lanes, limit); NaN stays NaN."""
     return _make_limited(limit, ">")
 
 
@@ -171,7 +171,7 @@ def _plain_unless_zero(lanes: Any, others: Any) -> Any:
 
 @compiled_as(_plain_unless_zero)
 def unless_zero(typing_context, lanes, others):
-    """Return 0 where another number is 0, else the lane itself."""
+    """Return 0 where the other lane is 0, else the lane itself."""
 
     def generate(context, builder, signature, arguments):
         value, number = arguments
@@ -183,7 +183,7 @@ def unless_zero(typing_context, lanes, others):
 
 @functools.cache
 def make_polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
-    """Return a compiled ``polynomial(lanes)``, by Horner's rule; the first coefficient is x's 0."""
+    """Return a compiled ``polynomial(lanes)`` by Horner's rule, constant coefficient first."""
 
     def plain(lanes):
         result = np.full_like(lanes, coefficients[-1])
@@ -206,8 +206,9 @@ def make_polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
     return operation
 
 
-# A number to which others are added to round them to integers: these end in its last bits.
+# x + ROUNDING - ROUNDING rounds x to an integer, which the sum holds in its last bits.
 ROUNDING = {np.float32: 1.5 * 2.0**23, np.float64: 1.5 * 2.0**52}
+# The bits of a word and of its mantissa, and the exponent bias.
 _EXPONENT = {"float": (32, 23, 127), "double": (64, 52, 1023)}
 
 
@@ -218,7 +219,7 @@ def _plain_power_of_two(lanes: Any) -> Any:
 
 @compiled_as(_plain_power_of_two)
 def power_of_two(typing_context, lanes):
-    """Return 2 to the power n for lanes that are ``ROUNDING + n``, in the range of normal ones."""
+    """Return 2**n for lanes ``ROUNDING + n`` if the results are normal numbers."""
 
     def generate(context, builder, signature, arguments):
         (value,) = arguments

@@ -1,8 +1,7 @@
-"""float16 and bfloat16 as 16-bit words: Numba's CPU target has neither type.
+"""Conversion of float16 and bfloat16 words: Numba's CPU target has neither type.
 
-Each conversion is a plain function of a number or an array, which runs as it stands without
-compilation, and beside it the same conversion for compiled code, of a number or of lanes.
-Rounding is to nearest, ties to even.
+Each conversion is a plain function of a scalar or an array, for runs without compilation, and an
+overload for scalars and vectors in compiled code. Rounding is to nearest, ties to even.
 """
 
 from collections.abc import Callable
@@ -13,16 +12,16 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
-from numnorm.backends.cpu.simd.vector import Vector, constant, numbered
+from numnorm.backends.cpu.simd.vector import Vector, constant, indices
 
 _HALF, _FLOAT, _WORD = ir.HalfType(), ir.FloatType(), ir.IntType(16)
 _LONG = ir.IntType(32)
-# As many float32 are classified by one instruction of AVX-512, and of these kinds.
+# AVX-512's vfpclassps tests this many float32 for these classes.
 _CLASSIFIED, _NAN_OR_SUBNORMAL = 16, 0x01 | 0x20 | 0x80
 
 
 class _BfloatType(ir.Type):
-    """LLVM's type, which its Python classes do not have."""
+    """LLVM's bfloat type, which llvmlite does not have."""
 
     def __str__(self) -> str:
         return "bfloat"
@@ -43,7 +42,7 @@ def float32_to_float16(value: Any) -> Any:
 
 
 def bfloat16_to_float32(word: Any) -> Any:
-    """Return the float32 value of the bfloat16 with these bits: they are its upper half."""
+    """Return the float32 value of the bfloat16 with these bits, the upper half of a float32."""
     return (np.uint32(word) << np.uint32(16)).view(np.float32)
 
 
@@ -59,12 +58,12 @@ def _compiled_as(function: Callable[..., Any], result: types.Type, generate: Any
 
     @intrinsic
     def convert(typing_context, value):
-        in_lanes = isinstance(value, Vector)
-        converted = Vector(result, value.count) if in_lanes else result
+        is_vector = isinstance(value, Vector)
+        converted = Vector(result, value.count) if is_vector else result
 
         def code(context, builder, signature, arguments):
             source = arguments[0]
-            if not in_lanes:
+            if not is_vector:
                 source = context.cast(builder, source, value, argument)
             return generate(_Bits(context, builder, source.type), source)
 
@@ -76,7 +75,7 @@ def _compiled_as(function: Callable[..., Any], result: types.Type, generate: Any
 
 
 class _Bits:
-    """LLVM's instructions on one value or in every lane, with constants of the same shape."""
+    """An LLVM builder with constants and types in the shape of a scalar or a vector."""
 
     def __init__(self, context: Any, builder: Any, shape: Any) -> None:
         self.builder = builder
@@ -85,24 +84,24 @@ class _Bits:
         self._features = features.split(",")
 
     def can(self, *features: str) -> bool:
-        """Return whether the processor that is compiled for has these features."""
+        """Return whether the target processor has these features."""
         return all(f"+{feature}" in self._features for feature in features)
 
     def of(self, kind: Any) -> Any:
-        """Return the type of such values of a kind."""
+        """Return a scalar type in the shape."""
         return kind if self.count is None else ir.VectorType(kind, self.count)
 
     def long(self, value: int) -> Any:
-        """Return a constant of 32 bits."""
+        """Return a 32-bit integer constant."""
         return constant(self.of(_LONG), value)
 
     def single(self, value: float) -> Any:
-        """Return a constant of float32."""
+        """Return a float32 constant."""
         return constant(self.of(_FLOAT), value)
 
 
 def _has_half_instructions(bits: _Bits) -> bool:
-    """Return whether LLVM has instructions for float16, and not calls that nothing resolves."""
+    """Return whether the target converts float16 with instructions, not with library calls."""
     return "aarch64" in bits.triple or "arm64" in bits.triple or bits.can("f16c")
 
 
@@ -113,13 +112,13 @@ def _extend_half(bits: _Bits, word: Any) -> Any:
     word = builder.zext(word, of(_LONG))
     sign = builder.shl(builder.and_(word, long(0x8000)), long(16))
     magnitude = builder.shl(builder.and_(word, long(0x7FFF)), long(13))
-    # The exponents' biases differ by 112; the product is exact, for subnormal numbers too.
+    # The exponent biases differ by 112. The product is exact, also for subnormal numbers.
     scaled = builder.fmul(builder.bitcast(magnitude, of(_FLOAT)), bits.single(2.0**112))
     finite = builder.bitcast(scaled, of(_LONG))
     special = builder.or_(magnitude, long(0x7F800000))
     is_special = builder.icmp_unsigned(">=", magnitude, long(0x7C00 << 13))
-    widened = builder.or_(sign, builder.select(is_special, special, finite))
-    return builder.bitcast(widened, of(_FLOAT))
+    result = builder.or_(sign, builder.select(is_special, special, finite))
+    return builder.bitcast(result, of(_FLOAT))
 
 
 def _truncate_to_half(bits: _Bits, value: Any) -> Any:
@@ -132,7 +131,7 @@ def _truncate_to_half(bits: _Bits, value: Any) -> Any:
     lowest_kept = builder.and_(builder.lshr(magnitude, long(13)), long(1))
     rounded = builder.add(magnitude, builder.add(lowest_kept, long(0xFFF)))
     normal = builder.lshr(builder.sub(rounded, long(112 << 23)), long(13))
-    # One half has the same last place as the subnormal numbers, so the addition rounds to it.
+    # The last bit of 0.5 has the weight of the subnormals' last bit: the addition rounds to it.
     half = long(0x3F000000)
     shifted = builder.fadd(builder.bitcast(magnitude, of(_FLOAT)), bits.single(0.5))
     subnormal = builder.sub(builder.bitcast(shifted, of(_LONG)), half)
@@ -154,27 +153,27 @@ def _truncate_to_bfloat(bits: _Bits, value: Any) -> Any:
     count = bits.count or 1
     if count % _CLASSIFIED or not bits.can("avx512bf16", "avx512dq"):
         return _round_to_bfloat(bits, value)
-    # The instruction takes subnormal numbers for 0, and keeps what a NaN carries.
+    # The instruction flushes subnormal numbers to 0 and keeps the payload of a NaN.
     builder, before = bits.builder, bits.builder.block
     word = builder.bitcast(builder.fptrunc(value, bits.of(_BFLOAT)), bits.of(_WORD))
     with builder.if_then(_some_are_nan_or_subnormal(builder, value, count), likely=False):
-        otherwise, beside = _round_to_bfloat(bits, value), builder.block
+        rounded, after = _round_to_bfloat(bits, value), builder.block
     result = builder.phi(word.type)
     result.add_incoming(word, before)
-    result.add_incoming(otherwise, beside)
+    result.add_incoming(rounded, after)
     return result
 
 
 def _some_are_nan_or_subnormal(builder: Any, lanes: Any, count: int) -> Any:
     kinds = [ir.VectorType(_FLOAT, _CLASSIFIED), _LONG]
-    answer = ir.FunctionType(ir.VectorType(ir.IntType(1), _CLASSIFIED), kinds)
+    signature = ir.FunctionType(ir.VectorType(ir.IntType(1), _CLASSIFIED), kinds)
     name = "llvm.x86.avx512.fpclass.ps.512"
-    classify, found = cgutils.get_or_insert_function(builder.module, answer, name), _LONG(0)
+    classify, any_bits = cgutils.get_or_insert_function(builder.module, signature, name), _LONG(0)
     for start in range(0, count, _CLASSIFIED):
-        piece = builder.shuffle_vector(lanes, lanes, numbered(range(start, start + _CLASSIFIED)))
-        mask = builder.call(classify, [piece, _LONG(_NAN_OR_SUBNORMAL)])
-        found = builder.or_(found, builder.zext(builder.bitcast(mask, _WORD), _LONG))
-    return builder.icmp_unsigned("!=", found, _LONG(0))
+        part = builder.shuffle_vector(lanes, lanes, indices(range(start, start + _CLASSIFIED)))
+        mask = builder.call(classify, [part, _LONG(_NAN_OR_SUBNORMAL)])
+        any_bits = builder.or_(any_bits, builder.zext(builder.bitcast(mask, _WORD), _LONG))
+    return builder.icmp_unsigned("!=", any_bits, _LONG(0))
 
 
 def _round_to_bfloat(bits: _Bits, value: Any) -> Any:

@@ -1,11 +1,10 @@
-"""Loading and storing some lanes of a vector, at its beginning or its end, and no others.
+"""Masked loads and stores of some lanes at the beginning or the end of a vector.
 
-With AVX-512 that takes a mask. Without it a Zen 3 stores eight float32 with one in twelve cycles,
-and for elements of two bytes there is none. The lanes are then taken in pieces of 1, 2, 4, ...
-elements, each of them or not. Numbers are loaded with a mask wherever there is one: of a product
-and a sum with branches between them the compiler would not make one instruction, as it does where
-all lanes are there, and bytes would differ. Where there is none, as on ARM, which elements are
-taken in pieces must not depend on where they lie.
+AVX-512 has mask instructions for all of them. Without it masked stores are slow or missing, so the
+lanes are stored in pieces of 1, 2, 4, ... elements, each with a branch. The same holds for loads of
+two-byte elements. AVX loads floats with a mask. Pieces would change results there, because the
+compiler contracts a product and a sum in full vectors but not across branches. On processors
+without masks, as ARM, the choice of masked lanes must therefore not depend on addresses.
 """
 
 import functools
@@ -22,8 +21,8 @@ from numnorm.backends.cpu.simd.vector import (
     Vector,
     alignment,
     compiled_as,
+    indices,
     load_from,
-    numbered,
     pointer_of,
     splat,
     store_at,
@@ -33,41 +32,42 @@ _SIZE = ir.IntType(64)
 
 
 def _plain_select_lanes(lanes: Any, low: int, high: int) -> Any:
-    """Return the lanes from `low` to `high`, and 0 in the others."""
+    """Return the lanes in ``low <= lane < high``, and 0 in the others."""
     lane = np.arange(lanes.size)
     return np.where((low <= lane) & (lane < high), lanes, lanes.dtype.type(0))
 
 
 @compiled_as(_plain_select_lanes)
 def select_lanes(typing_context, lanes, low, high):
-    """Return the lanes from `low` to `high`, and 0 in the others."""
+    """Return the lanes in ``low <= lane < high``, and 0 in the others."""
 
     def generate(context, builder, signature, arguments):
         value = arguments[0]
-        chosen = _chosen(builder, arguments[1:], lanes.count)
-        return builder.select(chosen, value, ir.Constant(value.type, None))
+        mask = _lane_mask(builder, arguments[1:], lanes.count)
+        return builder.select(mask, value, ir.Constant(value.type, None))
 
     return lanes(lanes, types.intp, types.intp), generate
 
 
-def _chosen(builder: Any, bounds: Any, lanes: int) -> Any:
-    """Return which lanes lie between two bounds."""
+def _lane_mask(builder: Any, bounds: Any, lanes: int) -> Any:
+    """Return the mask of the lanes between two bounds."""
     low, high = (splat(builder, builder.trunc(bound, INDEX), lanes) for bound in bounds)
-    lane = numbered(range(lanes))
+    lane = indices(range(lanes))
     return builder.and_(builder.icmp_signed("<=", low, lane), builder.icmp_signed("<", lane, high))
 
 
 @functools.cache
 def make_masked_load(count: int) -> Callable[..., Any]:
-    """Return a compiled ``masked_load(array, index, low, high)``: the other lanes are 0.
+    """Return a compiled ``masked_load(array, index, low, high)`` of a vector of `count` lanes.
 
-    Lane i is the i-th element from `index` on. Either `low` is 0, or `high` is at least `count`.
+    Lane i is ``array[index + i]`` for ``low <= i < high``, else 0. Either `low` is 0, or `high` is
+    at least `count`.
     """
 
     def plain(array, index, low, high):
         lanes = np.zeros(count, array.dtype)
-        here = slice(index + low, index + min(high, count))
-        lanes[low : low + array[here].size] = array[here]
+        active = slice(index + low, index + min(high, count))
+        lanes[low : low + array[active].size] = array[active]
         return lanes
 
     @compiled_as(plain)
@@ -82,13 +82,13 @@ def make_masked_load(count: int) -> Callable[..., Any]:
 
 
 def _plain_masked_store(array: Any, index: int, lanes: Any, low: int, high: int) -> None:
-    """Store the lanes from `low` to `high`, as they are loaded."""
+    """Store the lanes in ``low <= lane < high``, with the same bounds as a masked load."""
     array[index + low : index + min(high, lanes.size)] = lanes[low:high]
 
 
 @compiled_as(_plain_masked_store)
 def masked_store(typing_context, array, index, lanes, low, high):
-    """Store the lanes from `low` to `high`, as they are loaded."""
+    """Store the lanes in ``low <= lane < high``, with the same bounds as a masked load."""
 
     def generate(context, builder, signature, arguments):
         pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
@@ -99,22 +99,23 @@ def masked_store(typing_context, array, index, lanes, low, high):
 
 
 def masked_load_at(builder: Any, pointer: Any, bounds: Any) -> Any:
-    """Return the lanes at a place that lie between two bounds, and 0 in the others."""
+    """Return the lanes at a pointer that lie between two bounds, and 0 in the others."""
     kind = pointer.type.pointee
-    of_numbers = not isinstance(kind.element, ir.IntType)
-    if not (has_avx512() or (of_numbers and has_avx())):
+    is_float = not isinstance(kind.element, ir.IntType)
+    if not (has_avx512() or (is_float and has_avx())):
         return _load_pieces(builder, pointer, bounds)
-    chosen, tail = _chosen(builder, bounds, kind.count), ir.Constant(kind, None)
-    return _masked(builder, "load", kind, [pointer, INDEX(alignment(kind)), chosen, tail])
+    mask, zeros = _lane_mask(builder, bounds, kind.count), ir.Constant(kind, None)
+    return _masked(builder, "load", kind, [pointer, INDEX(alignment(kind)), mask, zeros])
 
 
 def masked_store_at(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None:
-    """Store the lanes between two bounds at a place."""
+    """Store the lanes between two bounds at a pointer."""
     kind = pointer.type.pointee
     if not has_avx512():
         _store_pieces(builder, pointer, lanes, bounds)
         return
-    arguments = [lanes, pointer, INDEX(alignment(kind)), _chosen(builder, bounds, kind.count)]
+    mask = _lane_mask(builder, bounds, kind.count)
+    arguments = [lanes, pointer, INDEX(alignment(kind)), mask]
     _masked(builder, "store", ir.VoidType(), arguments)
 
 
@@ -134,16 +135,19 @@ def _masked(builder: Any, name: str, result: Any, arguments: Any) -> Any:
 
 
 class _Piece(NamedTuple):
-    """So many lanes next to each other, which are all to be loaded or stored, or none of them.
+    """Adjacent lanes, a power of two, of which either all or none are loaded or stored.
 
     Attributes
     ----------
-    builder, place
-        Of the instructions, and where the first of the lanes lies.
+    builder
+        The LLVM builder.
+    pointer
+        The address of the first lane.
     present
-        Whether they are to be loaded or stored.
+        Whether the lanes are loaded or stored.
     at_end : bool
-        Whether the smaller pieces come before it, at the end of a vector, or else behind it.
+        Whether the masked lanes are the last ones of a vector: smaller pieces then precede it,
+        else they follow it.
     """
 
     builder: Any
@@ -152,41 +156,44 @@ class _Piece(NamedTuple):
     at_end: bool
 
     def load_beside(self, smaller: Any) -> Any:
-        """Return the loaded piece, if there is one, and as many lanes of the smaller ones."""
-        builder, nothing = self.builder, ir.Constant(smaller.type, None)
+        """Return the piece, loaded if present, joined with the lanes of the smaller pieces."""
+        builder, zeros = self.builder, ir.Constant(smaller.type, None)
 
         def joined(lanes, others):
             pair = (others, lanes) if self.at_end else (lanes, others)
-            return builder.shuffle_vector(*pair, numbered(range(2 * lanes.type.count)))
+            return builder.shuffle_vector(*pair, indices(range(2 * lanes.type.count)))
 
         return _either(
             builder,
             self.present,
             lambda: joined(load_from(builder, self.pointer), smaller),
-            lambda: joined(smaller, nothing),
+            lambda: joined(smaller, zeros),
         )
 
     def store_of(self, lanes: Any) -> Any:
-        """Store its half of the lanes, if it is there, and return those of the smaller pieces."""
+        """Store its half of the lanes, if present, and return the half for the smaller pieces.
+
+        If it is not present, the smaller pieces take the half that it would have stored.
+        """
         builder, size = self.builder, lanes.type.count // 2
-        nothing = ir.Constant(lanes.type, ir.Undefined)
+        undefined = ir.Constant(lanes.type, ir.Undefined)
         halves = [
-            builder.shuffle_vector(lanes, nothing, numbered(range(start, start + size)))
+            builder.shuffle_vector(lanes, undefined, indices(range(start, start + size)))
             for start in (0, size)
         ]
-        here, active = reversed(halves) if self.at_end else halves
+        own, other = reversed(halves) if self.at_end else halves
 
         def stored():
-            store_at(builder, self.pointer, here)
-            return active
+            store_at(builder, self.pointer, own)
+            return other
 
-        return _either(builder, self.present, stored, lambda: here)
+        return _either(builder, self.present, stored, lambda: own)
 
 
 def _pieces(builder: Any, pointer: Any, number: Any, *, at_end: bool) -> list[_Piece]:
-    """Return the pieces of so many lanes at the beginning or the end of a vector, smallest first.
+    """Return the pieces, smallest first, for `number` lanes at the beginning or end of a vector.
 
-    The largest is the outermost.
+    The largest piece is the outermost.
     """
     kind = pointer.type.pointee
     start = builder.bitcast(pointer, kind.element.as_pointer())
@@ -195,15 +202,15 @@ def _pieces(builder: Any, pointer: Any, number: Any, *, at_end: bool) -> list[_P
         larger = builder.and_(number, _SIZE(-2 * size))
         offset = builder.sub(_SIZE(kind.count - size), larger) if at_end else larger
         lanes = ir.VectorType(kind.element, size)
-        here = builder.bitcast(builder.gep(start, [offset]), lanes.as_pointer())
+        first = builder.bitcast(builder.gep(start, [offset]), lanes.as_pointer())
         present = builder.icmp_signed("!=", builder.and_(number, _SIZE(size)), _SIZE(0))
-        pieces.append(_Piece(builder, here, present, at_end))
+        pieces.append(_Piece(builder, first, present, at_end))
         size *= 2
     return pieces
 
 
 def _either(builder: Any, condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> Any:
-    """Return what one of two functions makes, whose instructions alone are run."""
+    """Return the value of one of two functions, each of which builds code in its own branch."""
     with builder.if_else(condition) as (then, otherwise):
         with then:
             first, after_first = one(), builder.block
@@ -216,7 +223,7 @@ def _either(builder: Any, condition: Any, one: Callable[[], Any], other: Callabl
 
 
 def _number_of(builder: Any, bounds: Any, count: int) -> Any:
-    """Return how many of so many lanes lie between two bounds."""
+    """Return the number of lanes, of `count`, between two bounds."""
     low, high = bounds
     beyond = builder.icmp_signed(">", high, _SIZE(count))
     return builder.sub(builder.select(beyond, _SIZE(count), high), low)
@@ -232,12 +239,12 @@ def _load_pieces(builder: Any, pointer: Any, bounds: Any) -> Any:
             value = piece.load_beside(value)
         return value
 
-    def not_all():
+    def partial():
         at_start = builder.icmp_signed("==", bounds[0], _SIZE(0))
         return _either(builder, at_start, lambda: some(at_end=False), lambda: some(at_end=True))
 
-    whole = builder.icmp_signed("==", number, _SIZE(kind.count))
-    return _either(builder, whole, lambda: load_from(builder, pointer), not_all)
+    full = builder.icmp_signed("==", number, _SIZE(kind.count))
+    return _either(builder, full, lambda: load_from(builder, pointer), partial)
 
 
 def _store_pieces(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None:
@@ -245,14 +252,14 @@ def _store_pieces(builder: Any, pointer: Any, lanes: Any, bounds: Any) -> None:
     number = _number_of(builder, bounds, count)
 
     def store(*, at_end):
-        tail = lanes
+        remaining = lanes
         for piece in reversed(_pieces(builder, pointer, number, at_end=at_end)):
-            tail = piece.store_of(tail)
+            remaining = piece.store_of(remaining)
 
-    with builder.if_else(builder.icmp_signed("==", number, _SIZE(count))) as (whole, part):
-        with whole:
+    with builder.if_else(builder.icmp_signed("==", number, _SIZE(count))) as (full, partial):
+        with full:
             store_at(builder, pointer, lanes)
-        with part:
+        with partial:
             at_start = builder.icmp_signed("==", bounds[0], _SIZE(0))
             with builder.if_else(at_start) as (first, last):
                 with first:

@@ -1,8 +1,8 @@
-"""Values that a kernel may be handed or not: each choice is made by type, when it is compiled.
+"""Access to optional values of a kernel: an array, a number for every index, or None.
 
-A missing gamma is ``None``, AdaNorm's factors are numbers, group norm's gamma is one number a
-channel and layer norm's one number an element: the loops are written once, and these helpers say
-what each of them means there. Every helper is a plain function, with its compiled twin below it.
+Gamma may be None, a number (AdaNorm), one number per channel (group norm) or per element (layer
+norm). With these helpers the loops are written once: the type of the value selects the code at
+compile time. Each helper is a plain function with its overload for compiled code below it.
 """
 
 import operator
@@ -28,7 +28,7 @@ def _plain_part(values, index):
 
 @compiled_as(_plain_part)
 def part(typing_context, values, index):
-    """Return ``values[index]`` of an array; a number, or None, stands for every index."""
+    """Return ``values[index]`` of an array; return a number or None as it is."""
     if not isinstance(values, types.Array):
         return values(values, types.intp), _first_argument
     getitem = typing_context.resolve_function_type(operator.getitem, (values, types.intp), {})
@@ -40,7 +40,7 @@ def part(typing_context, values, index):
 
 
 def slice_or_scalar(values, left, right):
-    """Return ``values[left:right]`` of an array; a number, or None, stands for every index."""
+    """Return ``values[left:right]`` of an array; return a number or None as it is."""
     return values[left:right] if isinstance(values, np.ndarray) else values
 
 
@@ -52,7 +52,7 @@ def _slice_or_scalar(values, left, right):
 
 
 def present(flag, values):
-    """Return the values, or None if the flag is None: the choice is made by the flag's type."""
+    """Return the values, or None if the flag is None."""
     return None if flag is None else values
 
 
@@ -64,7 +64,7 @@ def _present(flag, values):
 
 
 def element(values, index, default):
-    """Return `part`, with `default` where it is None."""
+    """Return ``values[index]`` of an array, a number as it is, and `default` for None."""
     return default if values is None else part(values, index)
 
 
@@ -78,7 +78,7 @@ def _element(values, index, default):
 
 
 def scaled(value, scale):
-    """Return ``value * scale``; the value itself where the scale is None, which stands for 1."""
+    """Return ``value * scale``; a scale of None stands for 1."""
     return value if scale is None else value * scale
 
 

@@ -1,4 +1,4 @@
-"""Lanes of arrays that a kernel may be handed or not: `optional` for many elements at once."""
+"""The same as `optional` for vectors: loads of and additions to arrays that may be None."""
 
 import functools
 from collections.abc import Callable
@@ -27,9 +27,10 @@ def _result_of(values: Any, default: Any, count: int) -> Any:
 
 @functools.cache
 def make_load_or_scalar(count: int) -> Callable[..., Any]:
-    """Return a compiled ``load_or_scalar(values, index, default)``: `count` elements of an array.
+    """Return a compiled ``load_or_scalar(values, index, default)``.
 
-    A number stands for each of its elements, and None for the default.
+    It loads a vector of `count` lanes from an array, returns a number as it is, and `default` for
+    None.
     """
     load = make_load(count)
 
@@ -54,7 +55,7 @@ def make_load_or_scalar(count: int) -> Callable[..., Any]:
 
 @functools.cache
 def make_masked_elements(count: int) -> Callable[..., Any]:
-    """Return a compiled ``masked_elements(values, index, low, high, default)``, 0 in other lanes."""
+    """Return the masked form, ``masked_elements(values, index, low, high, default)``."""
     masked_load = make_masked_load(count)
 
     def plain(values, index, low, high, default):
@@ -84,7 +85,7 @@ def _plain_add(target: Any, index: int, lanes: Any) -> None:
 
 @compiled_as(_plain_add)
 def add(typing_context, target, index, lanes):
-    """Add lanes to an array, if there is one."""
+    """Add lanes to an array, which may be None."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
@@ -101,16 +102,13 @@ def _plain_add_product(target: Any, index: int, one: Any, other: Any) -> None:
 
 @compiled_as(_plain_add_product)
 def add_product(typing_context, target, index, one, other):
-    """Add the product of lanes to an array, if there is one, as `multiply_add` does."""
+    """Add the product of lanes to an array, which may be None, as `multiply_add` does."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
             pointer = pointer_of(context, builder, target, arguments, one.count)
-            store_at(
-                builder,
-                pointer,
-                fused(builder, arguments[2], arguments[3], load_from(builder, pointer)),
-            )
+            before = load_from(builder, pointer)
+            store_at(builder, pointer, fused(builder, arguments[2], arguments[3], before))
         return context.get_dummy_value()
 
     return types.void(target, types.intp, one, other), generate
@@ -123,7 +121,7 @@ def _plain_masked_add(target: Any, index: int, lanes: Any, low: int, high: int) 
 
 @compiled_as(_plain_masked_add)
 def masked_add(typing_context, target, index, lanes, low, high):
-    """Add the lanes from `low` to `high` to an array, if there is one."""
+    """Add the lanes in ``low <= lane < high`` to an array, which may be None."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
@@ -144,16 +142,15 @@ def _plain_masked_add_product(
 
 @compiled_as(_plain_masked_add_product)
 def masked_add_product(typing_context, target, index, one, other, low, high):
-    """Add the lanes from `low` to `high` of such a product to an array, if there is one."""
+    """Do the same as `add_product` for the lanes in ``low <= lane < high``."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
             pointer = pointer_of(context, builder, target, arguments, one.count)
             bounds = arguments[4:]
             before = masked_load_at(builder, pointer, bounds)
-            masked_store_at(
-                builder, pointer, fused(builder, arguments[2], arguments[3], before), bounds
-            )
+            after = fused(builder, arguments[2], arguments[3], before)
+            masked_store_at(builder, pointer, after, bounds)
         return context.get_dummy_value()
 
     return types.void(target, types.intp, one, other, types.intp, types.intp), generate

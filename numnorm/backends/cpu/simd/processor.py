@@ -1,4 +1,4 @@
-"""What the processor can do that kernels are compiled for."""
+"""Features of the processor that kernels are compiled for."""
 
 import functools
 from pathlib import Path
@@ -8,38 +8,35 @@ from numba.core import config
 
 from numnorm.backends.cpu import tuning
 
-_CACHES, _TOLD = Path("/sys/devices/system/cpu/cpu0/cache"), ("level", "type", "size")
+_CACHES, _FILES = Path("/sys/devices/system/cpu/cpu0/cache"), ("level", "type", "size")
 
 
 @functools.cache
 def _has(feature: str) -> bool:
-    named = config.CPU_FEATURES or ""
-    if named:
-        return f"+{feature}" in named.split(",")
+    chosen = config.CPU_FEATURES or ""
+    if chosen:
+        return f"+{feature}" in chosen.split(",")
     return bool(binding.get_host_cpu_features().get(feature, False))
 
 
 def has_avx512() -> bool:
-    """Return whether there are registers of 64 bytes, and masks for whatever is stored."""
+    """Return whether the processor has 64-byte registers, and masks for all loads and stores."""
     return _has("avx512f")
 
 
 def has_avx() -> bool:
-    """Return whether numbers of four and eight bytes can be loaded with a mask."""
+    """Return whether floats of four and eight bytes can be loaded with a mask."""
     return _has("avx")
 
 
 @functools.cache
 def has_large_l1d() -> bool:
-    """Return whether the first-level cache has room for what is asked for besides what is in use.
-
-    It is not known where Linux does not tell.
-    """
+    """Return whether the L1 data cache is large enough for prefetched lines; False if unknown."""
     for cache in _CACHES.glob("index*"):
         try:
-            level, kind, size = ((cache / of).read_text().strip() for of in _TOLD)
+            level, kind, size = ((cache / name).read_text().strip() for name in _FILES)
             if (level, kind) == ("1", "Data"):
                 return int(size.removesuffix("K")) >= tuning.LARGE_L1D_LEAST_KIB
-        except (OSError, ValueError):  # not told, or in other words
+        except (OSError, ValueError):  # missing, or in another format
             continue
     return False

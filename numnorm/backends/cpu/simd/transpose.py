@@ -1,4 +1,4 @@
-"""Square blocks of elements, as many rows of lanes as there are lanes."""
+"""The transpose of square blocks, with as many rows as a vector has lanes."""
 
 import functools
 from collections.abc import Callable
@@ -6,15 +6,15 @@ from typing import Any
 
 from numba.core import types
 
-from numnorm.backends.cpu.simd.vector import compiled_as, load_from, numbered, pointer_of, store_at
+from numnorm.backends.cpu.simd.vector import compiled_as, indices, load_from, pointer_of, store_at
 
 
 @functools.cache
 def make_transpose(count: int) -> Callable[..., Any]:
-    """Return a compiled ``transpose(source, at, row, target, to)`` of flat arrays.
+    """Return a compiled ``transpose(source, at, row, target, to)`` of a block of flat arrays.
 
-    The rows of the block lie `row` elements apart, from `at` on; those of its transpose one after
-    the other, from `to` on.
+    The rows of the block begin at `at` in `source`, `row` elements apart. The rows of the transpose
+    are contiguous, from `to` in `target` on.
     """
 
     def plain(source, at, row, target, to):
@@ -44,16 +44,16 @@ def make_transpose(count: int) -> Callable[..., Any]:
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
-    """Return the columns: at each step, pairs of rows exchange halves of what they hold."""
+    """Return the columns: in each step, pairs of rows exchange halves of their blocks."""
     count = len(rows)
     step = count // 2
     while step:
         for i in range(count):
             if not i & step:
                 a, b = rows[i], rows[i + step]
-                low = [lane if not lane & step else count + lane - step for lane in range(count)]
-                high = [lane + step if not lane & step else count + lane for lane in range(count)]
-                rows[i] = builder.shuffle_vector(a, b, numbered(low))
-                rows[i + step] = builder.shuffle_vector(a, b, numbered(high))
+                even = [lane if not lane & step else count + lane - step for lane in range(count)]
+                odd = [lane + step if not lane & step else count + lane for lane in range(count)]
+                rows[i] = builder.shuffle_vector(a, b, indices(even))
+                rows[i + step] = builder.shuffle_vector(a, b, indices(odd))
         step //= 2
     return rows

@@ -1,12 +1,11 @@
-"""Vectors of a fixed number of elements, worked on at once: the loops' unit of work.
+"""The SIMD vector type: arithmetic, sums, loads, stores and prefetches.
 
-How a loop over numbers is vectorized is the compiler's choice, and changes with what surrounds
-it. In terms of lanes it is ours: which elements are summed together, and in what order, is the
-same in every kernel and on every processor, and no sum needs permission to be reordered. LLVM
-cuts lanes into the registers that there are.
+Explicit vectors fix the order of every sum: it is the same in every kernel and on every processor,
+and does not depend on the compiler's vectorization. LLVM splits vectors into the registers of the
+processor.
 
-Lanes mix with numbers in arithmetic, so that a formula of plain numbers works on them as well.
-Without compilation they are NumPy arrays.
+Arithmetic mixes vectors and scalars, so formulas of scalars also work on vectors. Without
+compilation vectors are NumPy arrays.
 """
 
 import functools
@@ -24,17 +23,17 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 from numnorm.backends.cpu.simd.processor import has_large_l1d
 
 INDEX = ir.IntType(32)
-# NaN and infinity still propagate. A product and a sum may become one instruction.
+# NaN and infinity still propagate. A product and a sum may be contracted to an FMA.
 FLAGS = ("contract", "nsz")
 
 
 class Vector(types.Type):
-    """The type of `count` elements at once."""
+    """The Numba type of a vector with `count` lanes."""
 
     def __init__(self, element: types.Type, count: int) -> None:
         self.element = element
         self.count = count
-        super().__init__(name=f"Lanes({element} x {count})")
+        super().__init__(name=f"Vector({element} x {count})")
 
 
 @register_model(Vector)
@@ -45,39 +44,39 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def constant(kind: Any, value: Any) -> Any:
-    """Return a constant of an LLVM type, the same in every lane."""
+    """Return a constant of an LLVM type, in every lane if it is a vector."""
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [value] * kind.count)
     return ir.Constant(kind, value)
 
 
-def numbered(numbers: Any) -> Any:
-    """Return lanes of these constants."""
-    numbers = list(numbers)
-    return ir.Constant(ir.VectorType(INDEX, len(numbers)), numbers)
+def indices(values: Any) -> Any:
+    """Return a constant vector of indices, for shuffles."""
+    values = list(values)
+    return ir.Constant(ir.VectorType(INDEX, len(values)), values)
 
 
-def _nothing(kind: Any) -> Any:
+def _undefined(kind: Any) -> Any:
     return ir.Constant(kind, ir.Undefined)
 
 
 def splat(builder: Any, value: Any, count: int) -> Any:
-    """Return lanes that are all the same value."""
-    nothing = _nothing(ir.VectorType(value.type, count))
-    first = builder.insert_element(nothing, value, INDEX(0))
-    return builder.shuffle_vector(first, nothing, numbered([0] * count))
+    """Return a vector with the same value in every lane."""
+    undefined = _undefined(ir.VectorType(value.type, count))
+    first = builder.insert_element(undefined, value, INDEX(0))
+    return builder.shuffle_vector(first, undefined, indices([0] * count))
 
 
 def compiled_as(plain: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a decorator that makes an intrinsic; without compilation it is `plain` instead."""
+    """Return a decorator that makes an intrinsic; without compilation it returns `plain`."""
     return lambda definition: plain if config.DISABLE_JIT else intrinsic(definition)
 
 
 # Arithmetic
 
 
-def _in_lanes(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
-    """Return arguments in lanes like those that are returned, numbers the same in each."""
+def _as_vectors(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
+    """Return the arguments as vectors of the return type, with splats of scalars."""
     lanes, values = signature.return_type, []
     for kind, value in zip(signature.args, arguments, strict=True):
         if not isinstance(kind, Vector):
@@ -89,7 +88,7 @@ def _in_lanes(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
 
 def _arithmetic(function: Callable[..., Any], instruction: str) -> None:
     def generate(context, builder, signature, arguments):
-        values = _in_lanes(context, builder, signature, arguments)
+        values = _as_vectors(context, builder, signature, arguments)
         return getattr(builder, instruction)(*values, flags=FLAGS)
 
     @infer_global(function)
@@ -115,20 +114,20 @@ def _plain_multiply_add(a: Any, b: Any, c: Any) -> Any:
 
 @compiled_as(_plain_multiply_add)
 def multiply_add(typing_context, a, b, c):
-    """Return ``a * b + c`` of lanes, rounded once wherever the processor can; b, c may be numbers.
+    """Return ``a * b + c`` of a vector a, rounded once if the processor can; b, c may be scalars.
 
-    Of a product and a sum that are written as such the compiler makes one instruction or two as it
-    likes: two where the product is used once more. It also chooses the sign of a 0.
+    The compiler may also contract a written product and sum, but it need not, for example if the
+    product has another use.
     """
 
     def generate(context, builder, signature, arguments):
-        return fused(builder, *_in_lanes(context, builder, signature, arguments))
+        return fused(builder, *_as_vectors(context, builder, signature, arguments))
 
     return a(a, b, c), generate
 
 
 def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return ``a * b + c`` of lanes in one instruction, if there is one."""
+    """Return ``a * b + c`` of vectors in one instruction if the processor has one."""
     kind = a.type
     suffix = {"float": "f32", "double": "f64"}[str(kind.element)]
     function = cgutils.get_or_insert_function(
@@ -138,7 +137,7 @@ def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _plain_reduce_sum(lanes: Any) -> Any:
-    """Return the sum of all lanes: of both halves lane by lane, and so on."""
+    """Return the sum of all lanes: repeatedly add the upper half to the lower half."""
     while lanes.size > 1:
         half = lanes.size // 2
         lanes = lanes[:half] + lanes[half:]
@@ -147,14 +146,14 @@ def _plain_reduce_sum(lanes: Any) -> Any:
 
 @compiled_as(_plain_reduce_sum)
 def reduce_sum(typing_context, lanes):
-    """Return the sum of all lanes: of both halves lane by lane, and so on."""
+    """Return the sum of all lanes: repeatedly add the upper half to the lower half."""
 
     def generate(context, builder, signature, arguments):
         (value,) = arguments
         while value.type.count > 1:
-            half, nothing = value.type.count // 2, _nothing(value.type)
-            lower = builder.shuffle_vector(value, nothing, numbered(range(half)))
-            upper = builder.shuffle_vector(value, nothing, numbered(range(half, 2 * half)))
+            half, undefined = value.type.count // 2, _undefined(value.type)
+            lower = builder.shuffle_vector(value, undefined, indices(range(half)))
+            upper = builder.shuffle_vector(value, undefined, indices(range(half, 2 * half)))
             value = builder.fadd(lower, upper)
         return builder.extract_element(value, INDEX(0))
 
@@ -165,33 +164,33 @@ def reduce_sum(typing_context, lanes):
 
 
 def pointer_of(context: Any, builder: Any, kind: Any, arguments: Any, count: int) -> Any:
-    """Return the address of an element as one of lanes, for arguments (array, index, ...)."""
+    """Return the pointer to a vector at ``array[index]``, for arguments (array, index, ...)."""
     array = context.make_array(kind)(context, builder, arguments[0])
     address = builder.gep(array.data, [arguments[1]])
     return builder.bitcast(address, ir.VectorType(array.data.type.pointee, count).as_pointer())
 
 
 def load_from(builder: Any, pointer: Any) -> Any:
-    """Return the lanes at a place."""
+    """Return the vector at a pointer."""
     return builder.load(pointer, align=alignment(pointer.type.pointee))
 
 
 def store_at(builder: Any, pointer: Any, lanes: Any) -> None:
-    """Store lanes at a place."""
+    """Store a vector at a pointer."""
     builder.store(lanes, pointer, align=alignment(pointer.type.pointee))
 
 
 def alignment(kind: Any) -> int:
-    """Return how many bytes an element of lanes takes."""
+    """Return the size of an element of a vector type in bytes, the alignment of its loads."""
     return {"float": 4, "double": 8, "i16": 2}[str(kind.element)]
 
 
 @functools.cache
 def make_load(count: int) -> Callable[..., Any]:
-    """Return a compiled ``load(array, index)`` of `count` lanes."""
+    """Return a compiled ``load(array, index)`` of a vector of `count` lanes."""
 
     def plain(array, index):
-        return array[index : index + count].copy()  # what is stored there later changes nothing
+        return array[index : index + count].copy()  # a value, not a view
 
     @compiled_as(plain)
     def operation(typing_context, array, index):
@@ -210,7 +209,7 @@ def _plain_load_scalar(array: Any, index: int) -> Any:
 
 @compiled_as(_plain_load_scalar)
 def load_scalar(typing_context, array, index):
-    """Return an element of a flat array, without the look whether the index is negative."""
+    """Return an element of a flat array, without the check for a negative index."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -220,13 +219,13 @@ def load_scalar(typing_context, array, index):
 
 
 def _plain_store(array: Any, index: int, lanes: Any) -> None:
-    """Store all lanes."""
+    """Store a vector."""
     array[index : index + lanes.size] = lanes
 
 
 @compiled_as(_plain_store)
 def store(typing_context, array, index, lanes):
-    """Store all lanes."""
+    """Store a vector."""
 
     def generate(context, builder, signature, arguments):
         pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
@@ -238,28 +237,28 @@ def store(typing_context, array, index, lanes):
 
 @compiled_as(_plain_store)
 def store_nontemporal(typing_context, array, index, lanes):
-    """Store all lanes past the caches, where a line begins or, if they are half of one, its half.
+    """Store a vector with a non-temporal store, at an address aligned to its size or to a line.
 
-    In a loop of its own: of two stores to choose from the compiler would make a common one.
+    Use it in a separate loop: LLVM may merge it with a normal store in another branch.
     """
 
     def generate(context, builder, signature, arguments):
         pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
         size = lanes.count * alignment(pointer.type.pointee)
-        told = builder.store(arguments[2], pointer, align=min(size, 64))
-        told.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
+        stored = builder.store(arguments[2], pointer, align=min(size, 64))
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), generate
 
 
 def _plain_store_fence() -> None:
-    """Wait until all that has been stored can be seen, what was streamed included."""
+    """Wait until all stores, also non-temporal ones, are visible."""
 
 
 @compiled_as(_plain_store_fence)
 def store_fence(typing_context):
-    """Wait until all that has been stored can be seen, what was streamed included."""
+    """Wait until all stores, also non-temporal ones, are visible."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")
@@ -269,7 +268,7 @@ def store_fence(typing_context):
 
 
 def prefetch_at(builder: Any, pointer: Any, level: int = 3) -> None:
-    """Ask for what lies at a place, in the first-level cache (3) or the second (2)."""
+    """Prefetch the cache line at a pointer into L1 (level 3) or L2 (level 2)."""
     address = builder.bitcast(pointer, ir.IntType(8).as_pointer())
     flags = [INDEX(0), INDEX(level), INDEX(1)]  # to read, and data
     kinds = [argument.type for argument in (address, *flags)]
@@ -280,7 +279,7 @@ def prefetch_at(builder: Any, pointer: Any, level: int = 3) -> None:
 
 
 def _plain_prefetch(array: Any, index: int) -> None:
-    """Ask for what lies at an index, inside the array or beyond."""
+    """Prefetch the cache line at an index, inside the array or beyond."""
 
 
 def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
@@ -295,16 +294,15 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
     return compiled_as(_plain_prefetch)(prefetch)
 
 
-# Compiled ``prefetch(array, index)``, which asks for what lies there, inside the array or beyond,
-# in the second-level cache, and the same for the first if there is room: in a small one what is
-# asked for drives out what is in use.
+# Compiled ``prefetch(array, index)``: prefetches into L2, inside the array or beyond. `prefetch_l1`
+# prefetches into L1 if that is large: in a small L1 it would evict live data.
 prefetch = _make_prefetch(lambda: 2)
 prefetch_l1 = _make_prefetch(lambda: 3 if has_large_l1d() else 2)
 
 
 @functools.cache
 def make_zeros(kind: Any, count: int) -> Callable[[], Any]:
-    """Return a compiled ``zeros()``: `count` lanes of a NumPy type."""
+    """Return a compiled ``zeros()``: a vector of `count` zeros of a NumPy type."""
     result = Vector(types.float32 if kind is np.float32 else types.float64, count)
 
     def plain():
@@ -322,9 +320,9 @@ def make_zeros(kind: Any, count: int) -> Callable[[], Any]:
 
 @functools.cache
 def make_reduce_rows(count: int) -> Callable[..., Any]:
-    """Return a compiled ``totals(array)`` of as many lanes, one after another, as they have each.
+    """Return a compiled ``reduce_rows(array)``: the row sums of a flat (count, count) array.
 
-    Its lane i is the `reduce_sum` of the i-th of them, but for the order of the sum.
+    Lane i is the sum of row i, in a different order from `reduce_sum`.
     """
 
     def plain(array):
@@ -332,9 +330,9 @@ def make_reduce_rows(count: int) -> Callable[..., Any]:
         lane = np.arange(count)
         while len(rows) > 1:
             half = len(rows) // 2
-            low = (lane & half) == 0
+            first = (lane & half) == 0
             rows = [
-                np.where(low, a, b) + np.where(low, a[lane ^ half], b[lane ^ half])
+                np.where(first, a, b) + np.where(first, a[lane ^ half], b[lane ^ half])
                 for a, b in zip(rows[:half], rows[half:], strict=True)
             ]
         return rows[0]
@@ -356,7 +354,7 @@ def make_reduce_rows(count: int) -> Callable[..., Any]:
 
 
 def _sums_across(builder: Any, rows: list[Any]) -> Any:
-    """Return lanes whose i-th is the sum of the i-th row: two rows become one, again and again."""
+    """Return a vector with the sum of row i in lane i: each step merges pairs of rows into one."""
     count = len(rows)
     while len(rows) > 1:
         half = len(rows) // 2
@@ -367,8 +365,8 @@ def _sums_across(builder: Any, rows: list[Any]) -> Any:
             other.append((lane ^ half) + from_second)
         rows = [
             builder.fadd(
-                builder.shuffle_vector(a, b, numbered(same)),
-                builder.shuffle_vector(a, b, numbered(other)),
+                builder.shuffle_vector(a, b, indices(same)),
+                builder.shuffle_vector(a, b, indices(other)),
             )
             for a, b in zip(rows[:half], rows[half:], strict=True)
         ]
