@@ -1,8 +1,8 @@
-"""Norms as device functions, for kernels of your own that are written with `numba.cuda`.
+"""Norms as device functions, for kernels that you write with `numba.cuda`.
 
 A team of threads holds a row in registers, and the function normalizes it there. What your kernel
 computes before and after it stays in registers, too. ``import numnorm.cuda`` needs no GPU and no
-compiler; each function of it needs numba-cuda. ::
+compiler; its functions need numba-cuda. ::
 
     import numpy as np
     from numba import cuda
@@ -27,28 +27,26 @@ compiler; each function of it needs numba-cuda. ::
 
     add_and_normalize[x.shape[0], THREADS](x, residual, gamma, beta, y)
 
-**Teams.** A team of 32 threads is a warp, and a block may have several, with a row each; so may a
-warp have several teams of 16 or less. A wider team is a whole block: the block has exactly the
-threads of the team.
-A team's threads are neighbours along ``threadIdx.x``.
+**Teams.** A team of 32 threads is a warp; a block may have several, each with its own row. A warp
+may have several teams of 16 threads or less. A wider team is a whole block: the block has exactly
+the threads of the team. The threads of a team are neighbours along ``threadIdx.x``.
 
 **Elements.** Element k of a team's thread t is column ``t + k * threads`` of the row, so that
 neighbours read and write neighbours. Elements from `width` on are neither read nor written. Make
-the array in your kernel by ``cuda.local.array(slots, dtype)``: up to 32 elements stay in registers,
-in all of a kernel's arrays together up to some 100. A block of 1024 threads has 64 registers for
-each of them: tell the compiler by ``@cuda.jit(launch_bounds=1024)``.
+the array in your kernel by ``cuda.local.array(slots, dtype)``: up to 32 elements of an array stay
+in registers, and about 100 of all arrays of a kernel. A block of 1024 threads has 64 registers for
+each thread: tell the compiler by ``@cuda.jit(launch_bounds=1024)``.
 
 **Every thread must make the call**: all threads of a warp, and for a wider team all threads of the
-block, because they exchange sums. A team without a row calls with a width of 0; ignore what it
-returns.
+block, because they exchange sums. A team without a row calls with a width of 0; ignore the result.
 
 Calls need no barrier between them. For teams that are wider than a warp, the functions allocate
 shared memory of their own, at most 1 KiB for float32.
 
 The results have the accuracy of `numnorm.layer_norm` and the other norms at any offset and scale,
-and do not depend on the order of threads. NaN and infinity stay in their row. The
-statistics are float64, as the library's functions save them, because float32 would round a large
-mean. A kernel that does not use them has no float64 operation.
+and do not depend on the order of threads. NaN and infinity stay in their row. The statistics are
+float64, as in the other functions, because float32 would round a large mean. A kernel that does not
+use them has no float64 operation.
 """
 
 from typing import Any, NamedTuple
@@ -74,7 +72,7 @@ class RowFunctions(NamedTuple):
         Normalizes x in place, and returns the row's statistics.
     xhat
         Turns x into the normalized value, in place, from the statistics that `forward` returned.
-        There are no sums in it, and no barriers.
+        It computes no sums and has no barrier.
     backward
         Turns dy into dx, in place, from the normalized values.
     """
@@ -106,14 +104,14 @@ def layer_norm_row(
         The type of the elements: float32 or float64. Convert half precision when you read and
         write it.
     detach : {None, "mean", "scale", "both"}
-        Which statistics the gradient does not flow through.
+        The statistics that are constants in the backward pass.
 
     Returns
     -------
     RowFunctions
         ``forward(values, width, gamma, beta, eps)`` returns ``mean, rstd``, float64 numbers;
-        ``xhat(values, width, mean, rstd)``; ``backward(slopes, xhats, width, gamma, rstd)``.
-        The values, slopes (dy) and xhats are local arrays (slots,) of `dtype`; gamma and
+        ``xhat(values, width, mean, rstd)``; ``backward(grads, xhats, width, gamma, rstd)``.
+        The values, grads (dy) and xhats are local arrays (slots,) of `dtype`; gamma and
         beta are arrays (width,) of any floats, or None.
 
     Raises
@@ -139,9 +137,9 @@ def layer_norm_row(
 
         layer_norm.xhat(values, width, mean, rstd)
         for k in range(8):
-            of_gamma[k] += slopes[k] * values[k]
-            of_beta[k] += slopes[k]
-        layer_norm.backward(slopes, values, width, gamma, rstd)
+            of_gamma[k] += grads[k] * values[k]
+            of_beta[k] += grads[k]
+        layer_norm.backward(grads, values, width, gamma, rstd)
     """
     detached = DETACHED[None if detach is None else check_choice("detach", detach, DETACHABLE)]
     return _row_functions(LAYER, threads, slots, dtype, detached)
@@ -165,7 +163,7 @@ def rms_norm_row(threads: int, slots: int, dtype: Any = "float32") -> RowFunctio
     -------
     RowFunctions
         ``forward(values, width, gamma, eps)`` returns ``rstd``, a float64 number;
-        ``xhat(values, width, rstd)``; ``backward(slopes, xhats, width, gamma, rstd)``.
+        ``xhat(values, width, rstd)``; ``backward(grads, xhats, width, gamma, rstd)``.
         The arrays are as for `layer_norm_row`.
 
     Raises
@@ -175,7 +173,7 @@ def rms_norm_row(threads: int, slots: int, dtype: Any = "float32") -> RowFunctio
 
     Examples
     --------
-    A warp for each row, as many rows a block as it has warps:
+    A warp for each row, so that a block has as many rows as warps:
 
     >>> import numnorm.cuda
     >>> rms_norm = numnorm.cuda.rms_norm_row(32, 4)  # doctest: +SKIP
@@ -215,7 +213,7 @@ def ada_norm_row(
     eps_in : {"variance", "std"}
         Whether eps is added to the variance or to the standard deviation.
     ddof : int, default 0
-        The variance divides by the width, which must be greater, less `ddof`.
+        The variance is the sum of squares divided by width - ddof, which must be positive.
     detach_factor : bool, default True
         Whether the factor C (1 - k y) is a constant in the backward pass.
 
@@ -224,7 +222,7 @@ def ada_norm_row(
     RowFunctions
         ``forward(values, width, scale, k, eps)`` returns ``mean, rstd``, float64 numbers;
         ``xhat(values, width, mean, rstd)``;
-        ``backward(slopes, xhats, width, scale, k, eps, rstd)``. Scale (C) and k are numbers, the
+        ``backward(grads, xhats, width, scale, k, eps, rstd)``. Scale (C) and k are numbers, the
         arrays are as for `layer_norm_row`, and xhat is y.
 
     Raises

@@ -1,8 +1,8 @@
-"""Reductions over the teams of a block, which have the same channels, in shared memory.
+"""Reductions over the teams of a block in shared memory. All teams have the same channels.
 
 Each thread has a number for each of its channels; the numbers of neighbouring threads are
-neighbours. The reduction is a tree of the teams, the same on any device. The first team has the
-result.
+neighbours. The reduction is a tree of the teams, the same on any device. Its result is in the
+elements of the first team.
 """
 
 import functools
@@ -36,9 +36,9 @@ def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
 
 @functools.cache
 def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
-    """Return a device function ``fold(counts, means, m2s)`` of shared arrays of float64.
+    """Return a device function ``fold(counts, means, m2s)`` of shared float64 arrays.
 
-    A thread has one count for all of its channels. With a count of 0 its mean is not read.
+    A thread has one count for all of its channels. If the count is 0, its mean is not read.
     """
     lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
     threads, merge = shape.threads, device(merge_moments)
@@ -55,9 +55,9 @@ def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
                 if others > 0:
                     for j in range(slots):
                         here = j * threads + thread
-                        active = here + step * lanes
+                        other = here + step * lanes
                         means[here], m2s[here] = merge(
-                            count, means[here], m2s[here], others, means[active], m2s[active]
+                            count, means[here], m2s[here], others, means[other], m2s[other]
                         )
                     counts[thread] = count + others
 

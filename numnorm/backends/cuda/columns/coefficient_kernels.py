@@ -1,11 +1,11 @@
-"""The kernels that compute the terms of each channel, which the kernels of elements read.
+"""The kernels that compute the coefficients of each channel for the element kernels.
 
-Everything that depends on the channel alone is computed here once, in float64. The kernels of
-elements then need a few operations of the working type. If the statistics of a channel leave the
-range of that type, its elements are multiplied by a power of two, the scale, which is 1 for nearly
-every channel.
+Everything that depends on the channel alone is computed here once, in float64, so that the element
+kernels need few operations, in the compute type. If the statistics of a channel leave the range of
+that type, its elements are multiplied by a power of two, the scale. It is 1 for nearly every
+channel.
 
-The terms are a table of the working type, with a row for each term and a column for each channel.
+The coefficients are a table of the compute type: row i has the i-th coefficient of every channel.
 """
 
 import functools
@@ -26,10 +26,10 @@ from numnorm.backends.cuda.compiler.target import (
 )
 from numnorm.backends.cuda.threads.row_parameters import Weights
 
-# The number of terms of `channel_output`.
+# The number of coefficients of `channel_output`.
 OUTPUT_COEFFICIENTS = 4
-# The number of terms of `channel_gradient`. From the row `CONSTANT_TERMS` on they are terms of
-# `channel_output`, with which dy gives dx if both statistics are constants.
+# The number of coefficients of `channel_gradient`. The rows from `CONSTANT_TERMS` on are
+# coefficients of `channel_output` that turn dy into dx if both statistics are frozen.
 GRADIENT_TERMS, CONSTANT_TERMS = 10, 6
 
 _ZERO, _ONE, _INFINITY = (constant(FLOAT64, v) for v in (0.0, 1.0, float("inf")))
@@ -38,7 +38,7 @@ _THREADS = 128
 
 @functools.cache
 def _make_exponent() -> Any:
-    """Return a device function of a number's exponent, and 0 for 0, infinity and NaN."""
+    """Return a device function of the exponent of a number: 0 for 0, infinity and NaN."""
     exponent_of = exponent(FLOAT64)
 
     @device
@@ -50,9 +50,10 @@ def _make_exponent() -> Any:
 
 @functools.cache
 def _make_powers(element: ElementType) -> Any:
-    """Return a device function ``powers(mean, rstd, gamma)`` of two powers of two for a channel.
+    """Return a device function ``powers(mean, rstd, gamma)``: two powers of two for a channel.
 
-    The first multiplies x. The second brings the product of gamma and the scaled rstd into range.
+    The first is the factor of x. Dividing by the second brings the product of gamma and the scaled
+    rstd into range.
     """
     most, exponent_of = element.largest_exponent, _make_exponent()
     scaled = times_power_of_two(FLOAT64)
@@ -74,7 +75,7 @@ def _make_powers(element: ElementType) -> Any:
 
 @functools.cache
 def _make_product(element: ElementType) -> Any:
-    """Return a device function of the product of two powers of two, limited to the range."""
+    """Return a device function of the product of two powers of two, clamped to the range."""
     largest = constant(FLOAT64, 2.0**element.largest_exponent)
     least = constant(FLOAT64, 2.0**-element.largest_exponent)
 
@@ -87,10 +88,7 @@ def _make_product(element: ElementType) -> Any:
 
 @functools.cache
 def _make_load_number(of: ElementType | None, default: float) -> Any:
-    """Return a device function ``load_number(address, index)`` in float64.
-
-    Without an array it returns the default.
-    """
+    """Return a device function ``load_number(address, index)``: a float64, or the default."""
     number, kind = constant(FLOAT64, default), FLOAT64.compute_type
     if of is None:
 
@@ -112,7 +110,7 @@ def _make_load_number(of: ElementType | None, default: float) -> Any:
 def _make_put(element: ElementType) -> Any:
     """Return a device function ``put(coefficients, row, channels, channel, value)``.
 
-    It stores a term, and returns it as rounded to the working type.
+    It rounds a coefficient to the compute type, stores it and returns it.
     """
     store, compute_type = make_store_one(compute_element_type(element)), element.compute_type
     kind = FLOAT64.compute_type
@@ -127,10 +125,10 @@ def _make_put(element: ElementType) -> Any:
 
 
 def make_output_coefficients(element: ElementType, saved: ElementType, weights: Weights) -> Kernel:
-    """Return the kernel of the terms of `channel_output`: scale, high, factor and offset.
+    """Return the kernel of the coefficients for y: scale, mean_hi, factor and offset.
 
-    It takes the addresses of mean, rstd, gamma, beta and the terms, and ``channels``. It does not
-    read the address of a missing gamma or beta. Each thread has a channel.
+    It takes the addresses of mean, rstd, gamma, beta and the coefficients, and ``channels``. It
+    does not read the address of a missing gamma or beta. Each thread has a channel.
     """
     powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
     load = _make_load_number(saved, 0.0)
@@ -148,17 +146,17 @@ def make_output_coefficients(element: ElementType, saved: ElementType, weights: 
             put(coefficients, 0, channels, c, power)
             lost = (centre - put(coefficients, 1, channels, c, centre)) * factor
             put(coefficients, 2, channels, c, factor)
-            # If gamma or the mean is infinite this term is not finite, and it is left out.
+            # This difference is not finite if gamma or the mean is infinite. It is dropped then.
             put(coefficients, 3, channels, c, bias - lost if abs(lost) < _INFINITY else bias)
 
     return Kernel(kernel, ("address",) * 5 + ("index",), _THREADS)
 
 
 def make_centre_coefficients(element: ElementType, saved: ElementType) -> Kernel:
-    """Return the kernel of the first terms of a gradient: scale, high, rstd and low.
+    """Return the kernel of the first coefficients for dx: scale, mean_hi, rstd and mean_lo.
 
-    ``mean_hi + mean_lo`` and rstd are the mean and rstd of ``x * scale``. It takes the addresses of mean,
-    rstd and the terms, and ``channels``. Each thread has a channel.
+    ``mean_hi + mean_lo`` and rstd are the mean and rstd of ``x * scale``. It takes the addresses of
+    mean, rstd and the coefficients, and ``channels``. Each thread has a channel.
     """
     powers, put = _make_powers(element), _make_put(element)
     load = _make_load_number(saved, 0.0)
@@ -177,7 +175,12 @@ def make_centre_coefficients(element: ElementType, saved: ElementType) -> Kernel
 
 
 def _make_gradient_coefficients_of(element: ElementType, gradient: ElementType) -> Any:
-    """Return a device function that stores dgamma, dbeta and the other terms of a channel."""
+    """Return a device function that stores dgamma, dbeta and the other coefficients for dx.
+
+    ``coefficients_of(products, plain, weight, inv_counts, dgamma, dbeta, coefficients, channels,
+    c)``: `products` and `plain` are the sums of dy * xhat and of dy over channel `c`, and `weight`
+    is its gamma.
+    """
     powers, product, put = _make_powers(element), _make_product(element), _make_put(element)
     load, store = make_load_one(compute_element_type(element)), make_store_one(gradient)
     kind, rounded = FLOAT64.compute_type, gradient.compute_type
@@ -188,10 +191,8 @@ def _make_gradient_coefficients_of(element: ElementType, gradient: ElementType) 
     ):
         inv_count, inv_divisor = inv_counts
         scale, mean_hi = kind(load(coefficients, c)), kind(load(coefficients, channels + c))
-        rstd, mean_lo = (
-            kind(load(coefficients, 2 * channels + c)),
-            kind(load(coefficients, 3 * channels + c)),
-        )
+        rstd = kind(load(coefficients, 2 * channels + c))
+        mean_lo = kind(load(coefficients, 3 * channels + c))
         _, of_weight = powers(mean_hi, rstd, weight)
         lost = mean_lo * rstd
         of_gamma = products - lost * plain
@@ -214,39 +215,37 @@ def _make_gradient_coefficients_of(element: ElementType, gradient: ElementType) 
 def make_gradient_coefficients(
     element: ElementType, gamma: ElementType | None, gradient: ElementType, shape: ColumnShape
 ) -> Kernel:
-    """Return the kernel that sums over all parts in a fixed order, and stores the other terms.
+    """Return the kernel that sums over all parts in a fixed order, and stores coefficients for dx.
 
     It takes the addresses of the tables ``products, plain`` of the parts, gamma, dgamma, dbeta and
-    the terms; ``parts, channels``; and ``inv_count, inv_divisor``: 1 over the number of values, or
-    0 for a detached statistic. It does not read the address of a missing gamma. `make_centre_coefficients`
-    stores the first four terms. The others are slope, offset, a power of two that multiplies dx,
-    0, factor and 0. Each lane has one channel.
+    the coefficients; ``parts, channels``; and ``inv_count, inv_divisor``: 1 over the number of
+    values, or 0 for a detached statistic. It does not read the address of a missing gamma.
+    `make_centre_coefficients` has stored the first four coefficients. This kernel stores the
+    others: xhat_factor, offset, a power of two that multiplies dx, 0, factor and 0. Each lane has
+    one channel.
     """
     lanes, teams, threads, kind = shape.lanes, shape.teams, shape.threads, FLOAT64.compute_type
     load, gamma_of = make_load_one(FLOAT64), _make_load_number(gamma, 1.0)
-    fold, coefficients_of = (
-        make_fold_sums(shape, 1),
-        _make_gradient_coefficients_of(element, gradient),
-    )
+    fold = make_fold_sums(shape, 1)
+    coefficients_of = _make_gradient_coefficients_of(element, gradient)
 
     def kernel(
         products, plain, gamma, dgamma, dbeta, coefficients, parts, channels, inv_count, inv_divisor
     ):  # fmt: skip
-        first_here = cuda.shared.array(threads, kind)
-        second_here = cuda.shared.array(threads, kind)
+        products_here = cuda.shared.array(threads, kind)
+        plain_here = cuda.shared.array(threads, kind)
         thread = cuda.threadIdx.x
-        c, run = cuda.blockIdx.x * lanes + thread % lanes, (parts + teams - 1) // teams
-        first, second, start = _ZERO, _ZERO, thread // lanes * run
-        for part in range(start, min(start + run, parts) if c < channels else start):
+        c, parts_each = cuda.blockIdx.x * lanes + thread % lanes, (parts + teams - 1) // teams
+        first, second, start = _ZERO, _ZERO, thread // lanes * parts_each
+        for part in range(start, min(start + parts_each, parts) if c < channels else start):
             first += load(products, part * channels + c)
             second += load(plain, part * channels + c)
-        first_here[thread], second_here[thread] = first, second
-        fold(first_here, second_here)
+        products_here[thread], plain_here[thread] = first, second
+        fold(products_here, plain_here)
         if thread < lanes and c < channels:
-            first, second, weight = first_here[thread], second_here[thread], gamma_of(gamma, c)
-            inv_counts = inv_count, inv_divisor
             coefficients_of(
-                first, second, weight, inv_counts, dgamma, dbeta, coefficients, channels, c
-            )
+                products_here[thread], plain_here[thread], gamma_of(gamma, c),
+                (inv_count, inv_divisor), dgamma, dbeta, coefficients, channels, c,
+            )  # fmt: skip
 
     return Kernel(kernel, ("address",) * 6 + ("index",) * 2 + ("float64",) * 2, threads)

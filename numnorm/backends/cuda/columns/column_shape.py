@@ -1,4 +1,4 @@
-"""How the threads of a block share channels, and the parts of an array for each block."""
+"""How the threads of a block divide a part of an array, and how blocks divide the array."""
 
 import dataclasses
 
@@ -7,34 +7,33 @@ from numnorm.layouts import ColumnLayout
 
 # The most values in one sum of a thread: the rounding error grows with their number.
 _MOST_STEPS = 64
-# Enough blocks to keep a device busy; a small array is cut into smaller parts to reach them.
+# Enough blocks to occupy a device. A small array is divided into smaller parts to get them.
 _BLOCKS = 512
 _THREADS = 256
-# The pieces that a thread loads before it uses the first. Loads of single elements are short, so a
-# thread starts more of them.
+# The vectors, or single elements, that a thread loads before it uses the first one. It loads more
+# single elements, because they are small.
 _AHEAD, _SINGLE_AHEAD = 4, 8
 _LANES = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class ColumnShape:
-    """How the threads of a block share a part of an array ``(outer, channels, inner)``.
+    """How the threads of a block divide a part of an array ``(outer, channels, inner)``.
 
     If inner is 1, each lane has its own channels. Otherwise a block has one channel, and its lanes
-    share the contiguous elements. The lanes share elements by pieces of 16 bytes, or by single
-    elements if the array is not `whole`. This does not depend on the array's address, so no sum
-    does.
+    divide the contiguous elements. Each lane gets 16-byte vectors, or single elements if the array
+    is not `whole`. This does not depend on the address of the array, so no sum does.
 
     Parameters
     ----------
     lanes : int
-        The number of threads that share one outer entry, a power of two.
+        The number of threads that work on one outer entry, a power of two.
     teams : int
         The number of outer entries that a block works on at a time, a power of two.
     ahead : int
         The number of entries that a thread loads before it uses the first.
-    pieces : int
-        The number of pieces of each entry that a thread loads; 1 if inner is 1.
+    vectors : int
+        The number of vectors of each entry that a thread loads; 1 if inner is 1.
     whole : bool
         Whether the contiguous elements, channels or inner, fill a multiple of 16 bytes.
     aligned : bool
@@ -55,7 +54,7 @@ class ColumnShape:
         return self.lanes * self.teams
 
     def vector_length(self, element: ElementType) -> int:
-        """Return the number of elements of a piece."""
+        """Return the number of elements of a vector: 1 if the array is not `whole`."""
         return element.vector if self.whole else 1
 
 
@@ -110,16 +109,14 @@ def partition(element: ElementType, layout: ColumnLayout, shape: ColumnShape) ->
     turns = -(-layout.inner // stride)
     entries = -(-layout.outer // shape.teams)
     steps = _steps(turns * entries * layout.channels, shape.ahead * shape.vectors)
-    cuts = -(-turns // steps)
-    segment = -(-turns // cuts) * stride
+    segment = -(-turns // -(-turns // steps)) * stride
     block = shape.teams * max(1, steps // turns)
-    cuts = -(-layout.inner // segment)
-    parts = -(-layout.outer // block) * cuts
+    parts = -(-layout.outer // block) * -(-layout.inner // segment)
     return Partition(block, segment, parts, parts * layout.channels)
 
 
 def stream_shape(element: ElementType, layout: ColumnLayout, *, aligned: bool) -> ColumnShape:
-    """Return the shape for the moments of a stream, whose parts may be small."""
+    """Return the shape for the moments of a chunk of streamed data, whose parts may be small."""
     shape = column_shape(element, layout, aligned=aligned, arrays=1)
     if layout.inner == 1:
         return shape
@@ -129,10 +126,10 @@ def stream_shape(element: ElementType, layout: ColumnLayout, *, aligned: bool) -
 
 
 def stream_partition(element: ElementType, layout: ColumnLayout, shape: ColumnShape) -> Partition:
-    """Return the parts of a chunk of a stream.
+    """Return the parts of a chunk of streamed data.
 
-    If each chunk but the last has a multiple of `layout.block` entries, the same entries form the
-    same parts for any size of the chunks.
+    If each chunk but the last has a multiple of `layout.block` entries, the parts do not depend on
+    the size of the chunks.
     """
     if layout.inner == 1:
         columns = -(-layout.channels // (shape.lanes * shape.vector_length(element)))

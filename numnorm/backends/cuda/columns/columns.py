@@ -1,4 +1,4 @@
-"""The norms whose statistics belong to a channel, on arrays of a device."""
+"""The column norms on device arrays: checks, plans and launches."""
 
 import functools
 from collections.abc import Callable
@@ -41,13 +41,13 @@ _MEANING = "the channels of x"
 
 
 class _Family(NamedTuple):
-    """The makers of kernels for one layout."""
+    """The factories of the kernels for one kind of layout."""
 
     elements: Callable[..., Kernel]
     sums: Callable[..., Kernel]
 
 
-# For inner = 1 neighbouring threads have neighbouring channels, otherwise elements of one channel.
+# If inner is 1, neighbouring threads have neighbouring channels, otherwise elements of one channel.
 _ACROSS = _Family(functools.cache(make_elements_across), functools.cache(make_sums_across))
 _ALONG = _Family(functools.cache(make_elements_along), functools.cache(make_sums_along))
 _output_coefficients = functools.cache(make_output_coefficients)
@@ -74,22 +74,22 @@ def column_forward(
 
     The variance is m2 / divisor.
     """
-    found = reciprocal_deviation(m2 / divisor, eps)
+    rstd = reciprocal_deviation(m2 / divisor, eps)
     with on_device_of(x):
         scale = _parameter("gamma", gamma, layout, x)
         shift = _parameter("beta", beta, layout, x)
         source = x.library.contiguous(x.array)
-        inputs = source, *(_memory(array) for array in (mean, found, scale, shift))
+        inputs = source, *(_memory(array) for array in (mean, rstd, scale, shift))
         output = output_like(x, None, out, inputs)
         if layout.per_channel and layout.channels:
-            mean, rstd = _alike(mean, found)
+            alike = _alike(mean, rstd)
             coefficients = _coefficients(OUTPUT_COEFFICIENTS, x, layout)
             weights = Weights(_element(scale), _element(shift))
-            kernel = _output_coefficients(x.element, mean.element, weights)
-            arrays = mean.array, rstd.array, _memory(scale), _memory(shift), coefficients
+            kernel = _output_coefficients(x.element, alike[0].element, weights)
+            arrays = *(each.array for each in alike), _memory(scale), _memory(shift), coefficients
             launch(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
             _launch_output(x, layout, source, coefficients, output.target)
-        return result(output, x, None), found
+        return result(output, x, None), rstd
 
 
 def column_backward(
@@ -122,7 +122,7 @@ def column_backward(
         totals = weight, gradient, dgamma, dbeta
         _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached)
         if detached.mean and detached.scale:
-            # The statistics are constants, so dx depends on dy alone.
+            # The statistics are frozen, so dx depends on dy alone.
             offset = CONSTANT_TERMS * channels * x.element.compute_type(0).itemsize
             _launch_output(x, layout, grads, ArrayOffset(coefficients, offset), output.target)
         else:
@@ -133,7 +133,7 @@ def column_backward(
 
 
 def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:
-    """Return a new table of terms of a gradient; a kernel computes the first four now."""
+    """Return a new table of coefficients for dx, and launch the kernel of the first four."""
     mean, rstd = _alike(mean, rstd)
     coefficients = _coefficients(GRADIENT_TERMS, x, layout)
     kernel = _centre_coefficients(x.element, mean.element)
@@ -151,7 +151,7 @@ def _launch_gradient_coefficients(
     totals: tuple[DeviceArray | None, ElementType, Any, Any],
     detached: Detached,
 ) -> None:
-    """Launch the kernels of the sums of each channel, and of its gradients and other terms."""
+    """Launch the kernels that compute sums of each channel, its dgamma, dbeta and coefficients."""
     channels, (weight, gradient, dgamma, dbeta) = layout.channels, totals
     plan = plan_of(x, layout, grads, source, reads=2)
     products = float64_memory(x, 2 * plan.parts * channels)
@@ -172,7 +172,7 @@ def _launch_gradient_coefficients(
 def _launch_output(
     x: DeviceArray, layout: ColumnLayout, source: Any, coefficients: Any, target: Any
 ) -> None:
-    """Launch the kernel that computes an output of an array from the terms of its channels."""
+    """Launch the kernel that computes an output from an array and the coefficients of channels."""
     plan = plan_of(x, layout, source, target)
     kernel = _family(layout).elements(x.element, plan.shape, gradient=False)
     launch(kernel, plan.blocks, x, (None, source, coefficients, target), plan.sizes)
@@ -202,7 +202,7 @@ def _alike(mean: Statistic, rstd: Statistic) -> tuple[Statistic, Statistic]:
 
 
 def _coefficients(rows: int, x: DeviceArray, layout: ColumnLayout) -> Any:
-    """Return new memory for a table of terms."""
+    """Return new memory for a table of coefficients."""
     return x.library.empty(x.array, (rows, layout.channels), x.element.compute_name)
 
 

@@ -1,4 +1,4 @@
-"""The sums over each channel that the gradients of column norms need, part by part."""
+"""The kernels of the sums over each channel and part that the gradients of column norms need."""
 
 from typing import Any
 
@@ -22,17 +22,18 @@ from numnorm.backends.cuda.compiler.target import (
 )
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_sum
 
-# Reductions that no barrier separates need different places in shared memory.
+# Reductions that no barrier separates need different parts of shared memory.
 _SMEM_PER_WARP = 2
-# The sums need the first terms of a channel: scale, high and rstd.
-_TERMS = 3
+# The sums need the first coefficients of a channel: scale, mean_hi and rstd.
+_COEFFICIENTS = 3
 
 
 def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any:
-    """Return a device function that adds `rows` rows of dy * xhat and of dy to sums.
+    """Return a device function that adds dy * xhat and dy of `rows` rows to sums.
 
-    ``add(dy, x, index, step, coefficients, grads, values, first, second)``: the terms are scale, high
-    and rstd of each channel; `first` and `second` are arrays of sums, one for each channel.
+    ``add(dy, x, index, step, coefficients, grads, values, first, second)``: the coefficients are
+    scale, mean_hi and rstd of each channel; `first` and `second` are arrays of sums, one for each
+    channel.
     """
     read, slots = make_read_vector(element, shape), shape.vector_length(element)
     zero = constant(element, 0.0)
@@ -43,12 +44,8 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
             read(dy, index + u * step, grads, u * slots)
             read(x, index + u * step, values, u * slots)
         for j in range(slots):
-            scale, mean_hi, rstd = (
-                coefficients[j],
-                coefficients[slots + j],
-                coefficients[2 * slots + j],
-            )
-            one, two = zero, zero
+            scale, mean_hi = coefficients[j], coefficients[slots + j]
+            rstd, one, two = coefficients[2 * slots + j], zero, zero
             for u in range(rows):
                 grad = grads[u * slots + j]
                 one += grad * ((values[u * slots + j] * scale - mean_hi) * rstd)
@@ -62,14 +59,14 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
 def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
     """Return the kernel of the sums over each part of ``x (rows, channels)``.
 
-    It takes the addresses of dy, x, the terms of `make_centre_coefficients`, and two float64 tables
-    ``products, plain (parts, channels)``; and ``rows, channels, block``. It stores the sums of
-    ``dy * (x * scale - mean_hi) * rstd`` and of dy.
+    It takes the addresses of dy, x, the coefficients of `make_centre_coefficients`, and two float64
+    tables ``products, plain (parts, channels)``; and ``rows, channels, block``. It stores the sums
+    of ``dy * (x * scale - mean_hi) * rstd`` and of dy.
     """
     slots, ahead, compute_type = shape.vector_length(element), shape.ahead, element.compute_type
     threads, teams, lanes, kind = shape.threads, shape.teams, shape.lanes, FLOAT64.compute_type
-    slot_count, held, all_terms = threads * slots, ahead * slots, _TERMS * slots
-    zero = constant(element, 0.0)
+    slot_count, value_count = threads * slots, ahead * slots
+    coefficient_count, zero = _COEFFICIENTS * slots, constant(element, 0.0)
     work_of, fold = make_work_across(element, shape), make_fold_sums(shape, slots)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
@@ -78,9 +75,9 @@ def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
     def kernel(dy, x, coefficients, products, plain, rows, channels, block):
         first_here = cuda.shared.array(slot_count, compute_type)
         second_here = cuda.shared.array(slot_count, compute_type)
-        grads = cuda.local.array(held, compute_type)
-        values = cuda.local.array(held, compute_type)
-        here = cuda.local.array(all_terms, compute_type)
+        grads = cuda.local.array(value_count, compute_type)
+        values = cuda.local.array(value_count, compute_type)
+        here = cuda.local.array(coefficient_count, compute_type)
         first = cuda.local.array(slots, compute_type)
         second = cuda.local.array(slots, compute_type)
         thread = cuda.threadIdx.x
@@ -89,7 +86,7 @@ def make_sums_across(element: ElementType, shape: ColumnShape) -> Kernel:
         for j in range(slots):
             first[j], second[j] = zero, zero
         if count > 0:
-            for t in range(_TERMS):
+            for t in range(_COEFFICIENTS):
                 read_coefficients(coefficients, t * channels + channel, here, t * slots)
             grouped = count - count % ahead
             for k in range(0, grouped, ahead):
@@ -115,33 +112,32 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
     It takes the same addresses, and ``outer, channels, inner, block, segment``.
     """
     vector_length, lanes, threads = shape.vector_length(element), shape.lanes, shape.threads
-    held, turn = shape.ahead * shape.vectors * vector_length, lanes * vector_length * shape.vectors
+    turn = lanes * vector_length * shape.vectors
+    value_count = shape.ahead * shape.vectors * vector_length
     deep, compute_type = shape.teams * shape.ahead, element.compute_type
     read, work_of = make_read_along(element, shape), make_work_along(shape)
     load, store = make_load_one(compute_element_type(element)), make_store_one(FLOAT64)
     team_sum, warps = make_team_sum(element, threads), max(1, threads // WARP)
-    smem_sizes, kind, zero = _SMEM_PER_WARP * warps, FLOAT64.compute_type, constant(element, 0.0)
+    smem_size, kind, zero = _SMEM_PER_WARP * warps, FLOAT64.compute_type, constant(element, 0.0)
 
     @device
     def total(sums):
-        found = sums[0]
+        result = sums[0]
         for j in range(1, vector_length):
-            found += sums[j]
-        return found
+            result += sums[j]
+        return result
 
     def kernel(dy, x, coefficients, products, plain, outer, channels, inner, block, segment):
-        smem = cuda.shared.array(smem_sizes, compute_type)
-        grads = cuda.local.array(held, compute_type)
-        values = cuda.local.array(held, compute_type)
+        smem = cuda.shared.array(smem_size, compute_type)
+        grads = cuda.local.array(value_count, compute_type)
+        values = cuda.local.array(value_count, compute_type)
         one = cuda.local.array(vector_length, compute_type)
         two = cuda.local.array(vector_length, compute_type)
         thread = cuda.threadIdx.x
         part, channel, first, entries, width = work_of(outer, channels, inner, block, segment)
         jump, scale = channels * inner, load(coefficients, channel)
-        mean_hi, rstd = (
-            load(coefficients, channels + channel),
-            load(coefficients, 2 * channels + channel),
-        )
+        mean_hi = load(coefficients, channels + channel)
+        rstd = load(coefficients, 2 * channels + channel)
         for j in range(vector_length):
             one[j], two[j] = zero, zero
         for entry in range(thread // lanes, entries, deep):
@@ -149,7 +145,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
             for base in range(thread % lanes * vector_length, width, turn):
                 read(dy, begin, jump, left, base, width, grads)
                 read(x, begin, jump, left, base, width, values)
-                for k in range(held):
+                for k in range(value_count):
                     one[k % vector_length] += grads[k] * ((values[k] * scale - mean_hi) * rstd)
                     two[k % vector_length] += grads[k]
         of_products, of_plain = team_sum(total(one), smem), team_sum(total(two), smem[warps:])

@@ -1,4 +1,4 @@
-"""The moments of channels of arrays on a device: of an array, of a stream, merged from two."""
+"""The moments of the channels of a device array: of an array, of chunks, and merged from two."""
 
 import functools
 from typing import Any
@@ -34,7 +34,7 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> _Moments:
     """Return (count, mean, m2) of each channel."""
     with on_device_of(x):
         if layout.per_channel == 0 or layout.channels == 0:
-            return _of_nothing(x, layout)
+            return _empty_moments(x, layout)
         source = x.library.contiguous(x.array)
         plan, fold = plan_of(x, layout, source), fold_shape(layout.channels)
         return _launched(x, layout, source, plan, fold, None)
@@ -43,15 +43,15 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> _Moments:
 def streamed_moments(
     x: DeviceArray, layout: ColumnLayout, after: tuple[int, Any, Any] | None
 ) -> tuple[int, Any, Any]:
-    """Return the moments of `after` and x together, in arrays of x's library.
+    """Return the moments of `after` and x together, in arrays of the library of x.
 
     Blocks of a fixed number of entries are merged one after the other. So the result does not
-    depend on the chunks of a stream, if each chunk but the last has a multiple of that number.
+    depend on the sizes of the chunks, if each chunk but the last has a multiple of that number.
     """
     with on_device_of(x):
         before = None if after is None else _given("after", after, x, layout.channels)
         if layout.per_channel == 0 or layout.channels == 0:
-            count, mean, m2 = before or _of_nothing(x, layout)
+            count, mean, m2 = before or _empty_moments(x, layout)
         else:
             source = x.library.contiguous(x.array)
             plan = plan_of(x, layout, source, streamed=True)
@@ -67,13 +67,13 @@ def merged_moments(
     with on_device_of(mean):
         count, *ours = _given("moments", moments, mean, channels)
         others, *theirs = _given("other", other, mean, channels)
-        found = [new_statistic(name, mean, channels) for name in ("mean", "m2")]
+        merged = [new_statistic(name, mean, channels) for name in ("mean", "m2")]
         kernel = _two_moments()
-        arrays = [statistic.array for statistic in (*ours, *theirs, *found)]
+        arrays = [statistic.array for statistic in (*ours, *theirs, *merged)]
         if channels:
             blocks = -(-channels // kernel.threads)
             launch(kernel, blocks, mean, arrays, (channels, float(count), float(others)))
-        return handed_out(found[0]), handed_out(found[1])
+        return handed_out(merged[0]), handed_out(merged[1])
 
 
 def variance(m2: DeviceArray, divisor: int) -> Any:
@@ -82,7 +82,7 @@ def variance(m2: DeviceArray, divisor: int) -> Any:
         return handed_out(given_statistic("m2", m2.array, m2, m2.shape[0]) / divisor)
 
 
-def _of_nothing(x: DeviceArray, layout: ColumnLayout) -> _Moments:
+def _empty_moments(x: DeviceArray, layout: ColumnLayout) -> _Moments:
     mean, m2 = (zero_statistic(name, x, layout.channels) for name in ("mean", "m2"))
     return 0, mean, m2
 

@@ -1,11 +1,11 @@
-"""The mean and squared deviations of every channel of each part of an array."""
+"""The kernels of the moments (count, mean, m2) of every channel of each part of an array."""
 
 from typing import Any
 
 from numnorm.backends.cuda.columns.block_reductions import make_fold_moments
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.columns.thread_elements import (
-    make_all_there,
+    make_all_inside,
     make_read_along,
     make_read_vector,
     make_work_across,
@@ -25,53 +25,53 @@ from numnorm.backends.cuda.statistics.column_moments import make_centre, make_is
 from numnorm.backends.cuda.statistics.row_normalizer import make_power_of_two
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
 
-# Reductions alternate between two rooms in shared memory. The barrier of one reduction shows that
-# all threads have read the room of the reduction before.
+# Reductions alternate between two parts of shared memory. The barrier of one reduction ensures that
+# all threads have read the results of the reduction before it.
 _SMEM_PER_WARP = 2
 
 
-def _make_origin_across(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function ``find_origin(x, index, step, count, scale, values, origin)``.
+def _make_pivot_across(element: ElementType, shape: ColumnShape) -> Any:
+    """Return a device function ``find_pivot(x, index, step, count, scale, values, pivot)``.
 
-    The origin of a channel is the mean of a thread's first rows, times the scale. It is computed
-    from the differences to the first row, so the origin of a constant channel is exactly its
-    constant. Because it is a mean of rows of the sum, the squared deviations from it cannot be
-    much larger than those from the mean of all rows.
+    The pivot of a channel is the mean of a thread's first rows, times the scale. It is computed
+    from differences to the first row, so the pivot of a constant channel is exact. It is a mean of
+    some of the rows, so the squared deviations from it cannot be much larger than the squared
+    deviations from the mean of all rows.
     """
     read, slots = make_read_vector(element, shape), shape.vector_length(element)
     ahead, zero = shape.ahead, constant(element, 0.0)
     inv_count = constant(element, 1 / ahead)
 
     @device
-    def find_origin(x, index, step, count, scale, values, origin):
+    def find_pivot(x, index, step, count, scale, values, pivot):
         for u in range(ahead):
             read(x, index + min(u, count - 1) * step, values, u * slots)
         for j in range(slots):
             first, total = values[j] * scale[j], zero
             for u in range(1, ahead):
                 total += values[u * slots + j] * scale[j] - first
-            origin[j] = first + total * inv_count
+            pivot[j] = first + total * inv_count
 
-    return find_origin
+    return find_pivot
 
 
 def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any:
     """Return a device function that adds deviations of `rows` rows and their squares to sums.
 
-    ``add(x, index, step, scale, origin, values, first, second)``: `first` and `second` are arrays
+    ``add(x, index, step, scale, pivot, values, first, second)``: `first` and `second` are arrays
     of sums, one for each channel.
     """
     read, slots = make_read_vector(element, shape), shape.vector_length(element)
     zero = constant(element, 0.0)
 
     @device
-    def add(x, index, step, scale, origin, values, first, second):
+    def add(x, index, step, scale, pivot, values, first, second):
         for u in range(rows):
             read(x, index + u * step, values, u * slots)
         for j in range(slots):
             one, two = zero, zero
             for u in range(rows):
-                deviation = values[u * slots + j] * scale[j] - origin[j]
+                deviation = values[u * slots + j] * scale[j] - pivot[j]
                 one += deviation
                 two += deviation * deviation
             first[j] += one
@@ -83,24 +83,24 @@ def _make_add_across(element: ElementType, shape: ColumnShape, rows: int) -> Any
 def _make_sums_across(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a thread's rows, times a scale.
 
-    ``moments(x, index, step, count, scale, values, origin, mean_lo, m2)`` fills the last three arrays,
-    one number for each channel. The mean is ``origin + mean_lo``.
+    ``moments(x, index, step, count, scale, values, pivot, mean_lo, m2)`` fills the last three
+    arrays, one number for each channel. The mean is ``pivot + mean_lo``.
     """
     slots, ahead, zero = shape.vector_length(element), shape.ahead, constant(element, 0.0)
-    find_origin, centre = _make_origin_across(element, shape), make_centre(element)
+    find_pivot, centre = _make_pivot_across(element, shape), make_centre(element)
     add_rows = _make_add_across(element, shape, ahead)
     add_row = _make_add_across(element, shape, 1)
 
     @device
-    def moments(x, index, step, count, scale, values, origin, mean_lo, m2):
-        find_origin(x, index, step, count, scale, values, origin)
+    def moments(x, index, step, count, scale, values, pivot, mean_lo, m2):
+        find_pivot(x, index, step, count, scale, values, pivot)
         for j in range(slots):
             mean_lo[j], m2[j] = zero, zero
         grouped = count - count % ahead
         for k in range(0, grouped, ahead):
-            add_rows(x, index + k * step, step, scale, origin, values, mean_lo, m2)
+            add_rows(x, index + k * step, step, scale, pivot, values, mean_lo, m2)
         for k in range(grouped, count):
-            add_row(x, index + k * step, step, scale, origin, values, mean_lo, m2)
+            add_row(x, index + k * step, step, scale, pivot, values, mean_lo, m2)
         for j in range(slots):
             mean_lo[j], m2[j] = centre(mean_lo[j], m2[j], count)
 
@@ -108,9 +108,9 @@ def _make_sums_across(element: ElementType, shape: ColumnShape) -> Any:
 
 
 def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function ``rescale(x, index, step, count, values, origin, m2, scale)``.
+    """Return a device function ``rescale(x, index, step, count, values, pivot, m2, scale)``.
 
-    It computes the scale of the channels whose squares left the range of the working type, and
+    It computes the scale of the channels whose squares left the range of the compute type, and
     returns whether any scale is not 1.
     """
     read, slots = make_read_vector(element, shape), shape.vector_length(element)
@@ -118,10 +118,10 @@ def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
     zero, one, compute_type = constant(element, 0.0), constant(element, 1.0), element.compute_type
 
     @device
-    def rescale(x, index, step, count, values, origin, m2, scale):
+    def rescale(x, index, step, count, values, pivot, m2, scale):
         poor = 0
         for j in range(slots):
-            poor += 1 if is_poor(origin[j], m2[j], count) else 0
+            poor += 1 if is_poor(pivot[j], m2[j], count) else 0
         if poor == 0:
             return False
         largest = cuda.local.array(slots, compute_type)
@@ -133,7 +133,7 @@ def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
                 largest[j] = max(largest[j], abs(values[j]))
         changed = 0
         for j in range(slots):
-            if is_poor(origin[j], m2[j], count):
+            if is_poor(pivot[j], m2[j], count):
                 scale[j] = power_of_two(largest[j])
                 changed += 1 if scale[j] != one else 0
         return changed > 0
@@ -148,7 +148,7 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
     (parts, channels)``; and ``rows, channels, block``.
     """
     slots, compute_type, threads = shape.vector_length(element), element.compute_type, shape.threads
-    kind, held = FLOAT64.compute_type, shape.ahead * shape.vector_length(element)
+    kind, value_count = FLOAT64.compute_type, shape.ahead * shape.vector_length(element)
     slot_count, one = threads * slots, constant(element, 1.0)
     work_of, teams, lanes = make_work_across(element, shape), shape.teams, shape.lanes
     moments, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
@@ -159,9 +159,9 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
         counts_here = cuda.shared.array(threads, kind)
         means_here = cuda.shared.array(slot_count, kind)
         m2s_here = cuda.shared.array(slot_count, kind)
-        values = cuda.local.array(held, compute_type)
+        values = cuda.local.array(value_count, compute_type)
         scale = cuda.local.array(slots, compute_type)
-        origin = cuda.local.array(slots, compute_type)
+        pivot = cuda.local.array(slots, compute_type)
         mean_lo = cuda.local.array(slots, compute_type)
         m2 = cuda.local.array(slots, compute_type)
         thread = cuda.threadIdx.x
@@ -172,12 +172,12 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
             for j in range(slots):
                 scale[j] = one
             for again in range(2):
-                moments(x, index, step, count, scale, values, origin, mean_lo, m2)
-                if again == 1 or not rescale(x, index, step, count, values, origin, m2, scale):
+                moments(x, index, step, count, scale, values, pivot, mean_lo, m2)
+                if again == 1 or not rescale(x, index, step, count, values, pivot, m2, scale):
                     break
             for j in range(slots):
                 here = j * threads + thread
-                means_here[here], m2s_here[here] = unscaled(origin[j], mean_lo[j], m2[j], scale[j])
+                means_here[here], m2s_here[here] = unscaled(pivot[j], mean_lo[j], m2[j], scale[j])
         fold(counts_here, means_here, m2s_here)
         if thread < lanes and count > 0:
             for j in range(slots):
@@ -191,38 +191,38 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
 
 
 def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function that adds the deviations of a thread's next pieces to its sums.
+    """Return a device function that adds the deviations of a thread's next vectors to its sums.
 
-    ``add(x, first, jump, left, base, width, scale, origin, values, one, two)``: `one` and `two` are
-    sums of the deviations and of their squares, one for each element of a piece; the other
-    arguments are those of `make_read_along`.
+    ``add(x, first, jump, left, base, width, scale, pivot, values, one, two)``: `one` and `two` are
+    sums of the deviations and of their squares, one for each element of a vector; the other
+    arguments are as in `make_read_along`.
     """
     read, vector_length = make_read_along(element, shape), shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
-    stride, all_there = shape.lanes * vector_length, make_all_there(element, shape)
+    stride, all_inside = shape.lanes * vector_length, make_all_inside(element, shape)
 
     @device
-    def add_piece(values, slot, scale, origin, one, two):
+    def add_vector(values, slot, scale, pivot, one, two):
         for j in range(vector_length):
-            deviation = values[slot + j] * scale - origin
+            deviation = values[slot + j] * scale - pivot
             one[j] += deviation
             two[j] += deviation * deviation
 
     @device
-    def add_some(left, base, width, scale, origin, values, one, two):
+    def add_some(left, base, width, scale, pivot, values, one, two):
         for u in range(ahead):
             for p in range(vectors):
                 if u * teams < left and base + p * stride < width:
-                    add_piece(values, (u * vectors + p) * vector_length, scale, origin, one, two)
+                    add_vector(values, (u * vectors + p) * vector_length, scale, pivot, one, two)
 
     @device
-    def add(x, first, jump, left, base, width, scale, origin, values, one, two):
+    def add(x, first, jump, left, base, width, scale, pivot, values, one, two):
         read(x, first, jump, left, base, width, values)
-        if all_there(left, base, width):
+        if all_inside(left, base, width):
             for k in range(ahead * vectors):
-                add_piece(values, k * vector_length, scale, origin, one, two)
+                add_vector(values, k * vector_length, scale, pivot, one, two)
         else:
-            add_some(left, base, width, scale, origin, values, one, two)
+            add_some(left, base, width, scale, pivot, values, one, two)
 
     return add
 
@@ -235,17 +235,17 @@ def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
     read, vector_length = make_read_along(element, shape), shape.vector_length(element)
     lanes, zero = shape.lanes, constant(element, 0.0)
     turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
-    held = shape.ahead * shape.vectors * vector_length
+    value_count = shape.ahead * shape.vectors * vector_length
 
     @device
     def largest(x, first, jump, entries, width, values):
-        thread, found = cuda.threadIdx.x, zero
+        thread, result = cuda.threadIdx.x, zero
         for entry in range(thread // lanes, entries, deep):
             for base in range(thread % lanes * vector_length, width, turn):
                 read(x, first + entry * jump, jump, entries - entry, base, width, values)
-                for k in range(held):
-                    found = max(found, abs(values[k]))
-        return found
+                for k in range(value_count):
+                    result = max(result, abs(values[k]))
+        return result
 
     return largest
 
@@ -253,36 +253,32 @@ def _make_largest_along(element: ElementType, shape: ColumnShape) -> Any:
 def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function of the moments of a block's elements, times a scale.
 
-    ``moments(x, first, jump, entries, width, scale, values, smem)`` returns ``mean_hi, mean_lo, m2`` to
-    every thread; the mean is ``mean_hi + mean_lo``.
+    ``moments(x, first, jump, entries, width, scale, values, smem)`` returns ``mean_hi, mean_lo,
+    m2`` to every thread; the mean is ``mean_hi + mean_lo``.
     """
     add, centre = _make_add_along(element, shape), make_centre(element)
     load_one = make_load_one(element)
-    vector_length, lanes, compute_type = (
-        shape.vector_length(element),
-        shape.lanes,
-        element.compute_type,
-    )
+    vector_length, lanes = shape.vector_length(element), shape.lanes
+    compute_type = element.compute_type
     turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
     team_sum, inverse = make_team_sum(element, shape.threads), reciprocal(element)
     zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
 
     @device
     def total(sums):
-        found = sums[0]
+        result = sums[0]
         for j in range(1, vector_length):
-            found += sums[j]
-        return found
+            result += sums[j]
+        return result
 
     @device
     def moments(x, first, jump, entries, width, scale, values, smem):
         one = cuda.local.array(vector_length, compute_type)
         two = cuda.local.array(vector_length, compute_type)
         team, start = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes * vector_length
-        # The first walk is the first turn of each thread. Its mean is the origin of the second
-        # walk, over all elements. Its own origin is an element, so that the origin of a constant
-        # channel is exactly its constant.
-        origin, sum_of_one = load_one(x, first) * scale, zero
+        # The first walk is the first turn of each thread, around one element. Its mean is the
+        # pivot of the second walk, over all elements; for a constant channel it is exact.
+        pivot, sum_of_one = load_one(x, first) * scale, zero
         for walk in range(2):
             for j in range(vector_length):
                 one[j], two[j] = zero, zero
@@ -292,15 +288,15 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
             while entry < last:
                 begin, left, base = first + entry * jump, entries - entry, start
                 while base < stop:
-                    add(x, begin, jump, left, base, width, scale, origin, values, one, two)
+                    add(x, begin, jump, left, base, width, scale, pivot, values, one, two)
                     base += turn
                 entry += deep
             sum_of_one = team_sum(total(one), smem[walk * warps :])
             if walk == 0:
                 some = min(entries, deep) * min(width, turn)
-                origin += sum_of_one * inverse(compute_type(some))
+                pivot += sum_of_one * inverse(compute_type(some))
         mean_lo, m2 = centre(sum_of_one, team_sum(total(two), smem), entries * width)
-        return origin, mean_lo, m2
+        return pivot, mean_lo, m2
 
     return moments
 
@@ -314,25 +310,23 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     threads, one = shape.threads, constant(element, 1.0)
     warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
     work_of, moments = make_work_along(shape), _make_moments_along(element, shape)
-    held, smem_sizes = (
-        shape.ahead * shape.vectors * shape.vector_length(element),
-        _SMEM_PER_WARP * warps,
-    )
+    value_count = shape.ahead * shape.vectors * shape.vector_length(element)
+    smem_size = _SMEM_PER_WARP * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     largest, largest_of = _make_largest_along(element, shape), make_team_largest(element, threads)
     unscaled, store = make_unscaled(element), make_store_one(FLOAT64)
 
     def kernel(x, counts, means, m2s, outer, channels, inner, block, segment):
-        smem = cuda.shared.array(smem_sizes, compute_type)
-        values = cuda.local.array(held, compute_type)
+        smem = cuda.shared.array(smem_size, compute_type)
+        values = cuda.local.array(value_count, compute_type)
         part, channel, first, entries, width = work_of(outer, channels, inner, block, segment)
         jump, scale, to = channels * inner, one, part * channels + channel
         for again in range(2):
             mean_hi, mean_lo, m2 = moments(x, first, jump, entries, width, scale, values, smem)
             if again == 1 or not is_poor(mean_hi, m2, entries * width):
                 break
-            found = largest(x, first, jump, entries, width, values)
-            scale = power_of_two(largest_of(found, smem[warps:]))
+            of_thread = largest(x, first, jump, entries, width, values)
+            scale = power_of_two(largest_of(of_thread, smem[warps:]))
             if scale == one:
                 break
         if cuda.threadIdx.x == 0:

@@ -15,8 +15,8 @@ from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.layouts import ColumnLayout
 
-# A block that merges parts in a tree: its lanes load neighbouring channels, and its teams share the
-# parts.
+# A block that merges parts in a tree: its lanes load neighbouring channels, and the parts are
+# divided among its teams.
 _FOLD_LANES, _FOLD_THREADS = 8, 256
 # A block that merges parts one after the other, from the first to the last.
 IN_ORDER = ColumnShape(32, 1, 1, 1, False)
@@ -32,7 +32,7 @@ class ColumnPlan(NamedTuple):
     parts, blocks : int
         The number of parts of the array, and of blocks for all parts.
     sizes : tuple of int
-        The numbers that the kernel takes.
+        Arguments of the kernel.
     """
 
     shape: ColumnShape
@@ -47,14 +47,14 @@ def _plan(
 ) -> ColumnPlan:
     if streamed:
         shape = stream_shape(element, layout, aligned=aligned)
-        cut = stream_partition(element, layout, shape)
+        parts = stream_partition(element, layout, shape)
     else:
         shape = column_shape(element, layout, aligned=aligned, arrays=arrays)
-        cut = partition(element, layout, shape)
-    sizes: tuple[int, ...] = layout.outer, layout.channels, cut.block
+        parts = partition(element, layout, shape)
+    sizes: tuple[int, ...] = layout.outer, layout.channels, parts.block
     if layout.inner > 1:
-        sizes = layout.outer, layout.channels, layout.inner, cut.block, cut.segment
-    return ColumnPlan(shape, cut.parts, cut.blocks, sizes)
+        sizes = layout.outer, layout.channels, layout.inner, parts.block, parts.segment
+    return ColumnPlan(shape, parts.parts, parts.blocks, sizes)
 
 
 def plan_of(
@@ -62,8 +62,7 @@ def plan_of(
 ) -> ColumnPlan:
     """Return the plan for a kernel that reads and writes the elements of these arrays.
 
-    It reads from `reads` arrays at a time. With `streamed` the parts are those of a chunk of a
-    stream.
+    It reads from `reads` arrays at a time. With `streamed` x is a chunk of streamed data.
     """
     aligned = not any(x.library.address(array) % BYTES for array in arrays)
     return _plan(x.element, layout, aligned, reads, streamed)

@@ -1,8 +1,8 @@
 """Which elements of ``(outer, channels, inner)`` a thread works on.
 
-If inner is 1, kernels go across the channels: a thread has its own channels, and one of every
-`shape.teams` rows of its part. Otherwise kernels go along each channel: a block has one channel,
-and its threads share the elements of each outer entry.
+If inner is 1, kernels go across the channels: a thread has its own channels, and every
+`shape.teams`-th row of its part. Otherwise kernels go along each channel: a block has one channel,
+and its threads divide the elements of each outer entry.
 """
 
 import dataclasses
@@ -49,18 +49,15 @@ def make_work_across(element: ElementType, shape: ColumnShape) -> Any:
 
 @functools.cache
 def make_read_vector(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function ``read(address, index, values, slot)`` of one piece."""
-    load, load_one, vector_length = (
-        make_load(element),
-        make_load_one(element),
-        shape.vector_length(element),
-    )
+    """Return a device function ``read(address, index, values, slot)`` of one vector."""
+    load, load_one = make_load(element), make_load_one(element)
+    vector_length = shape.vector_length(element)
 
     @device
     def read_at_once(address, index, values, slot):
-        found = load(address, index)
+        vector = load(address, index)
         for j in range(vector_length):
-            values[slot + j] = found[j]
+            values[slot + j] = vector[j]
 
     @device
     def read_one_by_one(address, index, values, slot):
@@ -72,13 +69,9 @@ def make_read_vector(element: ElementType, shape: ColumnShape) -> Any:
 
 @functools.cache
 def make_write_vector(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function ``write(address, index, values, slot)`` of one piece."""
-    store, store_one, vector_length = (
-        make_store(element),
-        make_store_one(element),
-        shape.vector_length(element),
-    )
-    as_tuple = make_as_tuple(element)
+    """Return a device function ``write(address, index, values, slot)`` of one vector."""
+    store, store_one = make_store(element), make_store_one(element)
+    vector_length, as_tuple = shape.vector_length(element), make_as_tuple(element)
 
     @device
     def write_at_once(address, index, values, slot):
@@ -94,10 +87,10 @@ def make_write_vector(element: ElementType, shape: ColumnShape) -> Any:
 
 @functools.cache
 def make_read_coefficients(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function ``read_coefficients(coefficients, index, values, slot)`` of a thread's channels.
+    """Return a device function ``read_coefficients(coefficients, index, values, slot)``.
 
-    It reads from a row of the table of terms, which is aligned; `index` is that of the first
-    channel.
+    It reads one coefficient of each of a thread's channels from a row of the table, which is
+    aligned. `index` belongs to the first channel.
     """
     stored = compute_element_type(element)
     table = dataclasses.replace(shape, aligned=True)
@@ -123,11 +116,11 @@ def make_work_along(shape: ColumnShape) -> Any:
 
     @device
     def work_of(outer, channels, inner, block, segment):
-        cuts = (inner + segment - 1) // segment
+        segments = (inner + segment - 1) // segment
         # Remainders are written as products, because divisions are slow.
         part = cuda.blockIdx.x // channels
-        channel, turn = cuda.blockIdx.x - part * channels, part // cuts
-        entry, start = turn * block, (part - turn * cuts) * segment
+        channel, turn = cuda.blockIdx.x - part * channels, part // segments
+        entry, start = turn * block, (part - turn * segments) * segment
         first = (entry * channels + channel) * inner + start
         return part, channel, first, min(block, outer - entry), min(segment, inner - start)
 
@@ -135,32 +128,32 @@ def make_work_along(shape: ColumnShape) -> Any:
 
 
 @functools.cache
-def make_all_there(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function ``all_there(left, base, width)``.
+def make_all_inside(element: ElementType, shape: ColumnShape) -> Any:
+    """Return a device function ``all_inside(left, base, width)``.
 
-    It returns whether all elements that a thread reads at a time are inside of the part, so that
-    the thread can skip the check of each element. For pieces, whose checks are few, it returns
+    It returns whether all elements that a thread reads at a time are inside the part, so that the
+    thread can skip the check of each element. For whole vectors, which need few checks, it returns
     False.
     """
     last_entry = (shape.ahead - 1) * shape.teams
-    last_piece = (shape.vectors - 1) * shape.lanes * shape.vector_length(element)
+    last_vector = (shape.vectors - 1) * shape.lanes * shape.vector_length(element)
     if shape.whole:
         return device(lambda left, base, width: False)
-    return device(lambda left, base, width: last_entry < left and base + last_piece < width)
+    return device(lambda left, base, width: last_entry < left and base + last_vector < width)
 
 
 @functools.cache
 def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
-    """Return a device function that reads a thread's pieces of `shape.ahead` outer entries.
+    """Return a device function that reads a thread's vectors of `shape.ahead` outer entries.
 
     ``read_along(x, first, jump, left, base, width, values)``: the thread's first entry begins at
-    index `first`, entries are `jump` apart, and the part has `left` more of them. The first piece
+    index `first`, entries are `jump` apart, and the part has `left` more of them. The first vector
     begins `base` elements into an entry of `width` elements. Values outside of the part become 0.
     """
     read, vector_length = make_read_vector(element, shape), shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
     stride, zero = shape.lanes * vector_length, constant(element, 0.0)
-    all_there = make_all_there(element, shape)
+    all_inside = make_all_inside(element, shape)
 
     @device
     def read_all(x, first, jump, values):
@@ -183,7 +176,7 @@ def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
 
     @device
     def read_along(x, first, jump, left, base, width, values):
-        if all_there(left, base, width):
+        if all_inside(left, base, width):
             read_all(x, first + base, jump, values)
         else:
             read_some(x, first, jump, left, base, width, values)
@@ -195,11 +188,11 @@ def make_read_along(element: ElementType, shape: ColumnShape) -> Any:
 def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
     """Return a device function ``write_along(y, first, jump, left, base, width, values)``.
 
-    It writes the pieces that `make_read_along` reads.
+    It writes the vectors that `make_read_along` reads.
     """
     write, vector_length = make_write_vector(element, shape), shape.vector_length(element)
     ahead, vectors, teams = shape.ahead, shape.vectors, shape.teams
-    stride, all_there = shape.lanes * vector_length, make_all_there(element, shape)
+    stride, all_inside = shape.lanes * vector_length, make_all_inside(element, shape)
 
     @device
     def write_all(y, first, jump, values):
@@ -219,7 +212,7 @@ def make_write_along(element: ElementType, shape: ColumnShape) -> Any:
 
     @device
     def write_along(y, first, jump, left, base, width, values):
-        if all_there(left, base, width):
+        if all_inside(left, base, width):
             write_all(y, first + base, jump, values)
         else:
             write_some(y, first, jump, left, base, width, values)

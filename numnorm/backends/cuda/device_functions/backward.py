@@ -1,4 +1,4 @@
-"""The device functions that compute the gradient of a row in place, for kernels of users."""
+"""The device functions of the gradient of a row in place, for kernels that users write."""
 
 import functools
 from typing import Any
@@ -34,7 +34,7 @@ def make_team_xhat(row: TeamRow) -> Any:
 def make_team_backward(row: TeamRow, detached: Detached) -> Any:
     """Return a device function that turns dy into dx, in place, from xhat.
 
-    ``backward(grads, xhats, width, gamma, beta, rstd, eps_on_deviation)``.
+    ``backward(grads, xhats, width, gamma, beta, rstd, eps_on_deviation)``; `grads` are dy.
     """
     element, team, slots, ddof = row.element, row.team, row.slots, row.ddof
     split, means_of = make_split_statistics(row.norm.formula, element, FLOAT64), make_means(element)
@@ -42,13 +42,13 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
     grad_of, gradient = device(row.norm.formula.backward), device(input_gradient)
     compute_type, wide, warps = element.compute_type, FLOAT64.compute_type, row.warps
-    zero, none, smem_sizes = constant(element, 0.0), constant(FLOAT64, 0.0), max(1, 2 * warps)
+    zero, none, smem_size = constant(element, 0.0), constant(FLOAT64, 0.0), max(1, 2 * warps)
     through_mean = row.norm.formula.centred and not detached.mean
     through_scale = not detached.scale
 
     @device
     def backward(grads, xhats, width, gamma, beta, rstd, eps_on_deviation):
-        smem = cuda.shared.array(smem_sizes, compute_type)
+        smem = cuda.shared.array(smem_size, compute_type)
         at = cuda.threadIdx.x % team
         sum_g, sum_g_xhat = zero, zero
         for k in range(slots):

@@ -1,8 +1,8 @@
-"""The device function that normalizes a row in place, for kernels of users.
+"""The device function that normalizes a row in place, for kernels that users write.
 
-Element k of a team's thread t is column ``t + k * team`` of the row. Elements from the row's width
-on are neither read nor written. All threads of a warp must call it, and all threads of a team that
-is wider than a warp, because they exchange sums.
+Element k of a team's thread t is column ``t + k * team`` of the row. Elements from the width of the
+row on are neither read nor written. All threads of a warp, and of a team that is wider than a warp,
+must call the function, because they exchange sums.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ from numnorm.backends.cuda.threads.group_reductions import (
 
 @dataclasses.dataclass(frozen=True)
 class TeamRow:
-    """A row as device functions are compiled for it.
+    """The properties of a row that device functions are compiled for.
 
     Parameters
     ----------
     norm : Norm
         The norm. Without parameters it takes two numbers instead of arrays.
-    element : Element
+    element : ElementType
         The type of its elements: float32 or float64.
     team : int
         The number of threads that hold the row, a power of two. A team that is wider than a warp
@@ -44,7 +44,7 @@ class TeamRow:
     slots : int
         The number of elements of each thread.
     ddof : int
-        The variance divides by the width less this.
+        The variance is the sum of squares divided by width - ddof.
     """
 
     norm: Norm
@@ -55,14 +55,14 @@ class TeamRow:
 
     @property
     def warps(self) -> int:
-        """The number of warps, or 0 if sums need no shared memory: for one warp or a part of it."""
+        """The number of warps of a team, or 0 if sums need no shared memory: up to one warp."""
         return self.team // WARP if self.team > WARP else 0
 
 
 def make_parameter(row: TeamRow, missing: float) -> Any:
     """Return a device function ``parameter(values, column)``.
 
-    The values are an array or None, or a number if the norm has no parameters.
+    `values` are an array or None, or a number if the norm has no parameters.
     """
     compute_type, absent = row.element.compute_type, constant(row.element, missing)
     if row.norm.parameters == 0:
@@ -78,23 +78,23 @@ def make_parameter(row: TeamRow, missing: float) -> Any:
 
 
 def _make_any(row: TeamRow) -> Any:
-    """Return a device function ``of_any(flag)``: whether the flag of any team of a warp is set.
+    """Return a device function ``of_any(flag)``: whether any team of the warp has set its flag.
 
     All teams of a warp take a branch together, because the shuffles of a sum need all threads. The
     threads of a wider team have the same flag.
     """
     if row.team >= WARP:
-        return device(lambda asked: asked)
+        return device(lambda flag: flag)
     largest_of = make_team_largest(row.element, WARP)
     zero, one = constant(row.element, 0.0), constant(row.element, 1.0)
-    return device(lambda asked: largest_of(one if asked else zero, None) > zero)
+    return device(lambda flag: largest_of(one if flag else zero, None) > zero)
 
 
 def _make_around(row: TeamRow) -> Any:
     """Return a device function ``around(values, at, width, mean_hi, inv_count, smem)``.
 
-    It returns the mean of the deviations from `mean_hi`, the sum of the squared deviations from the
-    true mean, and the difference to the sum of the squared deviations from `mean_hi`.
+    It returns the mean of the deviations from `mean_hi`, the sum of the squared deviations from
+    the true mean, and what the sum of the squared deviations from `mean_hi` has more.
     """
     two_sums, zero = make_team_two_sums(row.element, row.team), constant(row.element, 0.0)
     slots, team, squared_deviations = row.slots, row.team, make_squared_deviations(row.element)
@@ -115,11 +115,11 @@ def _make_around(row: TeamRow) -> Any:
 
 
 def _make_row_statistics(row: TeamRow) -> Any:
-    """Return a device function ``row_statistics(values, at, width, inv_count, smem) -> (mean_hi, mean_lo, m2)``.
+    """Return a device function ``row_statistics(values, at, width, inv_count, smem)``.
 
-    The mean is ``mean_hi + mean_lo``, or 0 if the norm is not centred, and `m2` is the sum of the squared
-    deviations. It sums around the rounded mean. Where that is poor, because the mean is large
-    beside the deviations, it sums once more around a better mean.
+    It returns ``mean_hi, mean_lo, m2``: the mean is ``mean_hi + mean_lo``, or 0 if the norm is not
+    centred, and `m2` is the sum of the squared deviations. It sums around the rounded mean. If the
+    rounding is large beside the deviations, it sums once more around a better mean.
     """
     team_sum, of_any = make_team_sum(row.element, row.team), _make_any(row)
     around = _make_around(row)
@@ -154,16 +154,16 @@ def _make_row_statistics(row: TeamRow) -> Any:
     return centred if row.norm.formula.centred else uncentred
 
 
-# Numbers of shared memory for each warp: the mean, two sums, two sums again, and the largest value.
-# Between two uses of a number another one has a barrier.
+# Elements of shared memory for each warp: the mean, two sums, two sums again, the largest value.
+# Between two uses of an element is the barrier of another one.
 _SMEM_PER_WARP = 6
 
 
 def _make_rescale(row: TeamRow) -> Any:
     """Return a device function ``rescale(values, at, width, least, smem)``.
 
-    It multiplies a row by a power of two and returns the power. The largest absolute value of the
-    row, or `least`, is near 1 then: every sum of squares is in range, and no digit is lost.
+    It multiplies a row by a power of two that brings the largest absolute value of the row, or
+    `least`, near 1, so that sums of squares stay in range. It returns the power.
     """
     largest_of = make_team_largest(row.element, row.team)
     power_of_two, slots, team = make_power_of_two(row.element), row.slots, row.team
@@ -186,15 +186,15 @@ def _make_rescale(row: TeamRow) -> Any:
 def _make_statistics(row: TeamRow) -> Any:
     """Return a device function ``statistics(values, at, width, eps, eps_on_deviation, smem)``.
 
-    It returns ``mean_hi, mean_lo, factor, scale``: ``((x * scale - mean_hi) - mean_lo) * factor`` is the
-    normalized value. It multiplies the values by the scale, which is 1 if their squares are in
-    range.
+    It returns ``mean_hi, mean_lo, factor, scale``: ``((x * scale - mean_hi) - mean_lo) * factor``
+    is the normalized value. It multiplies the values by the scale, which is 1 if their squares are
+    in range.
     """
     element, ddof = row.element, row.ddof
     row_statistics, rescale, of_any = _make_row_statistics(row), _make_rescale(row), _make_any(row)
     leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
-    inverse, root = reciprocal(element), make_sqrt(element)
+    inverse, sqrt = reciprocal(element), make_sqrt(element)
     compute_type, offset = element.compute_type, (_SMEM_PER_WARP - 1) * row.warps
     one, infinity = constant(element, 1.0), constant(element, float("inf"))
 
@@ -206,7 +206,7 @@ def _make_statistics(row: TeamRow) -> Any:
         mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, smem)
         poor = leaves_range(m2 * inv_divisor, eps, eps_on_deviation)
         if of_any(poor):
-            root_eps = root(eps)
+            root_eps = sqrt(eps)
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, at, width, least, smem[offset:])
             mean_hi, mean_lo, m2 = row_statistics(values, at, width, inv_count, smem)
@@ -221,18 +221,18 @@ def _make_statistics(row: TeamRow) -> Any:
 def make_team_forward(row: TeamRow) -> Any:
     """Return a device function that normalizes a row in place, and returns its mean and rstd.
 
-    ``forward(values, width, gamma, beta, eps, eps_on_deviation)``; the statistics are float64, and
-    the mean is 1 / rstd if the norm is not centred.
+    ``forward(values, width, gamma, beta, eps, eps_on_deviation)`` returns float64 numbers; the
+    mean is 1 / rstd if the norm is not centred.
     """
     element, team, slots = row.element, row.team, row.slots
     statistics, mapped = _make_statistics(row), device(row.norm.formula.forward)
     joined = make_joined_statistics(row.norm.formula, element, FLOAT64)
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
-    compute_type, smem_sizes = element.compute_type, max(1, _SMEM_PER_WARP * row.warps)
+    compute_type, smem_size = element.compute_type, max(1, _SMEM_PER_WARP * row.warps)
 
     @device
     def forward(values, width, gamma, beta, eps, eps_on_deviation):
-        smem = cuda.shared.array(smem_sizes, compute_type)
+        smem = cuda.shared.array(smem_size, compute_type)
         at = cuda.threadIdx.x % team
         mean_hi, mean_lo, factor, scale = statistics(
             values, at, width, compute_type(eps), compute_type(eps_on_deviation), smem

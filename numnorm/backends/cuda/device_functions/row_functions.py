@@ -1,4 +1,4 @@
-"""The device functions of a norm for kernels of users: ``forward``, ``xhat`` and ``backward``.
+"""The functions of a norm for kernels that users write: ``forward``, ``xhat``, ``backward``.
 
 Their arguments depend on the norm's parameters and statistics.
 """
@@ -27,7 +27,7 @@ def make_row_functions(
     Parameters
     ----------
     row : TeamRow
-        The norm, and the threads.
+        The norm, and the threads that hold the row.
     detached : Detached
         The statistics that the gradient does not flow through.
     eps_on_deviation : bool
@@ -79,7 +79,7 @@ def _with_numbers(
 ) -> tuple[Any, Any, Any]:
     normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
     zero, compute_type = constant(row.element, 0.0), row.element.compute_type
-    # The gradient through the factor equals the other term with k, so k counts twice.
+    # The gradient through the factor equals the other summand with k, so k counts twice.
     times = constant(row.element, 2.0 if factor_flows else 1.0)
 
     @device

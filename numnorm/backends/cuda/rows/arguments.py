@@ -1,8 +1,8 @@
 """The groups of arguments that the kernels of rows share.
 
 A kernel takes each group as one parameter: a NamedTuple of addresses and numbers. A caller passes
-the same NamedTuple to `queue`, with arrays in the place of addresses. Kernels of each direction
-take the groups that they need; the kind of each is what `Kernel` takes.
+the same NamedTuple to `launch`, with arrays instead of addresses. The constants and functions
+below the groups give the kind of each group, as `Kernel` takes it.
 """
 
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ class RowScaling(NamedTuple):
     """The numbers that turn a row's sums into its mean and deviation.
 
     `inv_count` is 1 / width and `inv_divisor` is 1 / (width - ddof). A backward kernel takes 0
-    in their place for a detached statistic.
+    instead for a detached statistic.
     """
 
     inv_count: Any
@@ -57,7 +57,7 @@ class RowScaling(NamedTuple):
 
 
 class PartialSums(NamedTuple):
-    """A table of sums over some rows each, and a table of what rounding these sums lost."""
+    """A table of partial sums over rows, and a table of what rounding these sums lost."""
 
     sums: Any
     lost: Any
@@ -69,10 +69,10 @@ SUMS = PartialSums, ("address",) * 2
 
 
 def parameters_kind(element: ElementType) -> Any:
-    """Return the kind of `RowParameters` for a kernel of these elements."""
+    """Return the kind of `RowParameters` for a kernel of elements of this type."""
     return RowParameters, ((Parameter, ("address", element.compute_name)),) * 2
 
 
 def scaling_kind(element: ElementType) -> Any:
-    """Return the kind of `RowScaling` for a kernel of these elements."""
+    """Return the kind of `RowScaling` for a kernel of elements of this type."""
     return RowScaling, (element.compute_name,) * 3

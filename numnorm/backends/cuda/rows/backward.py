@@ -1,4 +1,4 @@
-"""The gradients of the norms whose statistics are shared by a row, on arrays of a device."""
+"""The gradients of the row norms on device arrays: checks, plan and launches."""
 
 from typing import Any
 
@@ -65,9 +65,8 @@ def row_backward(
             arrays: Any = grads, source, statistics, parameters, *results
             launch(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
         else:
-            coefficients = x.library.empty(
-                x.array, (layout.rows, COEFFICIENTS), x.element.compute_name
-            )
+            shape = layout.rows, COEFFICIENTS
+            coefficients = x.library.empty(x.array, shape, x.element.compute_name)
             arrays = grads, source, statistics, parameters, coefficients
             launch(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
             arrays = grads, source, parameters, coefficients, *results
@@ -86,7 +85,7 @@ def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
 
 
 def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> DeviceArray:
-    """Return a saved statistic of every row, checked if the caller gives it."""
+    """Return a saved statistic of every row, checked unless this package computed it."""
     if isinstance(value, Statistic):
         return value
     if value is None:

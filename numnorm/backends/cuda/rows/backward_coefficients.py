@@ -1,8 +1,8 @@
-"""The terms of a row that the gradient of each of its elements needs, in a table.
+"""A table of the coefficients of each row that the gradients of its elements need.
 
-A row has eight numbers of the working type: ``scale, mean_hi, mean_lo, factor`` of
-`make_saved_statistics`, the two means of `make_means`, and two zeros. A kernel reads them by 16
-bytes.
+A row of the table has eight numbers of the compute type: ``scale, mean_hi, mean_lo, factor`` of
+`make_saved_statistics`, the two means of `make_means`, and two zeros. Kernels access it in
+16-byte vectors.
 """
 
 import functools
@@ -39,16 +39,20 @@ def make_write_coefficients(element: ElementType) -> Any:
 
 @functools.cache
 def make_read_coefficients(element: ElementType) -> Any:
-    """Return a device function ``read_coefficients(address, row, buffer) -> (coefficients, means)``."""
+    """Return a device function ``read_coefficients(address, row, buffer)``.
+
+    It returns ``(scale, mean_hi, mean_lo, factor), (mean of g, mean of g * xhat)``. `buffer` is a
+    local array of `COEFFICIENTS` numbers.
+    """
     of = compute_element_type(element)
     load, vector = make_load(of, unchanging=True), of.vector
 
     @device
     def read_coefficients(address, row, buffer):
         for k in range(0, _USED, vector):
-            found = load(address, row * COEFFICIENTS + k)
+            numbers = load(address, row * COEFFICIENTS + k)
             for j in range(vector):
-                buffer[k + j] = found[j]
+                buffer[k + j] = numbers[j]
         return (buffer[0], buffer[1], buffer[2], buffer[3]), (buffer[4], buffer[5])
 
     return read_coefficients

@@ -1,4 +1,4 @@
-"""The gradients of wide rows by columns, from the terms of each row."""
+"""The backward kernel of wide rows by columns: it reads the coefficients of each row."""
 
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cuda.compiler.element_type import ElementType
@@ -19,37 +19,28 @@ def make_row_backward_columns(
     """Return the kernel that stores dx, and sums for `count` parameters.
 
     It has a block for each strip of columns of each part of the rows; the blocks of a part are
-    neighbours. It takes the addresses of dy and x; `RowParameters`; the addresses of the terms,
-    which `make_row_backward_coefficients` stores, and of dx, which may be dy or x; `PartialSums` as for
-    `make_row_backward`; `RowSizes`; and the number of parts.
+    neighbours. It takes the addresses of dy and x; `RowParameters`; the address of the table of
+    coefficients that `make_row_backward_coefficients` stores; the address of dx, which may be dy
+    or x; `PartialSums` as for `make_row_backward`; `RowSizes`; and the number of parts.
     """
-    columns, compute_type, zero = (
-        row_columns(element, shape),
-        element.compute_type,
-        constant(element, 0.0),
-    )
+    columns, zero = row_columns(element, shape), constant(element, 0.0)
+    compute_type = element.compute_type
     lanes, slots, reach = columns.lanes, columns.slots, columns.reach
     weight_of = make_weight(element, weights.gamma, columns, shared=False)
     bias_of = make_weight(element, weights.beta, columns, shared=False)
     first_weight = make_first_weight(shared=False)
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
     gradient_sums = make_column_gradient_sums(formula, element, count, columns)
-    write_gradient, read_coefficients = (
-        make_write_gradient(element, columns),
-        make_read_coefficients(element),
-    )
-    flush = make_flush(element, shape)
+    write_gradient = make_write_gradient(element, columns)
+    read_coefficients, flush = make_read_coefficients(element), make_flush(element, shape)
 
     def kernel(dy, x, parameters, coefficients, dx, partials, sizes, parts):
-        values, grads = (
-            cuda.local.array(slots, compute_type),
-            cuda.local.array(slots, compute_type),
-        )
-        weight, bias = cuda.local.array(slots, compute_type), cuda.local.array(slots, compute_type)
-        of_gamma, of_beta = (
-            cuda.local.array(slots, compute_type),
-            cuda.local.array(slots, compute_type),
-        )
+        values = cuda.local.array(slots, compute_type)
+        grads = cuda.local.array(slots, compute_type)
+        weight = cuda.local.array(slots, compute_type)
+        bias = cuda.local.array(slots, compute_type)
+        of_gamma = cuda.local.array(slots, compute_type)
+        of_beta = cuda.local.array(slots, compute_type)
         buffer = cuda.local.array(COEFFICIENTS, compute_type)
         rows, width, _, _ = sizes
         strips = (width + reach - 1) // reach
@@ -67,10 +58,11 @@ def make_row_backward_columns(
                 first = row * width
                 read_columns(x, first, at, width, values)
                 read_columns(dy, first, at, width, grads)
-                found, means = read_coefficients(coefficients, row, buffer)
-                normalize(values, at, width, found)
+                statistics, means = read_coefficients(coefficients, row, buffer)
+                normalize(values, at, width, statistics)
                 gradient_sums(grads, values, weight, bias, of_gamma, of_beta)
-                write_gradient(dx, first, at, width, grads, values, means, found[0], found[3])
+                scale, factor = statistics[0], statistics[3]
+                write_gradient(dx, first, at, width, grads, values, means, scale, factor)
                 row += parts
             last = row >= rows
             flush(of_gamma, at, width, index, fresh, last, partials, None)

@@ -1,4 +1,4 @@
-"""The backward kernels of every norm whose statistics are shared by a row, held in registers."""
+"""The backward kernels of all row norms, for rows that fit the registers of a team."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def backward_parameters(element: ElementType) -> tuple[Any, ...]:
 def make_normalize(element: ElementType, columns: RowColumns) -> Any:
     """Return a device function ``normalize(values, at, limit, coefficients)``: x becomes xhat.
 
-    The terms are what `make_saved_statistics` returns. Columns from `limit` on become 0.
+    `coefficients` are what `make_saved_statistics` returns. Columns from `limit` on become 0.
     """
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     zero = constant(element, 0.0)
@@ -62,7 +62,7 @@ def make_normalize(element: ElementType, columns: RowColumns) -> Any:
             active = at + p * stride < limit
             for j in range(lanes):
                 k = p * lanes + j
-                # Without the condition a column behind the end could have an infinite xhat.
+                # A column behind the end of the row could get an infinite xhat.
                 values[k] = (
                     normalized(values[k] * scale, mean_hi, mean_lo, factor) if active else zero
                 )
@@ -138,9 +138,9 @@ def make_row_backward(
 
     If segments share parameters, the kernel stores the sums of each segment in ``sums (parameters,
     rows * segments)``. Otherwise it stores the sums of each part in ``sums (parameters, parts,
-    width)``: then the number of parts is a multiple of the channels, and the table of what
-    rounding lost has the same size if a team has more than `ROWS_BETWEEN_FLUSHES` rows. The tables
-    have the working type.
+    width)``. The number of parts is then a multiple of the number of channels. If a team has more
+    than `ROWS_BETWEEN_FLUSHES` rows, the kernel also needs the table ``lost``, of the same size.
+    The tables have the compute type.
     """
     if weights.shared and count:
         return _of_segments(formula, element, saved, weights, count, shape)
@@ -153,7 +153,8 @@ def _make_gradient_of_row(
     """Return a device function that stores dx of a row, and adds to the sums of its columns.
 
     ``gradient_of_row(arrays, row, width, limit, at, registers, of_parameters, smem, scaling)``:
-    the arrays are ``dy, x, saved statistics, dx``, the registers are xhat, g, gamma and beta.
+    `arrays` are dy, x, the saved statistics and dx; `registers` are xhat, g, gamma and beta;
+    `of_parameters` are the sums of each column for dgamma and dbeta.
     """
     columns = row_columns(element, shape)
     read_normalized = _make_read_normalized(formula, element, saved, shape)
@@ -183,11 +184,8 @@ def _of_columns(
     count: int,
     shape: RowShape,
 ) -> Kernel:
-    columns, compute_type, zero = (
-        row_columns(element, shape),
-        element.compute_type,
-        constant(element, 0.0),
-    )
+    columns, zero = row_columns(element, shape), constant(element, 0.0)
+    compute_type = element.compute_type
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     weight_of = make_weight(element, weights.gamma, columns, shared=False)
     bias_of = make_weight(element, weights.beta, columns, shared=False)

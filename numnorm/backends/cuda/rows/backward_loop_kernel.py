@@ -1,12 +1,12 @@
-"""The gradients of rows that do not fit the registers of a block. Each block has one row.
+"""The backward kernels of rows that do not fit the registers of a block. Each block has one row.
 
-If segments share parameters, or the norm has none, a block reads its row twice, the second time
-mostly from caches: for the sums, and for dx.
+If segments share parameters, or the norm has none, a block reads its row twice: for the sums, and
+for dx, mostly from caches.
 
-If columns have parameters, their gradients are sums over rows, which do not fit the registers of a
-block either, and a table of them in memory would take more traffic than the rows. So a block reads
-its row here only for the two sums of dx, and `make_row_backward_columns` reads all rows once more,
-by columns, with the sums of a few columns in the registers of each thread.
+If columns have parameters, their gradients are sums over rows. These sums do not fit the registers
+of a block either, and a table of them would cause more memory traffic than the rows. So the kernel
+here only computes the coefficients of each row, and `make_row_backward_columns` reads all rows
+again by columns: each thread has the sums of a few columns in registers.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ from numnorm.backends.cuda.threads.row_columns import RowColumns, make_read_colu
 from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight, make_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# The most pieces of 16 bytes of x and of dy that a thread loads at a time. A kernel that also
-# writes loads at most eight elements, because registers limit the blocks of a multiprocessor.
+# The most 16-byte vectors of x and of dy that a thread loads at a time. A kernel that also writes
+# loads at most eight elements, because registers limit the blocks of a multiprocessor.
 _VECTORS = 2
 
 
@@ -55,9 +55,9 @@ def _columns_of_segment(element: ElementType, shape: RowShape) -> RowColumns:
 def _make_read_segment(formula: Formula, element: ElementType, columns: RowColumns) -> Any:
     """Return a device function that reads a thread's next columns of a segment.
 
-    ``read_segment(arrays, first, at, limit, coefficients, weights, registers)`` of the arrays ``dy, x`` puts
-    xhat and g into the registers ``values, grads``, and returns the sums of `make_sums_in_segment`.
-    The weights are gamma and beta of the segment.
+    ``read_segment(arrays, first, at, limit, coefficients, weights, registers)`` returns the sums
+    of `make_sums_in_segment`. `arrays` are dy and x; `weights` are gamma and beta of the segment;
+    `registers` are local arrays that become xhat and g.
     """
     read_columns, normalize = make_read_columns(element, columns), make_normalize(element, columns)
     sums_in_segment = make_sums_in_segment(formula, element, columns)
@@ -78,9 +78,9 @@ def _make_sums_of_segments(
 ) -> Any:
     """Return a device function that stores the sums of each segment of a row.
 
-    ``sums_of_segments(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem)`` returns this
-    thread's parts of the sums of g and of g * xhat over the row, and the index of the half of the
-    shared room that is free.
+    ``sums_of_segments(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem)``
+    returns this thread's parts of the sums of g and of g * xhat over the row, and the index of the
+    half of `smem` that is free.
     """
     columns, compute_type = _columns_of_segment(element, shape), element.compute_type
     zero, table = constant(element, 0.0), compute_element_type(element)
@@ -94,28 +94,25 @@ def _make_sums_of_segments(
     def sums_of_segments(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem):
         rows, width, segment, channels = sizes
         segment_count = width // segment
-        mean_hi, mean_lo = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
+        hi, lo = cuda.local.array(4, compute_type), cuda.local.array(4, compute_type)
         for k in range(4):
-            mean_hi[k], mean_lo[k] = zero, zero
+            hi[k], lo[k] = zero, zero
         mine, start, turn = cuda.threadIdx.x // team, 0, 0
         channel, next_channel = (row * segment_count + mine) % channels, teams % channels
         while start < segment_count:
             # A team behind the last segment takes part in the sums with a segment of no elements.
             here, limit = at, segment if start + mine < segment_count else 0
             of_segment = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
-            first, index = (
-                (row * segment_count + start + mine) * segment,
-                row * segment_count + start + mine,
-            )
+            index = row * segment_count + start + mine
+            first = index * segment
             while here < limit:
-                add_each(
-                    read_segment(arrays, first, here, limit, coefficients, of_segment, registers),
-                    mean_hi,
-                    mean_lo,
+                sums_here = read_segment(
+                    arrays, first, here, limit, coefficients, of_segment, registers
                 )
+                add_each(sums_here, hi, lo)
                 here += step
             if count > 0:
-                of_gamma, of_beta = joined(mean_hi[2], mean_lo[2]), joined(mean_hi[3], mean_lo[3])
+                of_gamma, of_beta = joined(hi[2], lo[2]), joined(hi[3], lo[3])
                 of_gamma, of_beta = team_two_sums(of_gamma, of_beta, smem[turn:])
                 turn = half - turn
                 if limit > 0 and cuda.threadIdx.x % team == 0:
@@ -123,11 +120,11 @@ def _make_sums_of_segments(
                     if count > 1:
                         store_one(sums, rows * segment_count + index, of_beta)
                 for k in range(2, 4):
-                    mean_hi[k], mean_lo[k] = zero, zero
+                    hi[k], lo[k] = zero, zero
             channel += next_channel
             channel -= channels if channel >= channels else 0
             start += teams
-        return joined(mean_hi[0], mean_lo[0]), joined(mean_hi[1], mean_lo[1]), turn
+        return joined(hi[0], lo[0]), joined(hi[1], lo[1]), turn
 
     return sums_of_segments
 
@@ -137,8 +134,8 @@ def _make_write_segments(
 ) -> Any:
     """Return a device function that stores dx of a row.
 
-    ``write_segments(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)``. Each thread
-    writes the elements that it read for the sums, so dx may be dy or x.
+    ``write_segments(arrays, parameters, dx, row, at, sizes, coefficients, means, registers)``.
+    Each thread writes the elements that it read for the sums, so dx may be dy or x.
     """
     columns, team, teams = _columns_of_segment(element, shape), shape.team, shape.teams
     gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
@@ -148,20 +145,16 @@ def _make_write_segments(
     @device
     def write_segments(arrays, parameters, dx, row, at, sizes, coefficients, means, registers):
         _, width, segment, channels = sizes
-        segment_count, number, (values, grads) = (
-            width // segment,
-            cuda.threadIdx.x // team,
-            registers,
-        )
+        segment_count, number = width // segment, cuda.threadIdx.x // team
+        values, grads = registers
+        scale, factor = coefficients[0], coefficients[3]
         channel, next_channel = (row * segment_count + number) % channels, teams % channels
         while number < segment_count:
             of_segment = gamma_of(parameters.gamma, channel), beta_of(parameters.beta, channel)
             first, here = (row * segment_count + number) * segment, at
             while here < segment:
                 read_segment(arrays, first, here, segment, coefficients, of_segment, registers)
-                write_gradient(
-                    dx, first, here, segment, grads, values, means, coefficients[0], coefficients[3]
-                )
+                write_gradient(dx, first, here, segment, grads, values, means, scale, factor)
                 here += step
             channel += next_channel
             channel -= channels if channel >= channels else 0
@@ -181,15 +174,11 @@ def make_row_backward_loop(
     """Return the kernel of rows of any width whose segments share parameters, or have none.
 
     It has a block for each row, takes what `backward_parameters` names, and stores the same sums
-    of each segment as `make_row_backward`. The teams of a block share the segments of a row; they
-    need no barrier for their sums unless the block is one team.
+    of each segment as `make_row_backward`. The segments of a row are divided among the teams of
+    the block. Their sums need no barrier unless the block is one team.
     """
-    columns, compute_type, team = (
-        _columns_of_segment(element, shape),
-        element.compute_type,
-        shape.team,
-    )
-    lanes, slots, half = columns.lanes, columns.slots, smem_for_sums(shape)
+    columns, compute_type = _columns_of_segment(element, shape), element.compute_type
+    team, lanes, slots, half = shape.team, columns.lanes, columns.slots, smem_for_sums(shape)
     statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
     sums_of_segments = _make_sums_of_segments(formula, element, weights, count, shape)
     block_two_sums = make_team_two_sums(element, shape.threads)
@@ -215,10 +204,10 @@ def make_row_backward_loop(
 def make_row_backward_coefficients(
     formula: Formula, element: ElementType, saved: ElementType, weights: Weights, shape: RowShape
 ) -> Kernel:
-    """Return the kernel that stores the terms of rows for `make_row_backward_columns`.
+    """Return the kernel that stores the coefficients of rows for `make_row_backward_columns`.
 
     It has a block for each row. It takes the addresses of dy and x, `SavedStatistics`,
-    `RowParameters`, the address of the table of terms, `RowSizes` and `RowScaling`.
+    `RowParameters`, the address of the table of coefficients, `RowSizes` and `RowScaling`.
     """
     columns, compute_type = _columns(element, shape, _VECTORS), element.compute_type
     lanes, slots, step = columns.lanes, columns.slots, columns.reach
@@ -229,36 +218,34 @@ def make_row_backward_coefficients(
     first_weight = make_first_weight(shared=False)
     gradient_sums = make_column_gradient_sums(formula, element, 0, columns)
     add_each, joined = make_add_each(2), make_joined(element, compute_element_type(element))
-    block_two_sums, room_size = make_team_two_sums(element, shape.threads), smem_for_sums(shape)
+    block_two_sums, smem_size = make_team_two_sums(element, shape.threads), smem_for_sums(shape)
     write_coefficients, zero = make_write_coefficients(element), constant(element, 0.0)
 
     def kernel(dy, x, saved, parameters, coefficients, sizes, scaling):
-        smem = cuda.shared.array(room_size, compute_type)
+        smem = cuda.shared.array(smem_size, compute_type)
         values = cuda.local.array(slots, compute_type)
         grads = cuda.local.array(slots, compute_type)
         weight = cuda.local.array(slots, compute_type)
         bias = cuda.local.array(slots, compute_type)
         buffer = cuda.local.array(COEFFICIENTS, compute_type)
-        mean_hi, mean_lo = cuda.local.array(2, compute_type), cuda.local.array(2, compute_type)
+        hi, lo = cuda.local.array(2, compute_type), cuda.local.array(2, compute_type)
         for k in range(2):
-            mean_hi[k], mean_lo[k] = zero, zero
+            hi[k], lo[k] = zero, zero
         row, at, width = cuda.blockIdx.x, cuda.threadIdx.x * lanes, sizes.width
         first, first_of_weights = row * width, first_weight(row, sizes)
-        found = statistics(saved.mean, saved.rstd, row)
+        of_row = statistics(saved.mean, saved.rstd, row)
         while at < width:
             read_columns(x, first, at, width, values)
             read_columns(dy, first, at, width, grads)
             weight_of(parameters.gamma, first_of_weights, at, sizes, weight)
             bias_of(parameters.beta, first_of_weights, at, sizes, bias)
-            normalize(values, at, width, found)
-            add_each(gradient_sums(grads, values, weight, bias, None, None), mean_hi, mean_lo)
+            normalize(values, at, width, of_row)
+            add_each(gradient_sums(grads, values, weight, bias, None, None), hi, lo)
             at += step
-        g, g_xhat = block_two_sums(
-            joined(mean_hi[0], mean_lo[0]), joined(mean_hi[1], mean_lo[1]), smem
-        )
+        g, g_xhat = block_two_sums(joined(hi[0], lo[0]), joined(hi[1], lo[1]), smem)
         if cuda.threadIdx.x == 0:
-            means = means_of(g, g_xhat, found[0], found[3], scaling)
-            write_coefficients(coefficients, row, found, means, buffer)
+            means = means_of(g, g_xhat, of_row[0], of_row[3], scaling)
+            write_coefficients(coefficients, row, of_row, means, buffer)
 
     groups = STATISTICS, parameters_kind(element), "address", SIZES, scaling_kind(element)
     return Kernel(kernel, ("address", "address", *groups), shape.threads)

@@ -31,15 +31,15 @@ class GradientPlan(NamedTuple):
 
     Attributes
     ----------
-    terms : Kernel or None
-        For wide rows whose columns have parameters: the kernel that stores the terms of each row.
-        It comes first.
+    coefficients : Kernel or None
+        For wide rows whose columns have parameters: the kernel that stores the coefficients of
+        each row. It is launched first.
     kernel, finish : Kernel
         The kernel that stores dx and partial sums, and the kernel that adds up these sums.
     blocks : int
         The number of blocks of `kernel`.
     sizes, parts, scaling
-        The numbers that the kernels take.
+        Arguments of the kernels.
     table : tuple of int
         The shape of the partial sums of each parameter.
     long : bool
@@ -76,29 +76,30 @@ def gradient_plan(
     detached: Detached,
     aligned: bool,
 ) -> GradientPlan:
-    """Return the plan for arrays of these elements, `aligned` if all begin at 16 bytes."""
+    """Return the plan for elements of this type, `aligned` if all arrays begin at 16 bytes."""
     formula, parameters = norm.formula, norm.parameters
     shape = backward_shape(layout.width, element, aligned=aligned)
-    by_run = layout.shared and parameters > 0
+    by_segment = layout.shared and parameters > 0
     channels = layout.channels if parameters else 1
     coefficients, strips = None, 1
     if shape.vectors:
         kernel = _in_registers(formula, element, saved, weights, parameters, shape)
-        parts = backward_parts(layout.rows, shape, 1 if by_run else channels)
-    elif by_run or not parameters:
+        parts = backward_parts(layout.rows, shape, 1 if by_segment else channels)
+    elif by_segment or not parameters:
         shape, parts = segment_shape(layout.width, layout.segment, element, shape), layout.rows
         kernel = _by_segments(formula, element, saved, weights, parameters, shape)
     else:
-        coefficients, shape = (
-            _coefficients(formula, element, saved, weights, shape),
-            strip_shape(shape),
-        )
+        coefficients = _coefficients(formula, element, saved, weights, shape)
+        shape = strip_shape(shape)
         kernel = _by_columns(formula, element, weights, parameters, shape)
         strips = strips_of(layout.width, element, shape)
         parts = backward_parts(layout.rows, shape, channels, strips)
     inv_count = 1.0 / layout.width if formula.centred and not detached.mean else 0.0
     inv_divisor = 0.0 if detached.scale else 1.0 / (layout.width - scaling.ddof)
-    segment_count = layout.rows * layout.width // layout.segment
+    if by_segment:
+        table = layout.rows * layout.width // layout.segment // channels, channels
+    else:
+        table = parts // channels, channels * layout.width
     return GradientPlan(
         coefficients,
         kernel,
@@ -107,8 +108,6 @@ def gradient_plan(
         RowSizes(layout.rows, layout.width, layout.segment, channels),
         parts,
         RowScaling(inv_count, inv_divisor, scaling.eps_on_deviation),
-        (segment_count // channels, channels)
-        if by_run
-        else (parts // channels, channels * layout.width),
-        layout.rows > ROWS_BETWEEN_FLUSHES * shape.teams * parts and not by_run,
+        table,
+        layout.rows > ROWS_BETWEEN_FLUSHES * shape.teams * parts and not by_segment,
     )

@@ -1,4 +1,4 @@
-"""The norms whose statistics are shared by a row, on arrays of a device."""
+"""The row norms on device arrays: checks, plan and launch."""
 
 import functools
 import math
@@ -40,7 +40,7 @@ class _Plan(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """Gamma or beta: an array and the type of its elements, or a number that stands for all."""
+    """Gamma or beta: an array and the type of its elements, or one number for all elements."""
 
     array: Any
     element: ElementType | None
@@ -48,7 +48,7 @@ class Weight(NamedTuple):
 
     @property
     def parameter(self) -> Parameter:
-        """The argument of a kernel."""
+        """The weight as an argument of a kernel."""
         return Parameter(self.array, self.number)
 
 
@@ -92,11 +92,8 @@ def row_forward(
     save: bool,
 ) -> tuple[Any, Any, Any]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    library, order, saved = (
-        x.library,
-        layout.order,
-        ELEMENT_TYPES[x.library.statistic_name(x.element.name)],
-    )
+    library, order = x.library, layout.order
+    saved = ELEMENT_TYPES[library.statistic_name(x.element.name)]
     with on_device_of(x):
         scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
         shift = weight_of(norm, "beta", beta, 0.0, layout, x)
@@ -138,7 +135,7 @@ def _statistics(x: DeviceArray, layout: RowLayout, saved: ElementType) -> SavedS
 def all_aligned(
     x: DeviceArray, layout: RowLayout, arrays: tuple[Any, ...], scale: Weight, shift: Weight
 ) -> bool:
-    """Return whether all arrays that a kernel reads by 16 bytes begin at multiples of them."""
+    """Return whether all arrays that a kernel accesses in 16-byte vectors are aligned."""
     # A kernel reads a parameter of another type, or one for each segment, element by element.
-    in_pieces = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
-    return not any(x.library.address(array) % BYTES for array in (*arrays, *in_pieces))
+    in_vectors = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
+    return not any(x.library.address(array) % BYTES for array in (*arrays, *in_vectors))

@@ -1,4 +1,4 @@
-"""The forward kernel of every norm whose statistics are shared by a row, held in registers."""
+"""The forward kernel of all row norms, for rows that fit the registers of a team."""
 
 import dataclasses
 from typing import Any
@@ -32,7 +32,7 @@ from numnorm.backends.cuda.threads.row_columns import (
 from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight, make_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# Reductions that no barrier separates need different places in shared memory.
+# Reductions that no barrier separates need different parts of shared memory.
 _SMEM_PER_WARP = 4
 
 
@@ -47,9 +47,9 @@ def forward_parameters(element: ElementType) -> tuple[Any, ...]:
 
 
 def _columns_in_registers(element: ElementType, shape: RowShape) -> tuple[RowColumns, RowColumns]:
-    """Return all columns of a thread, and the 16 bytes of them that it handles at a time.
+    """Return all columns of a thread, and the columns of one 16-byte vector.
 
-    Only the last 16 bytes of a thread can lie behind the end of the row.
+    Only the last vector of a thread can lie behind the end of the row.
     """
     step = row_columns(element, dataclasses.replace(shape, vectors=1))
     columns = row_columns(element, shape)
@@ -57,11 +57,12 @@ def _columns_in_registers(element: ElementType, shape: RowShape) -> tuple[RowCol
 
 
 def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``row_statistics(values, origin, at, width, inv_count, smem)``.
+    """Return a device function ``row_statistics(values, pivot, at, width, inv_count, smem)``.
 
-    It returns ``mean_hi, mean_lo, m2`` of a row in registers: the mean is ``mean_hi + mean_lo``, or 0 if the norm
-    is not centred, and `m2` is the sum of the squared deviations. It subtracts `mean_hi` from the
-    values. `origin` is one of the values: the mean of a constant row is then exactly its constant.
+    It returns ``mean_hi, mean_lo, m2`` of a row in registers: the mean is ``mean_hi + mean_lo``,
+    or 0 if the norm is not centred, and `m2` is the sum of the squared deviations. It subtracts
+    `mean_hi` from the values. `pivot` is the pivot, one of the values: it makes the mean of a
+    constant row exact.
     """
     team_sum, zero = make_team_sum(element, shape.team), constant(element, 0.0)
     squared_deviations = make_squared_deviations(element)
@@ -70,19 +71,19 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
     sure, sure_slots = columns.sure, columns.sure * columns.lanes
 
     @device
-    def mean_of(values, origin, at, width, inv_count, smem):
+    def mean_of(values, pivot, at, width, inv_count, smem):
         total = zero
         for k in range(sure_slots):
-            total += values[k] - origin
+            total += values[k] - pivot
         for p in range(sure, vectors):
             if at + p * stride < width:
                 for j in range(lanes):
-                    total += values[p * lanes + j] - origin
-        return origin + team_sum(total, smem) * inv_count
+                    total += values[p * lanes + j] - pivot
+        return pivot + team_sum(total, smem) * inv_count
 
     @device
-    def centred(values, origin, at, width, inv_count, smem):
-        mean_hi = mean_of(values, origin, at, width, inv_count, smem)
+    def centred(values, pivot, at, width, inv_count, smem):
+        mean_hi = mean_of(values, pivot, at, width, inv_count, smem)
         first, second = zero, zero
         for k in range(sure_slots):
             deviation = values[k] - mean_hi
@@ -102,7 +103,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
         return mean_hi, mean_lo, squared_deviations(second, first, mean_lo)
 
     @device
-    def uncentred(values, origin, at, width, inv_count, smem):
+    def uncentred(values, pivot, at, width, inv_count, smem):
         second = zero
         for k in range(slots):
             second += values[k] * values[k]  # values behind the end of the row are 0
@@ -114,9 +115,9 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
 def _make_rescale(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``rescale(values, least, smem)``.
 
-    It multiplies a row by a power of two and returns the power. The largest absolute value of the
-    row, or `least`, is near 1 then: every sum of squares is in range, and no digit is lost. The
-    next sum needs another room, because some threads may still read this one.
+    It multiplies a row by a power of two that brings the largest absolute value of the row, or
+    `least`, near 1, so that sums of squares stay in range. It returns the power. The next sum needs
+    another part of shared memory, because some threads may still read `smem`.
     """
     largest_of = make_team_largest(element, shape.team)
     power_of_two, slots = make_power_of_two(element), shape.vectors * element.vector
@@ -139,9 +140,9 @@ def make_write_normalized(
 ) -> Any:
     """Return a device function that stores y at a thread's columns.
 
-    ``write_normalized(y, parameters, firsts, at, sizes, coefficients, values, slot)`` normalizes the
-    values, from `slot` on. The terms are ``mean_hi, mean_lo, factor``; ``firsts`` are the indices of the
-    row's first element and of its first parameter.
+    ``write_normalized(y, parameters, firsts, at, sizes, coefficients, values, slot)`` normalizes
+    the values from `slot` on. `coefficients` are ``mean_hi, mean_lo, factor``; `firsts` are the
+    indices of the row's first element and of its first parameter.
     """
     gamma_of = make_weight(element, weights.gamma, columns, shared=weights.shared)
     beta_of = make_weight(element, weights.beta, columns, shared=weights.shared)
@@ -168,7 +169,8 @@ def _make_write_row(
 ) -> Any:
     """Return a device function that stores y of a row in registers.
 
-    ``write_row(y, parameters, row, at, sizes, coefficients, values)``, as `make_write_normalized`.
+    ``write_row(y, parameters, row, at, sizes, coefficients, values)``: the arguments are as in
+    `make_write_normalized`.
     """
     step = _columns_in_registers(element, shape)[1]
     sure_step = dataclasses.replace(step, sure=step.vectors)
@@ -199,19 +201,17 @@ def make_row_forward(
     columns, compute_type = _columns_in_registers(element, shape)[0], element.compute_type
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     read_row, load_one = make_read_columns(element, columns), make_load_one(element)
-    rescale, row_statistics = (
-        _make_rescale(element, shape),
-        _make_row_statistics(formula, element, shape),
-    )
+    rescale = _make_rescale(element, shape)
+    row_statistics = _make_row_statistics(formula, element, shape)
     write_row = _make_write_row(formula, element, weights, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
     any_of, leaves_range = make_team_largest(element, max(team, WARP)), make_leaves_range(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
     infinity, warps = constant(element, float("inf")), max(1, shape.threads // WARP)
-    smem_sizes = _SMEM_PER_WARP * warps
+    smem_size = _SMEM_PER_WARP * warps
 
     def kernel(x, parameters, y, statistics, sizes, scaling, eps, root_eps):
-        smem = cuda.shared.array(smem_sizes, compute_type)
+        smem = cuda.shared.array(smem_size, compute_type)
         values = cuda.local.array(slots, compute_type)
         thread, scale, width = cuda.threadIdx.x, one, sizes.width
         inv_count, inv_divisor, eps_on_deviation = scaling
@@ -221,22 +221,20 @@ def make_row_forward(
         row = min(row, sizes.rows - 1)
         first = row * width
         at = thread % team * lanes
-        origin = load_one(x, first)
+        pivot = load_one(x, first)
         read_row(x, first, at, width, values)
-        mean_hi, mean_lo, m2 = row_statistics(values, origin, at, width, inv_count, smem)
+        mean_hi, mean_lo, m2 = row_statistics(values, pivot, at, width, inv_count, smem)
         poor = leaves_range(m2 * inv_divisor, eps, eps_on_deviation)
         if any_of(one if poor else zero, smem[3 * warps :]) > zero:
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
             scale = rescale(values, least, smem[2 * warps :])
-            mean_hi, mean_lo, m2 = row_statistics(
-                values, origin * scale, at, width, inv_count, smem
-            )
+            mean_hi, mean_lo, m2 = row_statistics(values, pivot * scale, at, width, inv_count, smem)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale
         factor = inverse_deviation(m2 * inv_divisor, eps, eps_on_deviation)
         if active:
-            # `row_statistics` has subtracted high from the values already.
+            # `row_statistics` has subtracted mean_hi from the values already.
             write_row(y, parameters, row, at, sizes, (zero, mean_lo, factor), values)
         if active and statistics.mean != 0 and thread % team == 0:
             save(statistics, row, mean_hi, mean_lo, factor, scale)
@@ -248,7 +246,7 @@ def make_save(formula: Formula, element: ElementType, saved: ElementType) -> Any
     """Return a device function that stores a row's mean and rstd.
 
     ``save(statistics, row, mean_hi, mean_lo, factor, scale)``. For a norm without a mean it stores
-    1 / rstd in place of the mean.
+    1 / rstd instead of the mean.
     """
     store, joined = make_store_one(saved), make_joined_statistics(formula, element, saved)
 

@@ -29,15 +29,15 @@ from numnorm.backends.cuda.threads.row_columns import RowColumns, make_read_colu
 from numnorm.backends.cuda.threads.row_parameters import Weights, make_first_weight
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# Reductions that no barrier separates need different places in shared memory.
+# Reductions that no barrier separates need different parts of shared memory.
 _SMEM_PER_WARP = 4
-# Pieces of 16 bytes that a thread reads at a time element by element. One piece of 16-bit elements
-# is eight loads already.
+# The 16-byte vectors that a thread reads at a time if it reads element by element. One vector of
+# 16-bit elements is eight loads already.
 _SINGLE_VECTORS = 2
 
 
 def _columns_of_turn(element: ElementType, shape: RowShape) -> tuple[RowColumns, RowColumns]:
-    """Return a thread's columns of one turn, and the same for turns that are inside the row."""
+    """Return a thread's columns of one turn of the loop, and of a turn that is inside the row."""
     few = shape.whole or element.itemsize == 2
     vectors = 1 if few else _SINGLE_VECTORS
     columns = row_columns(element, dataclasses.replace(shape, vectors=vectors))
@@ -47,8 +47,8 @@ def _columns_of_turn(element: ElementType, shape: RowShape) -> tuple[RowColumns,
 def _make_sums(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``sums(x, first, at, stop, scale, mean_hi, values)``.
 
-    It returns a thread's sums of ``x * scale - mean_hi`` and of its square, over the columns before
-    `stop`.
+    It returns a thread's sums of ``x * scale - mean_hi`` and of its square, over the columns
+    before `stop`.
     """
     columns, all_sure = _columns_of_turn(element, shape)
     read_some, read_all = make_read_columns(element, columns), make_read_columns(element, all_sure)
@@ -82,8 +82,8 @@ def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) ->
     """Return a device function that computes ``mean_hi, mean_lo, m2`` of a row times a scale.
 
     ``statistics(x, first, at, width, scale, inv_count, values, smem)``. It sums deviations from the
-    mean of the row's first columns. Where the true mean is far from it, it sums once more, around
-    the mean that the first sums give.
+    mean of the row's first columns. If the true mean is far from that mean, it sums once more,
+    around the mean that the first sums give.
     """
     sums, team_sum = _make_sums(element, shape), make_team_sum(element, shape.threads)
     load_one, inverse = make_load_one(element), reciprocal(element)
@@ -101,10 +101,10 @@ def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) ->
 
     @device
     def centred(x, first, at, width, scale, inv_count, values, smem):
-        origin = load_one(x, first) * scale
+        pivot = load_one(x, first) * scale
         seen = min(width, reach)
-        total, _ = sums(x, first, at, seen, scale, origin, values)
-        mean_hi = origin + team_sum(total, smem) * inverse(compute_type(seen))
+        total, _ = sums(x, first, at, seen, scale, pivot, values)
+        mean_hi = pivot + team_sum(total, smem) * inverse(compute_type(seen))
         mean_lo, m2, lost = around(x, first, at, width, scale, mean_hi, inv_count, values, smem)
         if lost > m2:
             mean_hi += mean_lo
@@ -131,13 +131,13 @@ def _make_largest(element: ElementType, shape: RowShape) -> Any:
 
     @device
     def largest(x, first, at, width, least, values, smem):
-        found = least
+        result = least
         while at < width:
             read(x, first, at, width, values)
             for k in range(slots):
-                found = max(found, abs(values[k]))
+                result = max(result, abs(values[k]))
             at += reach
-        return team_largest(found, smem)
+        return team_largest(result, smem)
 
     return largest
 
@@ -145,10 +145,10 @@ def _make_largest(element: ElementType, shape: RowShape) -> Any:
 def _make_write_turn(
     formula: Formula, element: ElementType, weights: Weights, columns: RowColumns
 ) -> Any:
-    """Return a device function that reads a thread's columns once more, and stores y there.
+    """Return a device function that reads a thread's columns of x again and stores y.
 
-    ``write_turn(x, y, parameters, firsts, at, sizes, scale, coefficients, values)``: the terms are those
-    of x * scale, and the other arguments are those of `make_write_normalized`.
+    ``write_turn(x, y, parameters, firsts, at, sizes, scale, coefficients, values)``:
+    `coefficients` are of x * scale, and the other arguments are as in `make_write_normalized`.
     """
     read_columns, slots = make_read_columns(element, columns), columns.slots
     write_normalized = make_write_normalized(formula, element, weights, columns)
@@ -179,14 +179,11 @@ def make_row_forward_loop(
     statistics, largest = _make_statistics(formula, element, shape), _make_largest(element, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
     power_of_two, last = make_power_of_two(element), (columns.vectors - 1) * columns.stride
-    leaves_range, one, smem_sizes = (
-        make_leaves_range(element),
-        constant(element, 1.0),
-        _SMEM_PER_WARP * warps,
-    )
+    leaves_range, one = make_leaves_range(element), constant(element, 1.0)
+    smem_size = _SMEM_PER_WARP * warps
 
     def kernel(x, parameters, y, saved, sizes, scaling, eps, root_eps):
-        smem = cuda.shared.array(smem_sizes, compute_type)
+        smem = cuda.shared.array(smem_size, compute_type)
         values = cuda.local.array(slots, compute_type)
         row, scale, width = cuda.blockIdx.x, one, sizes.width
         inv_count, inv_divisor, eps_on_deviation = scaling

@@ -1,7 +1,7 @@
-"""The sums that gradients need, from a row in registers.
+"""The sums that gradients need, over a row in registers.
 
 dx needs the sums of ``g = dL/dxhat`` and of ``g * xhat`` over the row. The gradients of gamma and
-beta are sums of ``dy * xhat`` and of ``dy``: of each column over rows, or of each segment.
+beta are sums of ``dy * xhat`` and of ``dy``: over the rows of each column, or over each segment.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
 def smem_for_sums(shape: RowShape) -> int:
-    """Return how many numbers of shared memory one pair of sums takes."""
+    """Return the number of elements of shared memory that one pair of sums takes."""
     return 2 * max(1, shape.threads // WARP)
 
 
@@ -32,8 +32,8 @@ def make_column_gradient_sums(
     """Return a device function that turns dy into g, and adds to the sums of each column.
 
     ``gradient_sums(grads, values, weight, bias, of_gamma, of_beta)`` returns this thread's parts
-    of the sums of g and of g * xhat. `grads` are dy, and become g; `values` are xhat; the last
-    two are sums of each column, for a norm of `count` parameters.
+    of the sums of g and of g * xhat. `grads` are dy and become g; `values` are xhat. For a
+    norm of `count` parameters it adds to `of_gamma` and `of_beta`, the sums of each column.
     """
     slots, backward, zero = columns.slots, device(formula.backward), constant(element, 0.0)
 
@@ -99,8 +99,8 @@ def make_segment_gradient_sums(
     ``gradient_sums(grads, values, row, active, at, sizes, segments, channel, parameters, sums,
     smem, turn)`` returns this thread's parts of the sums of g and of g * xhat over the row.
     `segments` is the number of segments of the row, and `channel` the channel of the first. The
-    reductions alternate between two halves of the shared room; `turn` is the index of the next
-    half, and the function returns it too.
+    reductions alternate between two halves of `smem`; `turn` is the index of the next half, and
+    the function returns it too.
     """
     team, zero = shape.team, constant(element, 0.0)
     gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))

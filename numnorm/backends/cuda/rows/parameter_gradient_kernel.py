@@ -1,4 +1,4 @@
-"""The gradients of parameters, from the partial sums that a backward kernel stores."""
+"""The kernel that adds up the partial sums of a backward kernel to dgamma and dbeta."""
 
 from numnorm.backends.cuda.compiler.element_type import ElementType, compute_element_type
 from numnorm.backends.cuda.compiler.target import (
@@ -18,11 +18,12 @@ def make_parameter_gradients(element: ElementType, of: ElementType, strips: int 
     """Return the kernel that adds up the rows of ``sums (parameters, count, columns)``.
 
     It has a block for each `COLUMNS` columns of each parameter. It takes the addresses of sums,
-    dgamma and dbeta, and the numbers ``count`` and ``columns``. The sums have the working type of
+    dgamma and dbeta, and the numbers ``count`` and ``columns``. The sums have the compute type of
     `element`, the gradients have the type `of`. If segments share parameters, the columns are the
     channels; otherwise they are the columns of all channels.
 
-    Each of the `strips` of threads sums every strips-th row; their sums are then added in order.
+    Each of the `strips` of threads sums every strips-th row; the first strip of threads then adds
+    these sums in order.
     """
     table = compute_element_type(element)
     load_one, store_one, joined = make_load_one(table), make_store_one(of), make_joined(table, of)

@@ -1,8 +1,8 @@
 """Sums over rows, one for each column.
 
-A thread sums its columns of a few rows in registers. The sums of all teams of a block are then
-added together, and added to the block's row of a table. The table's sums are compensated, so that
-they keep all bits of a float32 for any number of rows.
+A thread sums its columns of a few rows in registers. A flush adds up the sums of all teams of a
+block, and adds them to the block's row of a table. The sums in the table are compensated, so that
+they have all bits of a float32 for any number of rows.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from numnorm.backends.cuda.threads.row_columns import (
 )
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# A float32 sum of this many terms keeps nearly all of its bits.
+# A float32 sum of this many rows loses few of its bits to rounding.
 ROWS_BETWEEN_FLUSHES = 32
 
 
@@ -33,7 +33,7 @@ def _folded_columns(shape: RowShape, columns: RowColumns) -> RowColumns:
 
 
 def smem_for_folding(element: ElementType, shape: RowShape) -> int:
-    """Return how many numbers of shared memory `flush` takes."""
+    """Return the number of elements of shared memory that `flush` takes."""
     columns = row_columns(element, shape)
     return 1 if shape.teams == 1 else shape.threads // WARP * columns.reach
 
@@ -80,10 +80,14 @@ def make_flush(element: ElementType, shape: RowShape) -> Any:
     the tables, and the last one does not write what rounding lost. All threads of a block must
     call it; `at` is the first column of a thread.
     """
-    columns, of = _folded_columns(shape, row_columns(element, shape)), compute_element_type(element)
+    of = compute_element_type(element)
+    columns = _folded_columns(shape, row_columns(element, shape))
     # The tables are new memory: they are aligned even if the rows are not.
-    one_piece = dataclasses.replace(columns, vectors=1, aligned=True)
-    read_vector, write_vector = make_read_columns(of, one_piece), make_write_columns(of, one_piece)
+    one_vector = dataclasses.replace(columns, vectors=1, aligned=True)
+    read_vector, write_vector = (
+        make_read_columns(of, one_vector),
+        make_write_columns(of, one_vector),
+    )
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     joined, slots, compute_type = make_joined(element, of), columns.slots, element.compute_type
     zero = constant(element, 0.0)

@@ -1,4 +1,4 @@
-"""What follows from the sums of a channel's deviations from a value near its mean."""
+"""The mean and m2 of a channel from the sums of its deviations from a pivot."""
 
 import functools
 from typing import Any
@@ -7,7 +7,7 @@ from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType
 from numnorm.backends.cuda.compiler.target import constant, device, reciprocal
 from numnorm.backends.cuda.statistics.row_normalizer import make_squared_deviations
 
-# It stands for squares that underflow in float64, because 0 would mean a constant channel.
+# It replaces squares that underflow in float64, because 0 would mean a constant channel.
 _SMALLEST = constant(FLOAT64, 1e-300)
 
 
@@ -15,8 +15,8 @@ _SMALLEST = constant(FLOAT64, 1e-300)
 def make_centre(element: ElementType) -> Any:
     """Return a device function ``centre(first, second, count) -> (mean_lo, m2)``.
 
-    From the sum of `count` deviations and the sum of their squares it computes their mean, `mean_lo`,
-    and the sum of the squared deviations from that mean.
+    From the sum of `count` deviations and the sum of their squares it computes their mean,
+    `mean_lo`, and the sum of the squared deviations from that mean.
     """
     inverse, compute_type = reciprocal(element), element.compute_type
     squared_deviations = make_squared_deviations(element)
@@ -31,27 +31,27 @@ def make_centre(element: ElementType) -> Any:
 
 @functools.cache
 def make_is_poor(element: ElementType) -> Any:
-    """Return a device function ``is_poor(origin, m2, count)``: whether squares left the range.
+    """Return a device function ``is_poor(pivot, m2, count)``: whether squares left the range.
 
-    An `m2` of 0 around a large origin is exact: the square of the least possible deviation from
-    that origin would not underflow.
+    An `m2` of 0 around a large pivot is exact: the square of the least possible deviation from it
+    would not underflow.
     """
     smallest, compute_type = constant(element, element.smallest_variance), element.compute_type
     infinity, zero = constant(element, float("inf")), constant(element, 0.0)
     large = constant(element, 1e-14 if element.compute_name == "float32" else 1e-140)
 
     @device
-    def is_poor(origin, m2, count):
+    def is_poor(pivot, m2, count):
         if smallest * compute_type(count) < m2 and m2 < infinity:
             return False
-        return not (m2 == zero and large < abs(origin))
+        return not (m2 == zero and large < abs(pivot))
 
     return is_poor
 
 
 @functools.cache
 def make_unscaled(element: ElementType) -> Any:
-    """Return a device function ``unscaled(mean_hi, mean_lo, m2, scale)``: mean and m2, in float64."""
+    """Return a device function ``unscaled(mean_hi, mean_lo, m2, scale) -> (mean, m2)``, float64."""
     kind, one, zero = FLOAT64.compute_type, constant(element, 1.0), constant(FLOAT64, 0.0)
 
     @device

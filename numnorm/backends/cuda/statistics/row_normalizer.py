@@ -1,4 +1,4 @@
-"""What follows from the sums of one row, in the working type."""
+"""Device functions that normalize a row from its sums, in the compute type."""
 
 import functools
 from typing import Any
@@ -19,13 +19,13 @@ _centre, _squared_deviations = device(centre), device(squared_deviations)
 
 @device
 def normalized(x, mean_hi, mean_lo, factor):
-    """Return xhat of an element, whose row has the mean ``mean_hi + mean_lo`` and the rstd `factor`."""
+    """Return xhat of an element. Its row has the mean ``mean_hi + mean_lo`` and rstd `factor`."""
     return _centre(x, mean_hi, mean_lo) * factor
 
 
 @functools.cache
 def make_squared_deviations(element: ElementType) -> Any:
-    """Return `squared_deviations` as a device function that is never negative."""
+    """Return `squared_deviations` as a device function whose result is never negative."""
     zero = constant(element, 0.0)
 
     @device
@@ -56,16 +56,16 @@ def make_leaves_range(element: ElementType) -> Any:
 
 @functools.cache
 def make_inverse_deviation(element: ElementType) -> Any:
-    """Return `formulas.norms.inverse_deviation` in the working type.
+    """Return `formulas.norms.inverse_deviation` in the compute type.
 
     The literals of that function would be float64 in a kernel.
     """
-    root, inverse = make_sqrt(element), reciprocal(element)
+    sqrt, inverse = make_sqrt(element), reciprocal(element)
     zero = constant(element, 0.0)
 
     @device
     def inverse_deviation(variance, eps, eps_on_deviation):
-        deviation = root(variance + eps) + eps_on_deviation
+        deviation = sqrt(variance + eps) + eps_on_deviation
         return zero if deviation == zero else inverse(deviation)
 
     return inverse_deviation
@@ -73,7 +73,7 @@ def make_inverse_deviation(element: ElementType) -> Any:
 
 @functools.cache
 def make_deviation_flow(element: ElementType) -> Any:
-    """Return `formulas.norms.deviation_flow` in the working type.
+    """Return `formulas.norms.deviation_flow` in the compute type.
 
     The literals of that function would be float64 in a kernel.
     """

@@ -1,4 +1,4 @@
-"""The statistics that the forward pass saves of a row, and the backward pass reads."""
+"""The statistics of a row that the forward pass saves and the backward pass reads."""
 
 import functools
 from typing import Any
@@ -17,9 +17,10 @@ from numnorm.backends.cuda.statistics.row_normalizer import make_deviation_flow
 
 @functools.cache
 def make_saved_statistics(formula: Formula, element: ElementType, saved: ElementType) -> Any:
-    """Return a device function ``statistics(mean, rstd, row) -> (scale, mean_hi, mean_lo, factor)``.
+    """Return a device function ``statistics(mean, rstd, row)``.
 
-    It loads the statistics of a row from two addresses, and splits them: `make_split_statistics`.
+    It loads the statistics of a row from two addresses, and returns them split into ``scale,
+    mean_hi, mean_lo, factor`` by `make_split_statistics`.
     """
     load, none = make_load_one(saved), constant(saved, 0.0)
     centred, split = formula.centred, make_split_statistics(formula, element, saved)
@@ -27,8 +28,8 @@ def make_saved_statistics(formula: Formula, element: ElementType, saved: Element
     @device
     def statistics(mean, rstd, row):
         # Both loads start before either value is used.
-        found, middle = load(rstd, row), load(mean, row) if centred else none
-        return split(middle, found)
+        of_rstd, of_mean = load(rstd, row), load(mean, row) if centred else none
+        return split(of_mean, of_rstd)
 
     return statistics
 
@@ -37,9 +38,9 @@ def make_saved_statistics(formula: Formula, element: ElementType, saved: Element
 def make_split_statistics(formula: Formula, element: ElementType, saved: ElementType) -> Any:
     """Return a device function ``split(mean, rstd) -> (scale, mean_hi, mean_lo, factor)``.
 
-    The results have the working type. ``((x * scale - mean_hi) - mean_lo) * factor`` is the normalized
-    value, and ``factor * scale`` is rstd. The scale is 1 unless rstd is near the ends of the
-    working type's range.
+    The results have the compute type. ``((x * scale - mean_hi) - mean_lo) * factor`` is the
+    normalized value, and ``factor * scale`` is rstd. The scale is 1 unless rstd is near the ends
+    of the range of the compute type.
     """
     kind, wide = element.compute_type, saved.compute_type
     exponent_of, most = exponent(saved), element.largest_exponent
@@ -70,7 +71,7 @@ def make_joined_statistics(formula: Formula, element: ElementType, saved: Elemen
     """Return a device function ``joined(mean_hi, mean_lo, factor, scale) -> (mean, rstd)``.
 
     It is the inverse of `make_split_statistics`, in the type of saved statistics. For a norm
-    without a mean it returns 1 / rstd in the place of the mean.
+    without a mean it returns 1 / rstd instead of the mean.
     """
     kind, zero, unit = saved.compute_type, constant(saved, 0.0), constant(saved, 1.0)
     one, centred = constant(element, 1.0), formula.centred
@@ -92,13 +93,13 @@ def make_means(element: ElementType) -> Any:
     ``means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation)`` returns
     the means of g and of g * xhat, from their sums over the row.
     """
-    flow, zero = make_deviation_flow(element), constant(element, 0.0)
+    deviation_flow, zero = make_deviation_flow(element), constant(element, 0.0)
 
     @device
     def means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation):
         # The mean of a detached statistic is 0 even where the sum is NaN.
         mean_g = sum_g * inv_count if inv_count > zero else zero
-        through_scale = inv_divisor * flow(factor, eps_on_deviation * scale)
+        through_scale = inv_divisor * deviation_flow(factor, eps_on_deviation * scale)
         return mean_g, sum_g_xhat * through_scale if inv_divisor > zero else zero
 
     return means

@@ -1,7 +1,7 @@
 """The stored statistics of batch and weight norm on a device: a number for each channel or row.
 
-Kernels write them as float64, even if the library has no float64. Then the library's array has
-another dtype, and only kernels read it.
+Kernels write them as float64, even if the array library has no float64. The array then has another
+dtype, and only kernels read it.
 """
 
 import dataclasses
@@ -42,14 +42,14 @@ class Statistic(DeviceArray):
 
     Parameters
     ----------
-    name, array, owner, element, shape, device
-        As for a `DeviceArray`. For the library `array` may have another dtype and shape.
+    name, array, library, element, shape, device
+        As for a `DeviceArray`. `array` may have another dtype and shape than `element` and `shape`.
     x : DeviceArray
         The array that the statistic belongs to; kernels use its stream.
     factor : float
-        A factor that the next kernel multiplies the numbers in memory by.
+        The next kernel multiplies the numbers in memory by this factor.
     shareable : bool
-        Whether the caller may get the array: it is new, and has this dtype and shape.
+        Whether the array can be returned to the caller: it is new, and has this dtype and shape.
     """
 
     x: DeviceArray
@@ -92,9 +92,9 @@ def in_float64(statistic: Statistic) -> Statistic:
     if statistic.element == FLOAT64 and statistic.factor == 1.0:
         return statistic
     x, element = statistic.x, statistic.element
-    found = new_statistic(statistic.name, x, statistic.shape[0])
-    _launch_each(_converted(element, FLOAT64), x, statistic, found.array, statistic.factor)
-    return found
+    result = new_statistic(statistic.name, x, statistic.shape[0])
+    _launch_each(_converted(element, FLOAT64), x, statistic, result.array, statistic.factor)
+    return result
 
 
 def saved(statistic: Statistic, x: DeviceArray) -> Any:
@@ -112,27 +112,27 @@ def _as_array(statistic: Statistic, into: ElementType) -> Any:
     if statistic.shareable and statistic.element == into:
         return statistic.array
     x = statistic.x
-    found = x.library.empty(x.array, statistic.shape, into.name)
-    _launch_each(_converted(statistic.element, into), x, statistic, found, statistic.factor)
-    return found
+    array = x.library.empty(x.array, statistic.shape, into.name)
+    _launch_each(_converted(statistic.element, into), x, statistic, array, statistic.factor)
+    return array
 
 
 def reciprocal(name: str, value: Any, x: DeviceArray, layout: RowLayout) -> Statistic:
     """Return the reciprocals of a saved statistic of each row of x, and 0 for 0."""
     with on_device_of(x):
         given = as_parameter(name, value, layout.statistic_shape, "one for each row", x)
-        found = new_statistic(name, x, layout.rows)
-        _launch_each(_reciprocal(given.element), x, given, found.array)
-    return found
+        result = new_statistic(name, x, layout.rows)
+        _launch_each(_reciprocal(given.element), x, given, result.array)
+    return result
 
 
 def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
     """Return 1 / sqrt(variance + eps): 0 for a division by 0, NaN outside the range of float64."""
     x, kernel = variance.x, _reciprocal_deviation(variance.element)
     with on_device_of(x):
-        found = new_statistic("rstd", x, variance.shape[0])
-        _launch_each(kernel, x, variance, found.array, variance.factor, eps)
-    return found
+        rstd = new_statistic("rstd", x, variance.shape[0])
+        _launch_each(kernel, x, variance, rstd.array, variance.factor, eps)
+    return rstd
 
 
 def check_updatable(name: str, array: Any) -> None:
@@ -147,7 +147,7 @@ def check_updatable(name: str, array: Any) -> None:
 def running_statistics(
     mean: Any, variance: Any, x: DeviceArray, layout: ColumnLayout, update: bool
 ) -> tuple[DeviceArray, DeviceArray]:
-    """Return the running statistics for x, checked; to `update`, they are the caller's arrays."""
+    """Return the running statistics for x, checked: the caller's own arrays if `update` is true."""
     given = {"running_mean": mean, "running_var": variance}
     if not update:
         with on_device_of(x):
@@ -155,19 +155,19 @@ def running_statistics(
                 given_statistic(name, value, x, layout.channels) for name, value in given.items()
             )
             return of_mean, of_variance
-    found = []
+    arrays = []
     for name, value in given.items():
         array = as_companion(name, value, x)
         check_updatable(name, value)
         check_shape(name, array.shape, (layout.channels,), _MEANING)
-        found.append(array)
+        arrays.append(array)
     if layout.channels and overlap(x.library, mean, variance):
         raise ValueError("running_var must not share memory with running_mean, got such an array")
-    return found[0], found[1]
+    return arrays[0], arrays[1]
 
 
 def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> DeviceArray:
-    """Return running statistics of any shape; to `update`, they are the caller's array."""
+    """Return running statistics of any shape: the caller's own array if `update` is true."""
     array = as_companion(name, value, x)
     if update:
         check_updatable(name, value)

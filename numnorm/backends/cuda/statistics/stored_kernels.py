@@ -48,14 +48,14 @@ def make_inverse_root() -> Any:
     It returns 1 / sqrt(variance + eps): 0 for a division by 0, and NaN outside the range of
     float64.
     """
-    inverse, root = reciprocal_of(FLOAT64), make_sqrt(FLOAT64)
+    inverse, sqrt = reciprocal_of(FLOAT64), make_sqrt(FLOAT64)
 
     @device
     def inverse_root(variance, eps):
         total = variance + eps
         lost = total == _INFINITY or (variance > _ZERO and total < _SMALLEST_VARIANCE)
-        found = _NAN if lost else inverse(root(total))
-        return _ZERO if total == _ZERO else found
+        rstd = _NAN if lost else inverse(sqrt(total))
+        return _ZERO if total == _ZERO else rstd
 
     return inverse_root
 
