@@ -281,22 +281,18 @@ def _make_narrow_rows(formula: Formula, element_type: ElementType) -> Callable[.
     return narrow_rows
 
 
-def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
-    """Return the kernel of a norm's gradients.
+def _make_part(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function for one part of the rows, from start to stop.
 
-    It takes dy, ``x (N, D)``, the statistics, gamma and beta, the segments, the coefficients, dx,
-    the totals of dgamma and dbeta for each part of the rows, dgamma and dbeta as `results`, and
-    the number of parts. The parts follow from the shapes, so that no thread count changes a sum.
-    A call that does all parts also stores the parts' sums in the results, of shape ``(size,)``,
-    unless these are empty; only then may the totals have no parts.
+    It chooses the loops, and makes the partial sums of the gradients of gamma and beta.
     """
     wide_rows = _make_wide_rows(formula, element_type)
     narrow_rows = _make_narrow_rows(formula, element_type)
     short_rows, real = make_short_backward(formula, element_type), element_type.compute_type
-    tile_width, peeled = _tile_width(element_type), peels_to_alignment(element_type)
+    tile_width = _tile_width(element_type)
 
     @inlined
-    def backward_rows(
+    def backward_part(
         arrays, peels, saved, segments, weights, coefficients, results, totals, start, stop
     ):
         segment, _, channels = segments
@@ -318,6 +314,21 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
                 arrays, peels, saved, segments, weights, coefficients, partial, totals, start, stop
             )
         keep_alive((dgamma, dbeta))
+
+    return backward_part
+
+
+def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
+    """Return the kernel of a norm's gradients.
+
+    It takes dy, ``x (N, D)``, the statistics, gamma and beta, the segments, the coefficients, dx,
+    the totals of dgamma and dbeta for each part of the rows, dgamma and dbeta as `results`, and
+    the number of parts. The parts follow from the shapes, so that no thread count changes a sum.
+    A call that does all parts also stores the parts' sums in the results, of shape ``(size,)``,
+    unless these are empty; only then may the totals have no parts.
+    """
+    backward_part = _make_part(formula, element_type)
+    tile_width, peeled = _tile_width(element_type), peels_to_alignment(element_type)
 
     def kernel(
         dy: Any,
@@ -345,7 +356,7 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         for p in range(first, last):
             totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
-            backward_rows(
+            backward_part(
                 arrays, peels, saved, all_segments, borrowed_weights, coefficients, results,
                 totals, start, stop,
             )  # fmt: skip

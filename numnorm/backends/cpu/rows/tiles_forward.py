@@ -180,6 +180,31 @@ def _make_store_tile(formula: Formula, element_type: ElementType) -> Callable[..
     return _with_fixed_widths(element_type, store_tile, store_tile)
 
 
+def _make_store_singly(
+    statistics_of: Callable[..., Any],
+    row_statistics: Callable[..., Any],
+    apply_row: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Return a compiled function that stores and saves the rows of a tile one by one.
+
+    It computes the statistics of rows with an rstd of 0 once more, and returns the channel of the
+    next row.
+    """
+
+    @inlined
+    def store_singly(x, start, number, scaling, segments, channel, weights, y, means, rstds, saved):
+        for t in range(number):
+            row = statistics_of(means, rstds, t)
+            if load_scalar(rstds, t) == 0.0:
+                row = row_statistics(x[start + t], scaling)
+            apply_row(x, start + t, row, segments, channel, weights, y, False)
+            save(saved, start + t, row)
+            channel = next_channel(channel, segments)
+        return channel
+
+    return store_singly
+
+
 def make_narrow_rows(
     formula: Formula,
     element_type: ElementType,
@@ -192,26 +217,14 @@ def make_narrow_rows(
     squares overflow or vanish, or whose pivot was poor. `apply_row` stores the result of one row
     of any number of segments.
     """
-    real, lanes, sums_size = (
-        element_type.compute_type, element_type.lanes, sums_scratch_size(element_type),
-    )  # fmt: skip
+    lanes, sums_size = element_type.lanes, sums_scratch_size(element_type)
     tile_sums, statistics = _make_sums(formula, element_type), _make_statistics(element_type)
     statistics_of = _make_statistics_of(formula, element_type)
+    store_singly = _make_store_singly(statistics_of, row_statistics, apply_row)
     store_tile, (append, finish) = _make_store_tile(formula, element_type), make_carry(element_type)
-    compute_scratch = make_scratch(real, sums_size + 5 * lanes)
+    compute_scratch = make_scratch(element_type.compute_type, sums_size + 5 * lanes)
     line_scratch = make_room(element_type, lanes * widest(element_type))
     rstd_scratch = make_scratch(np.float64, lanes)
-
-    @inlined
-    def store_singly(x, start, number, scaling, segments, channel, weights, y, means, rstds, saved):
-        for t in range(number):
-            row = statistics_of(means, rstds, t)
-            if load_scalar(rstds, t) == 0.0:
-                row = row_statistics(x[start + t], scaling)
-            apply_row(x, start + t, row, segments, channel, weights, y, False)
-            save(saved, start + t, row)
-            channel = next_channel(channel, segments)
-        return channel
 
     @inlined
     def save_all(start, number, means, rstds, saved):
