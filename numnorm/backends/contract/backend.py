@@ -237,9 +237,6 @@ class RecurrentBackend(ArrayBackend, Protocol):
     def add(self, one: Any, other: Any) -> Any:
         """Return the sum of two arrays, rounded once."""
 
-    def working(self, x: Any) -> Any:
-        """Return an array in its compute dtype, C-contiguous."""
-
     def cell_weights(
         self, spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool
     ) -> Any:
