@@ -1,11 +1,11 @@
-"""Every public function on arrays of all sizes, and a digest of its results.
+"""Runs every public function on arrays of all sizes, and prints a digest of its results.
 
-The tests of threads and of processes import this, and run it, so that each run has a Numba of its
-own::
+The tests of threads and of processes import this module, and run it in processes of their own::
 
-    python every_call.py [--twin serial|parallel] [--threads N ...]
+    python every_call.py [--variant serial|parallel] [--threads N ...]
 
-prints the threading layer and, for each number of threads, what every case gave.
+prints the threading layer and, for each number of threads, the digest of every case. ``--variant``
+runs only the serial or the parallel variant of each kernel.
 """
 
 import argparse
@@ -44,19 +44,19 @@ class Case(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What it is, in words."""
+        """The case in words."""
         options = "".join(f" {name}={value}" for name, value in self.options)
         return f"{self.norm} {self.dtype} {self.shape}{options}"
 
     @property
     def size(self) -> str:
-        """Where it may run in parallel: tiny nowhere, medium in all layers but workqueue."""
+        """Where it runs in parallel: tiny nowhere, medium in all layers except workqueue."""
         elements = int(np.prod(self.shape))
         return "tiny" if elements < 1 << 15 else "medium" if elements < 1 << 18 else "large"
 
 
 def _cases() -> Iterator[Case]:
-    # Compiling is slow: each norm gets one type of elements, and together they have all of them.
+    # Compiling is slow: each norm gets one dtype, and together they have all dtypes.
     for shape in ((3, 7), (131, 257), (523, 509)):
         yield Case("layer_norm", "float32", shape)
         yield Case("rms_norm", "bfloat16", shape)
@@ -69,7 +69,7 @@ def _cases() -> Iterator[Case]:
     for shape in ((2, 6, 5), (11, 6, 23, 23), (13, 6, 59, 61)):
         yield Case("group_norm", "float16", shape, (("groups", 3),))
         yield Case("instance_norm", "float32", shape)
-    # Two pairs of kernels: across the channels, and along each of them.
+    # Two kernels: across the channels, and along each of them.
     for shape in ((5, 3), (11231, 3), (523, 509), (89123, 3)):
         yield Case("batch_norm", "float32", shape)
     for shape in ((2, 3, 5), (7, 5, 967), (5, 3, 17761), (2, 1, 140001)):
@@ -90,7 +90,7 @@ def draw(case: Case) -> list[Array]:
 
 
 def results_of(case: Case) -> list[Array]:
-    """Return what a norm's functions give for a case, forward and backward."""
+    """Return the results of a norm's functions for a case, forward and backward."""
     x, dy, other = draw(case)
     if case.norm == "batch_norm":
         return list(_batch_results(x, dy, other))
@@ -110,18 +110,18 @@ def results_of(case: Case) -> list[Array]:
 
 
 def _parameters(case: Case, values: Array) -> tuple[Array, Array]:
-    """Return gamma and beta out of an array of the case's shape."""
+    """Return gamma and beta as parts of an array of the case's shape."""
     of_channels = case.norm in ("group_norm", "instance_norm")
     axes = 1 if of_channels else dict(case.options).get("axis", -1)
-    kept = {int(axis) % values.ndim for axis in np.atleast_1d(axes)}
+    own = {int(axis) % values.ndim for axis in np.atleast_1d(axes)}
     if case.norm == "weight_norm":
-        kept = set(range(values.ndim)) - kept
-    gamma = values[tuple(slice(None) if a in kept else 0 for a in range(values.ndim))]
+        own = set(range(values.ndim)) - own
+    gamma = values[tuple(slice(None) if a in own else 0 for a in range(values.ndim))]
     return gamma, gamma[..., ::-1]
 
 
 def _batch_results(x: Array, dy: Array, other: Array) -> Iterator[Array]:
-    # A sum over so many float16 values may well be too large for float16.
+    # A sum over many float16 values may be too large for float16.
     gamma = other[0].reshape(x.shape[1], -1)[:, 0].astype(np.float32)
     running: dict[str, Any] = {
         "running_mean": np.zeros(x.shape[1]),
@@ -145,10 +145,10 @@ def digest(case: Case) -> str:
     return hashed.hexdigest()
 
 
-def stay_with(twin: str) -> None:
-    """Run every kernel's serial or its parallel twin from now on, whatever the size."""
+def stay_with(variant: str) -> None:
+    """Run every kernel's serial or parallel variant from now on, whatever the size."""
     parallel = importlib.import_module("numnorm.backends.cpu.compiler.parallel")
-    vars(parallel).update(_worth_it=lambda *_: twin == "parallel")
+    vars(parallel).update(_worth_it=lambda *_: variant == "parallel")
     tuning = importlib.import_module("numnorm.backends.cpu.tuning")
     vars(tuning).update(PARALLEL_LEAST_ELEMENTS=0, PARALLEL_WORKQUEUE_LEAST_ELEMENTS=0)
 
@@ -156,7 +156,7 @@ def stay_with(twin: str) -> None:
 class Launches:
     """The parallel regions that compiled code enters, each as its number of threads."""
 
-    # What is linked to one calls it for as long as the process lives.
+    # Keeps the callbacks alive: compiled code refers to them until the process ends.
     _linked: ClassVar[list[Any]] = []
 
     def __init__(self) -> None:
@@ -180,13 +180,13 @@ class Launches:
         importlib.import_module("llvmlite.binding").add_symbol("numba_parallel_for", address)
 
     def take(self) -> list[int]:
-        """Return those since the last time."""
+        """Return the launches since the last call."""
         taken, self.threads[:] = list(self.threads), []
         return taken
 
 
 def skip_where_missing(layer: str) -> None:
-    """Skip the test that runs now if this machine cannot have a threading layer."""
+    """Skip the current test if this machine does not have a threading layer."""
     if layer == "tbb" and not TBB.exists():
         pytest.skip("needs the package tbb")
     if layer == "omp" and sys.platform == "darwin":
@@ -194,15 +194,15 @@ def skip_where_missing(layer: str) -> None:
 
 
 def load_tbb() -> None:
-    """Load the library of the wheel `tbb`, which lies where the dynamic loader does not look."""
+    """Load the library of the wheel `tbb`, which the dynamic loader does not find by itself."""
     if os.environ.get("NUMBA_THREADING_LAYER") == "tbb" and TBB.exists():
         ctypes.CDLL(str(TBB), mode=ctypes.RTLD_GLOBAL)
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Return this process's environment with some changes, where None removes a variable.
+    """Return this process's environment with some changes; None removes a variable.
 
-    Python finds this folder and this numnorm there, and Numba compiles, unless told otherwise.
+    By default its Python finds this folder and this numnorm, and its Numba compiles.
     """
     paths = Path(__file__).parent, Path(numnorm.__file__).parents[1]
     changes = {
@@ -217,7 +217,7 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def start(*arguments: str, **changes: str | None) -> "subprocess.Popen[str]":
-    """Start Python on these arguments, with changes of the environment as keywords."""
+    """Start Python with arguments, and with changes of the environment as keywords."""
     return subprocess.Popen(
         [sys.executable, "-P", "-W", "error", *arguments],
         env=environment(**changes),
@@ -228,7 +228,7 @@ def start(*arguments: str, **changes: str | None) -> "subprocess.Popen[str]":
 
 
 def output_of(process: "subprocess.Popen[str]", timeout: float = 900) -> str:
-    """Return what a process printed, once it has ended well."""
+    """Wait for a process to succeed, and return its output."""
     try:
         printed, complaints = process.communicate(timeout=timeout)
     finally:
@@ -239,22 +239,22 @@ def output_of(process: "subprocess.Popen[str]", timeout: float = 900) -> str:
 
 
 def in_new_process(*arguments: str, **changes: str | None) -> str:
-    """Return what Python prints for these arguments, with changes of its environment."""
+    """Return the output of Python for arguments, with changes of its environment."""
     return output_of(start(*arguments, **changes))
 
 
 def main() -> None:
-    """Print what every case gives as JSON."""
+    """Print the digests of all cases as JSON."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--twin", choices=("serial", "parallel"))
+    parser.add_argument("--variant", choices=("serial", "parallel"))
     parser.add_argument("--threads", type=int, nargs="+")
     arguments = parser.parse_args()
     load_tbb()
     numba = importlib.import_module("numba")
     launches = Launches()
-    if arguments.twin:
+    if arguments.variant:
         importlib.import_module("numnorm.backends.cpu")
-        stay_with(arguments.twin)
+        stay_with(arguments.variant)
     runs = []
     for threads in arguments.threads or [numba.get_num_threads()]:
         numba.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The CPU backend: NumPy arrays, Numba kernels. Each part is imported when it is first used."""
+"""The CPU backend: NumPy arrays and Numba kernels. Each module is imported on first use."""
 
 import gc
 import importlib
@@ -46,14 +46,14 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(_imported(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = found
-    return found
+    function = getattr(_imported(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = function
+    return function
 
 
 def _imported(name: str) -> Any:
-    # The first of them imports Numba. Of all the objects that are made then, none is garbage: not
-    # to search among them saves a seventh of the time.
+    # The first import brings in Numba, which creates many objects and no garbage: the collector
+    # would only slow it down.
     enabled = gc.isenabled()
     gc.disable()
     try:

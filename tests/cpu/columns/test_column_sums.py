@@ -43,9 +43,7 @@ def test_the_same_sums_whatever_the_cache_has_room_for(monkeypatch, dtype):
     element_type = element_type_of(np.dtype(dtype))
     kernels = []
     for large_l1d in (True, False):
-        monkeypatch.setattr(
-            column_tiles, "has_roomy_first_cache", lambda large_l1d=large_l1d: large_l1d
-        )
+        monkeypatch.setattr(column_tiles, "has_large_l1d", lambda large_l1d=large_l1d: large_l1d)
         kernels.append(make_sums_across(element_type).serial)
         kernels[-1]._cache.disable()  # kernels of one name share their files
     for channels in (100, 510, 1000, 2100):

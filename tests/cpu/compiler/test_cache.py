@@ -33,9 +33,9 @@ import numpy as np
 from numba.core import event
 
 import numnorm
-from numnorm.backends.cpu.compiler.jit import twins
+from numnorm.backends.cpu.compiler.jit import make_kernel
 
-@lambda halve: twins("half", halve).serial
+@lambda halve: make_kernel("half", halve).serial
 def halve(rows, halves, first, last):
     for row in range(first, last):
         for column in range(rows.shape[1]):

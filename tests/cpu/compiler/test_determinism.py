@@ -28,7 +28,7 @@ def run_every_call(*arguments, layer, pool):
 @pytest.fixture(scope="module")
 def serial():
     """The digest of each case in a process that launches no thread."""
-    ((_, cases),) = run_every_call("--twin", "serial", layer="workqueue", pool=1)
+    ((_, cases),) = run_every_call("--variant", "serial", layer="workqueue", pool=1)
     assert not any(launches for _, launches in cases.values())
     return {label: digest for label, (digest, _) in cases.items()}
 
@@ -57,7 +57,7 @@ def test_bytes_do_not_depend_on_the_threads(serial, layer, pool):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_bytes_of_the_parallel_kernels_on_arrays_of_any_size(serial, layer):
     # Even one row, cut into its one part.
-    runs = run_every_call("--twin", "parallel", "--threads", "1", "2", layer=layer, pool=2)
+    runs = run_every_call("--variant", "parallel", "--threads", "1", "2", layer=layer, pool=2)
     for threads, cases in runs:
         assert different(cases, serial) == []
         for label, (_, launches) in cases.items():

@@ -1,11 +1,12 @@
-"""What the loops over elements need to know of each channel, from its statistics.
+"""Kernels that compute the coefficients of each channel from its statistics.
 
-All that can be done once for a channel is done here, in float64: an element is then left with a
-subtraction and one or two multiplications. A channel whose statistics leave the range of the
-working type is worked on times a power of two, its scale, which is 1 for nearly every channel.
+Whatever is the same for all elements of a channel is computed here once, in float64. An element
+then takes one subtraction and one or two multiplications. If the statistics of a channel are out
+of range of the compute type, its elements are multiplied by a power of two first: its scale, which
+is 1 for nearly every channel.
 
-The terms are the rows of a table, a column a channel. The kernels return whether any scale is
-not 1.
+The coefficients are the rows of a table, with one column per channel. The kernels return whether
+any channel has a scale that is not 1.
 """
 
 import functools
@@ -23,7 +24,7 @@ from numnorm.backends.cpu.statistics.stored_kernels import fill_reciprocal_devia
 
 
 def _exponent(value: float) -> int:
-    """Return that of a number in [0.5, 1) times a power of two; 0 for 0, infinity and NaN."""
+    """Return the binary exponent of a number; 0 for 0, infinity and NaN."""
     if not 0.0 < abs(value) < np.inf:
         return 0
     return math.frexp(value)[1]
@@ -32,41 +33,36 @@ def _exponent(value: float) -> int:
 _exponent_of = inlined(_exponent)
 
 
-def _usual_exponent(element_type: ElementType) -> int:
-    """Return up to which exponent, either way, nothing is done about rstd and gamma."""
-    return element_type.largest_exponent // 4
-
-
 @functools.cache
-def _make_range(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``powers(mean, rstd, gamma)`` of two, for a channel.
+def _make_powers(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``powers(mean, rstd, gamma)``, which returns two powers of two.
 
-    The first is that of x, the second brings gamma times what is left of rstd into range.
+    The first one scales x. The second one brings the product of gamma and the scaled rstd into
+    range. Both are 1 if the exponents of rstd and gamma are of usual size.
     """
     most = element_type.largest_exponent
-    usual, widest = _usual_exponent(element_type), most - 20
+    usual, widest = most // 4, most - 20
     small, large = 2.0**-usual, 2.0**usual
 
     @inlined
     def powers(mean, rstd, gamma):
-        # Most channels are over here, before anything is looked at bit by bit.
+        # Nearly every channel returns here, without the search for exponents.
         if small < rstd < large and small < abs(gamma) < large:
             return 1.0, 1.0
-        of_rstd = _exponent_of(rstd)
-        of_x = 0
-        if abs(of_rstd) > usual:
-            # Only a constant channel has a mean so large beside its deviation.
-            of_x = min(max(of_rstd, -most), most, most - _exponent_of(mean))
-        of_product = of_rstd - of_x + _exponent_of(gamma)
-        of_weight = of_product - min(max(of_product, -widest), widest)
-        return math.ldexp(1.0, of_x), math.ldexp(1.0, of_weight)
+        rstd_exponent, x_exponent = _exponent_of(rstd), 0
+        if abs(rstd_exponent) > usual:
+            # The scaled mean has to stay in range: a limit that only a constant channel reaches.
+            x_exponent = min(max(rstd_exponent, -most), most, most - _exponent_of(mean))
+        product = rstd_exponent - x_exponent + _exponent_of(gamma)
+        excess = product - min(max(product, -widest), widest)
+        return math.ldexp(1.0, x_exponent), math.ldexp(1.0, excess)
 
     return powers
 
 
 @functools.cache
 def _make_product(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled product of two powers of two, kept inside the working type."""
+    """Return a compiled ``product(power, other)`` of powers of two, clamped to a safe range."""
     largest = 2.0**element_type.largest_exponent
 
     @inlined
@@ -76,251 +72,244 @@ def _make_product(element_type: ElementType) -> Callable[..., Any]:
     return product
 
 
-def _make_scaled_output_coefficients(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for the terms; it returns whether any scale is not 1."""
-    real, powers, product = (
-        element_type.compute_type,
-        _make_range(element_type),
-        _make_product(element_type),
-    )
+def make_output_coefficients(element_type: ElementType) -> Kernel:
+    """Return a kernel that computes the coefficients of `channel_output`, and rstd.
+
+    Its arguments are ``mean, m2, divisor, eps, gamma, beta, rstd, table``. The variance is
+    ``m2 / divisor``, and the rows of ``table`` become scale, mean_hi, factor and offset.
+    """
+    output_coefficients = _make_output(element_type)
+
+    def kernel(mean, m2, divisor, eps, gamma, beta, rstd, table, first, last):
+        mark_noinline()
+        mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
+        gamma, beta = borrowed(gamma), borrowed(beta)
+        fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
+        return output_coefficients(mean, rstd, gamma, beta, table)
+
+    return make_kernel(f"column_coefficients.output.{element_type.name}", kernel)
+
+
+def _make_output(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``output_coefficients(mean, rstd, gamma, beta, table)``.
+
+    It returns whether any scale is not 1.
+    """
+    real = element_type.compute_type
+    powers, product = _make_powers(element_type), _make_product(element_type)
 
     @inlined
-    def scaled_output_terms(mean, rstd, gamma, beta, coefficients):
-        scale, mean_hi, factor, offset = (
-            coefficients[0],
-            coefficients[1],
-            coefficients[2],
-            coefficients[3],
-        )
+    def output_coefficients(mean, rstd, gamma, beta, table):
+        scale, mean_hi, factor, offset = table[0], table[1], table[2], table[3]
         scaled = 0
         for c in range(rstd.size):
             weight = np.float64(element(gamma, c, 1.0))
             bias = np.float64(element(beta, c, 0.0))
-            middle = np.float64(mean[c])
-            of_x, of_weight = powers(middle, rstd[c], weight)
-            power = product(of_x, of_weight)
-            centre, multiplier = middle * power, rstd[c] / power * weight
+            centre = np.float64(mean[c])
+            x_power, weight_power = powers(centre, rstd[c], weight)
+            power = product(x_power, weight_power)
+            scaled_centre, multiplier = centre * power, rstd[c] / power * weight
             scale[c] = power
-            mean_hi[c] = real(centre)
+            mean_hi[c] = real(scaled_centre)
             factor[c] = multiplier
-            lost = (centre - np.float64(mean_hi[c])) * multiplier
-            # Without it where gamma or the mean is infinite: elements are infinite there, or NaN.
+            lost = (scaled_centre - np.float64(mean_hi[c])) * multiplier
+            # An infinite gamma or mean makes `lost` NaN, and the elements infinite or NaN anyway.
             offset[c] = bias - lost if abs(lost) < np.inf else bias
             scaled += 1 if power != 1.0 else 0
         return scaled > 0
 
-    return scaled_output_terms
+    return output_coefficients
 
 
-def make_output_coefficients(element_type: ElementType) -> Kernel:
-    """Return a kernel for the terms of `channel_output`.
+def make_centre_coefficients(element_type: ElementType) -> Kernel:
+    """Return a kernel that scales each channel's statistics and splits its mean.
 
-    It takes ``mean, m2, divisor, eps, gamma, beta, rstd, coefficients``, where m2 over the divisor is the
-    variance, stores rstd, and makes the rows of the terms scale, high, factor and offset. The
-    scale is left out where it is 1 for every channel.
+    Its arguments are ``mean, rstd, table``. The first four rows of ``table`` become scale, mean_hi,
+    scaled_rstd and mean_lo: ``x * scale`` has the mean ``mean_hi + mean_lo`` and this rstd.
     """
-    scaled_terms = _make_scaled_output_coefficients(element_type)
+    centre_coefficients = _make_centre(element_type)
 
-    def kernel(mean, m2, divisor, eps, gamma, beta, rstd, coefficients, first, last):
+    def kernel(mean, rstd, table, first, last):
         mark_noinline()
-        mean, rstd, coefficients = borrowed(mean), borrowed(rstd), borrowed(coefficients)
-        gamma, beta = borrowed(gamma), borrowed(beta)
-        fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
-        return scaled_terms(mean, rstd, gamma, beta, coefficients)
+        mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
+        return centre_coefficients(mean, rstd, table)
 
-    return make_kernel(f"column_terms.output.{element_type.name}", kernel)
+    return make_kernel(f"column_coefficients.centre.{element_type.name}", kernel)
 
 
-def _make_scaled_centre_coefficients(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for the terms; it returns whether any scale is not 1."""
-    powers = _make_range(element_type)
+def _make_centre(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``centre_coefficients(mean, rstd, table)``.
+
+    It returns whether any scale is not 1.
+    """
+    powers = _make_powers(element_type)
 
     @inlined
-    def scaled_centre_terms(mean, rstd, coefficients):
-        scale, mean_hi, reciprocal, mean_lo = (
-            coefficients[0],
-            coefficients[1],
-            coefficients[2],
-            coefficients[3],
-        )
+    def centre_coefficients(mean, rstd, table):
+        scale, mean_hi, scaled_rstd, mean_lo = table[0], table[1], table[2], table[3]
         scaled = 0
         for c in range(mean.size):
             power, _ = powers(mean[c], rstd[c], 1.0)
             centre = mean[c] * power
             scale[c] = power
             mean_hi[c] = centre
-            reciprocal[c] = rstd[c] / power
+            scaled_rstd[c] = rstd[c] / power
             mean_lo[c] = centre - np.float64(mean_hi[c])
             scaled += 1 if power != 1.0 else 0
         return scaled > 0
 
-    return scaled_centre_terms
-
-
-def make_centre_coefficients(element_type: ElementType) -> Kernel:
-    """Return a kernel that splits each channel's mean and scale.
-
-    It takes ``mean, rstd, coefficients``, the first of whose rows become scale, high, rstd and low: the
-    mean of ``x * scale`` is ``mean_hi + mean_lo``, and that rstd is of ``x * scale`` too.
-    """
-    scaled_terms = _make_scaled_centre_coefficients(element_type)
-
-    def kernel(mean, rstd, coefficients, first, last):
-        mark_noinline()
-        mean, rstd, coefficients = borrowed(mean), borrowed(rstd), borrowed(coefficients)
-        return scaled_terms(mean, rstd, coefficients)
-
-    return make_kernel(f"column_terms.centre.{element_type.name}", kernel)
+    return centre_coefficients
 
 
 @inlined
-def _folded(sums: Any) -> Any:
-    """Return the sums over all blocks, added up in order in the place of the first block's."""
+def _merge_blocks(sums: Any) -> Any:
+    """Add the sums of all blocks to those of the first block, in order, and return them."""
     for k in range(2):
-        whole = sums[k][0]
+        total = sums[k][0]
         for p in range(1, sums.shape[1]):
-            of_block = sums[k][p]
-            for c in range(whole.size):
-                whole[c] += of_block[c]
+            block = sums[k][p]
+            for c in range(total.size):
+                total[c] += block[c]
     return sums[0][0], sums[1][0]
 
 
 @inlined
 def _store_gradients(
-    sums: Any, sums_dy: Any, reciprocal: Any, mean_lo: Any, gradients: Any
+    products: Any, sums_dy: Any, scaled_rstd: Any, mean_lo: Any, gradients: Any
 ) -> None:
-    """Store dgamma and dbeta."""
+    """Store dgamma and dbeta, from the sums of dy * xhat, whose xhat lacks mean_lo, and of dy."""
     dgamma, dbeta = gradients[0], gradients[1]
-    for c in range(sums.size):
-        lost = np.float64(mean_lo[c]) * np.float64(reciprocal[c])
-        dgamma[c] = sums[c] - lost * sums_dy[c]
-    for c in range(sums.size):
+    for c in range(products.size):
+        lost = np.float64(mean_lo[c]) * np.float64(scaled_rstd[c])
+        dgamma[c] = products[c] - lost * sums_dy[c]
+    for c in range(products.size):
         dbeta[c] = sums_dy[c]
 
 
 @inlined
-def _passed_on(
-    sums: Any, sums_dy: Any, inv_counts: Any, reciprocal: Any, mean_lo: Any, c: int
+def _mean_gradients(
+    products: Any, sums_dy: Any, inv_counts: Any, scaled_rstd: Any, mean_lo: Any, c: int
 ) -> Any:
-    """Return what a channel's mean and its scale pass on for a gamma of 1, and what was lost."""
+    """Return the means of dy and of dy * xhat in a channel, and what xhat lacks without mean_lo.
+
+    A mean is 0 if the statistic that its gradient passes through is detached.
+    """
     inv_count, inv_divisor = inv_counts
-    lost = np.float64(mean_lo[c]) * np.float64(reciprocal[c])
-    # A detached statistic passes nothing on, a NaN neither.
-    through_mean = sums_dy[c] * inv_count if inv_count > 0.0 else 0.0
-    slope_sum = sums[c] - lost * sums_dy[c]
-    through_scale = slope_sum * inv_divisor if inv_divisor > 0.0 else 0.0
-    return through_mean, through_scale, lost
-
-
-def _make_scaled_gradient_coefficients(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for the terms; it returns whether dx is multiplied by any."""
-    powers, product = _make_range(element_type), _make_product(element_type)
-
-    @inlined
-    def scaled_gradient_terms(gamma, sums, sums_dy, inv_counts, coefficients):
-        scale, mean_hi, reciprocal, mean_lo = (
-            coefficients[0],
-            coefficients[1],
-            coefficients[2],
-            coefficients[3],
-        )
-        factor, grad, offset, back = (
-            coefficients[4],
-            coefficients[5],
-            coefficients[6],
-            coefficients[7],
-        )
-        scaled = 0
-        for c in range(sums.size):
-            weight, rstd = np.float64(element(gamma, c, 1.0)), np.float64(reciprocal[c])
-            _, of_weight = powers(np.float64(mean_hi[c]), rstd, weight)
-            weight = weight / of_weight
-            through_mean, through_scale, lost = _passed_on(
-                sums, sums_dy, inv_counts, reciprocal, mean_lo, c
-            )
-            factor[c] = rstd * weight
-            grad[c] = rstd * (through_scale * weight)
-            offset[c] = rstd * (through_mean * weight - lost * (through_scale * weight))
-            power = product(np.float64(scale[c]), of_weight)
-            back[c] = power
-            scaled += 1 if power != 1.0 else 0
-        return scaled > 0
-
-    return scaled_gradient_terms
+    lost = np.float64(mean_lo[c]) * np.float64(scaled_rstd[c])
+    # The conditions keep NaN from passing through a detached statistic.
+    mean_dy = sums_dy[c] * inv_count if inv_count > 0.0 else 0.0
+    product = products[c] - lost * sums_dy[c]
+    mean_product = product * inv_divisor if inv_divisor > 0.0 else 0.0
+    return mean_dy, mean_product, lost
 
 
 def make_gradient_coefficients(element_type: ElementType) -> Kernel:
-    """Return a kernel for the terms of `channel_gradient`.
+    """Return a kernel that computes the coefficients of `channel_gradient`, dgamma and dbeta.
 
-    It takes ``gamma``, the ``sums (2, blocks, channels)`` of ``dy * (x * scale - mean_hi) * rstd``
-    and of dy, the share of each statistic, which is 1 over the number of values or 0 where it is
-    detached, whether any scale is not 1, and then ``gradients``, whose rows become dgamma and
-    dbeta, and ``coefficients``, of whose rows `make_centre_coefficients` has made the first four. The others
-    become factor, slope, offset, and what dx is to be multiplied by, left out where that is 1 for
-    every channel. The sums become those of all blocks together.
+    Its arguments are ``gamma, sums, inv_count, inv_divisor, scaled, gradients, table``:
+
+    - ``sums (2, blocks, channels)`` are those of ``dy * (x * scale - mean_hi) * rstd`` and of dy.
+      The sums of the first block become the sums of all blocks.
+    - ``inv_count`` and ``inv_divisor`` are 1 / count, or 0 where mean or scale are detached.
+    - ``scaled`` says whether any scale is not 1.
+    - The rows of ``gradients`` become dgamma and dbeta.
+    - The first four rows of ``table`` are those of `make_centre_coefficients`. The others become
+      factor, xhat_factor, offset, and back, by which dx is multiplied.
+
+    The kernel returns whether any back is not 1.
     """
-    scaled_terms = _make_scaled_gradient_coefficients(element_type)
+    gradient_coefficients = _make_gradient(element_type)
 
-    def kernel(gamma, sums, inv_count, inv_divisor, scaled, gradients, coefficients, first, last):
+    def kernel(gamma, sums, inv_count, inv_divisor, scaled, gradients, table, first, last):
         mark_noinline()
-        gamma, gradients, coefficients = (
-            borrowed(gamma),
-            borrowed(gradients),
-            borrowed(coefficients),
-        )
-        inv_counts, reciprocal = (inv_count, inv_divisor), coefficients[2][: gradients.shape[1]]
-        of_products, of_dy = _folded(borrowed(sums))
-        _store_gradients(of_products, of_dy, reciprocal, coefficients[3], gradients)
-        return scaled_terms(gamma, of_products, of_dy, inv_counts, coefficients)
+        gamma, gradients, table = borrowed(gamma), borrowed(gradients), borrowed(table)
+        inv_counts, scaled_rstd = (inv_count, inv_divisor), table[2][: gradients.shape[1]]
+        products, sums_dy = _merge_blocks(borrowed(sums))
+        _store_gradients(products, sums_dy, scaled_rstd, table[3], gradients)
+        return gradient_coefficients(gamma, products, sums_dy, inv_counts, table)
 
-    return make_kernel(f"column_terms.gradient.{element_type.name}", kernel)
+    return make_kernel(f"column_coefficients.gradient.{element_type.name}", kernel)
 
 
-def make_frozen_coefficients(element_type: ElementType) -> Kernel:
-    """Return a kernel for the terms of the gradient where the statistics are constants.
+def _make_gradient(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``gradient_coefficients(gamma, products, sums_dy, inv_counts, table)``.
 
-    It takes ``mean, rstd, gamma, coefficients``, whose rows become those of `make_centre_coefficients`, the
-    factor of dy, and what dx is to be multiplied by then, left out where that is 1 for every
-    channel.
+    It returns whether any back is not 1.
     """
-    scaled_centre = _make_scaled_centre_coefficients(element_type)
-    powers, product = _make_range(element_type), _make_product(element_type)
+    powers, product = _make_powers(element_type), _make_product(element_type)
 
     @inlined
-    def scaled_terms(mean, rstd, gamma, coefficients):
-        scaled = 1 if scaled_centre(mean, rstd, coefficients) else 0
-        scale, mean_hi, reciprocal, factor, back = (
-            coefficients[0],
-            coefficients[1],
-            coefficients[2],
-            coefficients[4],
-            coefficients[5],
-        )
-        for c in range(rstd.size):
-            weight = np.float64(element(gamma, c, 1.0))
-            _, of_weight = powers(np.float64(mean_hi[c]), np.float64(reciprocal[c]), weight)
-            factor[c] = np.float64(reciprocal[c]) * (weight / of_weight)
-            power = product(np.float64(scale[c]), of_weight)
+    def gradient_coefficients(gamma, products, sums_dy, inv_counts, table):
+        scale, mean_hi, scaled_rstd, mean_lo = table[0], table[1], table[2], table[3]
+        factor, xhat_factor, offset, back = table[4], table[5], table[6], table[7]
+        scaled = 0
+        for c in range(products.size):
+            weight, rstd = np.float64(element(gamma, c, 1.0)), np.float64(scaled_rstd[c])
+            _, weight_power = powers(np.float64(mean_hi[c]), rstd, weight)
+            weight = weight / weight_power
+            mean_dy, mean_product, lost = _mean_gradients(
+                products, sums_dy, inv_counts, scaled_rstd, mean_lo, c
+            )
+            factor[c] = rstd * weight
+            xhat_factor[c] = rstd * (mean_product * weight)
+            offset[c] = rstd * (mean_dy * weight - lost * (mean_product * weight))
+            power = product(np.float64(scale[c]), weight_power)
             back[c] = power
             scaled += 1 if power != 1.0 else 0
         return scaled > 0
 
-    def kernel(mean, rstd, gamma, coefficients, first, last):
-        mark_noinline()
-        mean, rstd, coefficients = borrowed(mean), borrowed(rstd), borrowed(coefficients)
-        gamma = borrowed(gamma)
-        return scaled_terms(mean, rstd, gamma, coefficients)
+    return gradient_coefficients
 
-    return make_kernel(f"column_terms.constant.{element_type.name}", kernel)
+
+def make_frozen_coefficients(element_type: ElementType) -> Kernel:
+    """Return a kernel that computes the coefficients of the gradient for frozen statistics.
+
+    Its arguments are ``mean, rstd, gamma, table``. The first four rows of ``table`` become those of
+    `make_centre_coefficients`, the next ones factor and back: dx is ``dy * back * factor``. The
+    kernel returns whether any scale or back is not 1.
+    """
+    frozen_coefficients = _make_frozen(element_type)
+
+    def kernel(mean, rstd, gamma, table, first, last):
+        mark_noinline()
+        mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
+        return frozen_coefficients(mean, rstd, borrowed(gamma), table)
+
+    return make_kernel(f"column_coefficients.frozen.{element_type.name}", kernel)
+
+
+def _make_frozen(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``frozen_coefficients(mean, rstd, gamma, table)``.
+
+    It returns whether any scale or back is not 1.
+    """
+    centre_coefficients = _make_centre(element_type)
+    powers, product = _make_powers(element_type), _make_product(element_type)
+
+    @inlined
+    def frozen_coefficients(mean, rstd, gamma, table):
+        scaled = 1 if centre_coefficients(mean, rstd, table) else 0
+        scale, mean_hi, scaled_rstd = table[0], table[1], table[2]
+        factor, back = table[4], table[5]
+        for c in range(rstd.size):
+            weight = np.float64(element(gamma, c, 1.0))
+            _, weight_power = powers(np.float64(mean_hi[c]), np.float64(scaled_rstd[c]), weight)
+            factor[c] = np.float64(scaled_rstd[c]) * (weight / weight_power)
+            power = product(np.float64(scale[c]), weight_power)
+            back[c] = power
+            scaled += 1 if power != 1.0 else 0
+        return scaled > 0
+
+    return frozen_coefficients
 
 
 def make_parameter_gradients(element_type: ElementType) -> Kernel:
-    """Return a kernel ``(sums, coefficients, gradients)`` that stores dgamma and dbeta alone."""
+    """Return a kernel ``(sums, table, gradients)`` that stores dgamma and dbeta."""
 
-    def kernel(sums, coefficients, gradients, first, last):
+    def kernel(sums, table, gradients, first, last):
         mark_noinline()
-        coefficients, gradients = borrowed(coefficients), borrowed(gradients)
-        of_products, of_dy = _folded(borrowed(sums))
-        _store_gradients(of_products, of_dy, coefficients[2], coefficients[3], gradients)
+        table, gradients = borrowed(table), borrowed(gradients)
+        products, sums_dy = _merge_blocks(borrowed(sums))
+        _store_gradients(products, sums_dy, table[2], table[3], gradients)
 
-    return make_kernel(f"column_terms.parameters.{element_type.name}", kernel)
+    return make_kernel(f"column_coefficients.parameters.{element_type.name}", kernel)

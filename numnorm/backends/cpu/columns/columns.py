@@ -1,4 +1,4 @@
-"""The norms whose statistics belong to a channel, on NumPy arrays."""
+"""The norms with statistics per channel, on NumPy arrays: the functions of the backend."""
 
 import functools
 from collections.abc import Callable
@@ -52,7 +52,7 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class _Family(NamedTuple):
-    """The kernels of one layout."""
+    """The kernel factories of one layout."""
 
     moments: Callable[..., Kernel]
     forward: Callable[..., Kernel]
@@ -61,7 +61,7 @@ class _Family(NamedTuple):
     frozen_statistics: Callable[..., Kernel]
 
 
-# Without inner axes the loops run across the channels, with them along each channel.
+# Without inner axes the loops run across the channels, with inner axes along each channel.
 _ACROSS = _Family(
     moments=functools.cache(make_moments_across),
     forward=functools.cache(make_forward_across),
@@ -85,25 +85,26 @@ _parameter_gradients = functools.cache(make_parameter_gradients)
 
 
 class _Plan(NamedTuple):
-    """What follows from dtype and layout alone, found once for all calls like it.
+    """Everything that follows from dtype and layout, computed once.
 
     Attributes
     ----------
-    storage, family, elements
-        How elements are stored, the kernels of the layout, and how many elements there are.
+    element_type, family, elements
+        The element type, the kernels of the layout, and the number of elements.
     parts : int
-        Into how many parts the elements are cut for a result.
+        The number of parts that an elementwise kernel is divided into.
     block_parts : int
-        How many pieces of work there are in the blocks that statistics are taken over.
+        The number of parts of a kernel that computes statistics, per block.
     small : bool
-        Whether neither threads nor the place of anything in memory are worth a thought.
-    in_lines : bool
-        Whether loops across channels are to begin at cache lines, a whole number of which each
-        row must be.
+        Whether the arrays are too small to gain from threads or from aligned memory.
+    aligned : bool
+        Whether loops across channels start at cache lines. Each row is a whole number of lines.
     shape : tuple of int
-        That of an array in kernels.
-    channels, working
-        The shape of what there is one of for each channel, and the dtype of gamma and beta.
+        The shape of an array in kernels.
+    channels : tuple of int
+        The shape of a statistic.
+    compute_dtype : numpy.dtype
+        The dtype of gamma, beta and the coefficients.
     """
 
     element_type: ElementType
@@ -115,7 +116,7 @@ class _Plan(NamedTuple):
     aligned: bool
     shape: Shape
     channels: tuple[int]
-    compute_type: np.dtype[Any]
+    compute_dtype: np.dtype[Any]
 
     def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int) -> None:
         """Run all parts of a kernel's work."""
@@ -125,19 +126,18 @@ class _Plan(NamedTuple):
             run(kernel, arguments, self.elements, parts)
 
     def source(self, x: Array) -> Array:
-        """Return an array as kernels take it."""
+        """Return an array in the form that kernels take."""
         if x.dtype is self.element_type.storage_dtype and x.shape == self.shape and x.flags.carray:
-            return x  # nothing left to do
+            return x
         return as_kernel_array(x, self.element_type, None, self.shape)
 
     def target(
         self, source: Array, x: Array, out: Any, other: Array | None = None, *, like_x: bool = False
     ) -> Array:
-        """Return an array for a result of x and another one, as kernels take them.
+        """Return an array for the result of a kernel that reads `source` and `other`.
 
-        What else a kernel reads it has read before it stores anything there. A new array begins
-        as far into a line as x where that is asked for and loops across channels begin at lines,
-        which are those of both then.
+        `x` is the caller's form of `source`. With `like_x`, a new array gets the alignment of x, if
+        loops start at cache lines: a peel is then the same for both.
         """
         if out is None:
             if self.small:
@@ -146,17 +146,17 @@ class _Plan(NamedTuple):
         return output_like(source, x, "x", out, self.element_type, None, (other,))
 
     def shift(self, target: Array) -> int:
-        """Return after how many channels the kernels should begin the rows of a result."""
+        """Return by how many channels kernels shift the rows, to start them at cache lines."""
         return peel_bytes(target) if self.aligned else 0
 
     def table(self, rows: int, shift: int = 0) -> Array:
-        """Return an uninitialized table of the channels' terms."""
+        """Return an uninitialized table for coefficients, with `shift` additional columns."""
         if self.small:
-            return np.empty((rows, self.channels[0]), self.compute_type)
-        return empty_table(rows, self.channels[0] + shift, self.compute_type, shift)
+            return np.empty((rows, self.channels[0]), self.compute_dtype)
+        return empty_table(rows, self.channels[0] + shift, self.compute_dtype, shift)
 
     def repeat(self, coefficients: Array, shift: int) -> None:
-        """Let the terms of the first channels follow those of the last."""
+        """Append the coefficients of the first `shift` channels to those of the last channel."""
         if shift:
             channels = self.channels[0]
             coefficients[:, channels : channels + shift] = coefficients[:, :shift]
@@ -166,15 +166,15 @@ class _Plan(NamedTuple):
 def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
     across = layout.inner == 1
     elements, element_type = layout.per_channel * layout.channels, element_type_of(dtype)
-    pieces = 1 if across else layout.channels
+    segments = 1 if across else layout.channels
     least = tuning.PART_LEAST_GROUPS * tuning.GROUP_ROWS if across else 1
     row_bytes, small = layout.channels * element_type.storage_dtype.itemsize, is_small(elements)
     return _Plan(
         element_type,
         _ACROSS if across else _ALONG,
         elements,
-        row_parts(layout.outer * pieces, elements, least),
-        layout.blocks * pieces,
+        row_parts(layout.outer * segments, elements, least),
+        layout.blocks * segments,
         small,
         across and not small and has_avx() and row_bytes % LINE == 0,
         layout.kernel_shape,
@@ -191,7 +191,7 @@ def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array]:
 def streamed_moments(
     x: Array, layout: ColumnLayout, after: tuple[int, Any, Any] | None
 ) -> tuple[int, Array, Array]:
-    """Return (count, mean, m2) of each channel, going on from `after`, in new arrays."""
+    """Return (count, mean, m2) of each channel, merged with `after`, in new arrays."""
     plan = _plan(x.dtype, layout)
     if not plan.elements:
         return _moments_before(after, layout)
@@ -212,53 +212,53 @@ def streamed_moments(
 def merged_moments(
     mean: Array, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
 ) -> tuple[Array, Array]:
-    """Return mean and m2 of two sets of the caller's moments, of which none is empty."""
-    return merge_moments(*_given("moments", moments), *_given("other", other))
+    """Return mean and m2 of two sets of values from their moments; neither set is empty."""
+    return merge_moments(*_checked("moments", moments), *_checked("other", other))
 
 
 def variance(m2: Array, divisor: int) -> Array:
-    """Return the caller's m2 over a number."""
+    """Return ``m2 / divisor``."""
     return m2 / divisor
 
 
 def _moments_before(
     after: tuple[int, Any, Any] | None, layout: ColumnLayout
 ) -> tuple[int, Array, Array]:
-    """Return those to go on from: those of nothing if none are given."""
+    """Return the moments `after`, checked, or the moments of no values."""
     if after is not None:
-        return _given("after", after)
+        return _checked("after", after)
     mean, m2 = np.zeros((2, layout.channels))
     return 0, mean, m2
 
 
-def _given(name: str, moments: tuple[int, Any, Any]) -> tuple[int, Array, Array]:
-    """Return moments of the caller's, checked, in new arrays of float64."""
+def _checked(name: str, moments: tuple[int, Any, Any]) -> tuple[int, Array, Array]:
+    """Return the caller's moments, checked, in new arrays of float64."""
     count, *arrays = moments
-    found = []
+    copies = []
     for field, value in zip(("mean", "m2"), arrays, strict=True):
         array = as_plain_array(f"{name}.{field}", value)
         check_float(f"{name}.{field}", array.dtype)
-        found.append(np.array(array, np.float64))
-    return count, found[0], found[1]
+        copies.append(np.array(array, np.float64))
+    return count, copies[0], copies[1]
 
 
 def _statistic(name: str, value: Any, plan: _Plan) -> Array:
     """Return a statistic of each channel, checked, in float64."""
     plain = type(value) is np.ndarray and value.dtype is _FLOAT64
-    if plain and value.shape == plan.channels and value.flags.carray:  # nothing left to ask
+    if plain and value.shape == plan.channels and value.flags.carray:
         return value
     return as_statistic(name, value, plan.channels, "the channels of x")
 
 
 def _parameter(name: str, value: Any, plan: _Plan) -> Array | None:
-    """Return gamma or beta, checked, in the working type."""
+    """Return gamma or beta, checked, in the compute type."""
     if value is None:
         return None
-    shape, compute_type = plan.channels, plan.compute_type
-    plain = type(value) is np.ndarray and value.dtype is compute_type and value.shape == shape
-    if plain and value.flags.carray:  # nothing left to ask
+    shape, dtype = plan.channels, plan.compute_dtype
+    plain = type(value) is np.ndarray and value.dtype is dtype and value.shape == shape
+    if plain and value.flags.carray:
         return value
-    return as_parameter(name, value, shape, "the channels of x", compute_type, shape)
+    return as_parameter(name, value, shape, "the channels of x", dtype, shape)
 
 
 def column_forward(
@@ -274,7 +274,7 @@ def column_forward(
 ) -> tuple[Array, Array]:
     """Return x normalized by the given statistics of each channel, and rstd.
 
-    The variance is m2 over the divisor. Both statistics are in float32 or float64 and contiguous.
+    The variance is ``m2 / divisor``. Mean and m2 are contiguous, in float32 or float64.
     """
     plan = _plan(x.dtype, layout)
     element_type, parts = plan.element_type, plan.parts
@@ -310,21 +310,19 @@ def column_backward(
     source = plan.source(x)
     grads = plan.source(like_input("dy", dy, x))
     statistics = _statistic("mean", mean, plan), _statistic("rstd", rstd, plan)
-    weight = _parameter("gamma", gamma, plan)
+    arrays, given = (grads, source), (*statistics, _parameter("gamma", gamma, plan))
     dtype = gradient_dtype("gamma", gamma, x.dtype)
     frozen_statistics = detached.mean and detached.scale
     target = plan.target(source, x, out, grads, like_x=not frozen_statistics)
-    # What the kernel of the terms can round to by itself.
+    # The kernel of the coefficients rounds to one of these two.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = np.empty((2, layout.channels), native)
     if not plan.elements:
         gradients[...] = 0
     elif frozen_statistics:
-        _frozen_statistics_gradient(
-            (grads, source), (*statistics, weight), layout, plan, target, gradients
-        )
+        _frozen_statistics_gradient(arrays, given, layout, plan, target, gradients)
     else:
-        _gradient((grads, source), (*statistics, weight), layout, plan, detached, target, gradients)
+        _gradient(arrays, given, layout, plan, detached, target, gradients)
     if native is not dtype:
         with np.errstate(over="ignore"):  # a sum may leave the range of float16
             gradients = gradients.astype(dtype)
@@ -341,25 +339,22 @@ def _gradient(
     target: Array,
     gradients: Array,
 ) -> None:
-    """Store dx of dy and x, given mean, rstd and gamma, and the gradients of the parameters."""
+    """Store dx, dgamma and dbeta of dy and x, given mean, rstd and gamma."""
     element_type, channels, parts = plan.element_type, layout.channels, plan.parts
     mean, rstd, weight = given
     shift = plan.shift(target)
     coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
     scaled = _centre_coefficients(element_type).serial(mean, rstd, coefficients, 0, channels)
-    plan.run(
-        plan.family.sums(element_type),
-        (*arrays, coefficients, layout.block, sums),
-        plan.block_parts,
-    )
+    arguments = *arrays, coefficients, layout.block, sums
+    plan.run(plan.family.sums(element_type), arguments, plan.block_parts)
     inv_count = 1.0 / layout.per_channel
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
     scaled = _gradient_coefficients(element_type).serial(
         weight, sums, *inv_counts, scaled, gradients, coefficients, 0, channels
     )
     plan.repeat(coefficients, shift)
-    arguments = *arrays, coefficients, scaled or None, target, shift, parts
-    plan.run(plan.family.dx(element_type), arguments, parts)
+    dx_arguments = *arrays, coefficients, scaled or None, target, shift, parts
+    plan.run(plan.family.dx(element_type), dx_arguments, parts)
 
 
 def _frozen_statistics_gradient(
@@ -370,7 +365,7 @@ def _frozen_statistics_gradient(
     target: Array,
     gradients: Array,
 ) -> None:
-    """Store the same where the statistics are constants: dx does not depend on x."""
+    """Store the same for frozen statistics: dx does not depend on x."""
     element_type, channels = plan.element_type, layout.channels
     coefficients, sums = plan.table(6), np.empty((2, layout.blocks, channels))
     scaled = _frozen_coefficients(element_type).serial(*given, coefficients, 0, channels)

@@ -1,4 +1,4 @@
-"""Normalizing channels by given statistics."""
+"""Kernels that normalize channels by given statistics."""
 
 from typing import Any
 
@@ -15,16 +15,17 @@ from numnorm.backends.cpu.simd.optional import part, present
 
 @inlined
 def _unpacked(coefficients: Any, scaled: Any, start: int) -> Any:
+    """Return scale, mean_hi, factor and offset of the channels from `start` on."""
     scale = present(scaled, coefficients[0][start:])
     return scale, coefficients[1][start:], coefficients[2][start:], coefficients[3][start:]
 
 
 def make_forward_across(element_type: ElementType) -> Kernel:
-    """Return a kernel for ``x (outer, channels)``.
+    """Return a kernel that normalizes ``x (outer, channels)``.
 
-    It takes ``x``, the ``coefficients`` of `make_output_coefficients`, ``scaled``, which is None if every scale
-    is 1, ``y``, ``shift`` and ``parts``. Rows are taken from their turn-th element on, by which
-    the terms have so many more columns, like the first ones.
+    Its arguments are ``x``, the ``coefficients`` of `make_output_coefficients`, ``scaled``, which
+    is None if every scale is 1, ``y``, ``shift`` and ``parts``. If ``shift`` is not 0, it works on
+    the `shifted_rows`, and the first ``shift`` columns of ``coefficients`` follow the last ones.
     """
     output_row, output_group = make_output_row(element_type), make_output_group(element_type)
     is_wide = make_is_wide(element_type)
@@ -33,39 +34,39 @@ def make_forward_across(element_type: ElementType) -> Kernel:
         mark_noinline()
         x, y, coefficients = borrowed(x), borrowed(y), borrowed(coefficients)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        # What comes from the third-level cache is read faster one row after the other.
-        of_rows, in_groups = _unpacked(coefficients, scaled, 0), is_wide(x) and is_large(y)
+        # Groups of rows gain only where x comes from memory: caches are faster row by row.
+        unpacked, in_groups = _unpacked(coefficients, scaled, 0), is_wide(x) and is_large(y)
         nontemporal = use_nontemporal(y, y.shape[1], shift)
         if shift > 0 and start < stop:
             stop -= 1
-            output_row((x[start][:shift],), of_rows, y[start][:shift], False)
-            of_rows = _unpacked(coefficients, scaled, shift)
-            output_row((x[stop][shift:],), of_rows, y[stop][shift:], False)
+            output_row((x[start][:shift],), unpacked, y[start][:shift], False)
+            unpacked = _unpacked(coefficients, scaled, shift)
+            output_row((x[stop][shift:],), unpacked, y[stop][shift:], False)
             x, y = shifted_rows(x, shift), shifted_rows(y, shift)
         grouped = stop - (stop - start) % tuning.GROUP_ROWS if in_groups else start
         for i in range(start, grouped, tuning.GROUP_ROWS):
-            output_group((x,), i, of_rows, y, nontemporal)
+            output_group((x,), i, unpacked, y, nontemporal)
         for i in range(grouped, stop):
-            output_row((x[i],), of_rows, y[i], nontemporal)
+            output_row((x[i],), unpacked, y[i], nontemporal)
         fence_after_stores(nontemporal)
 
     return make_kernel(f"column_forward.across.{element_type.name}", kernel)
 
 
 def make_forward_along(element_type: ElementType) -> Kernel:
-    """Return the same kernel for ``x (outer, channels, inner)``."""
+    """Return the same kernel for ``x (outer, channels, inner)``, which ignores ``shift``."""
     output_row, peel_of = make_output_row(element_type), make_peel(element_type)
 
     def kernel(x, coefficients, scaled, y, shift, parts, first, last):
         mark_noinline()
         x, y, coefficients = borrowed(x), borrowed(y), borrowed(coefficients)
         scale, mean_hi, factor, offset = _unpacked(coefficients, scaled, 0)
-        runs = x.shape[0] * x.shape[1]
+        segments = x.shape[0] * x.shape[1]
         nontemporal = use_nontemporal(y, y.shape[2], peel_of(y, y.shape[2]))
-        for t in range(first * runs // parts, last * runs // parts):
+        for t in range(first * segments // parts, last * segments // parts):
             i, c = t // x.shape[1], t % x.shape[1]
-            here = part(scale, c), mean_hi[c], factor[c], offset[c]
-            output_row((x[i, c],), here, y[i, c], nontemporal)
+            of_channel = part(scale, c), mean_hi[c], factor[c], offset[c]
+            output_row((x[i, c],), of_channel, y[i, c], nontemporal)
         fence_after_stores(nontemporal)
 
     return make_kernel(f"column_forward.along.{element_type.name}", kernel)

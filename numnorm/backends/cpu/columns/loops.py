@@ -1,7 +1,7 @@
-"""The loops over elements of a channel norm, given the terms of each channel.
+"""The loops over the elements of a channel norm, given the coefficients of each channel.
 
-The terms are arrays where a loop runs across channels, and numbers where it runs along one. The
-scale, and what undoes it, are None where they are 1 for every channel.
+A coefficient is an array where a loop runs across channels, and a number where it runs along one.
+The coefficients `scale` and `back` are None if they are 1 for every channel.
 """
 
 import functools
@@ -24,20 +24,20 @@ _channel_output, _channel_gradient = inlined(channel_output), inlined(channel_gr
 
 @functools.cache
 def make_is_wide(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``is_wide(x)``: whether its rows are worth taking in groups."""
+    """Return a compiled ``is_wide(x)``: whether its rows are wide enough for groups of rows."""
     itemsize = element_type.storage_dtype.itemsize
     return inlined(lambda x: x.shape[1] * itemsize >= tuning.GROUP_LEAST_ROW_BYTES)
 
 
 class _Elementwise(NamedTuple):
-    """A result of elements of a row of each array, made for an access.
+    """Compiled functions that compute a vector of a result, for one kind of access.
 
     Attributes
     ----------
-    terms : callable
-        Compiled ``coefficients(given, j, tail)``: the terms of the elements from j on.
+    coefficients : callable
+        ``coefficients(given, j, tail)`` loads the coefficients of the elements from j on.
     put : callable
-        Compiled ``put(rows, j, tail, coefficients, out)``: stores the elements from j on.
+        ``put(rows, j, tail, coefficients, out)`` computes and stores the elements from j on.
     """
 
     coefficients: Callable[..., Any]
@@ -45,20 +45,18 @@ class _Elementwise(NamedTuple):
 
 
 def _output(element_type: ElementType, access: VectorAccess) -> _Elementwise:
-    """`channel_output` of x, with the terms scale, high, factor and offset."""
-    real, to_compute, to_storage = (
-        element_type.compute_type,
-        element_type.to_compute,
-        element_type.to_storage,
-    )
+    """Return `channel_output` of x, with the coefficients scale, mean_hi, factor and offset."""
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
     read, coefficient, write = access
+    one, zero = element_type.compute_type(1), element_type.compute_type(0)
 
     @inlined
     def coefficients(given, j, tail):
         scale, mean_hi, factor, offset = given
-        one, zero = real(1), real(0)
-        of_x = coefficient(scale, j, tail, one), coefficient(mean_hi, j, tail, zero)
-        return (*of_x, coefficient(factor, j, tail, one), coefficient(offset, j, tail, zero))
+        return (
+            coefficient(scale, j, tail, one), coefficient(mean_hi, j, tail, zero),
+            coefficient(factor, j, tail, one), coefficient(offset, j, tail, zero),
+        )  # fmt: skip
 
     @inlined
     def put(rows, j, tail, coefficients, y):
@@ -70,69 +68,70 @@ def _output(element_type: ElementType, access: VectorAccess) -> _Elementwise:
 
 
 def _gradient(element_type: ElementType, access: VectorAccess) -> _Elementwise:
-    """`channel_gradient` of dy and x; scale, high, rstd, factor, slope, offset, back."""
-    real, to_compute, to_storage = (
-        element_type.compute_type,
-        element_type.to_compute,
-        element_type.to_storage,
-    )
+    """Return `channel_gradient` of dy and x, times back.
+
+    The coefficients are scale, mean_hi, rstd, factor, xhat_factor, offset and back.
+    """
+    to_compute, to_storage = element_type.to_compute, element_type.to_storage
     read, coefficient, write = access
+    one, zero = element_type.compute_type(1), element_type.compute_type(0)
 
     @inlined
     def coefficients(given, j, tail):
-        scale, mean_hi, rstd, factor, grad, offset, back = given
-        one, zero = real(1), real(0)
-        of_x = (
-            coefficient(scale, j, tail, one),
-            coefficient(mean_hi, j, tail, zero),
-            coefficient(rstd, j, tail, one),
-        )
-        of_dy = coefficient(factor, j, tail, one), coefficient(grad, j, tail, zero)
-        return (*of_x, *of_dy, coefficient(offset, j, tail, zero), coefficient(back, j, tail, one))
+        scale, mean_hi, rstd, factor, xhat_factor, offset, back = given
+        return (
+            coefficient(scale, j, tail, one), coefficient(mean_hi, j, tail, zero),
+            coefficient(rstd, j, tail, one), coefficient(factor, j, tail, one),
+            coefficient(xhat_factor, j, tail, zero), coefficient(offset, j, tail, zero),
+            coefficient(back, j, tail, one),
+        )  # fmt: skip
 
     @inlined
     def put(rows, j, tail, coefficients, dx):
-        scale, mean_hi, rstd, factor, grad, offset, back = coefficients
+        scale, mean_hi, rstd, factor, xhat_factor, offset, back = coefficients
         dy, x = to_compute(read(rows[0], j, tail)), to_compute(read(rows[1], j, tail)) * scale
-        values = _channel_gradient(dy, x, mean_hi, rstd, factor, grad, offset) * back
+        values = _channel_gradient(dy, x, mean_hi, rstd, factor, xhat_factor, offset) * back
         write(dx, j, to_storage(values), tail)
 
     return _Elementwise(coefficients, put)
 
 
 def _make_row(element_type: ElementType, kind: Callable[..., Any]) -> Any:
-    """Return a compiled ``store_row(rows, coefficients, out, nontemporal)`` of one row of each array."""
-    count, peel_of = 2 * element_type.lanes, make_peel(element_type)
-    at_lines = each_peels_to_alignment(element_type)
-    first_terms_of, put_first = kind(element_type, tail_access(count))
-    last_terms_of, put_last = kind(element_type, peel_access(count))
+    """Return a compiled ``store_row(rows, coefficients, out, nontemporal)``.
 
-    def make_whole_lanes(nontemporal):
+    It takes one row of each array, and computes the peel, the full vectors and the tail.
+    """
+    count, peel_of = 2 * element_type.lanes, make_peel(element_type)
+    peels = each_peels_to_alignment(element_type)
+    tail_coefficients, put_tail = kind(element_type, tail_access(count))
+    peel_coefficients, put_peel = kind(element_type, peel_access(count))
+
+    def make_full(nontemporal):
         coefficients_of, put = kind(element_type, full_access(count, nontemporal=nontemporal))
 
         @inlined
-        def all_lanes(rows, line, whole, coefficients, out):
-            for j in range(line, whole, count):
+        def full(rows, start, stop, coefficients, out):
+            for j in range(start, stop, count):
                 put(rows, j, count, coefficients_of(coefficients, j, count), out)
 
-        return all_lanes
+        return full
 
-    store_whole, store_nontemporal_full = make_whole_lanes(False), make_whole_lanes(True)
+    store_full, store_full_nontemporal = make_full(False), make_full(True)
 
     @inlined
     def store_row(rows, coefficients, out, nontemporal):
-        line = min(peel_of(out, out.size), out.size)
-        if at_lines and line > 0:
-            j = line - count
-            put_last(rows, j, line, last_terms_of(coefficients, j, line), out)
-        whole = out.size - (out.size - line) % count
+        start = min(peel_of(out, out.size), out.size)
+        if peels and start > 0:
+            j = start - count
+            put_peel(rows, j, start, peel_coefficients(coefficients, j, start), out)
+        stop = out.size - (out.size - start) % count
         if nontemporal:
-            store_nontemporal_full(rows, line, whole, coefficients, out)
+            store_full_nontemporal(rows, start, stop, coefficients, out)
         else:
-            store_whole(rows, line, whole, coefficients, out)
-        tail = out.size - whole
+            store_full(rows, start, stop, coefficients, out)
+        tail = out.size - stop
         if tail > 0:
-            put_first(rows, whole, tail, first_terms_of(coefficients, whole, tail), out)
+            put_tail(rows, stop, tail, tail_coefficients(coefficients, stop, tail), out)
 
     return store_row
 
@@ -140,38 +139,41 @@ def _make_row(element_type: ElementType, kind: Callable[..., Any]) -> Any:
 def _make_group(
     element_type: ElementType, kind: Callable[..., Any], rows_of: Callable[..., Any]
 ) -> Any:
-    """Return a compiled ``store_group(arrays, i, coefficients, out, nontemporal)`` of the rows from i on."""
-    count = element_type.lanes
-    first_terms_of, put_first = kind(element_type, tail_access(count))
+    """Return a compiled ``store_group(arrays, i, coefficients, out, nontemporal)``.
 
-    def make_whole_lanes(nontemporal):
+    It computes a group of rows from row i on, and loads the coefficients once for all of them.
+    """
+    count = element_type.lanes
+    tail_coefficients, put_tail = kind(element_type, tail_access(count))
+
+    def make_full(nontemporal):
         access = full_access(count, ahead=tuning.GROUP_ROWS, nontemporal=nontemporal)
         coefficients_of, put = kind(element_type, access)
 
         @inlined
-        def all_lanes(arrays, i, whole, coefficients, out):
-            for j in range(0, whole, count):
-                here = coefficients_of(coefficients, j, count)
+        def full(arrays, i, stop, coefficients, out):
+            for j in range(0, stop, count):
+                loaded = coefficients_of(coefficients, j, count)
                 for r in range(tuning.GROUP_ROWS):
-                    put(rows_of(arrays, i + r), j, count, here, out[i + r])
+                    put(rows_of(arrays, i + r), j, count, loaded, out[i + r])
 
-        return all_lanes
+        return full
 
-    store_whole, store_nontemporal_full = make_whole_lanes(False), make_whole_lanes(True)
+    store_full, store_full_nontemporal = make_full(False), make_full(True)
 
     @inlined
     def store_group(arrays, i, coefficients, out, nontemporal):
         width = out.shape[1]
         tail = width % count
-        whole = width - tail
+        stop = width - tail
         if nontemporal:
-            store_nontemporal_full(arrays, i, whole, coefficients, out)
+            store_full_nontemporal(arrays, i, stop, coefficients, out)
         else:
-            store_whole(arrays, i, whole, coefficients, out)
+            store_full(arrays, i, stop, coefficients, out)
         if tail > 0:
-            here = first_terms_of(coefficients, whole, tail)
+            loaded = tail_coefficients(coefficients, stop, tail)
             for r in range(tuning.GROUP_ROWS):
-                put_first(rows_of(arrays, i + r), whole, tail, here, out[i + r])
+                put_tail(rows_of(arrays, i + r), stop, tail, loaded, out[i + r])
 
     return store_group
 
@@ -190,81 +192,78 @@ def _pair_of_rows(arrays: Any, i: int) -> Any:
 
 @functools.cache
 def make_output_row(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``output_row((x,), coefficients, y, nontemporal)`` of one row."""
+    """Return a compiled ``output_row((x,), coefficients, y, nontemporal)`` for one row."""
     return _make_row(element_type, _output)
 
 
 @functools.cache
 def make_output_group(element_type: ElementType) -> Callable[..., Any]:
-    """Return the same for a group of rows, whose terms are loaded once."""
+    """Return a compiled ``output_group((x,), i, coefficients, y, nontemporal)``."""
     return _make_group(element_type, _output, _row)
 
 
 @functools.cache
 def make_gradient_row(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``gradient_row((dy, x), coefficients, dx, nontemporal)`` of one row."""
+    """Return a compiled ``gradient_row((dy, x), coefficients, dx, nontemporal)`` for one row."""
     return _make_row(element_type, _gradient)
 
 
 @functools.cache
 def make_gradient_group(element_type: ElementType) -> Callable[..., Any]:
-    """Return the same for a group of rows, whose terms are loaded once."""
+    """Return a compiled ``gradient_group((dy, x), i, coefficients, dx, nontemporal)``."""
     return _make_group(element_type, _gradient, _pair_of_rows)
 
 
 def _make_segment_sums(
     element_type: ElementType,
     put: Callable[..., Any],
-    put_first: Callable[..., Any],
-    put_last: Callable[..., Any],
+    put_tail: Callable[..., Any],
+    put_peel: Callable[..., Any],
 ) -> Any:
-    """Return a compiled ``segment_sums(dy, x, peel, of_x, of_dy, dx)`` along one channel.
+    """Return a compiled ``segment_sums(dy, x, peel, stats, factors, dx)`` of a channel's segment.
 
-    They are the sums of ``dy * (x * scale - mean_hi) * rstd``, which are `of_x`, and of dy, in
-    float64. On the way ``put(dx, j, grad, tail, of_dy)`` does what it likes with lanes of dy.
-    The first `peel` elements are in the last lanes: see `runs.make_gradient_lanes`.
+    It returns the sums of ``dy * (x * scale - mean_hi) * rstd`` and of dy in float64, where `stats`
+    is ``(scale, mean_hi, rstd)``. The `put` functions get each vector of dy, and `factors`:
+    ``put(dx, j, grad, tail, factors)``. The first `peel` elements are the last lanes of a vector.
     """
-    real, to_compute, count = (
-        element_type.compute_type,
-        element_type.to_compute,
-        2 * element_type.lanes,
-    )
-    load, masked_load, zeros = make_load(count), make_masked_load(count), make_zeros(real, count)
-    at_lines = each_peels_to_alignment(element_type)
+    count, to_compute = 2 * element_type.lanes, element_type.to_compute
+    load, masked_load = make_load(count), make_masked_load(count)
+    zeros = make_zeros(element_type.compute_type, count)
+    peels = each_peels_to_alignment(element_type)
 
     @inlined
-    def stretch_sums(dy, x, start, stop, peel, of_x, of_dy, dx):
-        scale, mean_hi, rstd = of_x
-        one, two = zeros(), zeros()
-        line = start + min(peel, stop - start)
-        if at_lines and line > start:
-            j, mean_lo = line - count, count - (line - start)
-            grad = to_compute(masked_load(dy, j, mean_lo, count))
-            xhat = (to_compute(masked_load(x, j, mean_lo, count)) * scale - mean_hi) * rstd
-            one = one + grad * select_lanes(xhat, mean_lo, count)
-            two = two + grad
-            put_last(dx, j, grad, line - start, of_dy)
-        whole = stop - (stop - line) % count
-        for j in range(line, whole, count):
+    def block_sums(dy, x, start, stop, peel, stats, factors, dx):
+        scale, mean_hi, rstd = stats
+        products, grads = zeros(), zeros()
+        first = start + min(peel, stop - start)
+        if peels and first > start:
+            j, low = first - count, count - (first - start)
+            grad = to_compute(masked_load(dy, j, low, count))
+            xhat = (to_compute(masked_load(x, j, low, count)) * scale - mean_hi) * rstd
+            products = products + grad * select_lanes(xhat, low, count)
+            grads = grads + grad
+            put_peel(dx, j, grad, first - start, factors)
+        end = stop - (stop - first) % count
+        for j in range(first, end, count):
             grad = to_compute(load(dy, j))
-            one = one + grad * ((to_compute(load(x, j)) * scale - mean_hi) * rstd)
-            two = two + grad
-            put(dx, j, grad, count, of_dy)
-        tail = stop - whole
+            products = products + grad * ((to_compute(load(x, j)) * scale - mean_hi) * rstd)
+            grads = grads + grad
+            put(dx, j, grad, count, factors)
+        tail = stop - end
         if tail > 0:
-            grad = to_compute(masked_load(dy, whole, 0, tail))
-            xhat = (to_compute(masked_load(x, whole, 0, tail)) * scale - mean_hi) * rstd
-            one = one + grad * select_lanes(xhat, 0, tail)
-            two = two + grad
-            put_first(dx, whole, grad, tail, of_dy)
-        return reduce_sum(one), reduce_sum(two)
+            grad = to_compute(masked_load(dy, end, 0, tail))
+            xhat = (to_compute(masked_load(x, end, 0, tail)) * scale - mean_hi) * rstd
+            products = products + grad * select_lanes(xhat, 0, tail)
+            grads = grads + grad
+            put_tail(dx, end, grad, tail, factors)
+        return reduce_sum(products), reduce_sum(grads)
 
     @inlined
-    def segment_sums(dy, x, peel, of_x, of_dy, dx):
+    def segment_sums(dy, x, peel, stats, factors, dx):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
         for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
-            one, two = stretch_sums(dy, x, start, stop, peel, of_x, of_dy, dx)
+            one, two = block_sums(dy, x, start, stop, peel, stats, factors, dx)
             sum_of_products += one
             sum_dy += two
         return sum_of_products, sum_dy
@@ -273,45 +272,47 @@ def _make_segment_sums(
 
 
 @inlined
-def _put_nothing(dx: Any, j: int, grad: Any, tail: int, of_dy: Any) -> None:
+def _put_nothing(dx: Any, j: int, grad: Any, tail: int, factors: Any) -> None:
     pass
 
 
 @functools.cache
 def make_gradient_sums(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``gradient_sums(dy, x, (scale, mean_hi, rstd))`` of a channel."""
+    """Return a compiled ``gradient_sums(dy, x, (scale, mean_hi, rstd))`` of a segment.
+
+    It returns the sums of ``dy * (x * scale - mean_hi) * rstd`` and of dy.
+    """
     segment_sums = _make_segment_sums(element_type, _put_nothing, _put_nothing, _put_nothing)
-    return inlined(lambda dy, x, of_x: segment_sums(dy, x, 0, of_x, None, None))
+    return inlined(lambda dy, x, stats: segment_sums(dy, x, 0, stats, None, None))
 
 
 @functools.cache
 def make_frozen_statistics_gradient(
     element_type: ElementType, *, nontemporal: bool
 ) -> Callable[..., Any]:
-    """Return a compiled function for the same sums that stores ``dy * back * factor`` as dx.
+    """Return a compiled function that returns the same sums and stores dx.
 
-    It is ``frozen_statistics_gradient(dy, x, (scale, mean_hi, rstd), (factor, back), dx)``, where what undoes
-    the scale may be None.
+    ``frozen_statistics_gradient(dy, x, (scale, mean_hi, rstd), (factor, back), dx)`` stores
+    ``dy * back * factor`` as dx. A `back` of None stands for 1.
     """
-    count = 2 * element_type.lanes
+    count, peel_of = 2 * element_type.lanes, make_peel(element_type)
 
     def make_put(access):
         _, coefficient, write = access
-        real, to_storage = element_type.compute_type, element_type.to_storage
+        to_storage, one = element_type.to_storage, element_type.compute_type(1)
 
         @inlined
-        def put(dx, j, grad, tail, of_dy):
-            factor, back = of_dy
-            scaled = grad * coefficient(back, j, tail, real(1))
+        def put(dx, j, grad, tail, factors):
+            factor, back = factors
+            scaled = grad * coefficient(back, j, tail, one)
             write(dx, j, to_storage(scaled * factor), tail)
 
         return put
 
     puts = (full_access(count, nontemporal=nontemporal), tail_access(count), peel_access(count))
-    segment_sums, peel_of = (
-        _make_segment_sums(element_type, *map(make_put, puts)),
-        make_peel(element_type),
-    )
+    segment_sums = _make_segment_sums(element_type, *map(make_put, puts))
     return inlined(
-        lambda dy, x, of_x, of_dy, dx: segment_sums(dy, x, peel_of(dx, dx.size), of_x, of_dy, dx)
+        lambda dy, x, stats, factors, dx: segment_sums(
+            dy, x, peel_of(dx, dx.size), stats, factors, dx
+        )
     )

@@ -1,7 +1,8 @@
-"""Mean and squared deviations of every channel, over fixed blocks that are merged in order.
+"""Kernels for the mean and the squared deviations of every channel.
 
-An array is ``(outer, channels)``, where the loops run across the channels, or
-``(outer, channels, inner)``, where they run along each channel's contiguous elements.
+Rows are divided into fixed blocks, whose moments are merged in order. For ``x (outer, channels)``
+the loops run across the channels; for ``x (outer, channels, inner)`` they run along the contiguous
+elements of one channel.
 """
 
 from collections.abc import Callable
@@ -24,37 +25,40 @@ _merge_moments = inlined(merge_moments)
 _SMALLEST = 1e-300
 
 
-def _make_retaken(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``retaken(values, mean, m2)`` of some values of one channel.
+def _make_rescaled(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``rescaled(values, mean, m2)``, which returns mean and m2.
 
-    It returns mean and m2 as they are, or taken once more at a scale at which the squares are in
-    range, if they overflowed or vanished.
+    If the squares of the values overflowed or vanished, it computes both again from scaled values.
     """
     statistics = make_statistics(element_type, centred=True)
     rescale = make_rescale(element_type)
     smallest = element_type.smallest_variance
 
     @inlined
-    def retaken(values, mean, m2):
+    def rescaled(values, mean, m2):
         if smallest * values.size < m2 < np.inf:
             return mean, m2
         scale = rescale(values, 0.0)
         mean_hi, mean_lo, scaled_m2 = statistics(values, scale)
         m2 = scaled_m2 / scale / scale
         if m2 == 0.0 and scaled_m2 > 0.0:
-            m2 = _SMALLEST  # tells it from a constant channel
+            m2 = _SMALLEST  # the channel is not constant
         return joined(mean_hi, mean_lo) / scale, m2
 
-    return retaken
+    return rescaled
 
 
-def _make_better_origin(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return compiled ``(poor_pivots, improve)``: what the sums say of the origins they are of."""
+def _make_pivot_checks(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return compiled ``(poor_pivots, improve)``, which judge the pivots by the sums around them.
+
+    A pivot is poor if it is more than a standard deviation away from the mean.
+    ``poor_pivots(totals, n, width)`` counts the poor pivots, and ``improve(pivots, totals, n,
+    width)`` moves them to the mean.
+    """
     real = element_type.compute_type
 
     @inlined
     def poor_pivots(totals, n, width):
-        """Return how many origins are off by more than a deviation."""
         poor = 0
         for t in range(width):
             first, second = totals[0][t], totals[1][t]
@@ -62,41 +66,45 @@ def _make_better_origin(element_type: ElementType) -> tuple[Callable[..., Any], 
         return poor
 
     @inlined
-    def improve(origin, totals, n, width):
+    def improve(pivots, totals, n, width):
         for t in range(width):
             first, second = totals[0][t], totals[1][t]
             if 2.0 * first * first > second * n:
-                origin[t] = real(origin[t] + first / n)
+                pivots[t] = real(pivots[t] + first / n)
 
     return poor_pivots, improve
 
 
 def _make_finish(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return compiled ``(store_moments, retake)``, from sums to the moments of a tile."""
-    smallest, retaken = element_type.smallest_variance, _make_retaken(element_type)
+    """Return compiled ``(store_moments, rescale_moments)`` of a tile.
+
+    ``store_moments(pivots, totals, n, mean, m2)`` computes the moments from sums and returns how
+    many channels have squares out of range, and ``rescale_moments(x, channel, n, mean, m2)``
+    computes the moments of these channels again.
+    """
+    smallest, rescaled = element_type.smallest_variance, _make_rescaled(element_type)
 
     @inlined
-    def store_moments(origin, totals, n, mean, m2):
-        """Store those of each channel; return how many have squares out of range."""
+    def store_moments(pivots, totals, n, mean, m2):
         wrong, least = 0, smallest * n
         for t in range(mean.size):
             mean_lo = totals[0][t] / n
             squares = totals[1][t] - totals[0][t] * mean_lo
-            mean[t], m2[t] = np.float64(origin[t]) + mean_lo, squares
+            mean[t], m2[t] = np.float64(pivots[t]) + mean_lo, squares
             wrong += 0 if (least < squares) & (squares < np.inf) else 1
         return wrong
 
     @inlined
-    def retake(x, channel, n, mean, m2):
+    def rescale_moments(x, channel, n, mean, m2):
         for t in range(mean.size):
-            if not smallest * n < m2[t] < np.inf:  # spares most channels a copy
-                mean[t], m2[t] = retaken(x[:, channel + t].copy(), mean[t], m2[t])
+            if not smallest * n < m2[t] < np.inf:
+                mean[t], m2[t] = rescaled(x[:, channel + t].copy(), mean[t], m2[t])
 
-    return store_moments, retake
+    return store_moments, rescale_moments
 
 
 def _make_deviations(element_type: ElementType) -> Callable[..., Any]:
-    """Return the `make_add` of `make_tile_sums`: deviations from the origin, and squares."""
+    """Return the `make_add` of `make_tile_sums` for the deviations from the pivot and squares."""
     to_compute, load = element_type.to_compute, make_load(element_type.lanes)
 
     def make_add(access):
@@ -113,68 +121,67 @@ def _make_deviations(element_type: ElementType) -> Callable[..., Any]:
 
 
 def make_moments_across(element_type: ElementType) -> Kernel:
-    """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``."""
-    real, fill, tile = (
-        element_type.compute_type,
-        make_fill(element_type),
-        tuning.COLUMN_TILE_ELEMENTS,
-    )
-    poor_pivots, improve = _make_better_origin(element_type)
-    store_moments, retake = _make_finish(element_type)
+    """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``.
 
-    cut, tile_of = make_tiles(element_type)
+    A block has ``block`` rows, and the moments of each block are a row of ``means`` and ``m2s``.
+    """
+    real, fill = element_type.compute_type, make_fill(element_type)
+    tile = tuning.COLUMN_TILE_ELEMENTS
+    poor_pivots, improve = _make_pivot_checks(element_type)
+    store_moments, rescale_moments = _make_finish(element_type)
+
+    tiling_of, tile_of = make_tiles(element_type)
     some_rows, all_rows = make_tile_sums(element_type, _make_deviations(element_type))
     scratch, scratch_of_totals = make_scratch(real, 3 * tile), make_scratch(np.float64, 2 * tile)
 
     @inlined
-    def pivot(x, channel, width, origin, sums):
-        # Around the first row, so that a constant channel gives exactly that constant.
+    def choose_pivots(x, channel, width, pivots, sums):
+        # Relative to the first row, so that the pivot of a constant channel is its value.
         n = min(x.shape[0], tuning.PIVOT_ROWS)
-        fill(origin, x[0], channel, width)
-        some_rows((x,), 0, n, channel, width, (origin,), sums)
+        fill(pivots, x[0], channel, width)
+        some_rows((x,), 0, n, channel, width, (pivots,), sums)
         for t in range(width):
-            origin[t] += sums[0][t] / real(n)
+            pivots[t] += sums[0][t] / real(n)
         sums[0][:] = 0
         sums[1][:] = 0
 
     @inlined
-    def tile_moments(x, channel, width, origin, sums, totals, mean, m2):
+    def tile_moments(x, channel, width, pivots, sums, totals, mean, m2):
         n = float(x.shape[0])
         for k in range(2):
             sums[k][:] = 0
             totals[k][:] = 0
-        pivot(x, channel, width, origin, sums)
-        all_rows((x,), 0, x.shape[0], channel, width, (origin,), sums, totals)
+        choose_pivots(x, channel, width, pivots, sums)
+        all_rows((x,), 0, x.shape[0], channel, width, (pivots,), sums, totals)
         if poor_pivots(totals, n, width) > 0:
-            improve(origin, totals, n, width)
+            improve(pivots, totals, n, width)
             totals[0][:] = 0
             totals[1][:] = 0
-            all_rows((x,), 0, x.shape[0], channel, width, (origin,), sums, totals)
-        if store_moments(origin, totals, n, mean, m2) > 0:
-            retake(x, channel, n, mean, m2)
+            all_rows((x,), 0, x.shape[0], channel, width, (pivots,), sums, totals)
+        if store_moments(pivots, totals, n, mean, m2) > 0:
+            rescale_moments(x, channel, n, mean, m2)
 
     def kernel(x, block, means, m2s, first, last):
         mark_noinline()
         x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
-        peel, tiles = cut(x)
-        room, room_of_totals = scratch(), scratch_of_totals()
-        origin, sums = room[:tile], (room[tile : 2 * tile], room[2 * tile :])
-        totals = room_of_totals[:tile], room_of_totals[tile:]
+        peel, tiles = tiling_of(x)
+        values, of_totals = scratch(), scratch_of_totals()
+        pivots, sums = values[:tile], (values[tile : 2 * tile], values[2 * tile :])
+        totals = of_totals[:tile], of_totals[tile:]
         for p in range(first, last):
             rows = x[p * block : (p + 1) * block]
             for k in range(tiles):
                 channel, width = tile_of(k, x.shape[1], peel)
                 mean, m2 = means[p][channel : channel + width], m2s[p][channel : channel + width]
-                tile_moments(rows, channel, width, origin, sums, totals, mean, m2)
+                tile_moments(rows, channel, width, pivots, sums, totals, mean, m2)
 
     return make_kernel(f"column_moments.across.{element_type.name}", kernel)
 
 
 def make_moments_along(element_type: ElementType) -> Kernel:
-    """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels, inner)``."""
+    """Return the same kernel for ``x (outer, channels, inner)``."""
     statistics = make_statistics(element_type, centred=True)
-    retaken = _make_retaken(element_type)
-    real = element_type.compute_type
+    rescaled, real = _make_rescaled(element_type), element_type.compute_type
 
     @inlined
     def block_moments(x, c):
@@ -182,7 +189,7 @@ def make_moments_along(element_type: ElementType) -> Kernel:
         for i in range(x.shape[0]):
             values = x[i, c]
             mean_hi, mean_lo, squares = statistics(values, real(1))
-            centre, squares = retaken(values, joined(mean_hi, mean_lo), squares)
+            centre, squares = rescaled(values, joined(mean_hi, mean_lo), squares)
             if i == 0:
                 mean, m2 = centre, squares
             else:
@@ -202,9 +209,10 @@ def make_moments_along(element_type: ElementType) -> Kernel:
 
 
 def make_fold() -> Kernel:
-    """Return a kernel that merges the moments of all blocks, in order, into ``mean`` and ``m2``.
+    """Return a kernel ``(count, mean, m2, block_count, last_count, means, m2s)``.
 
-    It takes ``count, mean, m2, block_count, last_count, means, m2s``.
+    It merges the moments of all blocks in order into ``mean`` and ``m2``, the moments of ``count``
+    values. A block has ``block_count`` values a channel, and the last one ``last_count``.
     """
 
     def fold(count, mean, m2, block_count, last_count, means, m2s, first, last):
@@ -215,9 +223,8 @@ def make_fold() -> Kernel:
                 if count == 0.0:
                     mean[c], m2[c] = means[p, c], m2s[p, c]
                 else:
-                    mean[c], m2[c] = _merge_moments(
-                        count, mean[c], m2[c], n, means[p, c], m2s[p, c]
-                    )
+                    merged = _merge_moments(count, mean[c], m2[c], n, means[p, c], m2s[p, c])
+                    mean[c], m2[c] = merged
             count += n
 
     return make_kernel("column_moments.fold", fold)

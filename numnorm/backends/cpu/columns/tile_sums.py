@@ -1,8 +1,7 @@
-"""Sums over the rows of a tile: as many neighbouring channels as the first-level cache holds.
+"""Sums over rows in tiles: neighbouring channels whose sums fit the first-level cache.
 
-Two sums are taken for each channel. They lie in memory while the rows go by, and several rows are
-added up before their sum is added to them: to load and store the sums once a row takes longer
-than to read the row.
+Each channel has two sums, which lie in memory. Several rows are added up in registers before the
+result is added to the sums: loading and storing the sums takes longer than reading a row.
 """
 
 import functools
@@ -21,10 +20,10 @@ from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, f
 
 
 def tile_of_gradients(element_type: ElementType) -> int:
-    """Return up to how many channels are one tile where the sums of a gradient are taken.
+    """Return the size of a tile in the loops that sum gradients.
 
-    Whole rows are read faster than parts of them. Elements of two bytes, for which memory keeps
-    nobody waiting, gain nothing.
+    It is larger than usual with a large first-level cache, because whole rows are read faster than
+    parts of rows. 16-bit elements, whose loops do not wait for memory, gain nothing.
     """
     tile = tuning.COLUMN_TILE_ELEMENTS
     if not has_large_l1d() or element_type.storage_dtype.itemsize <= 2:
@@ -34,41 +33,43 @@ def tile_of_gradients(element_type: ElementType) -> int:
 
 @functools.cache
 def make_tiles(
-    element_type: ElementType, whole: int = tuning.COLUMN_TILE_ELEMENTS
+    element_type: ElementType, whole_row: int = tuning.COLUMN_TILE_ELEMENTS
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return compiled ``(cut, tile_of)``, which cut rows of channels into tiles.
+    """Return compiled ``(tiling_of, tile_of)``, which divide the channels of x into tiles.
 
-    Rows of up to `whole` channels are one tile, but for what lies before a line.
-
-    ``cut(x)`` returns how many channels lie before a cache line, where all rows lie alike, and
-    how many tiles there are then; ``tile_of(k, channels, peel)`` returns the first channel and
-    the number of channels of one. The head comes last, when its lines are in cache.
+    ``tiling_of(x)`` returns the peel, if it is the same for all rows, else 0, and the number of
+    tiles. ``tile_of(k, channels, peel)`` returns the first channel and the number of channels of
+    tile k. The peel is the last tile, when its cache lines have been loaded. The other channels
+    are a single tile if a row has at most `whole_row` channels.
     """
-    at_lines = peels_to_alignment(element_type)
+    peels = peels_to_alignment(element_type)
 
     @inlined
-    def most(channels):
-        return whole if channels <= whole else tuning.COLUMN_TILE_ELEMENTS
+    def tile_size(channels):
+        return whole_row if channels <= whole_row else tuning.COLUMN_TILE_ELEMENTS
 
     @inlined
-    def cut(x):
-        size = most(x.shape[1])
+    def tiling_of(x):
+        size = tile_size(x.shape[1])
         wide = x.shape[1] * x.itemsize >= tuning.COLUMN_TILE_PEEL_LEAST_ROW_BYTES
-        peel = common_peel(x, x.shape[1]) if at_lines and wide else 0
+        peel = common_peel(x, x.shape[1]) if peels and wide else 0
         return peel, (x.shape[1] - peel + size - 1) // size + (1 if peel > 0 else 0)
 
     @inlined
     def tile_of(k, channels, peel):
-        size = most(channels)
+        size = tile_size(channels)
         start = peel + k * size
         return (start, min(size, channels - start)) if start < channels else (0, peel)
 
-    return cut, tile_of
+    return tiling_of, tile_of
 
 
 @functools.cache
 def make_fill(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``fill(target, source, start, width)``, converted, with zeros behind."""
+    """Return a compiled ``fill(target, source, start, width)``.
+
+    It converts `width` elements of the source from `start` on, and pads the last vector with zeros.
+    """
     to_compute, count = element_type.to_compute, element_type.lanes
     masked_load = make_masked_load(count)
 
@@ -80,35 +81,33 @@ def make_fill(element_type: ElementType) -> Callable[..., Any]:
     return fill
 
 
-def _make_add_lanes(
+def _make_add_vectors(
     element_type: ElementType, add: Callable[..., Any], rows: int, one_by_one: bool
 ) -> Callable[..., Any]:
-    """Return a compiled function that adds up some rows, in lanes, and adds that to the sums.
+    """Return a compiled function that adds a vector of each of `rows` rows to the sums.
 
-    Or it adds each of them to the sums, `one_by_one`.
+    It adds up the vectors first or, if `one_by_one` is true, adds each of them to the sums.
     """
-    load, zeros = (
-        make_load(element_type.lanes),
-        make_zeros(element_type.compute_type, element_type.lanes),
-    )
+    lanes = element_type.lanes
+    load, zeros = make_load(lanes), make_zeros(element_type.compute_type, lanes)
 
     @inlined
-    def add_lanes(arrays, i, j, tail, coefficients, t, sums):
-        of_rows = zeros(), zeros()
+    def add_together(arrays, i, j, tail, coefficients, t, sums):
+        added = zeros(), zeros()
         for r in range(rows):
-            of_rows = add(arrays, i + r, j, tail, coefficients, t, of_rows)
-        store(sums[0], t, load(sums[0], t) + of_rows[0])
-        store(sums[1], t, load(sums[1], t) + of_rows[1])
+            added = add(arrays, i + r, j, tail, coefficients, t, added)
+        store(sums[0], t, load(sums[0], t) + added[0])
+        store(sums[1], t, load(sums[1], t) + added[1])
 
     @inlined
     def add_each(arrays, i, j, tail, coefficients, t, sums):
-        here = load(sums[0], t), load(sums[1], t)
+        totals = load(sums[0], t), load(sums[1], t)
         for r in range(rows):
-            here = add(arrays, i + r, j, tail, coefficients, t, here)
-        store(sums[0], t, here[0])
-        store(sums[1], t, here[1])
+            totals = add(arrays, i + r, j, tail, coefficients, t, totals)
+        store(sums[0], t, totals[0])
+        store(sums[1], t, totals[1])
 
-    return add_each if one_by_one else add_lanes
+    return add_each if one_by_one else add_together
 
 
 def _make_add_rows(
@@ -120,17 +119,17 @@ def _make_add_rows(
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
     count = element_type.lanes
-    all_lanes = full_access(count, ahead=rows, near=True, nontemporal=nontemporal)
-    add_all = _make_add_lanes(element_type, make_add(all_lanes), rows, one_by_one)
-    add_first = _make_add_lanes(element_type, make_add(tail_access(count)), rows, one_by_one)
+    access = full_access(count, ahead=rows, near=True, nontemporal=nontemporal)
+    add_full = _make_add_vectors(element_type, make_add(access), rows, one_by_one)
+    add_tail = _make_add_vectors(element_type, make_add(tail_access(count)), rows, one_by_one)
 
     @inlined
     def add_rows(arrays, i, channel, width, coefficients, sums):
-        whole = width - width % count
-        for t in range(0, whole, count):
-            add_all(arrays, i, channel + t, count, coefficients, t, sums)
-        if whole < width:
-            add_first(arrays, i, channel + whole, width - whole, coefficients, whole, sums)
+        full = width - width % count
+        for t in range(0, full, count):
+            add_full(arrays, i, channel + t, count, coefficients, t, sums)
+        if full < width:
+            add_tail(arrays, i, channel + full, width - full, coefficients, full, sums)
 
     return add_rows
 
@@ -143,7 +142,7 @@ def _make_some_rows(
     one_by_one: bool = False,
     nontemporal: bool = False,
 ) -> Callable[..., Any]:
-    """Return a compiled ``some_rows`` of `make_tile_sums`, which reads so many rows at a time."""
+    """Return a compiled ``some_rows`` of `make_tile_sums`, which adds `rows` rows at a time."""
     add_group = _make_add_rows(element_type, make_add, rows, nontemporal, one_by_one)
     add_row = _make_add_rows(element_type, make_add, 1, nontemporal, one_by_one)
 
@@ -159,14 +158,15 @@ def _make_some_rows(
 
 
 def make_tile_sums(element_type: ElementType, make_add: Callable[..., Any]) -> Any:
-    """Return compiled ``(some_rows, all_rows)``, which add to a tile's sums.
+    """Return compiled ``(some_rows, all_rows)``, which add rows to the two sums of a tile.
 
-    ``make_add(access)`` returns a compiled ``add(arrays, i, j, tail, coefficients, t, sums)``: the two
-    sums, in lanes, with what the i-th row of each array adds to them, from the elements that the
-    access reads at j, and the lanes of the terms at `t`.
+    ``make_add(access)`` returns a compiled ``add(arrays, i, j, tail, coefficients, t, sums)``. It
+    reads row i of each array from channel j on, and the coefficients from t on, and returns the
+    two vectors of sums with their contributions added.
 
-    ``some_rows(arrays, start, stop, channel, width, coefficients, sums)`` adds up in the working type,
-    and ``all_rows(..., sums, totals)`` in float64 after every few rows, leaving the sums at 0.
+    ``some_rows(arrays, start, stop, channel, width, coefficients, sums)`` adds up in the compute
+    type. ``all_rows(..., sums, totals)`` flushes the sums to float64 totals every few rows and
+    leaves them at 0.
     """
     some_rows = _make_some_rows(element_type, make_add)
 
@@ -186,19 +186,18 @@ def make_gradient_rows(
 ) -> Callable[..., Any]:
     """Return a compiled ``some_rows`` like that of `make_tile_sums`, for the sums of a gradient.
 
-    Its `add` may store something, which may be `nontemporal`, after it has added: a store in pieces
-    is branches, and between a product and its sum they keep the compiler from making one
-    instruction of both.
+    Its `add` may store a result, `nontemporal` or not, but only after it has added: the branches of
+    a masked store between a product and its sum would prevent a fused multiply-add.
 
-    A row that is one tile is read faster than several if the first-level cache has room for it, its
-    terms and its sums. It is added to the sums by itself; where there is no room, several are read
-    at a time, in the same order. The sums of narrower rows take longer to load and store.
+    A row of medium width is one tile and is added to the sums by itself. A small first-level cache
+    has no room for it: there, groups of rows are read, and added in the same order. Narrower rows
+    are added up in groups, because their sums take longer to load and store.
     """
     is_alone = _make_is_alone(element_type)
-    at_once = 1 if has_large_l1d() else tuning.GROUP_ROWS
+    rows = 1 if has_large_l1d() else tuning.GROUP_ROWS
     in_groups = _make_some_rows(element_type, make_add, nontemporal=nontemporal)
     one_by_one = _make_some_rows(
-        element_type, make_add, at_once, one_by_one=True, nontemporal=nontemporal
+        element_type, make_add, rows, one_by_one=True, nontemporal=nontemporal
     )
 
     @inlined
@@ -213,8 +212,7 @@ def make_gradient_rows(
 
 @functools.cache
 def _make_is_alone(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``is_alone(x)``: whether each row of x is added to sums by itself."""
+    """Return a compiled ``is_alone(x)``: whether each row of x is added to the sums by itself."""
     itemsize = element_type.storage_dtype.itemsize
-
     least, most = tuning.GRADIENT_ROW_ALONE_LEAST_BYTES, tuning.GRADIENT_TILE_MOST_BYTES
     return inlined(lambda x: itemsize > 2 and least <= x.shape[1] * itemsize <= most)

@@ -1,1 +1,1 @@
-"""Numba's options, helper compilation, serial or parallel kernels, compiled code on disk."""
+"""Numba's options, serial and parallel kernels, their helpers, compiled code on disk."""

@@ -1,11 +1,10 @@
-"""Compiled kernels on disk.
+"""The cache of compiled kernels on disk.
 
-Numba's own cache is not used because it serves stale code when only an imported helper has
-changed, can hand out another signature's code when two processes write at once, and raises on a
-damaged file. Here one file holds one kernel for one signature. Its name is a hash of everything
-that the machine code depends on, every source file that could end in it included; it is written
-to a temporary name and renamed; and it starts with a digest of the rest. Whatever is wrong with
-a file, the kernel is compiled instead.
+Numba's own cache returns stale code when only an imported helper has changed, can return another
+signature's code when two processes write at once, and raises on a damaged file. Here one file
+holds one kernel for one signature. Its name is a hash of everything that the machine code depends
+on, including the package's sources. It is written to a temporary name and renamed, and starts with
+a digest of its content. If anything is wrong with a file, the kernel is compiled instead.
 """
 
 import contextlib
@@ -30,8 +29,8 @@ from numnorm.backends.sources import PACKAGE, source_token
 
 _DIGEST_SIZE = 32
 
-# Numba names the body of a parallel loop after its address while it was compiled. Kernels from
-# different processes can have the same name there, and the loader would run one for the other.
+# Numba names the body of a parallel loop after an address in the compiling process. Two kernels
+# from different processes can have the same name, and the loader would run one for the other.
 _LOOP_BODY = re.compile(rb"__numba_parfor_gufunc_\w+")
 _loop_bodies: dict[bytes, str] = {}
 
@@ -47,7 +46,7 @@ def _candidates() -> list[Path]:
 
 @functools.cache
 def directory() -> Path | None:
-    """Return the folder of compiled kernels, or None where no place can be written.
+    """Return the folder of compiled kernels, or None if no candidate is writable.
 
     ``NUMBA_CACHE_DIR`` if it is set; else a folder beside the package; else the user's cache.
     """
@@ -60,7 +59,7 @@ def directory() -> Path | None:
 
 
 class KernelCache(_Cache):
-    """The cache of one kernel, with the interface that a Numba dispatcher expects."""
+    """The cache of one kernel, with the interface of a Numba dispatcher's cache."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -80,17 +79,17 @@ class KernelCache(_Cache):
         self._enabled = False
 
     def flush(self) -> None:
-        """Forget nothing: a file is never changed once it is written."""
+        """Do nothing: a file never changes once it is written."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled kernel for a signature, or None."""
-        # What loading needs of `target_context.refresh()`, whose imports take longer than it.
+        # The only part of `target_context.refresh()` that loading needs: the rest imports a lot.
         rtsys.initialize(target_context)
         path = self._path(sig, target_context.codegen())
         if path is None:
             return None
-        # Any failure means the same: this file is of no use, so compile. Unpickling what was
-        # written by another build of Python or LLVM may raise anything.
+        # After any failure the kernel is compiled. Unpickling a file of another build of Python
+        # or LLVM may raise anything.
         with contextlib.suppress(Exception):
             content = path.read_bytes()
             digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
@@ -99,7 +98,7 @@ class KernelCache(_Cache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write a compiled kernel; where that fails, the kernel just is not kept."""
+        """Write a compiled kernel; do nothing if that fails."""
         path = self._path(sig, data.codegen)
         if path is None:
             return
@@ -124,12 +123,12 @@ class KernelCache(_Cache):
 
 
 def _digest(path: Path, payload: bytes) -> bytes:
-    """Return a digest of a file's content under its name, which no other name has."""
+    """Return a digest of a file's name and content."""
     return hashlib.sha256(path.name.encode() + b"\0" + payload).digest()
 
 
 def _own_loop_bodies(code: bytes, owner: str) -> bool:
-    """Return whether no other kernel of this process has loop bodies of the same names."""
+    """Return whether no other kernel of this process has a loop body of the same name."""
     names = set(_LOOP_BODY.findall(code))
     return all(_loop_bodies.setdefault(name, owner) == owner for name in names)
 

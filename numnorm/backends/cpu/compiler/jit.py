@@ -1,4 +1,4 @@
-"""The only place where Numba's compilation options are chosen."""
+"""Compiling helpers and kernels: the only place that sets Numba's options."""
 
 import functools
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from numba.extending import intrinsic, overload
 from numnorm.backends.cpu.compiler.cache import KernelCache
 from numnorm.backends.cpu.compiler.helper_compiler import HelperCompiler
 
-# NaN and infinity still propagate: `nnan` and `ninf` are not among them. Nor is `reassoc`, which
-# would undo what keeps deviations exact: what is summed in which order is told with lanes.
+# Without `nnan` and `ninf`, so that NaN and infinity propagate, and without `reassoc`, which would
+# make deviations inexact: explicit vectors choose the order of sums instead.
 _FASTMATH = {"contract", "nsz"}
 # Python's error model puts a branch into every division, which keeps a loop from vectorizing.
 _COMMON = {"error_model": "numpy", "nogil": True}
@@ -24,9 +24,9 @@ Function = Callable[..., Any]
 
 @functools.cache
 def inlined(function: Function) -> Function:
-    """Compile a helper of kernels, once for all that ask for it."""
-    # Forced into the kernel: a helper on its own would be optimized once more in each kernel
-    # that links it, and which of the copies is called would be the loader's choice.
+    """Compile a helper that kernels inline."""
+    # Inlining is forced: otherwise each kernel would link its own copy of the helper, and the
+    # loader would choose which copy runs.
     options = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return numba.njit(fastmath=_FASTMATH, pipeline_class=HelperCompiler, **options, **_COMMON)(
         function
@@ -34,25 +34,25 @@ def inlined(function: Function) -> Function:
 
 
 class Kernel(NamedTuple):
-    """One kernel to be run serially or in parallel, with the same machine code in both.
+    """A compiled kernel with a serial and a parallel variant, which give the same bytes.
 
     Attributes
     ----------
     serial : callable
-        ``serial(*arguments, first, last)`` does the parts of the work from first to last.
+        ``serial(*arguments, first, last)`` does parts `first` to `last` - 1 of the work.
     parallel : callable
-        ``parallel(parts, *arguments)`` does all parts, each by calling the serial kernel. The
-        loader binds that call to the serial kernel if that one has been loaded before.
+        ``parallel(parts, *arguments)`` does all parts: its threads call ``serial`` once a part.
+        Load ``serial`` first, so that the loader binds these calls to it.
     """
 
     serial: Function
     parallel: Function
 
     def machine_code(self, arguments: tuple[Any, ...], alone: bool) -> "MachineCode | None":
-        """Return the code of one of the twins for arguments of these types; None if not compiled.
+        """Return the code of one variant for arguments of these types; None if not compiled.
 
-        The serial one works `alone`, takes its arguments as one tuple and is entered as
-        ``((*arguments, first, last),)``, the other as ``(parts, arguments)``.
+        It is the serial variant if `alone` is true. Its arguments for `make_call` are then
+        ``((*arguments, first, last),)``; those of the parallel variant ``(parts, arguments)``.
         """
         kernel: Any = self.serial if alone else self.parallel
         if not hasattr(kernel, "compile"):  # a plain function when NUMBA_DISABLE_JIT is set
@@ -68,16 +68,16 @@ class Kernel(NamedTuple):
 
 
 class MachineCode(NamedTuple):
-    """A compiled kernel, which its dispatcher keeps for as long as the process lives.
+    """The machine code of one variant of a kernel, which its dispatcher keeps alive.
 
     Attributes
     ----------
     address : int
-        Where it is entered.
+        The address of its entry point.
     kinds : tuple
         The Numba types of its arguments.
     alone : bool
-        Whether it is the serial twin.
+        Whether it is the serial variant.
     """
 
     address: int
@@ -89,7 +89,7 @@ class MachineCode(NamedTuple):
 def make_call(kinds: tuple[Any, ...]) -> Function:
     """Return a compiled ``call(address, arguments)`` of a kernel with arguments of these types.
 
-    Unlike a call by name it does not bring the kernel's code along, to be compiled once more.
+    A call by name would link the kernel's code into the caller, and optimize it again.
     """
 
     @intrinsic
@@ -101,12 +101,9 @@ def make_call(kinds: tuple[Any, ...]) -> Function:
             convention = context.call_conv
             function = convention.get_function_type(types.none, kinds).as_pointer()
             status, _ = convention.call_function(
-                builder,
-                builder.inttoptr(values[0], function),
-                types.none,
-                kinds,
+                builder, builder.inttoptr(values[0], function), types.none, kinds,
                 cgutils.unpack_tuple(builder, values[1]),
-            )
+            )  # fmt: skip
             with cgutils.if_unlikely(builder, status.is_error):
                 convention.return_status_propagate(builder, status)
             return context.get_dummy_value()
@@ -117,12 +114,15 @@ def make_call(kinds: tuple[Any, ...]) -> Function:
 
 
 def make_kernel(name: str, kernel: Function) -> Kernel:
-    """Compile a kernel ``kernel(*arguments, first, last)``, kept on disk under `name`."""
+    """Return both variants of ``kernel(*arguments, first, last)``, cached on disk under `name`.
+
+    The function does parts `first` to `last` - 1 of the work and calls `mark_noinline` first.
+    """
     serial = _entry(name + ".serial", kernel)
 
     def parallel(parts, *arguments):
         for p in prange(parts):
-            # Numba counts a parallel loop without a sign: that would be another serial kernel.
+            # Numba counts a parallel loop in an unsigned integer: another type of argument.
             first = np.int64(p)
             serial(*arguments, first, first + 1)
 
@@ -130,24 +130,24 @@ def make_kernel(name: str, kernel: Function) -> Kernel:
 
 
 def entry(name: str, function: Function, kinds: tuple[Any, ...]) -> Function:
-    """Compile a function for arguments of these types, which a call does not compare."""
+    """Compile a function for arguments of these types, which its calls do not check."""
     return _entry(name, function).compile(kinds)  # type: ignore[attr-defined]
 
 
 def _entry(name: str, kernel: Function, *, parallel: bool = False) -> Function:
-    # The symbol in the machine code follows from this name and a count of the functions of the
-    # process that compiled it: another kernel from another process could have the same one.
+    # The symbol in the machine code consists of this name and a counter of the compiling process.
+    # Without a name of its own, a kernel from another process could have the same symbol.
     kernel.__name__ = kernel.__qualname__ = "numnorm_" + name.replace(".", "_")
     compiled = numba.njit(fastmath=_FASTMATH, parallel=parallel, **_COMMON)(kernel)
-    if hasattr(compiled, "_cache"):  # it is the plain function when NUMBA_DISABLE_JIT is set
+    if hasattr(compiled, "_cache"):  # a plain function when NUMBA_DISABLE_JIT is set
         compiled._cache = KernelCache(name)
     return compiled
 
 
 def mark_noinline() -> None:
-    """Keep the serial kernel out of the parallel one, called in its first line.
+    """Keep the serial variant, which calls this first, out of the parallel one.
 
-    Inlined there, it would be optimized again, and its sums might come in another order.
+    If it were inlined there, it would be optimized again, perhaps with other roundings.
     """
 
 

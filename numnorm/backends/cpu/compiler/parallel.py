@@ -1,8 +1,8 @@
-"""Whether a kernel may run in parallel now, without ever risking the process.
+"""Running a kernel serially or in parallel, without ever risking the process.
 
-The serial and the parallel kernel give the same bytes, so the choice is free. Three dangers decide
-it: Numba's workqueue layer aborts the process when two threads enter it at once; GNU OpenMP kills
-a forked child at its first parallel region; and a launch costs more than a small array's work.
+Both variants give the same bytes, so the choice is free. Three facts decide it. Numba's workqueue
+layer aborts the process when two threads enter it at once. GNU OpenMP kills a forked child at its
+first parallel region. And a launch costs more than a small array's work.
 """
 
 import os
@@ -30,7 +30,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def run(kernel: Kernel, arguments: tuple[Any, ...], elements: int, parts: int) -> bool:
-    """Run all parts of a kernel's work, serially or in parallel; return if all in one call."""
+    """Run all parts of a kernel's work; return whether the serial variant did it."""
     if is_serial(elements, parts) or not in_parallel(_run_parallel, kernel, arguments, parts):
         kernel.serial(*arguments, 0, parts)
         return True
@@ -38,15 +38,15 @@ def run(kernel: Kernel, arguments: tuple[Any, ...], elements: int, parts: int) -
 
 
 def _run_parallel(kernel: Kernel, arguments: tuple[Any, ...], parts: int) -> bool:
-    kernel.serial(*arguments, 0, 0)  # no work, but loaded before the parallel kernel: see Twins
+    kernel.serial(*arguments, 0, 0)  # no work, but it loads the serial variant first: see Kernel
     kernel.parallel(parts, *arguments)
     return True
 
 
 def in_parallel(call: Callable[..., bool], *arguments: Any) -> bool:
-    """Return what a call returns that enters a parallel region; False if none may be entered.
+    """Return ``call(*arguments)``, which enters a parallel region; False if it may not.
 
-    That is, if threads of the workqueue layer are in one now.
+    It may not while another thread is in a parallel region of the workqueue layer.
     """
     if numba.threading_layer() != "workqueue":
         return call(*arguments)
@@ -59,7 +59,7 @@ def in_parallel(call: Callable[..., bool], *arguments: Any) -> bool:
 
 
 def is_serial(elements: int, parts: int) -> bool:
-    """Return whether all parts are better run in one call of the serial kernel."""
+    """Return whether one call of the serial variant is the faster way to do all parts."""
     if not _worth_it(elements, parts):
         return True
     least = tuning.PARALLEL_WORKQUEUE_LEAST_ELEMENTS
@@ -67,7 +67,7 @@ def is_serial(elements: int, parts: int) -> bool:
 
 
 def is_small(elements: int) -> bool:
-    """Return whether work is done before threads would have started."""
+    """Return whether the work takes less time than starting threads."""
     return elements < tuning.PARALLEL_LEAST_ELEMENTS
 
 
@@ -76,31 +76,30 @@ def _worth_it(elements: int, parts: int) -> bool:
 
 
 def threads() -> int:
-    """Return how many threads a kernel would be run by, if it were worth it."""
+    """Return how many threads a parallel kernel would use."""
     return int(numba.get_num_threads()) if _has_threads() else 1
 
 
 def _has_threads() -> bool:
-    # The second costs a tenth of what the question below does.
+    # The cheap questions come first.
     if threads_are_gone() or numba.config.NUMBA_NUM_THREADS == 1:
         return False
     try:
-        return bool(numba.get_num_threads() > 1)  # it starts them, if they have not been
-    except ValueError:  # the threading layer that was asked for cannot be loaded
+        return bool(numba.get_num_threads() > 1)  # starts them at the first call
+    except ValueError:  # the requested threading layer cannot be loaded
         return False
 
 
 def row_parts(rows: int, elements: int, least: int = 1) -> int:
-    """Return into how many parts, of some rows at least, rows with results of their own are cut."""
+    """Return into how many parts to divide independent rows, each of at least `least` rows."""
     return max(1, min(tuning.PARTS_MOST, rows // least, elements // tuning.PART_LEAST_ELEMENTS))
 
 
 def summed_parts(rows: int, row_elements: int, summed: int) -> int:
-    """Return into how many parts rows are cut whose sums are taken part by part.
+    """Return into how many parts to divide rows that are summed, with `summed` sums a part.
 
-    It follows from the shapes alone, so that the sums do not depend on the threads; each part
-    has work worth a thread, and all the parts' sums together, in new memory that is read and
-    written several times, stay small beside the input.
+    It depends on the shapes alone, so that the sums do not depend on the threads. Each part is
+    worth a thread, and the sums of all parts together stay small beside the input.
     """
     by_work = rows * row_elements // tuning.SUMMED_PART_LEAST_ELEMENTS
     by_memory = rows * row_elements // (tuning.SUMMED_PART_INPUTS_PER_SUM * max(summed, 1))

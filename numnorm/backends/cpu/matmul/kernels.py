@@ -1,4 +1,4 @@
-"""The kernels of products with packed matrices, and of packing."""
+"""Kernels that pack a matrix, and that multiply by a packed matrix."""
 
 import math
 
@@ -13,7 +13,7 @@ from numnorm.backends.cpu.simd.vector import make_load, prefetch, store
 
 
 def make_pack(element_type: ElementType) -> Kernel:
-    """Return a kernel of ``a (depth, width), panels (flat), parts``: a, packed."""
+    """Return a kernel ``(a (depth, width), panels (flat), parts)`` that packs a."""
     lanes = element_type.lanes
     load, masked_load = make_load(lanes), make_masked_load(lanes)
 
@@ -24,16 +24,16 @@ def make_pack(element_type: ElementType) -> Kernel:
         start, stop = first * depth // parts, last * depth // parts
         for p in range(-(-width // lanes)):
             left = p * lanes
-            here = min(lanes, width - left)
+            count = min(lanes, width - left)
             for k in range(start, stop):
-                row = load(a[k], left) if here == lanes else masked_load(a[k], left, 0, here)
+                row = load(a[k], left) if count == lanes else masked_load(a[k], left, 0, count)
                 store(panels, (p * depth + k) * lanes, row)
 
-    return make_kernel(f"product.pack.{element_type.name}", kernel)
+    return make_kernel(f"matmul.pack.{element_type.name}", kernel)
 
 
 def make_pack_transposed(element_type: ElementType) -> Kernel:
-    """Return a kernel of ``a (width, depth), panels (flat), parts``: a's transpose, packed."""
+    """Return a kernel ``(a (width, depth), panels (flat), parts)`` that packs ``a.T``."""
     lanes, real = element_type.lanes, element_type.compute_type
     transpose = make_transpose(lanes)
 
@@ -41,25 +41,25 @@ def make_pack_transposed(element_type: ElementType) -> Kernel:
         mark_noinline()
         width, depth = a.shape
         a, panels, flat = borrowed(a), borrowed(panels), borrowed(a.reshape(-1))
-        count = -(-width // lanes)
-        for p in range(first * count // parts, last * count // parts):
+        panel_count = -(-width // lanes)
+        for p in range(first * panel_count // parts, last * panel_count // parts):
             left = p * lanes
-            here = min(lanes, width - left)
-            whole = depth - depth % lanes if here == lanes else 0
-            for k in range(0, whole, lanes):
+            count = min(lanes, width - left)
+            full = depth - depth % lanes if count == lanes else 0
+            for k in range(0, full, lanes):
                 transpose(flat, left * depth + k, depth, panels, (p * depth + k) * lanes)
-            for k in range(whole, depth):
+            for k in range(full, depth):
                 offset = (p * depth + k) * lanes
-                for j in range(here):
+                for j in range(count):
                     panels[offset + j] = a[left + j, k]
-                for j in range(here, lanes):
+                for j in range(count, lanes):
                     panels[offset + j] = real(0)
 
-    return make_kernel(f"product.pack_transposed.{element_type.name}", kernel)
+    return make_kernel(f"matmul.pack_transposed.{element_type.name}", kernel)
 
 
 def make_rows_matmul(element_type: ElementType) -> Kernel:
-    """Return a kernel of ``a (rows, depth), b, c (rows, width), parts``: c = a b, with b packed."""
+    """Return a kernel ``(a (rows, depth), b, c (rows, width), parts)``: c = a b for a packed b."""
     lanes, most, block = element_type.lanes, tiling().rows[0], tuning.MATMUL_BLOCK_ROWS
     matmul = make_matmul(lanes, accumulate=False)
 
@@ -75,11 +75,11 @@ def make_rows_matmul(element_type: ElementType) -> Kernel:
                 c, i * width, width, width,
             )  # fmt: skip
 
-    return make_kernel(f"product.rows.{element_type.name}", kernel)
+    return make_kernel(f"matmul.rows.{element_type.name}", kernel)
 
 
 def make_columns_matmul(element_type: ElementType) -> Kernel:
-    """Return a kernel of ``a (depth, rows), b, c (rows, width), parts``: c += a.T b, b packed."""
+    """Return a kernel ``(a (depth, rows), b, c (rows, width), parts)``: c += a.T b, b packed."""
     lanes, most, deepest = element_type.lanes, tiling().rows[0], tiling().depth
     matmul = make_matmul(lanes, accumulate=True)
     load, masked_load = make_load(lanes), make_masked_load(lanes)
@@ -88,15 +88,14 @@ def make_columns_matmul(element_type: ElementType) -> Kernel:
 
     @inlined
     def copy(a, start, deep, left, rows, block):
-        whole = rows - rows % lanes
+        full = rows - rows % lanes
         for k in range(deep):
             row, offset = a[start + k], k * step
-            for r in range(0, whole, lanes):
+            for r in range(0, full, lanes):
                 prefetch(row, left + r + step)
                 store(block, offset + r, load(row, left + r))
-            if whole < rows:
-                last = masked_load(row, left + whole, 0, rows - whole)
-                store(block, offset + whole, last)
+            if full < rows:
+                store(block, offset + full, masked_load(row, left + full, 0, rows - full))
 
     def kernel(a, b, c, parts, first, last):
         mark_noinline()
@@ -115,4 +114,4 @@ def make_columns_matmul(element_type: ElementType) -> Kernel:
                     flat, m * width, width, width,
                 )  # fmt: skip
 
-    return make_kernel(f"product.columns.{element_type.name}", kernel)
+    return make_kernel(f"matmul.columns.{element_type.name}", kernel)

@@ -1,4 +1,4 @@
-"""Products of matrices whose every element is the same bytes, whatever stands beside it."""
+"""Matrix products whose elements do not depend on the other rows and columns, to the last bit."""
 
 import functools
 from typing import Any
@@ -26,19 +26,19 @@ def _kernel(make: Any, element_type: ElementType) -> Kernel:
 
 
 def _parts(size: int) -> int:
-    """Return into how many parts so many rows or columns are cut, as many for every thread."""
-    most, each = size // tuning.MATMUL_PART_LEAST_ROWS, threads()
+    """Return into how many parts to divide rows or columns: a multiple of the number of threads."""
+    most, count = size // tuning.MATMUL_PART_LEAST_ROWS, threads()
     parts = max(1, min(tuning.MATMUL_PARTS_MOST, most))
-    return parts if parts < each else parts // each * each
+    return parts if parts < count else parts // count * count
 
 
 def packed_shape(depth: int, width: int, element_type: ElementType) -> tuple[int]:
-    """Return the shape of a packed matrix of this shape."""
+    """Return the shape of the panels of a matrix of shape (depth, width)."""
     return (-(-width // element_type.lanes) * element_type.lanes * depth,)
 
 
 def packed(matrix: Array, panels: Array, element_type: ElementType) -> Array:
-    """Return a matrix, or a transposed one, as products take it, in an array for it."""
+    """Pack a matrix, or a transposed view of one, into `panels`, and return them."""
     depth, width = matrix.shape
     if matrix.flags.c_contiguous:
         make, source = make_pack, matrix
@@ -50,7 +50,7 @@ def packed(matrix: Array, panels: Array, element_type: ElementType) -> Array:
 
 
 def matmul(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
-    """Return ``a @ b``, for a packed b, in an array for it."""
+    """Store ``a @ b`` for a packed b in `result`, and return it."""
     width = result.shape[1]
     parts = _parts(a.shape[0])
     run(_kernel(make_rows_matmul, element_type), (a, b, result, parts), a.size * width // 64, parts)
@@ -58,13 +58,13 @@ def matmul(a: Array, b: Array, result: Array, element_type: ElementType) -> Arra
 
 
 def transposed_matmul(a: Array, b: Array, width: int, element_type: ElementType) -> Array:
-    """Return ``a.T @ b`` for a packed b of so many columns."""
+    """Return ``a.T @ b`` for a packed b of `width` columns."""
     result = np.zeros((a.shape[1], width), element_type.compute_dtype)
     return add_transposed_matmul(a, b, result, element_type)
 
 
 def add_transposed_matmul(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
-    """Return `result` with ``a.T @ b`` added to it, for a packed b."""
+    """Add ``a.T @ b`` for a packed b to `result`, and return it."""
     parts = _parts(a.shape[1])
     work = a.size * result.shape[1] // 64
     run(_kernel(make_columns_matmul, element_type), (a, b, result, parts), work, parts)

@@ -1,12 +1,13 @@
-"""Products of matrices, a tile of the result at a time, with each sum in a register.
+"""Micro-kernels of matrix products, which keep the sums of a tile of the result in registers.
 
-The right-hand matrix is packed: cut into panels as wide as there are lanes, with a panel's rows
-one after the other. Every element of the result is one sum over the depth, in order: it is the
-same bytes whichever rows stand beside its own, which no BLAS promises.
+The right-hand matrix b is packed into panels: blocks of columns, one vector wide, each with its
+rows one after the other. The last panel is padded with zeros. Every element of the result is one
+sum over the depth, in order, so that its bytes do not depend on the other rows and columns, which
+no BLAS promises.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,35 +29,32 @@ from numnorm.backends.cpu.simd.vector import (
 
 
 class Tiling(NamedTuple):
-    """How many rows and panels a tile has: the sums of the largest must fit the registers.
-
-    A tile of fewer rows reads the panels as often, from wherever they are.
+    """The sizes of the tiles: the sums of the largest tile must fit the registers.
 
     Attributes
     ----------
     rows : tuple of int
-        Those of the tiles of several panels, the most first.
+        The rows of the tiles that are several panels wide, largest first.
     panels : int
-        How many panels these have.
-    few : tuple of tuple of int
-        Up to how many rows in all, fewest first, a tile has how many panels instead: there would
-        be too few sums beside each other, each of which waits for its last product.
-    rows_of_one : tuple of int
-        The rows of tiles of one panel, for what is left of the columns.
-    shared : int
-        Up to so many rows that are left share two tiles with those of the last largest one: alone
-        they would have too few sums for the processor to work on while it waits for each.
+        The panels of these tiles.
+    few_rows : tuple of tuple of int
+        Pairs (rows, panels), fewest rows first: the tiles of a matrix with at most `rows` rows are
+        `panels` wide instead. Narrower tiles would have too few independent sums.
+    single_panel_rows : tuple of int
+        The rows of the tiles that are one panel wide, for the remaining columns.
+    shared_rows : int
+        Up to this many remaining rows share two smaller tiles with the rows of the last largest
+        tile. Alone they would have too few independent sums.
     depth : int
-        How much of a deep product with few columns is summed before it is stored: more with
-        AVX-512, where to store sums takes longer beside them; with AVX2 the panels would leave the
-        first-level cache.
+        How much of a deep product with few columns is summed before it is stored. With AVX-512
+        storing is the slower part; with AVX2 more of a panel would leave the first-level cache.
     """
 
     rows: tuple[int, ...]
     panels: int
-    few: tuple[tuple[int, int], ...]
-    rows_of_one: tuple[int, ...]
-    shared: int
+    few_rows: tuple[tuple[int, int], ...]
+    single_panel_rows: tuple[int, ...]
+    shared_rows: int
     depth: int
 
 
@@ -70,102 +68,109 @@ def tiling() -> Tiling:
 
 @functools.cache
 def make_matmul(lanes: int, *, accumulate: bool) -> Callable[..., Any]:
-    """Return a compiled product of some rows with a packed matrix.
+    """Return a compiled product of some rows of a matrix with a packed matrix.
 
     ``matmul(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width)`` stores
     ``sum(a[at + r * row + k * step] * b[k, n])`` over k < depth at ``c[c_at + r * c_row + n]``,
-    or adds it there if `accumulate` is true. The arrays are flat; the panels of b lie `panel` elements
-    apart, and the first begins at `b_at`.
+    for r < rows and n < width. With `accumulate` it adds to c instead. The arrays are flat. The
+    first panel of b begins at `b_at`, and panels begin `panel` elements apart.
     """
     sizes = tiling()
-    (fewest, more), (few, some) = sizes.few
-    along = _make_along(sizes.rows, sizes.panels, lanes, accumulate=accumulate)
-    along_fewest = _make_along(tuple(range(fewest, 0, -1)), more, lanes, accumulate=accumulate)
-    along_few = _make_along(tuple(range(few, fewest, -1)), some, lanes, accumulate=accumulate)
-    one = _make_columns(sizes.rows_of_one, 1, lanes, accumulate=accumulate, partial=True)
+    (fewest, fewest_panels), (few, few_panels) = sizes.few_rows
+    groups = _make_groups(sizes.rows, sizes.panels, lanes, accumulate=accumulate)
+    fewest_groups = _make_groups(range(fewest, 0, -1), fewest_panels, lanes, accumulate=accumulate)
+    few_groups = _make_groups(range(few, fewest, -1), few_panels, lanes, accumulate=accumulate)
+    single = _make_rows(sizes.single_panel_rows, 1, lanes, accumulate=accumulate, partial=True)
 
     @inlined
     def matmul(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
-        whole, p = width // lanes, 0
+        full, p = width // lanes, 0
         left, right, target = (a, at, row, step, rows), (b, b_at, panel, depth), (c, c_at, c_row)
         if rows <= fewest:
-            p = along_fewest(left, right, target, p, whole)
+            p = fewest_groups(left, right, target, p, full)
         elif rows <= few:
-            p = along_few(left, right, target, p, whole)
-        grouped = along(left, right, target, p, whole)
+            p = few_groups(left, right, target, p, full)
+        grouped = groups(left, right, target, p, full)
         for p in range(grouped, -(-width // lanes)):
-            here, active, tail = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
-            one(a, at, row, step, rows, b, here, here, panel, depth, c, active, c_row, tail)
+            b_p, c_p, tail = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
+            single(a, at, row, step, rows, b, b_p, b_p, panel, depth, c, c_p, c_row, tail)
 
     return matmul
 
 
-def _make_along(sizes: tuple[int, ...], together: int, lanes: int, *, accumulate: bool) -> Any:
-    """Return a compiled function for as many whole groups of panels as there are from one on.
+def _make_groups(sizes: Sequence[int], panels: int, lanes: int, *, accumulate: bool) -> Any:
+    """Return a compiled product of all rows with groups of `panels` full panels.
 
-    ``along(left, right, target, first, whole)`` takes the arguments of a product, and returns the
-    first panel that is left of so many.
+    ``groups(left, right, target, first, full)`` starts at panel `first`, takes the arguments of
+    `make_matmul`'s function as tuples, and returns the first panel that is left of `full` panels.
     """
-    columns = _make_columns(sizes, together, lanes, accumulate=accumulate, partial=False)
+    all_rows = _make_rows(sizes, panels, lanes, accumulate=accumulate, partial=False)
 
     @inlined
-    def along(left, right, target, first, whole):
+    def groups(left, right, target, first, full):
         (a, at, row, step, rows), (b, b_at, panel, depth) = left, right
         c, c_at, c_row = target
-        stop = whole - (whole - first) % together
-        for p in range(first, stop, together):
-            here, following = b_at + p * panel, p + together if p + together < stop else first
-            ahead, active = b_at + following * panel, c_at + p * lanes
-            columns(a, at, row, step, rows, b, here, ahead, panel, depth, c, active, c_row, 0)
+        stop = full - (full - first) % panels
+        for p in range(first, stop, panels):
+            following = p + panels if p + panels < stop else first
+            b_p, next_p, c_p = b_at + p * panel, b_at + following * panel, c_at + p * lanes
+            all_rows(a, at, row, step, rows, b, b_p, next_p, panel, depth, c, c_p, c_row, 0)
         return stop
 
-    return along
+    return groups
 
 
-def _make_columns(
-    sizes: tuple[int, ...], panels: int, lanes: int, *, accumulate: bool, partial: bool
+def _make_rows(
+    sizes: Sequence[int], panels: int, lanes: int, *, accumulate: bool, partial: bool
 ) -> Callable[..., Any]:
-    """Return a compiled function of some panels that takes all rows in tiles of these sizes."""
-    columns: Any = None
+    """Return a compiled product of all rows with some panels, in tiles of these `sizes`.
+
+    It has the signature of `_make_tiles`.
+    """
+    tiles: Any = None
     for rows in reversed(sizes):
-        columns = _make_tiles(rows, panels, lanes, columns, accumulate=accumulate, partial=partial)
-    return columns
+        tiles = _make_tiles(rows, panels, lanes, tiles, accumulate=accumulate, partial=partial)
+    return tiles
 
 
 @inlined
-def _taken(rows: int, count: int, shared: int) -> int:
-    """Return how many of some rows are taken in tiles of `count`."""
+def _tiled_rows(rows: int, count: int, shared: int) -> int:
+    """Return how many of the rows to process in tiles of `count` rows."""
     left = rows % count
-    taken = rows - left
-    return taken - count if 0 < left <= shared and taken > 0 else taken
+    tiled = rows - left
+    return tiled - count if 0 < left <= shared and tiled > 0 else tiled
 
 
 def _make_tiles(
-    count: int, panels: int, lanes: int, fewer: Any, *, accumulate: bool, partial: bool
+    count: int, panels: int, lanes: int, smaller: Any, *, accumulate: bool, partial: bool
 ) -> Callable[..., Any]:
-    """Return a compiled function that takes what rows it can with a tile, and then fewer."""
+    """Return a compiled product in tiles of `count` rows, with `smaller` tiles for the others.
+
+    ``tiles(a, at, row, step, rows, b, b_at, b_next, panel, depth, c, c_at, c_row, tail)`` has
+    the arguments of `make_matmul`'s function, except for `b_next` and `tail`: see `_make_tile`.
+    """
     tile = _make_tile(count, panels, lanes, accumulate=accumulate, partial=partial)
-    shared = tiling().shared if count == tiling().rows[0] else 0
+    shared = tiling().shared_rows if count == tiling().rows[0] else 0
 
     @inlined
-    def tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
+    def tiles(a, at, row, step, rows, b, b_at, b_next, panel, depth, c, c_at, c_row, tail):
         prefetched = 0
-        for r in range(0, _taken(rows, count, shared), count):
-            here, active, next_ = at + r * row, c_at + r * c_row, ahead + prefetched * panel
-            tile(a, here, row, step, b, b_at, next_, panel, depth, c, active, c_row, tail)
+        for r in range(0, _tiled_rows(rows, count, shared), count):
+            a_r, c_r, next_p = at + r * row, c_at + r * c_row, b_next + prefetched * panel
+            tile(a, a_r, row, step, b, b_at, next_p, panel, depth, c, c_r, c_row, tail)
             prefetched = prefetched + 1 if prefetched + 1 < panels else 0
 
-    if fewer is None:
+    if smaller is None:
         return tiles
 
     @inlined
-    def all_tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
-        tiles(a, at, row, step, rows, b, b_at, ahead, panel, depth, c, c_at, c_row, tail)
-        done = _taken(rows, count, shared)
+    def all_tiles(a, at, row, step, rows, b, b_at, b_next, panel, depth, c, c_at, c_row, tail):
+        tiles(a, at, row, step, rows, b, b_at, b_next, panel, depth, c, c_at, c_row, tail)
+        done = _tiled_rows(rows, count, shared)
         left = rows - done
         if left > 0:
-            here, active = at + done * row, c_at + done * c_row
-            fewer(a, here, row, step, left, b, b_at, ahead, panel, depth, c, active, c_row, tail)
+            a_r, c_r = at + done * row, c_at + done * c_row
+            smaller(a, a_r, row, step, left, b, b_at, b_next, panel, depth, c, c_r, c_row, tail)
 
     return all_tiles
 
@@ -173,15 +178,15 @@ def _make_tiles(
 def _make_tile(
     rows: int, panels: int, lanes: int, *, accumulate: bool, partial: bool
 ) -> Callable[..., Any]:
-    """Return a compiled function of one tile.
+    """Return a compiled product of one tile.
 
-    It is ``tile(a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, tail)``, and asks
-    for the panel of b that begins `ahead`: the first tiles of some panels, which would wait for
-    the third-level cache, find theirs in the second. If it is partial, only the first `tail`
-    columns of its panel are there.
+    ``tile(a, at, row, step, b, b_at, b_next, panel, depth, c, c_at, c_row, tail)`` also
+    prefetches the panel of b that begins at `b_next` into the second-level cache: the first
+    tiles of the next panels would wait for it. If it is `partial`, c has only the first `tail`
+    columns of the panel.
     """
 
-    def plain(a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
+    def plain(a, at, row, step, b, b_at, b_next, panel, depth, c, c_at, c_row, tail):
         width = tail if partial else lanes
         for r in range(rows):
             for p in range(panels):
@@ -194,7 +199,7 @@ def _make_tile(
                 c[span] = c[span] + total if accumulate else total
 
     @compiled_as(plain)
-    def tile(typing_context, a, at, row, step, b, b_at, ahead, panel, depth, c, c_at, c_row, tail):
+    def tile(typing_context, a, at, row, step, b, b_at, b_next, panel, depth, c, c_at, c_row, tail):
         numbers = [types.intp] * 3
         kinds = (a, *numbers, b, *numbers, types.intp, c, *numbers)
 
@@ -219,7 +224,7 @@ def _make_tile(
 
 
 class _Block:
-    """The instructions of a tile, whose sums LLVM keeps in registers."""
+    """The instructions of a tile; LLVM keeps the sums in registers."""
 
     def __init__(self, builder: Any, rows: int, panels: int, kind: Any) -> None:
         self.builder, self.rows, self.panels, self.kind = builder, rows, panels, kind
@@ -228,45 +233,44 @@ class _Block:
         self.spans: dict[tuple[int, int], Any] = {}
 
     def begin(self, target: Any, row: Any, *, accumulate: bool) -> None:
-        """Begin with 0, and ask for what the sums will be added to."""
+        """Start the sums at 0 and prefetch the elements of c."""
         for r, p in self.keys:
-            line = self.builder.gep(target, [self.builder.mul(row, _size(r))])
-            span = self._lanes_at(line, _size(p * self.kind.count))
+            c_row = self.builder.gep(target, [self.builder.mul(row, _size(r))])
+            span = self._vector_at(c_row, _size(p * self.kind.count))
             prefetch_at(self.builder, span)
             self.builder.store(constant(self.kind, 0.0), self.sums[r, p])
             self.spans[r, p] = span
 
     def prefetch(self, following: Any, k: Any) -> None:
-        """Ask for a row of a panel that will be needed, in the second-level cache."""
-        along = self.builder.gep(following, [self.builder.mul(k, _size(self.kind.count))])
-        prefetch_at(self.builder, along, 2)
+        """Prefetch row k of the next panel into the second-level cache."""
+        panel_row = self.builder.gep(following, [self.builder.mul(k, _size(self.kind.count))])
+        prefetch_at(self.builder, panel_row, 2)
 
     def add(self, left: Any, k: Any, row: Any, step: Any, right: Any, panel: Any) -> None:
-        """Add the products of one column of a and one row of b."""
+        """Add the products of column k of a and row k of b."""
         builder = self.builder
-        along = builder.gep(right, [builder.mul(k, _size(self.kind.count))])
+        panel_row = builder.gep(right, [builder.mul(k, _size(self.kind.count))])
         columns = [
-            load_from(builder, self._lanes_at(along, builder.mul(panel, _size(p))))
+            load_from(builder, self._vector_at(panel_row, builder.mul(panel, _size(p))))
             for p in range(self.panels)
         ]
-        span = builder.gep(left, [builder.mul(k, step)])
+        element = builder.gep(left, [builder.mul(k, step)])
         for r in range(self.rows):
-            value = splat(builder, builder.load(span), self.kind.count)
+            value = splat(builder, builder.load(element), self.kind.count)
             for p in range(self.panels):
-                matmul = builder.fmul(value, columns[p], flags=FLAGS)
-                total = builder.fadd(builder.load(self.sums[r, p]), matmul, flags=FLAGS)
+                product = builder.fmul(value, columns[p], flags=FLAGS)
+                total = builder.fadd(builder.load(self.sums[r, p]), product, flags=FLAGS)
                 builder.store(total, self.sums[r, p])
-            span = builder.gep(span, [row])
+            element = builder.gep(element, [row])
 
     def end(self, tail: Any, *, accumulate: bool) -> None:
-        """Store the sums, or add them to what is there."""
+        """Store the sums in c, or add them to it."""
         builder = self.builder
         for key, span in self.spans.items():
             total = builder.load(self.sums[key])
             if accumulate and tail is not None:
-                total = builder.fadd(
-                    masked_load_at(builder, span, (_size(0), tail)), total, flags=FLAGS
-                )
+                before = masked_load_at(builder, span, (_size(0), tail))
+                total = builder.fadd(before, total, flags=FLAGS)
             elif accumulate:
                 total = builder.fadd(load_from(builder, span), total, flags=FLAGS)
             if tail is None:
@@ -274,7 +278,7 @@ class _Block:
             else:
                 masked_store_at(builder, span, total, (_size(0), tail))
 
-    def _lanes_at(self, start: Any, offset: Any) -> Any:
+    def _vector_at(self, start: Any, offset: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(start, [offset]), self.kind.as_pointer())
 
 

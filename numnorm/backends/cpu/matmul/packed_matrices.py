@@ -1,4 +1,4 @@
-"""Products of matrices for loops that are not compiled: memory and storage found here."""
+"""Matrix products for callers in Python, with memory from the pool."""
 
 import numpy as np
 
@@ -10,15 +10,15 @@ from numnorm.memory_pool import POOL
 
 
 def matrix_panels(matrix: Array) -> Array:
-    """Return a matrix of a working dtype as `packed_matmul` takes it on the right."""
+    """Return the panels of a float32 or float64 matrix, for `packed_matmul`."""
     element_type = element_type_of(matrix.dtype)
     depth, width = matrix.shape
-    (room,) = tables(POOL, matrix.dtype, packed_shape(depth, width, element_type))
-    return packed(matrix, room, element_type)
+    (panels,) = tables(POOL, matrix.dtype, packed_shape(depth, width, element_type))
+    return packed(matrix, panels, element_type)
 
 
 def packed_matmul(a: Array, panels: Array, width: int) -> Array:
-    """Return the product with a matrix of so many columns, given as panels."""
+    """Return the product of a and a packed matrix of `width` columns."""
     result = np.empty((a.shape[0], width), a.dtype)
     return matmul(a, panels, result, element_type_of(a.dtype))
 
