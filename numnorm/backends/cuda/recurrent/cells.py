@@ -1,4 +1,4 @@
-"""Recurrent cells on arrays of a device: whose functions serve which form."""
+"""Recurrent cells on arrays of a device: dispatch to the functions of each kind of cell."""
 
 from typing import Any
 
@@ -21,19 +21,18 @@ from numnorm.backends.cuda.recurrent.rnn import passes as rnn_cells
 
 __all__ = ["cell_backward", "cell_forward", "cell_weights", "compute_type"]
 
-_HOMES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
+_MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 
 
 def _kind(spec: CellSpec) -> CellKind:
-    kind: CellKind = _HOMES[type(spec)].KIND
+    kind: CellKind = _MODULES[type(spec)].KIND
     return kind
 
 
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
-    """Return the parameters of a recurrent cell, all of them `compute_type`, as its passes take them."""
-    home = _HOMES[type(spec)]
+    """Return the parameters of a recurrent cell in its compute dtype, as the passes take them."""
     with on_device_of(given.weight_x):
-        return home.weights(spec, given, (ada_scale, ada_k))
+        return _MODULES[type(spec)].weights(spec, given, (ada_scale, ada_k))
 
 
 def cell_forward(
@@ -46,7 +45,7 @@ def cell_forward(
     zoneout_masks: tuple[DeviceArray | None, ...],
     save: bool,
 ) -> tuple[tuple[Any, ...], Any]:
-    """Return the history of each state, those given first, and what the backward pass needs."""
+    """Return the history of each state, from the first one on, and what the backward pass needs."""
     with on_device_of(x):
         return forward(_kind(spec), spec, scaling, x, steps, weights, states, zoneout_masks, save)
 
@@ -62,7 +61,7 @@ def cell_backward(
     dy: DeviceArray,
     dstates: tuple[DeviceArray, ...],
 ) -> CellGradients:
-    """Return all gradients, from those of every state h and of the last states."""
+    """Return all gradients, from the gradients of every step's h and of the last states."""
     with on_device_of(x):
         return backward(
             _kind(spec), spec, scaling, x, steps, weights, saved, zoneout_masks, dy, dstates

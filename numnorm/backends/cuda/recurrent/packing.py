@@ -1,4 +1,4 @@
-"""Parameters of recurrent cells on a device that stay ready for many calls."""
+"""Parameters of recurrent cells on a device that are packed once for many calls."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, compute_e
 
 
 def packed_like(beside: DeviceArray, dtype: Any) -> DeviceArray:
-    """Return what an x of a NumPy dtype is computed in, as an array beside another one."""
+    """Return the array `beside` with the compute dtype of an x of a NumPy dtype."""
     element = compute_element_type(ELEMENT_TYPES[dtype.name])
     if element.name == "float64" != beside.library.statistic_name("float64"):
         raise TypeError(
@@ -20,7 +20,7 @@ def packed_like(beside: DeviceArray, dtype: Any) -> DeviceArray:
 
 
 def copied_parameter(name: str, value: Any, x: DeviceArray) -> Any:
-    """Return a copy of a parameter, of its own library and dtype."""
+    """Return a copy of a parameter, in its own library and dtype."""
     given = as_companion(name, value, x)
     with on_device_of(x):
         source = dataclasses.replace(given, array=x.library.contiguous(given.array))
@@ -28,9 +28,9 @@ def copied_parameter(name: str, value: Any, x: DeviceArray) -> Any:
 
 
 def check_packed(parameter: Any, x: DeviceArray) -> None:
-    """Raise unless a packed parameter lies where x does."""
+    """Raise unless a packed parameter is in the library and on the device of x."""
     packed = as_float_array("parameters", parameter)
     wanted, got = (f"a {a.library.label} on device {a.device}" for a in (x, packed))
     if wanted != got:
         raise TypeError(f"parameters must be packed for {wanted}, as x is, got those for {got}")
-    as_companion("parameters", parameter, x)  # they may be bound to streams, too
+    as_companion("parameters", parameter, x)  # its other checks, e.g. of streams

@@ -1,4 +1,4 @@
-"""Whether all steps of a cell are taken at once: the only way into the folder `persistent`."""
+"""Whether one kernel computes all steps of a cell: the only entry to the folder `persistent`."""
 
 import importlib
 from typing import Any
@@ -8,15 +8,15 @@ from numnorm.backends.cuda.arrays.device_array import DeviceArray
 
 
 def persistent_forward(kind: Any, spec: CellSpec, x: DeviceArray, state: Any, batch: int) -> Any:
-    """Return what takes all steps at once, if the caller asks for it and the device has room.
+    """Return the function that computes all steps in one kernel, with `_run_forward`'s parameters.
 
-    Else None. It has the parameters of the function that takes them one by one.
+    Return None unless the caller wants it and the device can run it.
     """
     return _passes().planned_forward(kind, spec, x, state, batch) if _is_wanted() else None
 
 
 def persistent_backward(kind: Any, spec: CellSpec, x: DeviceArray, batch: int, units: int) -> Any:
-    """Return the like for the way back."""
+    """Return the same for the backward pass, with `_run_backward`'s parameters, or None."""
     return _passes().planned_backward(kind, spec, x, batch, units) if _is_wanted() else None
 
 
@@ -25,5 +25,5 @@ def _is_wanted() -> bool:
 
 
 def _passes() -> Any:
-    # Only now: these kernels take functions of the kernels of one step.
+    # A late import, because `persistent` imports the modules that import this one.
     return importlib.import_module("numnorm.backends.cuda.recurrent.persistent.passes")

@@ -1,7 +1,6 @@
-"""Padded sequences of a device as rows, and back; what a recurrent cell is given beside them.
+"""Packing of padded sequences on a device into rows, and back; states and parameters of a cell.
 
-Which row lies where is found on the host. All of this is done before and after the loop over the
-steps.
+The host computes the rows' indices. All of this runs before or after the loop over the steps.
 """
 
 import dataclasses
@@ -26,14 +25,14 @@ _SWAPPED = (1, 0, 2)
 
 
 def as_like(name: str, value: Any, x: DeviceArray) -> DeviceArray:
-    """Return an array of a float dtype that must lie where x does."""
+    """Return an array of a float dtype, which must be in the library and on the device of x."""
     return as_companion(name, value, x)
 
 
 def pack_padded(
     x: DeviceArray, layout: SequenceLayout, batch_first: bool, like: DeviceArray | None
 ) -> DeviceArray:
-    """Return the rows of padded sequences in the dtype that they are computed in."""
+    """Return the rows of padded sequences in their compute dtype, or in the dtype of `like`."""
     element = compute_element_type(x.element) if like is None else like.element
     with on_device_of(x):
         source = dataclasses.replace(x, array=in_order(x, _SWAPPED if batch_first else None))
@@ -50,21 +49,21 @@ def pad_packed(
     x: DeviceArray,
     dtype: ElementType,
 ) -> Any:
-    """Return an array of all sequences, of rows of the dtype of x that begin at one of an array."""
+    """Return the padded array of the rows from index `start` on, which have the dtype of x."""
     library, shape = x.library, (layout.time, layout.batch, x.library.shape(rows)[1])
     with on_device_of(x):
         if layout.indices is None:
             rows = library.rows(rows, start, start + layout.count)
-            found = _converted(dataclasses.replace(x, array=rows), dtype, shape)
+            padded = _converted(dataclasses.replace(x, array=rows), dtype, shape)
         else:
             indices = np.full(layout.time * layout.batch, -1)
             indices[layout.indices] = start + np.arange(layout.count)
-            found = gather_rows(dataclasses.replace(x, array=rows), dtype, shape, indices)
-        return library.permuted(found, _SWAPPED) if batch_first else found
+            padded = gather_rows(dataclasses.replace(x, array=rows), dtype, shape, indices)
+        return library.permuted(padded, _SWAPPED) if batch_first else padded
 
 
 def cell_state(name: str, value: Any, shape: Shape, x: DeviceArray) -> DeviceArray:
-    """Return a new array of a state, of the dtype of x; None stands for 0."""
+    """Return a copy of a state in the dtype of x; None stands for 0."""
     with on_device_of(x):
         if value is None:
             array = x.library.full(x.array, shape, x.element.name, 0.0)
@@ -77,7 +76,7 @@ def cell_state(name: str, value: Any, shape: Shape, x: DeviceArray) -> DeviceArr
 
 
 def sort_states(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
-    """Return the states of the order of a layout."""
+    """Return the states in the order of a layout."""
     if layout.order is None:
         return states
     shape = layout.order.size, states.shape[1]
@@ -89,12 +88,16 @@ def sort_states(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
 def unsort_states(
     states: Any, indices: Any, given: DeviceArray, layout: SequenceLayout, dtype: ElementType
 ) -> Any:
-    """Return the states of the whole batch, those of the order from their places in an array."""
+    """Return the states of the whole batch, in the batch's order.
+
+    The sorted states are the rows of `states` at `indices`; None stands for all rows. Sequences
+    that the layout does not have get their rows of `given`.
+    """
     source = dataclasses.replace(given, array=getattr(states, "array", states))
     if layout.order is not None:
-        of_order = np.arange(layout.order.size) if indices is None else indices
+        sorted_indices = np.arange(layout.order.size) if indices is None else indices
         indices = np.full(layout.batch, -1)
-        indices[layout.order] = of_order
+        indices[layout.order] = sorted_indices
     with on_device_of(given):
         return _converted(source, dtype, given.shape, indices, given.array)
 
@@ -102,7 +105,7 @@ def unsort_states(
 def _converted(
     x: DeviceArray, into: ElementType, shape: Shape, indices: Any = None, others: Any = None
 ) -> Any:
-    """Return `gather_rows`, but x itself in a shape where that is all that is asked for."""
+    """Return `gather_rows`, but x itself, reshaped, if only the shape changes."""
     if indices is None and x.element == into:
         return x.library.reshaped(x.array, shape)
     return gather_rows(x, into, shape, indices, others)
@@ -121,25 +124,24 @@ def cell_parameter(
 
 
 def zoneout_mask(share: Any, layout: SequenceLayout, width: int, x: DeviceArray) -> DeviceArray:
-    """Return what steps keep of each element: one share of all, or a host's array of them."""
+    """Return the zoneout mask of each row: one number for all elements, or a NumPy array."""
     shape = layout.count, width
     with on_device_of(x):
         if isinstance(share, float):
             array = x.library.full(x.array, shape, x.element.name, share)
         else:
-            # NumPy's generator draws, so that what is kept is the same on every device; it is
-            # copied over, as the places of the rows are.
+            # NumPy's generator draws the mask, so it is the same on every device.
             rows = np.ascontiguousarray(layout.rows(share), x.element.compute_type)
             array = x.library.from_host(x.array, rows)
     return dataclasses.replace(x, name="zoneout", array=array, shape=shape)
 
 
 def parameter_gradient(name: str, gradient: Any, parameter: Any, x: DeviceArray) -> Any:
-    """Return a gradient in the dtype of its parameter: a copy, as some parameters share one."""
+    """Return a gradient in the dtype of its parameter."""
     given = as_float_array(name, parameter)
     with on_device_of(x):
         source = dataclasses.replace(given, array=gradient, element=x.element)
         if len(given.shape) == 1:
-            # Of several biases the gradient is one sum: each of them gets memory of its own.
+            # Several biases share one gradient: each of them gets a copy.
             return gather_rows(source, given.element, given.shape)
         return _converted(source, given.element, given.shape)

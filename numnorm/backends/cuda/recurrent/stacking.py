@@ -1,4 +1,4 @@
-"""What goes from one layer of recurrent cells to the next, and back, on a device."""
+"""Array operations between layers of recurrent cells on a device: concatenate, dropout, add."""
 
 import dataclasses
 import functools
@@ -20,37 +20,37 @@ def to_time_major(x: DeviceArray, batch_first: bool) -> Any:
 
 
 def concatenate(arrays: Sequence[Any]) -> Any:
-    """Return arrays, whose last axes alone differ, as one."""
+    """Return the arrays concatenated along their last axis."""
     parts = [_contiguous(array) for array in arrays]
     like, widths = parts[0], [part.shape[-1] for part in parts]
     with on_device_of(like):
         result = _new(like, sum(widths))
         for part, width, start in zip(parts, widths, _starts(widths), strict=True):
-            _move(part, result, width, (width, 0), (sum(widths), start))
+            _copy_columns(part, result, width, (width, 0), (sum(widths), start))
     return result
 
 
 def split(array: Any, widths: Sequence[int]) -> list[Any]:
-    """Return the arrays of these widths that stand side by side in one."""
+    """Return the arrays of these widths of which `array` is the concatenation."""
     if len(widths) == 1:
         return [array]
     whole, results = _contiguous(array), []
     with on_device_of(whole):
         for width, start in zip(widths, _starts(widths), strict=True):
             results.append(_new(whole, width))
-            _move(whole, results[-1], width, (whole.shape[-1], start), (width, 0))
+            _copy_columns(whole, results[-1], width, (whole.shape[-1], start), (width, 0))
     return results
 
 
 def as_mask(mask: Any, array: Any) -> Any:
-    """Return a copy of a mask beside an array: drawn by NumPy, it is the same everywhere."""
+    """Return a copy of a NumPy mask on the device of an array."""
     x = as_float_array("y", array)
     with on_device_of(x):
         return x.library.from_host(x.array, mask)
 
 
 def apply_mask(array: Any, mask: Any, factor: float) -> Any:
-    """Return an array times a factor where the mask is true, times 0 elsewhere."""
+    """Return an array times a factor where the mask is true, and times 0 elsewhere."""
     x = _contiguous(array)
     with on_device_of(x):
         result, count = _new(x, x.shape[-1]), math.prod(x.shape)
@@ -83,16 +83,15 @@ def _new(x: DeviceArray, width: int) -> Any:
 
 
 def _starts(widths: Sequence[int]) -> list[int]:
-    """Return where each of the arrays side by side begins."""
+    """Return the first column of each part of a concatenation."""
     return [0, *itertools.accumulate(widths)][:-1]
 
 
-def _move(
+def _copy_columns(
     x: DeviceArray, result: Any, width: int, of: tuple[int, int], into: tuple[int, int]
 ) -> None:
-    """Copy so many columns; `of` and `into` are the width of the rows there and the first one."""
+    """Copy `width` columns; `of` and `into` are each array's row width and first column."""
     kernel, count = _moved(x.element), math.prod(x.shape[:-1]) * width
     if count:
-        launch(
-            kernel, -(-count // kernel.threads), x, (x.array, result), (count, width, *of, *into)
-        )  # fmt: skip
+        sizes = count, width, *of, *into
+        launch(kernel, -(-count // kernel.threads), x, (x.array, result), sizes)

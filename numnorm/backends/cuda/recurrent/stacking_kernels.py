@@ -1,4 +1,4 @@
-"""What is done, element by element, between layers of recurrent cells."""
+"""The elementwise kernels between layers of recurrent cells."""
 
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import (
@@ -14,11 +14,10 @@ _THREADS = 128
 
 
 def make_moved(element: ElementType) -> Kernel:
-    """Return the kernel that copies some columns of the rows of an array.
+    """Return the kernel that copies adjacent columns of an array's rows.
 
-    It takes ``source, result`` as addresses; ``count``, the elements, and ``width``, the columns
-    that are copied; and the width of the source's rows and the first column of it, and those of
-    the result.
+    It takes ``source, result`` as addresses; the number of elements ``count`` and of columns
+    ``width`` to copy; the source's row width and first column, and those of the result.
     """
     load, store = make_load_one(element), make_store_one(element)
 
@@ -34,17 +33,17 @@ def make_moved(element: ElementType) -> Kernel:
 
 
 def make_masked(element: ElementType) -> Kernel:
-    """Return the kernel of a product with a factor where a mask is true, else with 0.
+    """Return the kernel that multiplies by a factor where a mask is true, and by 0 elsewhere.
 
-    It takes ``source, mask, result`` as addresses, the mask a byte for each element; ``count``, and
-    the ``factor``.
+    It takes ``source, mask, result`` as addresses, with a byte for each element of the mask; the
+    number of elements ``count``; and the ``factor``.
     """
     load, store, zero = make_load_one(element), make_store_one(element), constant(element, 0.0)
 
     def kernel(source, mask, result, count, factor):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
-            # A product in any case: with 0 it shows what is not finite.
+            # Multiply even by 0: an infinite or NaN element becomes NaN, and stays visible.
             store(result, i, load(source, i) * (factor if load_flag(mask, i) else zero))
 
     parameters = ("address",) * 3 + ("index",) + (element.compute_name,)
@@ -52,7 +51,7 @@ def make_masked(element: ElementType) -> Kernel:
 
 
 def make_added(element: ElementType) -> Kernel:
-    """Return the kernel of a sum of ``one`` and ``other``, into ``result``, of ``count``."""
+    """Return the kernel of a sum: ``one, other, result`` as addresses, and ``count``."""
     load, store = make_load_one(element), make_store_one(element)
 
     def kernel(one, other, result, count):

@@ -1,1 +1,1 @@
-"""What all recurrent cells share on a device: norms inside a cell, their gradients, zoneout."""
+"""Code of all recurrent cells on a device: norms inside a cell, their gradients, zoneout."""

@@ -1,7 +1,25 @@
-"""A norm inside a recurrent cell: the statistics of parts of a row that a team holds in registers.
+"""A norm inside a recurrent cell: statistics of parts of a row that a team holds in registers.
 
-They are four numbers of the working type: ``((x * scale - mean_hi) - mean_lo) * factor`` is the
-normalized value. The backward pass finds the very same ones in a table.
+The statistics of a part are four numbers of the compute type, ``scale, mean_hi, mean_lo, factor``:
+``((x * scale - mean_hi) - mean_lo) * factor`` is the normalized value. The forward pass stores them
+in a table ``(rows, sites, NUMBERS)``, from which the backward pass loads them.
+
+Arguments that the device functions share:
+
+``values``
+    The thread's units, section after section, with 0 for units past the row's end.
+``pivots``
+    For each part, any of its values, the same for all threads.
+``stats``
+    `NUMBERS` statistics for each part.
+``squares``
+    For each part, the sum of squared deviations of ``x * scale``.
+``at, width``
+    The thread's first unit, and the number of units.
+``scaling``
+    The fields of `ScalingNumbers`.
+``smem``
+    Shared memory of ``SMEM_PER_WARP * smem_for_parts(...)`` numbers.
 """
 
 import dataclasses
@@ -30,22 +48,24 @@ from numnorm.backends.cuda.threads.group_reductions import (
 from numnorm.backends.cuda.threads.row_columns import row_columns
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# How many numbers the statistics of one part of a row are.
+# The statistics of one part of a row.
 NUMBERS = 4
-# The sums of a step take turns in this many rooms: no thread writes to one that is still read.
+# Successive sums use different buffers of shared memory, this many: no thread writes to a buffer
+# that another thread still reads.
 SMEM_PER_WARP = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What of the registers is normalized together.
+    """The parts of a thread's values that have statistics of their own.
 
     Parameters
     ----------
     count : int
-        How many parts there are, each with its own statistics.
+        The number of parts.
     sections : int
-        How many sections of a row's units, with a thread's columns of each, make a part.
+        The number of sections in a part. A section is one array of H units in a row, for example a
+        gate; a thread holds the same units of each.
     """
 
     count: int
@@ -56,53 +76,53 @@ CELL = Parts(1, 1)
 
 
 def gain_of(norm: Norm | None, element: ElementType) -> ElementType | None:
-    """Return the elements of a norm's gamma; None where a number stands for all of it."""
+    """Return the type of a norm's gamma; None if the norm has a number in its place."""
     return element if norm is not None and norm.parameters > 0 else None
 
 
 def bias_of(norm: Norm | None, element: ElementType) -> ElementType | None:
-    """Return those of its beta."""
+    """Return the type of a norm's beta; None if the norm has a number in its place."""
     return element if norm is not None and norm.parameters > 1 else None
 
 
 def smem_for_parts(count: int, shape: RowShape) -> int:
-    """Return how many numbers a block's threads share for two sums of each of so many parts."""
+    """Return the size of the shared memory for two sums of each part, in numbers."""
     return 2 * count * max(1, shape.threads // WARP)
 
 
 def _make_row_statistics(
     formula: Formula, element: ElementType, shape: RowShape, parts: Parts
 ) -> Any:
-    """Return a device function ``row_statistics(values, origins, found, squares, at, width, inv_count, smem)``.
+    """Return a device function of the mean and the squared deviations of each part.
 
-    It finds high and low of each part, into `found`, where its scale is, and its `squares`, the
-    sum of its squared deviations. An origin is any of a part's values: a constant part then gives
-    exactly that constant.
+    ``row_statistics(values, pivots, stats, squares, at, width, inv_count, smem)`` reads each part's
+    scale in `stats`, and stores mean_hi, mean_lo and the squares. The pivot makes the mean of a
+    constant part exactly that constant.
     """
     columns, count, sections = row_columns(element, shape), parts.count, parts.sections
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     compute_type, zero = element.compute_type, constant(element, 0.0)
     team_sums = make_team_sums(element, shape.team, count)
-    both, half = 2 * count, smem_for_parts(count, shape)
+    both, buffer = 2 * count, smem_for_parts(count, shape)
     team_both = make_team_sums(element, shape.team, both)
 
     @device
-    def centred(values, origins, found, squares, at, width, inv_count, smem):
+    def centred(values, pivots, stats, squares, at, width, inv_count, smem):
         sums = cuda.local.array(both, compute_type)
         for n in range(count):
             sums[n] = zero
-            scale = found[n * NUMBERS]
-            origin = origins[n] * scale
+            scale = stats[n * NUMBERS]
+            pivot = pivots[n] * scale
             for section in range(n * sections, (n + 1) * sections):
                 for p in range(vectors):
                     if at + p * stride < width:
                         for j in range(lanes):
-                            sums[n] += values[section * slots + p * lanes + j] * scale - origin
+                            sums[n] += values[section * slots + p * lanes + j] * scale - pivot
         team_sums(sums, smem)
         for n in range(count):
-            scale = found[n * NUMBERS]
-            mean_hi = origins[n] * scale + sums[n] * inv_count
-            found[n * NUMBERS + 1] = mean_hi
+            scale = stats[n * NUMBERS]
+            mean_hi = pivots[n] * scale + sums[n] * inv_count
+            stats[n * NUMBERS + 1] = mean_hi
             sums[n], sums[count + n] = zero, zero
             for section in range(n * sections, (n + 1) * sections):
                 for p in range(vectors):
@@ -111,45 +131,42 @@ def _make_row_statistics(
                             deviation = values[section * slots + p * lanes + j] * scale - mean_hi
                             sums[n] += deviation
                             sums[count + n] += deviation * deviation
-        team_both(sums, smem[half:])
+        team_both(sums, smem[buffer:])
         for n in range(count):
             mean_lo = sums[n] * inv_count
             m2 = sums[count + n] - sums[n] * mean_lo
-            found[n * NUMBERS + 2] = mean_lo
+            stats[n * NUMBERS + 2] = mean_lo
             # max() would turn a NaN into 0.
             squares[n] = zero if m2 < zero else m2
 
     @device
-    def uncentred(values, origins, found, squares, at, width, inv_count, smem):
+    def uncentred(values, pivots, stats, squares, at, width, inv_count, smem):
         for n in range(count):
             squares[n] = zero
-            scale = found[n * NUMBERS]
+            scale = stats[n * NUMBERS]
             for k in range(n * sections * slots, (n + 1) * sections * slots):
-                value = values[k] * scale  # those that are not there are 0
+                value = values[k] * scale  # 0 past the row's end
                 squares[n] += value * value
-            found[n * NUMBERS + 1], found[n * NUMBERS + 2] = zero, zero
-        team_sums(squares, smem[half:])
+            stats[n * NUMBERS + 1], stats[n * NUMBERS + 2] = zero, zero
+        team_sums(squares, smem[buffer:])
 
     return centred if formula.centred else uncentred
 
 
 def _make_rescale(element: ElementType, shape: RowShape, parts: Parts) -> Any:
-    """Return a device function ``rescale(values, found, squares, scaling, smem)``.
+    """Return a device function ``rescale(values, stats, squares, scaling, smem)``.
 
-    It makes the scale of each part whose squares left the range of the working type a power of
-    two that brings its largest absolute value, or epsilon, near 1.
+    It changes the scale of each part whose squares are out of the range of the compute type, to a
+    power of two that brings the largest absolute value, or epsilon, near 1.
     """
-    slots, count = row_columns(element, shape).slots, parts.count
-    size = parts.sections * slots
-    largest_of, power_of_two = (
-        make_team_largest_of(element, shape.team, count),
-        make_power_of_two(element),
-    )
-    is_poor, compute_type = make_is_poor(element), element.compute_type
-    infinity, half = constant(element, float("inf")), smem_for_parts(count, shape)
+    count, size = parts.count, parts.sections * row_columns(element, shape).slots
+    largest_of = make_team_largest_of(element, shape.team, count)
+    is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
+    compute_type, infinity = element.compute_type, constant(element, float("inf"))
+    buffer = smem_for_parts(count, shape)
 
     @device
-    def rescale(values, found, squares, scaling, smem):
+    def rescale(values, stats, squares, scaling, smem):
         largest = cuda.local.array(count, compute_type)
         _, _, _, eps_on_deviation, root_eps = scaling
         for n in range(count):
@@ -157,16 +174,19 @@ def _make_rescale(element: ElementType, shape: RowShape, parts: Parts) -> Any:
             largest[n] = max(root_eps, eps_on_deviation) if poor else infinity
             for k in range(n * size, (n + 1) * size):
                 largest[n] = max(largest[n], abs(values[k]))
-        largest_of(largest, smem[2 * half :])
+        largest_of(largest, smem[2 * buffer :])
         for n in range(count):
-            found[n * NUMBERS] = power_of_two(largest[n])
+            stats[n * NUMBERS] = power_of_two(largest[n])
 
     return rescale
 
 
 @functools.cache
 def make_is_poor(element: ElementType) -> Any:
-    """Return a device function: whether squares are too small or too large for their digits."""
+    """Return a device function ``is_poor(squares, scaling)``: whether squares lost precision.
+
+    They did if the variance, with eps, is tiny, infinite or NaN.
+    """
     smallest = constant(element, element.smallest_variance)
     infinity = constant(element, float("inf"))
 
@@ -181,36 +201,36 @@ def make_is_poor(element: ElementType) -> Any:
 
 @functools.cache
 def make_cell_moments(formula: Formula, element: ElementType, shape: RowShape, parts: Parts) -> Any:
-    """Return a device function of the statistics of parts, but for their factors.
+    """Return the device function of `make_cell_statistics`, but of squares instead of factors.
 
-    ``moments(values, origins, found, squares, at, width, scaling, smem)``, as
-    `make_cell_statistics`; the squared deviations are added up in `squares`, scaled.
+    ``moments(values, pivots, stats, squares, at, width, scaling, smem)``
     """
     row_statistics = _make_row_statistics(formula, element, shape, parts)
     rescale, is_poor = _make_rescale(element, shape, parts), make_is_poor(element)
-    # Wider teams agree, as they have the same sums; others of a warp go along.
+    # All threads of a wide team see the same sums. Narrow teams share a warp: all of them rescale
+    # if one must, because of the warp's shuffles.
     any_of = make_team_largest(element, WARP) if shape.team < WARP else device(lambda v, smem: v)
     count, zero, one = parts.count, constant(element, 0.0), constant(element, 1.0)
 
     @device
-    def moments(values, origins, found, squares, at, width, scaling, smem):
+    def moments(values, pivots, stats, squares, at, width, scaling, smem):
         inv_count = scaling[0]
         for n in range(count):
-            found[n * NUMBERS] = one
-        row_statistics(values, origins, found, squares, at, width, inv_count, smem)
+            stats[n * NUMBERS] = one
+        row_statistics(values, pivots, stats, squares, at, width, inv_count, smem)
         poor = zero
         for n in range(count):
             poor = one if is_poor(squares[n], scaling) else poor
         if any_of(poor, smem) > zero:
-            rescale(values, found, squares, scaling, smem)
-            row_statistics(values, origins, found, squares, at, width, inv_count, smem)
+            rescale(values, stats, squares, scaling, smem)
+            row_statistics(values, pivots, stats, squares, at, width, inv_count, smem)
 
     return moments
 
 
 @functools.cache
 def make_cell_factor(element: ElementType) -> Any:
-    """Return a device function ``factor(scale, squares, scaling)``, the last of the statistics."""
+    """Return a device function ``factor(scale, squares, scaling)``: the inverse deviation."""
     inverse_deviation, one = make_inverse_deviation(element), constant(element, 1.0)
 
     @device
@@ -226,78 +246,76 @@ def make_cell_factor(element: ElementType) -> Any:
 def make_cell_statistics(
     formula: Formula, element: ElementType, shape: RowShape, parts: Parts
 ) -> Any:
-    """Return a device function ``statistics(values, origins, found, at, width, scaling, smem)``.
+    """Return a device function ``statistics(values, pivots, stats, at, width, scaling, smem)``.
 
-    It finds the statistics of each part of a thread's values, and leaves those alone. An origin is
-    any value of a part. The scaling is ``inv_count, inv_divisor, eps, eps_on_deviation, root_eps``:
-    1 over the number of elements, 1 over the divisor of their squares, and the root of eps. The
-    room has `SMEM_PER_WARP` times `smem_for_parts`. All threads of a block take part.
+    It stores the statistics of each part, and does not change the values. All threads of a block
+    must call it.
     """
     moments, factor = make_cell_moments(formula, element, shape, parts), make_cell_factor(element)
     compute_type, count = element.compute_type, parts.count
 
     @device
-    def statistics(values, origins, found, at, width, scaling, smem):
+    def statistics(values, pivots, stats, at, width, scaling, smem):
         squares = cuda.local.array(count, compute_type)
-        moments(values, origins, found, squares, at, width, scaling, smem)
+        moments(values, pivots, stats, squares, at, width, scaling, smem)
         for n in range(count):
-            found[n * NUMBERS + 3] = factor(found[n * NUMBERS], squares[n], scaling)
+            stats[n * NUMBERS + 3] = factor(stats[n * NUMBERS], squares[n], scaling)
 
     return statistics
 
 
 @functools.cache
 def make_keep_statistics(element: ElementType, count: int) -> Any:
-    """Return a device function ``keep(table, row, sites, place, found)`` of a row's statistics.
+    """Return a device function ``store_statistics(table, row, sites, site, stats)``.
 
-    The row of the table has so many `sites`; those of `found` begin at one of them.
+    It stores `count` parts' statistics in a row of the table, which has `sites` sites, from a site
+    on.
     """
     store_one = make_store_one(element)
 
     @device
-    def keep(table, row, sites, place, found):
+    def store_statistics(table, row, sites, site, stats):
         for k in range(count * NUMBERS):
-            store_one(table, (row * sites + place) * NUMBERS + k, found[k])
+            store_one(table, (row * sites + site) * NUMBERS + k, stats[k])
 
-    return keep
+    return store_statistics
 
 
 @functools.cache
 def make_kept_statistics(element: ElementType, count: int) -> Any:
-    """Return a device function ``kept(table, row, sites, place, found)``: them again."""
+    """Return the inverse, ``load_statistics(table, row, sites, site, stats)``."""
     load_one = make_load_one(element)
 
     @device
-    def kept(table, row, sites, place, found):
+    def load_statistics(table, row, sites, site, stats):
         for k in range(count * NUMBERS):
-            found[k] = load_one(table, (row * sites + place) * NUMBERS + k)
+            stats[k] = load_one(table, (row * sites + site) * NUMBERS + k)
 
-    return kept
+    return load_statistics
 
 
 @device
-def normalized(x: Any, found: Any, n: Any) -> Any:
-    """Return a value of the n-th part, normalized."""
-    at = n * NUMBERS
-    return ((x * found[at] - found[at + 1]) - found[at + 2]) * found[at + 3]
+def normalized(x: Any, stats: Any, part: Any) -> Any:
+    """Return a value of a part, normalized."""
+    k = part * NUMBERS
+    return ((x * stats[k] - stats[k + 1]) - stats[k + 2]) * stats[k + 3]
 
 
 def make_normalize(element: ElementType, shape: RowShape, parts: Parts) -> Any:
-    """Return a device function ``normalize(values, found, at, limit)`` of a thread's in place."""
+    """Return a device function ``normalize(values, stats, at, limit)``: in place, 0 from limit."""
     columns, sections = row_columns(element, shape), parts.sections
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
-    count, zero = parts.count * sections, constant(element, 0.0)
+    all_sections, zero = parts.count * sections, constant(element, 0.0)
 
     @device
-    def normalize(values, found, at, limit):
-        for section in range(count):
+    def normalize(values, stats, at, limit):
+        for section in range(all_sections):
+            part = section // sections
             for p in range(vectors):
                 active = at + p * stride < limit
                 for j in range(lanes):
                     k = section * slots + p * lanes + j
-                    # What is not there has none, which is infinite at worst.
-                    values[k] = (
-                        normalized(values[k], found, section // sections) if active else zero
-                    )
+                    # Past the row's end the normalized value may be infinite.
+                    values[k] = normalized(values[k], stats, part) if active else zero
 
     return normalize

@@ -1,8 +1,8 @@
-"""A whole pass of a recurrent cell on arrays of a device, whatever the kind of the cell.
+"""The forward and backward pass of a recurrent cell of any kind on arrays of a device.
 
-Step by step, the products are those of the arrays' own library: of x before the first step, of the
-state in each. What is between two of them is one kernel. Where there is room, one kernel takes all
-steps at once.
+The arrays' own library computes the matrix products: with x once, before the first step, and with
+the state in every step. One kernel computes the rest of a step. A persistent kernel, where
+possible, computes all steps.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     array_or_none,
     coefficient_numbers,
     copied,
-    gradients_of_nothing,
+    gradients_without_steps,
     new,
     new_states,
     new_table,
     scaling_numbers,
     shape_for,
-    step_places,
+    step_ranges,
     weight_gradients,
 )
 from numnorm.backends.cuda.recurrent.common.step_kernels import (
@@ -61,16 +61,16 @@ States = tuple[DeviceArray, ...]
 
 
 class Saved(NamedTuple):
-    """What the backward pass reads, rows in the order of the steps.
+    """The arrays that the backward pass reads, with rows in the order of the steps.
 
     Attributes
     ----------
     z, xp : array (rows, gates * H)
-        The products with the state and with x; their sum and None where no norm is taken of each.
+        The products with the state and with x; unless each has its own norm, their sum and None.
     cell : array (rows, H) or None
         An LSTM's cell before its norm.
     history : tuple of array (batch + rows, H)
-        Each state as the steps were handed it; first those given.
+        For each state, the first states and then the states after every step.
     table : Table
         The statistics.
     """
@@ -83,7 +83,7 @@ class Saved(NamedTuple):
 
 
 class ForwardArrays(NamedTuple):
-    """The products with x, zoneout's masks, and room for an LSTM's cell before its norm."""
+    """The products with x, the zoneout masks, and the array for an LSTM's cell before its norm."""
 
     xp: Any
     masks: tuple[Any, ...]
@@ -91,7 +91,7 @@ class ForwardArrays(NamedTuple):
 
 
 class BackwardArrays(NamedTuple):
-    """What all steps back read and store."""
+    """The arrays that all backward steps read and store."""
 
     saved: ReadBack
     masks: tuple[Any, ...]
@@ -100,22 +100,22 @@ class BackwardArrays(NamedTuple):
 
 
 class FormFacts(NamedTuple):
-    """What the passes need to know of a form of any kind of cell.
+    """The facts about a cell's spec that the passes need, for any kind of cell.
 
     Attributes
     ----------
     norms : tuple of Norm or None
-        That of what enters the gates, and the other one.
-    by_product : bool
-        Whether the former is taken of each product, else of their sum.
+        The norm of the gates, and the other norm, as in `OfNorms`.
+    norm_each_product : bool
+        Whether the norm of the gates normalizes each product, else their sum.
     normalized : int
-        How many gates it normalizes together.
-    places : int
-        How many statistics a row has.
+        The number of gates that it normalizes as one row.
+    sites : int
+        The number of sites in a row of the table of statistics.
     is_cell_apart : bool
-        Whether the next step is handed another cell than that before the norm.
+        Whether the next step gets another cell than the one before the norm.
     other_sections : int
-        How many numbers of each unit `Results.other` has.
+        The numbers for each unit in `Results.other`.
     """
 
     norms: tuple[Norm | None, Norm | None]
@@ -133,17 +133,18 @@ class CellKind:
     Parameters
     ----------
     step : StepKind
-        What its steps are.
+        Its device functions for a step.
     gates : int
-        How many gates of each unit there are.
+        The number of gates of a unit.
     sizes : dict of int
-        How many numbers for each unit the parameters besides the weights have.
+        By name, the numbers for each unit of the parameters other than the weight matrices.
     facts_of : callable
-        Returns `FormFacts` of a form.
+        Returns `FormFacts` of a spec.
     parameter_sums : callable
-        Returns the gradients of biases and norms by name, of ``spec, x, saved, results``.
+        Takes ``spec, x, saved, results`` and returns the gradients of biases and norms by name.
     past_every_step : bool
-        Whether something of the state goes past a step's product, also without zoneout.
+        Whether the new state depends on the old one also directly, not only through the product
+        (and zoneout).
     """
 
     step: StepKind
@@ -155,7 +156,7 @@ class CellKind:
 
 
 def _of_both(arrays: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Return what belongs to the state and to an LSTM's cell, None where there is no cell."""
+    """Return the arrays of the state and of an LSTM's cell; None for the cell of other kinds."""
     first, second = (*arrays, None)[:2]
     return first, second
 
@@ -171,13 +172,16 @@ def forward(
     masks: Masks,
     save: bool,
 ) -> tuple[tuple[Any, ...], Saved | None]:
-    """Return the history of each state; if nothing is saved, the cells are the last ones alone."""
+    """Return the history of each state, and what the backward pass needs.
+
+    Without `save` there is no history of cells, only the last ones.
+    """
     library, rows, (batch, units) = x.library, x.shape[0], states[0].shape
     (given, *cells), facts = states, kind.facts_of(spec)
-    history = new_states(x, given), *(new_states(x, c, behind=rows * save) for c in cells)
+    history = new_states(x, given, rows), *(new_states(x, c, rows * save) for c in cells)
     if not rows:
         return history, Saved(None, None, None, history, Table(None, 0))
-    xp = library.product(x.array, weights.turned_x)
+    xp = library.product(x.array, weights.transposed_x)
     cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
     arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
     persistent = persistent_forward(kind, spec, x, history[0], batch)
@@ -205,36 +209,33 @@ def _run_forward(
     *,
     save: bool,
 ) -> Any:
-    """Take all steps, and return the products with the state if they are to be kept."""
-    library, (state, carried), facts = x.library, _of_both(history), kind.facts_of(spec)
+    """Compute all steps, and return the products with the state if they must be saved."""
+    library, (state, cells), facts = x.library, _of_both(history), kind.facts_of(spec)
     total, units = library.shape(state)
     batch = total - x.shape[0]
     all_arrays = (
-        arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array, state, carried
+        arrays.xp, *_of_both(arrays.masks), arrays.cell, table.array, state, cells
     )  # fmt: skip
     shape = shape_for(units, x, *all_arrays, *weights.others)
     kernel = _forward_kernel(kind.step, spec, x.element, shape)
-    at, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
-    numbers = (
-        AdaNumbers(*weights.numbers),
-        OfNorms(
-            scaling_numbers(scaling, facts.normalized * units), scaling_numbers(scaling, units)
-        ),
-    )
+    of_steps, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
+    widths = facts.normalized * units, units
+    scalings = OfNorms(*(scaling_numbers(scaling, width) for width in widths))
+    ada = AdaNumbers(*weights.numbers)
     products, norm_each_product = [], facts.norm_each_product
-    for start, count, before in step_places(steps, batch):
-        z = library.product(library.rows(state, before, before + count), weights.turned_h)
-        now = batch + start
-        old_cell, new_cell = (before, now) if save else (0, 0)
-        xp, mask_h, mask_c, cell, statistics, h, c = at.behind(*(start,) * 5, now, new_cell)
-        *_, h_before, c_before = at.behind(*(start,) * 5, before, old_cell)
+    for start, count, before in step_ranges(steps, batch):
+        z = library.product(library.rows(state, before, before + count), weights.transposed_h)
+        after = batch + start
+        old_cell, new_cell = (before, after) if save else (0, 0)
+        xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, after, new_cell)
+        *_, h_before, c_before = of_steps.at_rows(*(start,) * 5, before, old_cell)
         launch(
             kernel, blocks_of(count, shape), x,
             (
                 Products(z, xp), others, StepStates(mask_h, mask_c, h_before, c_before, h, c),
-                StepSaved(xp if save and not norm_each_product else 0, cell, statistics),
+                StepSaved(xp if save and not norm_each_product else 0, cell, stats),
             ),
-            (count, units, *numbers),
+            (count, units, ada, scalings),
         )  # fmt: skip
         if save and norm_each_product:
             products.append(z)
@@ -257,27 +258,28 @@ def backward(
     rows, (batch, units) = x.shape[0], dstates[0].shape
     last = tuple(map(copied, dstates))
     if not rows:
-        return CellGradients(copied(x), last, gradients_of_nothing(x, weights, units, kind.sizes))
+        parameters = gradients_without_steps(x, weights, units, kind.sizes)
+        return CellGradients(copied(x), last, parameters)
     results = _new_results(kind, spec, x, units)
-    of_steps = ReadBack(saved.z, saved.xp, saved.cell, saved.history[-1], saved.table.array)
-    arrays = BackwardArrays(of_steps, tuple(map(array_or_none, masks)), dy.array, results)
+    read = ReadBack(saved.z, saved.xp, saved.cell, saved.history[-1], saved.table.array)
+    arrays = BackwardArrays(read, tuple(map(array_or_none, masks)), dy.array, results)
     run = persistent_backward(kind, spec, x, batch, units) or _run_backward
     dh = product = run(kind, spec, scaling, x, steps, weights, arrays, last)
     if spec.zoneout or kind.past_every_step:
         dh = added_up(x, (batch, units), product, last[0])
-    of_x = results.dxp if kind.facts_of(spec).norm_each_product else results.dz
-    found = kind.parameter_sums(spec, x, saved, results)
-    found |= weight_gradients(x, steps, saved.history[0], of_x, results.dz)
-    return CellGradients(x.library.product(of_x, weights.x), (dh, *last[1:]), found)
+    dxp = results.dxp if kind.facts_of(spec).norm_each_product else results.dz
+    parameters = kind.parameter_sums(spec, x, saved, results)
+    parameters |= weight_gradients(x, steps, saved.history[0], dxp, results.dz)
+    return CellGradients(x.library.product(dxp, weights.x), (dh, *last[1:]), parameters)
 
 
 def _new_results(kind: CellKind, spec: Any, x: DeviceArray, units: int) -> Results:
-    """Return room for what the steps back store."""
+    """Return new arrays for the results of the backward steps."""
     rows, facts = x.shape[0], kind.facts_of(spec)
-    wide, of_other, normed = (rows, kind.gates * units), facts.other_sections, facts.norms[0]
-    gates, other = new(x, wide), new(x, (rows, of_other * units)) if of_other else None
-    dxp = (new(x, wide) if normed else other) if facts.norm_each_product else None
-    return Results(new(x, wide) if normed else gates, dxp, gates, other)
+    shape, sections, normed = (rows, kind.gates * units), facts.other_sections, facts.norms[0]
+    gates, other = new(x, shape), new(x, (rows, sections * units)) if sections else None
+    dxp = (new(x, shape) if normed else other) if facts.norm_each_product else None
+    return Results(new(x, shape) if normed else gates, dxp, gates, other)
 
 
 def _run_backward(
@@ -290,33 +292,30 @@ def _run_backward(
     arrays: BackwardArrays,
     last: tuple[Any, ...],
 ) -> Any:
-    """Take all steps back, and return what the first states get through the products."""
+    """Compute all backward steps, and return the gradient of the first h through the products."""
     library, (saved, masks, dy, results) = x.library, arrays
     batch, units = library.shape(last[0])
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)
     kernel = _backward_kernel(kind.step, spec, x.element, shape)
-    at, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
+    of_steps, others = StepArrays(x, *all_arrays), kind.step.weights(*addresses(x, weights.others))
     dh, dc = _of_both(tuple(addresses(x, last)))
-    facts = kind.facts_of(spec)
-    numbers = (
-        AdaNumbers(*weights.numbers),
-        OfNorms(
-            coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
-            coefficient_numbers(facts.norms[1], scaling, units),
-        ),
+    facts, ada = kind.facts_of(spec), AdaNumbers(*weights.numbers)
+    coefficients = OfNorms(
+        coefficient_numbers(facts.norms[0], scaling, facts.normalized * units),
+        coefficient_numbers(facts.norms[1], scaling, units),
     )
     later, product = 0, None
-    for start, count, before in reversed(step_places(steps, batch)):
-        sites = *(start,) * 3, before, *(start,) * 8
-        z, xp, cell, state, table, mask_h, mask_c, of_y, *targets = at.behind(*sites)
+    for start, count, before in reversed(step_ranges(steps, batch)):
+        rows = *(start,) * 3, before, *(start,) * 8
+        z, xp, cell, state, table, mask_h, mask_c, grad_y, *targets = of_steps.at_rows(*rows)
         launch(
             kernel, blocks_of(count, shape), x,
             (
                 ReadBack(z, xp, cell, state, table), others,
-                Incoming(of_y, product, dh, dc, mask_h, mask_c), Results(*targets),
+                Incoming(grad_y, product, dh, dc, mask_h, mask_c), Results(*targets),
             ),
-            (count, later, units, *numbers),
+            (count, later, units, ada, coefficients),
         )  # fmt: skip
         dz = library.rows(results.dz, start, start + count)
         later, product = count, library.product(dz, weights.h)

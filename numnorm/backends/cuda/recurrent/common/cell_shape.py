@@ -1,21 +1,21 @@
-"""How many threads take a step of a recurrent cell for one row of the batch."""
+"""The number of threads that compute a step of a recurrent cell for one row of the batch."""
 
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.threads.group_reductions import WARP
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-# A step has few rows and waits for the one before it: a row's units are spread over as many
-# threads as have a piece of 16 bytes of each gate, and blocks are small, for there to be many.
+# Steps run one after the other, on few rows. To use many threads, each has one vector of 16 bytes
+# of each gate, and blocks are small.
 _TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
 
 
 def cell_shape(units: int, element: ElementType, *, whole: bool) -> RowShape:
-    """Return the shape for cells of so many units, whose gates are whole pieces or any.
+    """Return the shape for cells; `whole` says that each gate's units fill vectors of 16 bytes.
 
     Raises
     ------
     NotImplementedError
-        If they do not fit the registers.
+        If a row's units do not fit the registers.
     """
     for team in _TEAMS:
         if units <= team * element.vector:

@@ -1,6 +1,6 @@
 """Sums over all steps of a recurrent cell, for the gradients of its biases and its norms.
 
-A block adds up some columns of a part of the rows, a thread each of them: no threads meet.
+Each thread sums one column over a part of the rows, so threads need no synchronization.
 """
 
 from typing import Any
@@ -21,39 +21,38 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
 )
 from numnorm.backends.cuda.threads.compensated_sums import make_joined, two_sum
 
-# Few enough that a sum of so many terms is good to its last bits.
+# A plain sum of this many terms is accurate; longer sums are compensated.
 _ROWS_BETWEEN_FLUSHES = 32
-_COLUMNS = 128  # of a block
-_THREADS = 1 << 17  # of all blocks together, as for the gradients of rows
+_COLUMNS = 128  # in a block
+_THREADS = 1 << 17  # in all blocks together, as for the gradients of rows
 
 
 def blocks_of_columns(columns: int) -> int:
-    """Return how many blocks a part of the rows has."""
+    """Return the number of blocks for one part of the rows."""
     return -(-columns // _COLUMNS)
 
 
 def parts_of(rows: int, columns: int) -> int:
-    """Return into how many parts the rows are cut: that follows from the shape alone."""
+    """Return the number of parts of the rows; it depends on the shape alone."""
     most = max(1, _THREADS // (blocks_of_columns(columns) * _COLUMNS))
     return min(-(-rows // _ROWS_BETWEEN_FLUSHES), most)
 
 
-def _make_value(element: ElementType, normed: bool) -> Any:
-    """Return a device function ``value(values, table, row, column, cut)``: a normalized value."""
+def _make_xhat(element: ElementType, normed: bool) -> Any:
+    """Return a device function ``xhat(values, table, row, column, columns, sites, site)``."""
     zero = constant(element, 0.0)
     if not normed:
-        return device(lambda values, table, row, column, cut: zero)
-    load_one, kept = make_load_one(element), make_kept_statistics(element, 1)
+        return device(lambda values, table, row, column, columns, sites, site: zero)
+    load_one, load_statistics = make_load_one(element), make_kept_statistics(element, 1)
     compute_type = element.compute_type
 
     @device
-    def value(values, table, row, column, cut):
-        found = cuda.local.array(NUMBERS, compute_type)
-        columns, sites, place = cut
-        kept(table, row, sites, place, found)
-        return normalized(load_one(values, row * columns + column), found, 0)
+    def xhat(values, table, row, column, columns, sites, site):
+        stats = cuda.local.array(NUMBERS, compute_type)
+        load_statistics(table, row, sites, site, stats)
+        return normalized(load_one(values, row * columns + column), stats, 0)
 
-    return value
+    return xhat
 
 
 def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
@@ -61,40 +60,39 @@ def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
 
     Launched with `blocks_of_columns` blocks for each part, it takes as addresses ``grads, values
     (rows, columns)``, the ``table`` of statistics, and ``sums (2, parts, columns)``, where it
-    leaves the sums of the slopes times the normalized values and those of the slopes; without a
-    norm ``sums (1, parts, columns)`` of the slopes alone. Then come ``rows, columns, parts``, how
-    many ``sites`` a row of the table has, the first ``place`` of this norm, and the ``width`` of
-    what is normalized together.
+    stores the sums of ``grad * xhat`` and of ``grad``; without a norm, ``sums (1, parts, columns)``
+    of ``grad`` alone. Then come ``rows, columns, parts``, the number of ``sites`` in a row of the
+    table, this norm's first ``site``, and the ``width`` of the columns that share a site.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
-    value, zero = _make_value(element, normed), constant(element, 0.0)
+    xhat, zero = _make_xhat(element, normed), constant(element, 0.0)
     joined = make_joined(element, element)
 
-    def kernel(grads, values, table, sums, rows, columns, parts, sites, place, width):
-        strips = (columns + _COLUMNS - 1) // _COLUMNS
-        part, column = cuda.blockIdx.x // strips, cuda.blockIdx.x % strips * _COLUMNS
+    def kernel(grads, values, table, sums, rows, columns, parts, sites, site, width):
+        blocks = (columns + _COLUMNS - 1) // _COLUMNS
+        part, column = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * _COLUMNS
         column += cuda.threadIdx.x
         if column < columns:
-            cut = columns, sites, place + column // width
-            of_value, of_value_low, of_slope, of_slope_low = zero, zero, zero, zero
+            own_site = site + column // width
+            sum_xhat_hi, sum_xhat_lo, sum_hi, sum_lo = zero, zero, zero, zero
             row = part
             while row < rows:
-                some_values, some_slopes = zero, zero
+                chunk_xhat, chunk = zero, zero
                 stop = min(row + _ROWS_BETWEEN_FLUSHES * parts, rows)
                 while row < stop:
                     grad = load_one(grads, row * columns + column)
-                    some_slopes += grad
-                    some_values += grad * value(values, table, row, column, cut)
+                    chunk += grad
+                    chunk_xhat += grad * xhat(values, table, row, column, columns, sites, own_site)
                     row += parts
-                of_value, lost = two_sum(of_value, some_values)
-                of_value_low += lost
-                of_slope, lost = two_sum(of_slope, some_slopes)
-                of_slope_low += lost
-            at = part * columns + column
+                sum_xhat_hi, lost = two_sum(sum_xhat_hi, chunk_xhat)
+                sum_xhat_lo += lost
+                sum_hi, lost = two_sum(sum_hi, chunk)
+                sum_lo += lost
+            index = part * columns + column
             if normed:
-                store_one(sums, at, joined(of_value, of_value_low))
-                at += parts * columns
-            store_one(sums, at, joined(of_slope, of_slope_low))
+                store_one(sums, index, joined(sum_xhat_hi, sum_xhat_lo))
+                index += parts * columns
+            store_one(sums, index, joined(sum_hi, sum_lo))
 
     return Kernel(kernel, ("address",) * 4 + ("index",) * 6, _COLUMNS)
 
@@ -102,20 +100,20 @@ def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
 def make_added_up(element: ElementType) -> Kernel:
     """Return the kernel that adds up to three arrays.
 
-    It takes ``a, b, c, result`` as addresses, 0 for what there is not, and ``count``.
+    It takes ``a, b, c, result`` as addresses, 0 for an array that is missing, and ``count``.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
     zero, joined = constant(element, 0.0), make_joined(element, element)
 
     @device
-    def value(address, i):
+    def load(address, i):
         return load_one(address, i) if address != 0 else zero
 
     def kernel(a, b, c, result, count):
         i = cuda.blockIdx.x * _COLUMNS + cuda.threadIdx.x
         if i < count:
-            total, lost = two_sum(value(a, i), value(b, i))
-            total, more = two_sum(total, value(c, i))
+            total, lost = two_sum(load(a, i), load(b, i))
+            total, more = two_sum(total, load(c, i))
             store_one(result, i, joined(total, lost + more))
 
     return Kernel(kernel, ("address",) * 4 + ("index",), _COLUMNS)

@@ -1,4 +1,4 @@
-"""What the passes of all recurrent cells on a device share: parameters, states, steps and sums."""
+"""Host functions of all recurrent cells' passes: parameters, states, steps and sums."""
 
 import dataclasses
 import functools
@@ -37,18 +37,18 @@ class Weights(NamedTuple):
     Attributes
     ----------
     x, h : array
-    turned_x, turned_h : array
-        The transposed weights.
+        The weight matrices.
+    transposed_x, transposed_h : array
     others : tuple
-        The arrays that the kernels take besides; None where there is none.
+        The kernels' other parameters; None for an array that is missing.
     numbers : tuple of float
-        What stands for gamma and beta where there are no arrays of them.
+        The fields of `AdaNumbers`.
     """
 
     x: Any
     h: Any
-    turned_x: Any
-    turned_h: Any
+    transposed_x: Any
+    transposed_h: Any
     others: tuple[Any, ...]
     numbers: tuple[float, float]
 
@@ -61,7 +61,7 @@ class Table(NamedTuple):
 
 
 def compute_type(x: DeviceArray) -> DeviceArray:
-    """Return an array in the dtype that it is computed in, C-contiguous."""
+    """Return an array in its compute dtype, C-contiguous."""
     element = compute_element_type(x.element)
     with on_device_of(x):
         array = x.library.contiguous(x.array)
@@ -71,24 +71,24 @@ def compute_type(x: DeviceArray) -> DeviceArray:
 
 
 def copied(x: DeviceArray) -> Any:
-    """Return a copy of a C-contiguous array, in the dtype that it is computed in."""
+    """Return a copy of a C-contiguous array, in its compute dtype."""
     return gather_rows(x, compute_element_type(x.element), x.shape)
 
 
 def new(x: DeviceArray, shape: Shape) -> Any:
-    """Return a new array of the working dtype of x, of any content."""
+    """Return a new array of the compute dtype of x, not initialized."""
     return x.library.empty(x.array, shape, x.element.compute_name)
 
 
 def make_weights(given: Any, others: tuple[Any, ...], numbers: tuple[float, float]) -> Weights:
     """Return the weights of a cell."""
     x, h, library = given.weight_x.array, given.weight_h.array, given.weight_x.library
-    turned_x, turned_h = (library.permuted(a, (1, 0)) for a in (x, h))
-    return Weights(x, h, turned_x, turned_h, others, numbers)
+    transposed_x, transposed_h = (library.permuted(a, (1, 0)) for a in (x, h))
+    return Weights(x, h, transposed_x, transposed_h, others, numbers)
 
 
 def norm_numbers(norm: Norm | None, ada: tuple[float, float]) -> tuple[float, float]:
-    """Return what stands for gamma and beta where there are no arrays of them."""
+    """Return the fields of `AdaNumbers`: the two numbers `ada` for AdaNorm, else 1 and 0."""
     return ada if norm is not None and norm.parameters == 0 else (1.0, 0.0)
 
 
@@ -96,7 +96,10 @@ def parameter_or(
     missing: float, value: DeviceArray | None, norm: Norm | None, count: int, like: DeviceArray,
     size: int,
 ) -> Any:  # fmt: skip
-    """Return the array of a parameter that norms with so many of them have, None for others."""
+    """Return a norm's parameter as an array, filled with `missing` if its value is None.
+
+    Return None for a norm that has fewer than `count` parameters.
+    """
     if norm is None or norm.parameters < count:
         return None
     if value is not None:
@@ -115,55 +118,55 @@ def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
 
 
 def array_or_none(value: DeviceArray | None) -> Any:
-    """Return the array itself, of its library, where there is one."""
+    """Return the library's array, or None."""
     return None if value is None else value.array
 
 
 def scaling_numbers(scaling: Scaling, width: int) -> ScalingNumbers:
-    """Return how the forward kernels take the scaling of so many elements."""
+    """Return the numbers of a norm of `width` elements for the forward kernels."""
     eps, divisor = scaling.eps, width - scaling.ddof
     return ScalingNumbers(1.0 / width, 1.0 / divisor, eps, scaling.eps_on_deviation, math.sqrt(eps))
 
 
 def coefficient_numbers(norm: Norm | None, scaling: Scaling, width: int) -> FlowNumbers:
-    """Return how the backward kernels take it."""
+    """Return the numbers of a norm of `width` elements for the backward kernels."""
     inv_count = 1.0 / width if norm is not None and norm.formula.centred else 0.0
     return FlowNumbers(inv_count, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation)
 
 
 def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
-    """Return whether the units of every gate of all arrays are whole pieces of 16 bytes."""
+    """Return whether every gate's units are whole, aligned vectors of 16 bytes in all arrays."""
     if units * x.element.itemsize % BYTES:
         return False
     return not any(x.library.address(a) % BYTES for a in arrays if a is not None)
 
 
 def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
-    """Return the shape of a step's kernel for cells of so many units, with these arrays."""
-    # The step's own product need not be asked: a new array begins at a multiple of 16 bytes.
+    """Return the shape of a step's kernel for these arrays."""
+    # The step's product is a new array, so it is aligned.
     return cell_shape(units, x.element, whole=is_whole(units, x, arrays))
 
 
 def addresses(x: DeviceArray, arrays: Sequence[Any]) -> list[int]:
-    """Return the address of each array; 0 for those that there are not."""
+    """Return the address of each array; 0 for None."""
     return [0 if array is None else x.library.address(array) for array in arrays]
 
 
 class StepArrays:
-    """The addresses of arrays of which each step takes rows.
+    """The addresses of rows in arrays that all steps use.
 
-    The addresses are asked for once: of what a library computes out of sight only then does the
-    host wait for it.
+    It reads the arrays' addresses only once: a library that computes in the background makes the
+    host wait for an address.
     """
 
     def __init__(self, x: DeviceArray, *arrays: Any) -> None:
         itemsize = x.element.itemsize
         sizes = [0 if a is None else math.prod(x.library.shape(a)[1:]) * itemsize for a in arrays]
-        self._places = [*zip(addresses(x, arrays), sizes, strict=True)]
+        self._arrays = [*zip(addresses(x, arrays), sizes, strict=True)]
 
-    def behind(self, *rows: int) -> list[int]:
-        """Return the address of a row of each array; 0 for those that there are not."""
-        pairs = zip(self._places, rows, strict=True)
+    def at_rows(self, *rows: int) -> list[int]:
+        """Return the address of one row of each array; 0 for None."""
+        pairs = zip(self._arrays, rows, strict=True)
         return [address + row * size if address else 0 for (address, size), row in pairs]
 
 
@@ -172,74 +175,76 @@ def column_sums(
     grads: Any,
     values: Any = None,
     table: Table | None = None,
-    place: int = 0,
+    site: int = 0,
     width: int | None = None,
 ) -> tuple[Any, Any]:
-    """Return, for each column, the sums of the slopes times the normalized values, and of them.
+    """Return for each column the sums of grad * xhat and of grad.
 
-    So many columns are normalized together, or all, with the statistics from a place of the table
-    on; without values there is no norm, and None for its sums.
+    The statistics of the values are in the table from a site on, each for `width` columns; None
+    stands for all columns. Without values there is no norm, and the first result is None.
     """
     rows, columns = x.library.shape(grads)
     normed, count = values is not None, parts_of(rows, columns)
     kernel = _cell_sums(x.element, normed=normed)
     sums = new(x, (2 if normed else 1, count, columns))
     arrays = grads, values, table.array if table else None, sums
-    sizes = rows, columns, count, table.sites if table else 0, place, width or columns
+    sizes = rows, columns, count, table.sites if table else 0, site, width or columns
     launch(kernel, count * blocks_of_columns(columns), x, arrays, sizes)
     results = [new(x, (columns,)) for _ in range(2 if normed else 1)]
-    finish, of_each = _finish(x.element, x.element), -(-columns // COLUMNS)
-    launch(finish, len(results) * of_each, x, (sums, *results, None)[:3], (count, columns))
+    finish, blocks = _finish(x.element, x.element), -(-columns // COLUMNS)
+    launch(finish, len(results) * blocks, x, (sums, *results, None)[:3], (count, columns))
     return (results[0], results[1]) if normed else (None, results[0])
 
 
 def new_table(x: DeviceArray, rows: int, sites: int) -> Table:
-    """Return room for the statistics of all rows."""
+    """Return a new table for the statistics of all rows."""
     return Table(new(x, (rows, sites * NUMBERS)) if sites else None, sites)
 
 
-def new_states(x: DeviceArray, given: DeviceArray, behind: int | None = None) -> Any:
-    """Return room for the states that all rows hand on, or so many of them, behind those given."""
-    (batch, units), rows = given.shape, x.shape[0] if behind is None else behind
-    states = new(x, (batch + rows, units))
+def new_states(x: DeviceArray, given: DeviceArray, rows: int) -> Any:
+    """Return a new array with the states `given`, and space for those of `rows` rows after them."""
+    states = new(x, (given.shape[0] + rows, given.shape[1]))
     write_rows(given, given.element, given.shape, states)
     return states
 
 
-def step_places(steps: PackedSteps, batch: int) -> list[tuple[int, int, int]]:
-    """Return the first row of each step, how many it has, and the first state it is handed."""
+def step_ranges(steps: PackedSteps, batch: int) -> list[tuple[int, int, int]]:
+    """Return each step's first row, its number of rows, and the row of its first input state.
+
+    The last is an index into the history of states, which begins with the `batch` first states.
+    """
     offsets = steps.offsets.tolist()
     before = [0, *(batch + start for start in offsets)][: len(offsets)]
     return [*zip(offsets, steps.batch_sizes.tolist(), before, strict=True)]
 
 
 def states_before(x: DeviceArray, steps: PackedSteps, state: Any) -> Any:
-    """Return the state that each row was handed."""
+    """Return each row's input state, from the history of states."""
     library = x.library
     batch = library.shape(state)[0] - x.shape[0]
-    if (steps.batch_sizes == batch).all():  # one after the other
+    if (steps.batch_sizes == batch).all():  # contiguous
         return library.rows(state, 0, x.shape[0])
-    sites = step_places(steps, batch)
-    return library.concatenated([library.rows(state, at, at + count) for _, count, at in sites])
+    ranges = step_ranges(steps, batch)
+    return library.concatenated([library.rows(state, at, at + count) for _, count, at in ranges])
 
 
 def weight_gradients(
     x: DeviceArray, steps: PackedSteps, state: Any, dxp: Any, dz: Any
 ) -> dict[str, Any]:
-    """Return the gradients of both weights, of those of the products with x and with the state."""
-    turned_x, turned_z = (x.library.permuted(d, (1, 0)) for d in (dxp, dz))
+    """Return the gradients of both weight matrices, from the gradients of their products."""
+    dxp_t, dz_t = (x.library.permuted(d, (1, 0)) for d in (dxp, dz))
     return {
-        "weight_x": x.library.product(turned_x, x.array),
-        "weight_h": x.library.product(turned_z, states_before(x, steps, state)),
+        "weight_x": x.library.product(dxp_t, x.array),
+        "weight_h": x.library.product(dz_t, states_before(x, steps, state)),
     }
 
 
-def gradients_of_nothing(
+def gradients_without_steps(
     x: DeviceArray, weights: Weights, units: int, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the gradients of the parameters where there are no steps: sums of nothing.
+    """Return the gradients of all parameters, zeros, for sequences without steps.
 
-    The sizes tell how many numbers for each unit those besides the weights have.
+    `sizes` gives the numbers for each unit of the parameters other than the weight matrices.
     """
     library = x.library
     shapes: dict[str, Shape] = {name: (size * units,) for name, size in sizes.items()}

@@ -1,8 +1,8 @@
-"""What enters the gates of a cell: the products with x and with the state, normalized.
+"""The inputs of a cell's gates: the products with the state (z) and with x (xp), normalized.
 
-A thread holds the same units of every gate, so that the gates of a unit meet in one thread. Its
-values are in sections of its units: the gates of the product with the state and then, where a norm
-is taken of each product, those of the product with x.
+A thread holds the same units of every gate, so all gates of a unit are in one thread. Its array
+``values`` has a section of its units for each gate of z and, if each product has its own norm, then
+for each gate of xp. The device functions take the groups of `step_parameters`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     make_kept_statistics,
     make_normalize,
 )
-from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
+from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import GateRange
 from numnorm.backends.cuda.threads.row_columns import (
     make_column_weight,
     make_read_columns,
@@ -38,20 +38,20 @@ class ProductNorm:
     ----------
     norm : Norm or None
     parts : Parts
-        What of a thread's values is normalized together.
-    gates : Stretch
-        Which gates these are.
-    by_product : bool
-        Whether it is taken of each product, else of their sum.
-    places : int
-        How many statistics a row of the table has.
+        The parts of a thread's values that are normalized.
+    gates : GateRange
+        The gates of these values.
+    norm_each_product : bool
+        Whether each product is normalized, else their sum.
+    sites : int
+        The number of sites in a row of the table of statistics.
     place, distance : int
-        Where the table has those of the first part, and how far behind those of each next one.
+        The first part's site in the table, and the distance from one part's site to the next.
     """
 
     norm: Norm | None
     parts: Parts
-    gates: Stretch
+    gates: GateRange
     norm_each_product: bool
     sites: int
     place: int = 0
@@ -59,7 +59,7 @@ class ProductNorm:
 
     @property
     def sections(self) -> int:
-        """How many sections of its units a thread holds."""
+        """The number of sections that a thread holds."""
         return self.gates.count * (2 if self.norm_each_product else 1)
 
 
@@ -68,7 +68,8 @@ def make_read_products(
 ) -> Any:
     """Return a device function ``read_products(products, span, values)``.
 
-    Where no norm is taken of each product, the values are their sum; `summed` if z is that already.
+    Unless each product has its own norm, the values are ``z + xp``; `summed` says that z is the sum
+    already.
     """
     columns, compute_type = row_columns(element, shape), element.compute_type
     read, slots = make_read_columns(element, columns), columns.slots
@@ -104,31 +105,27 @@ def make_read_products(
     return of_z if summed else of_sum
 
 
-def _make_origins(of: ProductNorm, element: ElementType) -> Any:
-    """Return a device function ``origins_of(products, span, origins)``: a value of each part."""
-    load_one, gates, start, count = (
-        make_load_one(element),
-        of.gates.gates,
-        of.gates.first,
-        of.parts.count,
-    )
+def _make_pivots(of: ProductNorm, element: ElementType) -> Any:
+    """Return a device function ``pivots_of(products, span, pivots)``: a value of each part."""
+    gates, start, count = of.gates.gates, of.gates.first, of.parts.count
+    load_one = make_load_one(element)
 
     @device
-    def of_each(products, span, origins):
+    def of_each(products, span, pivots):
         first = (span.row * gates + start) * span.width
-        origins[0], origins[1] = load_one(products.z, first), load_one(products.xp, first)
+        pivots[0], pivots[1] = load_one(products.z, first), load_one(products.xp, first)
 
     @device
-    def of_sum(products, span, origins):
+    def of_sum(products, span, pivots):
         for n in range(count):
             first = (span.row * gates + start + n) * span.width
-            origins[n] = load_one(products.z, first) + load_one(products.xp, first)
+            pivots[n] = load_one(products.z, first) + load_one(products.xp, first)
 
     return of_each if of.norm_each_product else of_sum
 
 
 def _make_write_sums(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``write_sums(sums, span, values)``, unless there are none."""
+    """Return a device function ``write_sums(sums, span, values)``, which may do nothing."""
     columns, count, has_sums = row_columns(element, shape), of.gates.count, not of.norm_each_product
     write, slots, gates = make_write_columns(element, columns), columns.slots, of.gates.gates
 
@@ -145,7 +142,8 @@ def _make_write_sums(of: ProductNorm, element: ElementType, shape: RowShape) -> 
 def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``normalize(products, saved, span, values, scaling, smem)``.
 
-    It normalizes what was read of the products, and saves their sums and the statistics.
+    It normalizes the values that `read_products` read, and saves the sums and the statistics, of
+    `StepSaved`. `scaling` and `smem` are those of `make_cell_statistics`.
     """
     write_sums = _make_write_sums(of, element, shape)
     if of.norm is None:
@@ -156,42 +154,44 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
 
         return plain
     count, numbers, compute_type = of.parts.count, of.parts.count * NUMBERS, element.compute_type
+    sites, place, distance = of.sites, of.place, of.distance
     statistics = make_cell_statistics(of.norm.formula, element, shape, of.parts)
-    origins_of, keep = _make_origins(of, element), make_keep_statistics(element, 1)
-    normalize, sites = make_normalize(element, shape, of.parts), of.sites
-    place, distance = of.place, of.distance
+    pivots_of, store_statistics = _make_pivots(of, element), make_keep_statistics(element, 1)
+    normalize = make_normalize(element, shape, of.parts)
 
     @device
     def normalize_products(products, saved, span, values, scaling, smem):
-        found = cuda.local.array(numbers, compute_type)
-        origins = cuda.local.array(count, compute_type)
-        origins_of(products, span, origins)
-        statistics(values, origins, found, span.at, span.width, scaling, smem)
-        # Not before: the sums may be written over the products that all threads have origins of.
+        stats = cuda.local.array(numbers, compute_type)
+        pivots = cuda.local.array(count, compute_type)
+        pivots_of(products, span, pivots)
+        statistics(values, pivots, stats, span.at, span.width, scaling, smem)
+        # Only now: the sums may overwrite the products, of which all threads have read the pivots.
         write_sums(saved.sums, span, values)
         if span.limit > 0 and saved.table != 0 and span.at == 0:
             for n in range(count):
-                keep(saved.table, span.row, sites, place + n * distance, found[n * NUMBERS :])
-        normalize(values, found, span.at, span.width)
+                site = place + n * distance
+                store_statistics(saved.table, span.row, sites, site, stats[n * NUMBERS :])
+        normalize(values, stats, span.at, span.width)
 
     return normalize_products
 
 
 def make_normalize_again(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``normalize_again(table, span, values, found)``.
+    """Return a device function ``normalize_again(table, span, values, stats)``.
 
-    It normalizes what was read of the products, and finds their statistics.
+    It loads the statistics from the table into `stats`, and normalizes the values by them.
     """
     if of.norm is None:
-        return device(lambda table, span, values, found: None)
-    kept, normalize = make_kept_statistics(element, 1), make_normalize(element, shape, of.parts)
+        return device(lambda table, span, values, stats: None)
     count, sites, place, distance = of.parts.count, of.sites, of.place, of.distance
+    load_statistics = make_kept_statistics(element, 1)
+    normalize = make_normalize(element, shape, of.parts)
 
     @device
-    def normalize_again(table, span, values, found):
+    def normalize_again(table, span, values, stats):
         for n in range(count):
-            kept(table, span.row, sites, place + n * distance, found[n * NUMBERS :])
-        normalize(values, found, span.at, span.width)
+            load_statistics(table, span.row, sites, place + n * distance, stats[n * NUMBERS :])
+        normalize(values, stats, span.at, span.width)
 
     return normalize_again
 
@@ -199,8 +199,8 @@ def make_normalize_again(of: ProductNorm, element: ElementType, shape: RowShape)
 def make_add_normalized(norm: Norm | None, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``add(values, gamma, numbers, first, at, limit, total)``.
 
-    It adds what a norm makes of one gate's normalized values, whose gamma begins at `first`. The
-    numbers stand for gamma and beta where there is no array of them.
+    It adds the norm's result for one gate's normalized values to `total`, without the array beta,
+    which is part of the bias. The gate's gamma begins at index `first`. `numbers` is `AdaNumbers`.
     """
     columns, compute_type = row_columns(element, shape), element.compute_type
     gain, slots = make_column_weight(element, gain_of(norm, element), columns), columns.slots

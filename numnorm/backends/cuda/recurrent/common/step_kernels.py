@@ -1,7 +1,7 @@
-"""The kernels of one step of a recurrent cell, forward and backward, of any kind of cell.
+"""The kernels of one step of a recurrent cell, forward and backward, for any kind of cell.
 
-The products are those of a library: a step waits for the one before it, and a kernel does what
-follows from the products of one step. A kind of cell tells what becomes of a row.
+The arrays' library computes a step's matrix products; one kernel computes all the rest of the step.
+A `StepKind` supplies the device functions for a row.
 """
 
 import dataclasses
@@ -32,20 +32,25 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 
 @dataclasses.dataclass(frozen=True)
 class StepKind:
-    """What a step of one kind of cell makes of a row; each function begins with the cell's form.
+    """The device functions for a row in a step of one kind of cell.
+
+    The functions' first argument is the cell's spec. The device functions take the groups of
+    `step_parameters`, and in ``smem`` the shared memory of the gates' norm and of the other norm.
 
     Parameters
     ----------
     weights : type
-        The group of its parameters besides the weights: addresses.
+        The NamedTuple of the addresses of all parameters but the weight matrices.
     parts : callable
-        Of how many parts of a row each of both norms takes statistics.
+        Returns the number of parts in a row that each of the two norms has.
     make_step : callable
-        Makes ``step(products, weights, states, saved, span, ada, scalings, smem_sizes)``; each norm
-        has a room of shared memory.
+        Makes ``step(products, weights, states, saved, span, ada, scalings, smem)``; `ada` is
+        `AdaNumbers`, `scalings` is `OfNorms` of `ScalingNumbers`.
     make_step_back : callable
-        Makes ``step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes)``,
-        with sums over a row, which take the rooms.
+        Makes ``step_back(saved, weights, incoming, results, span, later, ada, coefficients,
+        smem)``; `saved` is `ReadBack`, `later` the number of rows of the next step, `coefficients`
+        is `OfNorms` of `FlowNumbers`. Its last argument makes sums over a row, which use the shared
+        memory.
     """
 
     weights: type
@@ -55,24 +60,24 @@ class StepKind:
 
 
 def _addresses(group: Any) -> tuple[Any, tuple[str, ...]]:
-    """Return the kind of a parameter that is a group of addresses."""
+    """Return the kind of a kernel's parameter that is a group of addresses."""
     return group, ("address",) * len(group._fields)
 
 
 def _numbers(group: Any, element: ElementType) -> tuple[Any, tuple[str, ...]]:
-    """Return the kind of a group of numbers."""
+    """Return the kind of a parameter that is a group of numbers of the compute type."""
     return group, (element.compute_name,) * len(group._fields)
 
 
 def _make_span(element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``span_of(rows, width)`` of the part of a row that a thread has."""
+    """Return a device function ``span_of(rows, width)`` of the thread's `RowSpan`."""
     lanes, team, teams = row_columns(element, shape).lanes, shape.team, shape.teams
 
     @device
     def span_of(rows, width):
         row = cuda.blockIdx.x * teams + cuda.threadIdx.x // team
         at = cuda.threadIdx.x % team * lanes
-        # A team behind the last row goes along, for the barriers' sake, and stores nothing.
+        # A team past the last row takes part in the barriers, but stores nothing.
         row, limit = (row, width) if row < rows else (rows - 1, 0)
         return RowSpan(row, width, at, limit)
 
@@ -82,19 +87,19 @@ def _make_span(element: ElementType, shape: RowShape) -> Any:
 def make_cell_forward(kind: StepKind, spec: Any, element: ElementType, shape: RowShape) -> Kernel:
     """Return the kernel of one step.
 
-    It takes `Products`, the kind's weights, `StepStates`, `StepSaved`, the number of rows and
-    the units of each, `AdaNumbers`, and of both norms `ScalingNumbers`.
+    It takes `Products`, the kind's weights, `StepStates`, `StepSaved`, the numbers of rows and of
+    units, `AdaNumbers`, and `OfNorms` of `ScalingNumbers`.
     """
     compute_type, span_of = element.compute_type, _make_span(element, shape)
-    step, (of_gates, of_other) = kind.make_step(spec, element, shape), kind.parts(spec)
-    behind = SMEM_PER_WARP * smem_for_parts(of_gates, shape)
-    warps = max(1, shape.threads // WARP)  # for what all threads of a cell's norm begin with
-    size = behind + SMEM_PER_WARP * smem_for_parts(of_other, shape) + warps
+    step, (gate_parts, other_parts) = kind.make_step(spec, element, shape), kind.parts(spec)
+    offset = SMEM_PER_WARP * smem_for_parts(gate_parts, shape)
+    warps = max(1, shape.threads // WARP)  # for the sum that broadcasts the pivot of a cell's norm
+    size = offset + SMEM_PER_WARP * smem_for_parts(other_parts, shape) + warps
 
     def kernel(products, weights, states, saved, rows, width, ada, scalings):
         shared = cuda.shared.array(size, compute_type)
-        smem_sizes = shared, shared[behind:]
-        step(products, weights, states, saved, span_of(rows, width), ada, scalings, smem_sizes)
+        smem = shared, shared[offset:]
+        step(products, weights, states, saved, span_of(rows, width), ada, scalings, smem)
 
     scaling = _numbers(ScalingNumbers, element)
     parameters = (
@@ -105,22 +110,21 @@ def make_cell_forward(kind: StepKind, spec: Any, element: ElementType, shape: Ro
 
 
 def make_cell_backward(kind: StepKind, spec: Any, element: ElementType, shape: RowShape) -> Kernel:
-    """Return the kernel of one step back.
+    """Return the kernel of one backward step.
 
-    It takes `ReadBack`, the kind's weights, `Incoming`, `Results`, the number of rows, how many
-    of them the next step has, the units of each, `AdaNumbers`, and of both norms `FlowNumbers`.
+    It takes `ReadBack`, the kind's weights, `Incoming`, `Results`, the numbers of rows, of rows of
+    the next step and of units, `AdaNumbers`, and `OfNorms` of `FlowNumbers`.
     """
     compute_type, span_of = element.compute_type, _make_span(element, shape)
     sums_of = functools.partial(make_team_sums, element, shape.team)
     step_back = kind.make_step_back(spec, element, shape, sums_of)
-    of_gates, of_other = kind.parts(spec)
-    behind, size = smem_for_parts(of_gates, shape), smem_for_parts(of_gates + of_other, shape)
+    gate_parts, other_parts = kind.parts(spec)
+    offset, size = (smem_for_parts(n, shape) for n in (gate_parts, gate_parts + other_parts))
 
     def kernel(saved, weights, incoming, results, rows, later, width, ada, coefficients):
         shared = cuda.shared.array(size, compute_type)
-        smem_sizes = shared, shared[behind:]
-        span = span_of(rows, width)
-        step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes)
+        smem, span = (shared, shared[offset:]), span_of(rows, width)
+        step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem)
 
     flow = _numbers(FlowNumbers, element)
     parameters = (

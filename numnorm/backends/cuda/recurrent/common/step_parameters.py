@@ -1,22 +1,24 @@
-"""The groups in which the kernels of a cell's step take their parameters, whatever its kind.
+"""The groups in which the kernels of one step of a cell take their parameters, for all cells.
 
-Addresses are those of what belongs to the step's first row; 0 for what a cell does not have.
+In a kernel, a field with a shape is an address: that of the step's first row in the array, or 0 if
+the cell has no such array. ``H`` is the number of units and ``gates`` the number of gates of a
+unit. Host code puts arrays into the same groups.
 """
 
 from typing import Any, NamedTuple
 
 
 class RowSpan(NamedTuple):
-    """What of a row a thread has.
+    """The part of a row that a thread works on.
 
     Attributes
     ----------
     row, width : int
-        Which row, and how many units there are.
+        The row's index, and the number of units of a row.
     at : int
         The thread's first unit.
     limit : int
-        From which unit on nothing is stored; 0 for a thread behind the last row.
+        A thread stores only units below it: the width, or 0 for a thread without a row.
     """
 
     row: Any
@@ -26,16 +28,16 @@ class RowSpan(NamedTuple):
 
 
 class Products(NamedTuple):
-    """The products ``(rows, gates * H)``: with the state, and with x."""
+    """The products ``(rows, gates * H)`` of the weights with the state (z) and with x (xp)."""
 
     z: Any
     xp: Any
 
 
 class StepStates(NamedTuple):
-    """Arrays ``(rows, H)``: zoneout's masks, the states before the step, and the new ones.
+    """Arrays ``(rows, H)``: the zoneout masks, the states before the step, and the new states.
 
-    The new ones may take the place of those before.
+    A new state may overwrite the state before.
     """
 
     mask_h: Any
@@ -47,16 +49,15 @@ class StepStates(NamedTuple):
 
 
 class StepSaved(NamedTuple):
-    """What a step saves for the way back; 0 for what is not to be saved.
+    """Arrays that a step saves for the backward pass; 0 for an array that it does not save.
 
     Attributes
     ----------
     sums : (rows, gates * H)
-        Both products added up, where no norm is taken of each; this may be the array of the
-        products with x.
+        ``z + xp``, unless each product has its own norm. May be the array of xp.
     cell : (rows, H)
-        The cell before its norm, where the next step is handed another one.
-    table : (rows, places, NUMBERS)
+        An LSTM's cell before its norm, if the next step gets another cell.
+    table : (rows, sites, NUMBERS)
         The statistics.
     """
 
@@ -66,17 +67,17 @@ class StepSaved(NamedTuple):
 
 
 class ReadBack(NamedTuple):
-    """What a step back reads of the way there.
+    """Arrays of the forward pass that a backward step reads.
 
     Attributes
     ----------
     z, xp : (rows, gates * H)
-        The products, the first their sum where no norm is taken of each.
+        The products. Unless each product has its own norm, z is their sum and xp 0.
     cell : (rows, H)
-        The cell before its norm.
+        An LSTM's cell before its norm.
     before : (rows, H)
-        The last of the states that the step was handed.
-    table : (rows, places, NUMBERS)
+        The step's input state: the cell of an LSTM, else h.
+    table : (rows, sites, NUMBERS)
         The statistics.
     """
 
@@ -88,19 +89,20 @@ class ReadBack(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """What reaches the new states of a step.
+    """Gradients of a step's new states, and the zoneout masks.
 
     Attributes
     ----------
     dy : (rows, H)
-        The gradient of the state by itself.
+        The gradient of the step's output.
     product : (later, H)
-        What the state gets from the product of the next step, which has the first `later` rows.
+        The gradient of h through the product of the next step, which has `later` rows.
     dh, dc : (rows, H)
-        What the states get past that product, at first the gradients of the last states. They
-        become what the states before get past this step's product.
+        The gradients of h and of the cell by all other ways; before the first backward step, the
+        gradients of the last states. The step overwrites them with the same gradients of its input
+        states.
     mask_h, mask_c : (rows, H)
-        Zoneout's masks.
+        The zoneout masks.
     """
 
     dy: Any
@@ -112,18 +114,18 @@ class Incoming(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a step back stores.
+    """Gradients that a backward step stores.
 
     Attributes
     ----------
     dz, dxp : (rows, gates * H)
-        The gradients of both products, where they are normalized.
+        The gradients of both products, if they are normalized.
     gates : (rows, gates * H)
-        Those of what enters the gates, without a norm of the product with the state, too.
+        The gradients of the gates' inputs: of the norm's result or, without a norm, of z.
     other : array
-        What else the sums over all steps need: of an LSTM ``(rows, H)``, the gradients of the
-        normalized cell if its norm has parameters, of a GRU ``(rows, 3H)``, the like of `gates`
-        for the product with x.
+        More gradients, which the sums over all steps read. LSTM ``(rows, H)``: of the norm's result
+        for the cell, if that norm has parameters. GRU ``(rows, 3H)``: as `gates`, for the product
+        with x.
     """
 
     dz: Any
@@ -133,14 +135,17 @@ class Results(NamedTuple):
 
 
 class AdaNumbers(NamedTuple):
-    """AdaNorm's two numbers, which stand for gamma and beta; else 1 and 0."""
+    """The numbers in place of gamma and beta, where there is no array: AdaNorm's two, else 1, 0."""
 
     gain: Any
     bias: Any
 
 
 class ScalingNumbers(NamedTuple):
-    """How a norm scales so many elements, as `make_cell_statistics` takes it."""
+    """How a norm scales its elements: `inv_count` is 1 / N, `root_eps` the square root of eps.
+
+    `inv_divisor` is 1 over the divisor of the sum of squared deviations.
+    """
 
     inv_count: Any
     inv_divisor: Any
@@ -150,7 +155,7 @@ class ScalingNumbers(NamedTuple):
 
 
 class FlowNumbers(NamedTuple):
-    """How a gradient flows through a norm, as in the backward kernel of rows."""
+    """The coefficients of a norm's gradient; `inv_count` is 0 for a norm that is not centred."""
 
     inv_count: Any
     inv_divisor: Any
@@ -158,9 +163,10 @@ class FlowNumbers(NamedTuple):
 
 
 class OfNorms(NamedTuple):
-    """The same of both norms in a cell.
+    """One group of numbers for each of a cell's two norms.
 
-    The other norm is that of an LSTM's cell or of a GRU's candidate; a plain cell has none.
+    `gates` is for the norm of the gates. `other` is for the norm of an LSTM's cell or of a GRU's
+    candidate; a plain RNN has none.
     """
 
     gates: Any

@@ -1,4 +1,4 @@
-"""Zoneout: a step keeps a share of each element of the state before it (Krueger et al. 2017)."""
+"""Zoneout: a step blends each element of a state with the one before it (Krueger et al. 2017)."""
 
 from typing import Any
 
@@ -12,43 +12,40 @@ from numnorm.backends.formulas.cells import zoneout_blend, zoneout_gradient
 def make_blend(element: ElementType, shape: RowShape, *, zoneout: bool) -> Any:
     """Return a device function ``blend(mask, first, at, limit, new, before)``.
 
-    It blends a thread's new elements with those before, by the row of the mask from `first` on;
-    without zoneout it does nothing.
+    It blends a thread's elements `new`, in place, with the elements `before`, by the row of the
+    mask that begins at index `first`. Without zoneout it does nothing.
     """
     if not zoneout:
         return device(lambda mask, first, at, limit, new, before: None)
-    columns, compute_type, blended = (
-        row_columns(element, shape),
-        element.compute_type,
-        device(zoneout_blend),
-    )
+    columns, blended = row_columns(element, shape), device(zoneout_blend)
     read, slots = make_read_columns(element, columns), columns.slots
+    compute_type = element.compute_type
 
     @device
     def blend(mask, first, at, limit, new, before):
-        share = cuda.local.array(slots, compute_type)
-        read(mask, first, at, limit, share)
+        zoneout_mask = cuda.local.array(slots, compute_type)
+        read(mask, first, at, limit, zoneout_mask)
         for k in range(slots):
-            new[k] = blended(new[k], before[k], share[k])
+            new[k] = blended(new[k], before[k], zoneout_mask[k])
 
     return blend
 
 
 def make_blend_gradient(element: ElementType, shape: RowShape, *, zoneout: bool) -> Any:
-    """Return a device function ``blend_gradient(mask, span, grad, kept)``.
+    """Return a device function ``blend_gradient(mask, span, grad, bypass)``.
 
-    The gradient becomes that of the new elements, and `kept` that of those before; without
-    zoneout nothing happens.
+    It splits the gradient `grad` of the blended elements: `grad` becomes the gradient of the new
+    elements, `bypass` that of the elements before. Without zoneout it does nothing.
     """
     if not zoneout:
-        return device(lambda mask, span, grad, kept: None)
+        return device(lambda mask, span, grad, bypass: None)
     columns, gradient = row_columns(element, shape), device(zoneout_gradient)
     read, slots = make_read_columns(element, columns), columns.slots
 
     @device
-    def blend_gradient(mask, span, grad, kept):
-        read(mask, span.row * span.width, span.at, span.width, kept)
+    def blend_gradient(mask, span, grad, bypass):
+        read(mask, span.row * span.width, span.at, span.width, bypass)
         for k in range(slots):
-            grad[k], kept[k] = gradient(grad[k], kept[k])
+            grad[k], bypass[k] = gradient(grad[k], bypass[k])
 
     return blend_gradient

@@ -1,1 +1,1 @@
-"""The gated recurrent unit on a device: its gates, kernels and whole passes."""
+"""The gated recurrent unit on a device: its gates, its step, and its parameters for the passes."""

@@ -1,4 +1,4 @@
-"""Gated recurrent units on arrays of a device: their parameters, and what the passes need."""
+"""Gated recurrent units on arrays of a device: their parameters and their `CellKind`."""
 
 from typing import Any
 
@@ -22,21 +22,21 @@ _SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES
 
 
 def weights(spec: GRUSpec, given: Any, ada: tuple[float, float]) -> Weights:
-    """Return the parameters of a gated recurrent unit; the betas join the biases."""
+    """Return the parameters of a gated recurrent unit; the betas are added to the biases."""
     like = given.weight_h
     units = like.shape[1]
-    two, wide = 2 * units, GATES * units
+    two, three = 2 * units, GATES * units
 
     def part(value: DeviceArray | None, start: int, stop: int) -> Any:
         return None if value is None else value.library.rows(value.array, start, stop)
 
-    terms = given.bias, given.beta_x, given.beta_h
+    biases = given.bias, given.beta_x, given.beta_h
     others = GRUWeights(
-        added_up(like, (two,), *(part(p, 0, two) for p in terms)),
-        added_up(like, (units,), *(part(p, two, wide) for p in terms[:2])),
-        added_up(like, (units,), array_or_none(given.bias_h), part(given.beta_h, two, wide)),
-        parameter_or(1.0, given.gamma_h, spec.norm, 1, like, wide),
-        parameter_or(1.0, given.gamma_x, spec.norm, 1, like, wide),
+        added_up(like, (two,), *(part(p, 0, two) for p in biases)),
+        added_up(like, (units,), *(part(p, two, three) for p in biases[:2])),
+        added_up(like, (units,), array_or_none(given.bias_h), part(given.beta_h, two, three)),
+        parameter_or(1.0, given.gamma_h, spec.norm, 1, like, three),
+        parameter_or(1.0, given.gamma_x, spec.norm, 1, like, three),
     )
     return make_weights(given, others, norm_numbers(spec.norm, ada))
 
@@ -49,16 +49,16 @@ def _parameter_sums(
     spec: GRUSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
-    of_z, of_x, table = results.gates, results.other, saved.table
-    units, found = x.library.shape(saved.history[0])[1], {}
+    dz, dxp, table = results.gates, results.other, saved.table
+    units, gammas = x.library.shape(saved.history[0])[1], {}
     if spec.norm is not None and spec.norm.parameters > 0:
-        # The rest, half as wide as both gates, begins where the second of such widths does.
-        found["gamma_h"], beta_h = column_sums(x, of_z, saved.z, table, 0, 2 * units)
-        found["gamma_x"], beta_x = column_sums(x, of_x, saved.xp, table, 2, 2 * units)
+        # Columns 0 to 2H are z and r, at the first site; 2H to 3H the candidate, at the next site.
+        gammas["gamma_h"], beta_h = column_sums(x, dz, saved.z, table, 0, 2 * units)
+        gammas["gamma_x"], beta_x = column_sums(x, dxp, saved.xp, table, 2, 2 * units)
     else:
-        (_, beta_h), (_, beta_x) = column_sums(x, of_z), column_sums(x, of_x)
+        (_, beta_h), (_, beta_x) = column_sums(x, dz), column_sums(x, dxp)
     bias_h = x.library.rows(beta_h, 2 * units, GATES * units)
-    return found | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
+    return gammas | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
 
 
 KIND = CellKind(STEP, GATES, _SIZES, _facts, _parameter_sums, past_every_step=True)

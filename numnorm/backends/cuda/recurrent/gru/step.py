@@ -1,7 +1,7 @@
-"""One step of a normalized gated recurrent unit for a row, forward and backward.
+"""The device functions of a normalized GRU's step for one row, forward and backward.
 
-As for the LSTM, the gates are made again on the way back, and what reaches them before their norm
-is stored for the sums over all steps.
+As for the LSTM, the backward step recomputes the gates, and stores the gradients of the norms'
+results for the sums over all steps.
 """
 
 from typing import Any, NamedTuple
@@ -38,12 +38,16 @@ from numnorm.backends.cuda.threads.row_columns import (
 from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.cells import gru_gradient, gru_state
 
-# Two of each part of a row, where there is a norm.
+# Two sums of each part of a row, for the gradient of the norm.
 SUMS = 2 * (OF_GATES.count + OF_REST.count)
 
 
 class GRUWeights(NamedTuple):
-    """The biases of both gates ``(2H,)``, of the rest and of what r lets pass, and the gammas."""
+    """The addresses of the biases and of the gammas ``(3H,)``.
+
+    `offset` ``(2H,)`` is the bias of z and r, `offset_x` and `offset_h` ``(H,)`` those of the
+    candidate's parts of both products.
+    """
 
     offset: Any
     offset_x: Any
@@ -55,7 +59,8 @@ class GRUWeights(NamedTuple):
 def make_new_state(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``new_state(mask, row, width, at, gates, before, new)``.
 
-    The new state is made of the gates and of the one `before`, both of a thread's units.
+    It computes the new state from the gates, as of `make_gates`, and from the state `before`, all
+    of a thread's units, and blends it by the row of the zoneout mask.
     """
     slots, one = row_columns(element, shape).slots, constant(element, 1.0)
     blend, state = make_blend(element, shape, zoneout=spec.zoneout), device(gru_state)
@@ -70,74 +75,72 @@ def make_new_state(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
 
 
 def make_step(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function of a row's step, as `StepKind` has it."""
-    columns, compute_type, norms = (
-        row_columns(element, shape),
-        element.compute_type,
-        product_norms(spec),
-    )
+    """Return the device function ``step`` of `StepKind`."""
+    columns, norms = row_columns(element, shape), product_norms(spec)
+    compute_type = element.compute_type
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
-    read_both, read_rest = (make_read_products(of, element, shape) for of in norms)
-    normalize_both, normalize_rest = (make_normalize_products(of, element, shape) for of in norms)
+    read_pair, read_candidate = (make_read_products(of, element, shape) for of in norms)
+    normalize_pair, normalize_candidate = (
+        make_normalize_products(of, element, shape) for of in norms
+    )
     gates_of, new_state = (make(spec, element, shape) for make in (make_gates, make_new_state))
     slots, two, four = columns.slots, 2 * columns.slots, 4 * columns.slots
 
     @device
-    def step(products, weights, states, saved, span, ada, scalings, smem_sizes):
-        both = cuda.local.array(four, compute_type)
-        rest = cuda.local.array(two, compute_type)
+    def step(products, weights, states, saved, span, ada, scalings, smem):
+        pair = cuda.local.array(four, compute_type)
+        candidate = cuda.local.array(two, compute_type)
         gates = cuda.local.array(four, compute_type)
         before = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
-        read_both(products, span, both)
-        read_rest(products, span, rest)
-        normalize_both(products, saved, span, both, scalings.gates, smem_sizes[0])
-        normalize_rest(products, saved, span, rest, scalings.other, smem_sizes[1])
-        gates_of(both, rest, weights, ada, at, width, gates)
+        read_pair(products, span, pair)
+        read_candidate(products, span, candidate)
+        normalize_pair(products, saved, span, pair, scalings.gates, smem[0])
+        normalize_candidate(products, saved, span, candidate, scalings.other, smem[1])
+        gates_of(pair, candidate, weights, ada, at, width, gates)
         read(states.h_before, row * width, at, width, before)
-        new_state(states.mask_h, row, width, at, gates, before, rest)
-        write(states.h, row * width, at, limit, rest)
+        new = candidate  # its registers are free now
+        new_state(states.mask_h, row, width, at, gates, before, new)
+        write(states.h, row * width, at, limit, new)
 
     return step
 
 
 def _make_gate_gradients(spec: GRUSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function of what reaches the gates, and the state before.
+    """Return a device function ``gate_gradients(before, dh, span, gates, grad, bypass)``.
 
-    ``gate_gradients(before, dh, span, gates, grad, kept)``: 1 - z and r become the gradients of z
-    and r, and the other two those of the rest of the product with the state and of that with x; dh
-    that of the state before, with what was `kept` of it.
+    The four sections of `gates`, as of `make_gates`, become the gradients of z, of r, and of the
+    candidate's parts of the products with the state and with x. `before` and `dh` are addresses;
+    dh gets the gradient of the state before, with `bypass` added. `grad` is the gradient of the new
+    state.
     """
-    columns, compute_type, one = (
-        row_columns(element, shape),
-        element.compute_type,
-        constant(element, 1.0),
-    )
+    columns, one = row_columns(element, shape), constant(element, 1.0)
+    compute_type = element.compute_type
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, zoned, gradient = columns.slots, spec.zoneout, device(gru_gradient)
 
     @device
-    def gate_gradients(before, dh, span, gates, grad, kept):
+    def gate_gradients(before, dh, span, gates, grad, bypass):
         state = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read(before, row * width, at, width, state)
         for k in range(slots):
-            old, r, candidate = gates[k], gates[slots + k], gates[2 * slots + k]
-            dz, dr, of_h, of_x, past = gradient(
-                grad[k], state[k], old, r, candidate, gates[3 * slots + k], one
+            one_minus_z, r, candidate = gates[k], gates[slots + k], gates[2 * slots + k]
+            dz, dr, from_h, from_x, dbefore = gradient(
+                grad[k], state[k], one_minus_z, r, candidate, gates[3 * slots + k], one
             )
             gates[k], gates[slots + k] = dz, dr
-            gates[2 * slots + k], gates[3 * slots + k] = of_h, of_x
-            grad[k] = past + kept[k] if zoned else past
+            gates[2 * slots + k], gates[3 * slots + k] = from_h, from_x
+            grad[k] = dbefore + bypass[k] if zoned else dbefore
         write(dh, row * width, at, limit, grad)
 
     return gate_gradients
 
 
 def _make_write_gradients(element: ElementType, shape: RowShape) -> Any:
-    """Return a device function that stores what reaches the norms' results, for either product.
+    """Return a device function ``write_gradients(results, span, grads)``.
 
-    ``write_gradients(results, span, grads)``: these are the sections that `gate_gradients` leaves.
+    It stores the gradients of both products' norm results: the sections of `gate_gradients`.
     """
     columns = row_columns(element, shape)
     write, slots = make_write_columns(element, columns), columns.slots
@@ -160,87 +163,78 @@ def _make_norms_backward(
 ) -> Any:
     """Return a device function that stores the gradients of a row's products.
 
-    ``norms_backward(grads, normal, found, gammas, ada, coefficients, smem, results, span)``: the gradients
-    are the sections that `gate_gradients` leaves; what is normal, its statistics and the flows are
-    those of both gates and of the rest. Their sums are taken together.
+    ``norms_backward(grads, values, stats, gammas, ada, coefficients, smem, results, span)``:
+    `grads` are the sections of `gate_gradients`. `values` and `stats` are pairs of arrays, of z
+    with r and of the candidate: the normalized products and their statistics. `coefficients` is
+    `OfNorms` of `FlowNumbers`. One reduction computes the sums of both norms.
     """
     if spec.norm is None:
         return device(
-            lambda grads, normal, found, gammas, ada, coefficients, smem, results, span: None
+            lambda grads, values, stats, gammas, ada, coefficients, smem, results, span: None
         )
-    of_both, of_rest = product_norms(spec)
-    (add_both, write_both), (add_rest, write_rest) = (
+    (add_pair, write_pair), (add_candidate, write_candidate) = (
         (
             make_gate_norm_coefficients(spec.norm, element, shape, of.parts, of.gates),
             make_gate_norm_gradient(spec.norm, element, shape, of.parts, of.gates),
         )
-        for of in (of_both, of_rest)
+        for of in product_norms(spec)
     )
-    two, compute_type, row_sums = (
-        2 * row_columns(element, shape).slots,
-        element.compute_type,
-        sums_of(SUMS),
-    )
-    behind = 2 * OF_GATES.count
+    two, compute_type = 2 * row_columns(element, shape).slots, element.compute_type
+    row_sums, offset = sums_of(SUMS), 2 * OF_GATES.count
 
     @device
-    def norms_backward(grads, normal, found, gammas, ada, coefficients, smem, results, span):
+    def norms_backward(grads, values, stats, gammas, ada, coefficients, smem, results, span):
         sums = cuda.local.array(SUMS, compute_type)
         row, width, at, limit = span
         dz, dxp, _, _ = results
-        add_both(grads, normal[0], gammas, ada, width, at, sums)
-        add_rest(grads[two:], normal[1], gammas, ada, width, at, sums[behind:])
+        add_pair(grads, values[0], gammas, ada, width, at, sums)
+        add_candidate(grads[two:], values[1], gammas, ada, width, at, sums[offset:])
         row_sums(sums, smem)
-        write_both(
-            grads, normal[0], found[0], sums, gammas, ada, coefficients.gates, dz, dxp, row, width, at,
-            limit,
+        write_pair(
+            grads, values[0], stats[0], sums, gammas, ada, coefficients.gates, dz, dxp, row, width,
+            at, limit,
         )  # fmt: skip
-        write_rest(
-            grads[two:], normal[1], found[1], sums[behind:], gammas, ada, coefficients.other, dz, dxp, row,
-            width, at, limit,
+        write_candidate(
+            grads[two:], values[1], stats[1], sums[offset:], gammas, ada, coefficients.other, dz,
+            dxp, row, width, at, limit,
         )  # fmt: skip
 
     return norms_backward
 
 
 def make_step_back(spec: GRUSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
-    """Return a device function of a row's step back, as `StepKind` has it."""
-    compute_type, slots, norms = (
-        element.compute_type,
-        row_columns(element, shape).slots,
-        product_norms(spec),
-    )
-    read_both, read_rest = (make_read_products(of, element, shape) for of in norms)
-    both_again, rest_again = (make_normalize_again(of, element, shape) for of in norms)
+    """Return the device function ``step_back`` of `StepKind`."""
+    compute_type, slots = element.compute_type, row_columns(element, shape).slots
+    norms = product_norms(spec)
+    read_pair, read_candidate = (make_read_products(of, element, shape) for of in norms)
+    normalize_pair, normalize_candidate = (make_normalize_again(of, element, shape) for of in norms)
     state_gradient = make_state_gradient(element, shape, zoneout=spec.zoneout, past_every_step=True)
     gates_of, gate_gradients = (
         make(spec, element, shape) for make in (make_gates, _make_gate_gradients)
     )
     write_gradients = _make_write_gradients(element, shape)
     norms_backward = _make_norms_backward(spec, element, shape, sums_of)
-    two, four, of_parts = 2 * slots, 4 * slots, 2 * NUMBERS
+    two, four, stats_size = 2 * slots, 4 * slots, 2 * NUMBERS
 
     @device
-    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes):
-        both = cuda.local.array(four, compute_type)
-        rest = cuda.local.array(two, compute_type)
+    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem):
+        pair = cuda.local.array(four, compute_type)
+        candidate = cuda.local.array(two, compute_type)
         gates = cuda.local.array(four, compute_type)
-        found = cuda.local.array(of_parts, compute_type)
-        found_rest = cuda.local.array(of_parts, compute_type)
+        pair_stats = cuda.local.array(stats_size, compute_type)
+        candidate_stats = cuda.local.array(stats_size, compute_type)
         grad = cuda.local.array(slots, compute_type)
-        kept = cuda.local.array(slots, compute_type)
-        read_both(saved, span, both)
-        read_rest(saved, span, rest)
-        both_again(saved.table, span, both, found)
-        rest_again(saved.table, span, rest, found_rest)
-        gates_of(both, rest, weights, ada, span.at, span.width, gates)
-        state_gradient(incoming, span, later, grad, kept)
-        gate_gradients(saved.before, incoming.dh, span, gates, grad, kept)
+        bypass = cuda.local.array(slots, compute_type)
+        read_pair(saved, span, pair)
+        read_candidate(saved, span, candidate)
+        normalize_pair(saved.table, span, pair, pair_stats)
+        normalize_candidate(saved.table, span, candidate, candidate_stats)
+        gates_of(pair, candidate, weights, ada, span.at, span.width, gates)
+        state_gradient(incoming, span, later, grad, bypass)
+        gate_gradients(saved.before, incoming.dh, span, gates, grad, bypass)
         write_gradients(results, span, gates)
-        normal, statistics = (both, rest), (found, found_rest)
-        norms_backward(
-            gates, normal, statistics, weights[3:], ada, coefficients, smem_sizes[0], results, span
-        )  # fmt: skip
+        values, stats = (pair, candidate), (pair_stats, candidate_stats)
+        norms_backward(gates, values, stats, weights[3:], ada, coefficients, smem[0], results, span)
 
     return step_back
 

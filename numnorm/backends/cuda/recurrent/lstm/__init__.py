@@ -1,1 +1,1 @@
-"""The LSTM on a device: its gates, kernels and whole passes."""
+"""The LSTM on a device: its gates, its step, its parameters; and the LSTM with batch norm."""

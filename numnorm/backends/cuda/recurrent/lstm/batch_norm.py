@@ -1,6 +1,6 @@
 """LSTM with batch norm on arrays of a device: a loop over steps.
 
-The matrix products are those of the arrays' own library, the norms those of batch norm itself.
+The arrays' own library computes the matrix products, and the kernels of batch norm the norms.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from numnorm.backends.cuda.recurrent.common.passes import (
     array_or_none,
     column_sums,
     copied,
-    gradients_of_nothing,
+    gradients_without_steps,
     make_weights,
     new,
     weight_gradients,
@@ -45,7 +45,7 @@ _cell_gradient = functools.cache(make_cell_gradient)
 
 
 class _Normalized(NamedTuple):
-    """A batch norm of the rows of one step.
+    """The result of a batch norm of the rows of one step.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class _Normalized(NamedTuple):
 
 
 class _Site(NamedTuple):
-    """The batch norm of one place in the cell."""
+    """The batch norm of one site in the cell: of the product with h or x, or of the cell c."""
 
     gamma: Any
     beta: Any
@@ -69,11 +69,11 @@ class _Site(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether the running statistics are used, not those of the batch."""
+        """Whether it uses the running statistics, not those of the batch."""
         return self.running is not None and not self.running.training
 
     def forward(self, t: int, x: DeviceArray) -> _Normalized:
-        """Return the norm of the rows of a step."""
+        """Return the norm of the rows of step t, and update the running statistics."""
         layout, size = column_layout(x.shape, 1), x.shape[1]
         if self.running is not None and self.is_constant:
             row = min(self.running.first + t, self.running.mean.shape[0] - 1)
@@ -88,25 +88,23 @@ class _Site(NamedTuple):
             variance = m2 / count
             row = 0 if self.running is None else self.running.first + t
             if self.running is not None and row < self.running.mean.shape[0] and count > 1:
-                moved = _row(self.running.mean, row), _row(self.running.variance, row)
+                running = _row(self.running.mean, row), _row(self.running.variance, row)
                 divisor = float(count - self.running.ddof)
-                update_running(moved, mean, m2, divisor, self.running.share)
+                update_running(running, mean, m2, divisor, self.running.share)
         y, rstd = column_forward(
             x, mean, variance, 1.0, self.eps, self.gamma, self.beta, layout, None
         )
         return _Normalized(x, y, saved(mean, x), saved(rstd, x))
 
-    def backward(self, found: _Normalized, dy: Any) -> tuple[Any, Any, Any]:
+    def backward(self, norm: _Normalized, dy: Any) -> tuple[Any, Any, Any]:
         """Return the gradients of x, gamma and beta."""
         detached = Detached(mean=self.is_constant, scale=self.is_constant)
-        layout = column_layout(found.x.shape, 1)
-        return column_backward(
-            dy, found.x, found.mean, found.rstd, self.gamma, layout, detached, None
-        )
+        layout = column_layout(norm.x.shape, 1)
+        return column_backward(dy, norm.x, norm.mean, norm.rstd, self.gamma, layout, detached, None)
 
 
 def _row(array: DeviceArray, row: int) -> DeviceArray:
-    """Return one row of running statistics, ``(1, features)``, as a view where there are views."""
+    """Return one row of running statistics, ``(1, features)``, as a view if the library has any."""
     view = array.library.rows(array.array, row, row + 1)
     return dataclasses.replace(array, array=view, shape=(1, *array.shape[1:]))
 
@@ -117,18 +115,18 @@ class _Step(NamedTuple):
     Attributes
     ----------
     norms : dict
-        Each place's norm of the step.
+        The norm's result for each site.
     gates : array (rows, 4H)
     normal : array (rows, H)
         The normalized cell.
-    carried : array (., H)
-        The cell that the step was handed, in the first rows.
+    c_prev : array (., H)
+        The cell before the step, in its first rows.
     """
 
     norms: dict[str, _Normalized]
     gates: Any
     normal: Any
-    carried: Any
+    c_prev: Any
 
 
 class _Saved(NamedTuple):
@@ -137,7 +135,7 @@ class _Saved(NamedTuple):
     Attributes
     ----------
     state : array (batch + rows, H)
-        The states, first those given.
+        The first states, and then the states after every step.
     """
 
     spec: LSTMSpec
@@ -145,7 +143,7 @@ class _Saved(NamedTuple):
     steps: PackedSteps
     weights: Weights
     sites: dict[str, _Site]
-    each: list[_Step]
+    each_step: list[_Step]
     state: Any
 
 
@@ -158,73 +156,71 @@ def batch_cell_forward(
     states: tuple[DeviceArray, ...],
     running: dict[str, RunningSteps],
 ) -> tuple[tuple[Any, Any], _Saved]:
-    """Return all states and cells, those given first, and what the backward pass needs."""
+    """Return the histories of states and of cells, and what the backward pass needs."""
     library, units = x.library, states[0].shape[1]
     with on_device_of(x):
         weights, sites = make_weights(given, (), (1.0, 0.0)), _sites(spec, eps, given, running)
-        terms = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
-        offset = added_up(given.weight_h, (GATES * units,), *terms)
-        (h, c), each = map(copied, states), []
+        biases = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
+        offset = added_up(given.weight_h, (GATES * units,), *biases)
+        (h, c), each_step = map(copied, states), []
         history = [h], [c]
-        xp = library.product(x.array, weights.turned_x) if x.shape[0] else None
+        xp = library.product(x.array, weights.transposed_x) if x.shape[0] else None
         for t, (start, count) in enumerate(_ranges(steps)):
-            z = library.product(library.rows(h, 0, count), weights.turned_h)
-            of_x = library.rows(xp, start, start + count)
-            norms, entering = _entering(spec, sites, t, x, z, of_x)
-            gates, cell, h = (new(x, (count, wide * units)) for wide in (GATES, 1, 1))
+            z = library.product(library.rows(h, 0, count), weights.transposed_h)
+            step_xp = library.rows(xp, start, start + count)
+            norms, inputs = _gate_inputs(spec, sites, t, x, z, step_xp)
+            gates, cell, h = (new(x, (count, n * units)) for n in (GATES, 1, 1))
             sizes = count * units, units
-            _launch(_gates_and_cell(x.element), x, (*entering, offset, c, gates, cell), sizes)
+            _launch(_gates_and_cell(x.element), x, (*inputs, offset, c, gates, cell), sizes)
             norms["c"] = sites["c"].forward(t, _like(x, cell))
             normal = norms["c"].y
             _launch(_state(x.element), x, (gates, normal, h), sizes)
-            each.append(_Step(norms, gates, normal, c))
+            each_step.append(_Step(norms, gates, normal, c))
             c = normal if spec.carries_normalized else cell
-            for states_so_far, new_one in zip(history, (h, c), strict=True):
-                states_so_far.append(new_one)
-        state, carried = map(library.concatenated, history)
-    return (state, carried), _Saved(spec, x, steps, weights, sites, each, state)
+            history[0].append(h)
+            history[1].append(c)
+        h, c = map(library.concatenated, history)
+    return (h, c), _Saved(spec, x, steps, weights, sites, each_step, h)
 
 
 def _sites(
     spec: LSTMSpec, eps: float, given: Any, running: dict[str, RunningSteps]
 ) -> dict[str, _Site]:
-    """Return the norm of each place; the betas of the products are a part of the offset."""
+    """Return the norm of each site; the gates' offset has the betas of the products."""
     gammas = {"h": given.gamma_h, "x": given.gamma_x, "c": given.gamma_c}
     betas = {"h": None, "x": None, "c": given.beta_c}
     return {
-        place: _Site(
-            array_or_none(gammas[place]), array_or_none(betas[place]), eps, running.get(place)
-        )
-        for place in spec.sites(given.weight_h.shape[1])
+        site: _Site(array_or_none(gammas[site]), array_or_none(betas[site]), eps, running.get(site))
+        for site in spec.sites(given.weight_h.shape[1])
     }
 
 
 def _ranges(steps: PackedSteps) -> list[tuple[int, int]]:
-    """Return the first row of each step, and how many it has."""
+    """Return each step's first row and number of rows."""
     return [*zip(steps.offsets.tolist(), steps.batch_sizes.tolist(), strict=True)]
 
 
 def _like(x: DeviceArray, array: Any) -> DeviceArray:
-    """Return what is known of an array of the dtype of x."""
+    """Return an array of the dtype of x as a DeviceArray."""
     return dataclasses.replace(x, array=array, shape=x.library.shape(array))
 
 
 def _launch(kernel: Kernel, x: DeviceArray, arrays: Sequence[Any], sizes: tuple[int, ...]) -> None:
-    """Launch a kernel that has a thread for each unit; their number is the last size but one."""
+    """Launch a kernel with a thread for each unit; ``sizes[-2]`` is the number of units."""
     launch(kernel, -(-sizes[-2] // kernel.threads), x, arrays, sizes)
 
 
-def _entering(
+def _gate_inputs(
     spec: LSTMSpec, sites: dict[str, _Site], t: int, x: DeviceArray, z: Any, xp: Any
 ) -> tuple[dict[str, _Normalized], tuple[Any, Any]]:
-    """Return the norms of a step's products, and the two arrays whose sum enters the gates."""
+    """Return the norms of a step's products, and two arrays whose sum is the gates' input."""
     if spec.gates is None:
         return {}, (z, xp)
     if not spec.norm_each_product:
         z, xp = added_up(x, x.library.shape(z), z, xp), None
     norms = {
-        place: sites[place].forward(t, _like(x, products))
-        for place, products in (("h", z), ("x", xp))
+        site: sites[site].forward(t, _like(x, products))
+        for site, products in (("h", z), ("x", xp))
         if products is not None
     }
     return norms, (norms["h"].y, norms["x"].y if spec.norm_each_product else None)
@@ -233,58 +229,59 @@ def _entering(
 def batch_cell_backward(
     saved: _Saved, dy: DeviceArray, dstates: tuple[DeviceArray, ...]
 ) -> CellGradients:
-    """Return all gradients, from those of every state and of the last states."""
+    """Return all gradients, from the gradients of every step's state and of the last states."""
     x, weights, units = saved.x, saved.weights, dstates[0].shape[1]
     library, ranges = x.library, _ranges(saved.steps)
     with on_device_of(x):
         last, dc = map(copied, dstates)
         if not ranges:
-            found = gradients_of_nothing(x, weights, units, SIZES)
-            return CellGradients(copied(x), (last, dc), found)
+            parameters = gradients_without_steps(x, weights, units, SIZES)
+            return CellGradients(copied(x), (last, dc), parameters)
         of_steps: list[dict[str, Any]] = [{} for _ in ranges]
         later, dh = 0, last
         for t in reversed(range(len(ranges))):
             start, count = ranges[t]
-            of_y = ArrayOffset(dy.array, start * units * x.element.itemsize)
-            gradients = StateGradients(of_y, dh, last)
-            of_steps[t] = _step_back(saved, saved.each[t], gradients, dc, (later, count, units))
+            step_dy = ArrayOffset(dy.array, start * units * x.element.itemsize)
+            gradients = StateGradients(step_dy, dh, last)
+            sizes = later, count, units
+            of_steps[t] = _step_back(saved, saved.each_step[t], gradients, dc, sizes)
             later, dh = count, library.product(of_steps[t]["z"], weights.h)
-        of_each = {name: [found[name] for found in of_steps] for name in of_steps[0]}
-        dz, dxp = (library.concatenated(of_each.pop(name)) for name in ("z", "xp"))
-        found = {name: _summed(x, parts) for name, parts in of_each.items()}
-        if "bias" not in found:
-            _, found["bias"] = column_sums(x, dz)
-        found |= dict.fromkeys(("beta_x", "beta_h"), found["bias"])
-        found |= weight_gradients(x, saved.steps, saved.state, dxp, dz)
-        return CellGradients(library.product(dxp, weights.x), (dh, dc), found)
+        by_name = {name: [of_step[name] for of_step in of_steps] for name in of_steps[0]}
+        dz, dxp = (library.concatenated(by_name.pop(name)) for name in ("z", "xp"))
+        parameters = {name: _summed(x, parts) for name, parts in by_name.items()}
+        if "bias" not in parameters:
+            _, parameters["bias"] = column_sums(x, dz)
+        parameters |= dict.fromkeys(("beta_x", "beta_h"), parameters["bias"])
+        parameters |= weight_gradients(x, saved.steps, saved.state, dxp, dz)
+        return CellGradients(library.product(dxp, weights.x), (dh, dc), parameters)
 
 
 def _step_back(
     saved: _Saved, step: _Step, gradients: StateGradients, dc: Any, sizes: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """Return the gradients of a step: of its products, z and xp, and of the parameters of norms.
+    """Return the gradients of a step's products, z and xp, and of the norms' parameters.
 
-    The sizes are how many states the next step has and how many this one, and their units. The
-    gradient of the cell becomes that of the cell before.
+    `sizes` has the numbers of rows of the next step and of this step, and of units. `dc`, the
+    gradient of the new cell, becomes that of the cell before.
     """
     x, sites, carries = saved.x, saved.sites, saved.spec.carries_normalized
     later, count, units = sizes
-    dgates, dnormal = (new(x, (count, wide * units)) for wide in (GATES, 1))
-    of_step = count * units, units
+    dgates, dnormal = (new(x, (count, n * units)) for n in (GATES, 1))
+    step_sizes = count * units, units
     _launch(
         _state_gradient(x.element, carries=carries), x,
-        (step.gates, step.normal, gradients, dc, dgates, dnormal), (later * units, *of_step),
+        (step.gates, step.normal, gradients, dc, dgates, dnormal), (later * units, *step_sizes),
     )  # fmt: skip
     dcell, gamma_c, beta_c = sites["c"].backward(step.norms["c"], dnormal)
-    arrays = step.gates, step.carried, dcell, dc, dgates
-    _launch(_cell_gradient(x.element, carries=carries), x, arrays, of_step)
-    found = {"z": dgates, "gamma_c": gamma_c, "beta_c": beta_c}
+    arrays = step.gates, step.c_prev, dcell, dc, dgates
+    _launch(_cell_gradient(x.element, carries=carries), x, arrays, step_sizes)
+    grads = {"z": dgates, "gamma_c": gamma_c, "beta_c": beta_c}
     if "h" in step.norms:
-        found["z"], found["gamma_h"], found["bias"] = sites["h"].backward(step.norms["h"], dgates)
-    found["xp"] = found["z"]
+        grads["z"], grads["gamma_h"], grads["bias"] = sites["h"].backward(step.norms["h"], dgates)
+    grads["xp"] = grads["z"]
     if "x" in step.norms:
-        found["xp"], found["gamma_x"], _ = sites["x"].backward(step.norms["x"], dgates)
-    return found
+        grads["xp"], grads["gamma_x"], _ = sites["x"].backward(step.norms["x"], dgates)
+    return grads
 
 
 def _summed(x: DeviceArray, parts: list[Any]) -> Any:

@@ -1,4 +1,8 @@
-"""What an LSTM with batch norm computes between two norms: kernels with a thread for each unit."""
+"""The kernels between the batch norms of an LSTM's step, with a thread for each unit of each row.
+
+All of them take ``count``, the number of threads, and ``width``, the number of units (H), as their
+last arguments. The gates are f, i, o and g.
+"""
 
 from typing import Any, NamedTuple
 
@@ -31,11 +35,11 @@ class StateGradients(NamedTuple):
     Attributes
     ----------
     dy : address
-        From outside.
+        The gradients of the step's output.
     later : address
-        From the next step, which has the first so many rows.
+        The gradients from the next step, for the rows that it has.
     last : address
-        Of the last states, for the rows that end here.
+        The gradients of the last states, for the rows that end with this step.
     """
 
     dy: Any
@@ -46,15 +50,12 @@ class StateGradients(NamedTuple):
 def make_gates_and_cell(element: ElementType) -> Kernel:
     """Return the kernel of a step's gates and of the cell before its norm.
 
-    It takes as addresses what enters the gates, ``z (rows, 4H)``, ``xp``, the like to be added, or
-    0, and ``offset (4H,)``; the cell before; and the results ``gates (rows, 4H), cell (rows, H)``;
-    then ``count``, the number of cells, and ``width`` (H).
+    It takes as addresses ``z (rows, 4H)``, ``xp (rows, 4H)`` or 0 and ``offset (4H,)``, whose sum
+    is the gates' input; ``c_prev``, the cell before the step; and the results ``gates (rows, 4H),
+    cell (rows, H)``.
     """
-    load, store, compute_type = (
-        make_load_one(element),
-        make_store_one(element),
-        element.compute_type,
-    )
+    load, store = make_load_one(element), make_store_one(element)
+    compute_type = element.compute_type
     sigmoid, tanh, new_cell = make_sigmoid(element), make_tanh(element), device(lstm_cell)
 
     def kernel(z, xp, offset, c_prev, gates, cell, count, width):
@@ -76,10 +77,7 @@ def make_gates_and_cell(element: ElementType) -> Kernel:
 
 
 def make_state(element: ElementType) -> Kernel:
-    """Return the kernel of a step's state: ``gates, normal, h, count, width``.
-
-    `normal` is the normalized cell.
-    """
+    """Return the kernel of a step's state: ``gates, normal, h``; normal is the normalized cell."""
     load, store = make_load_one(element), make_store_one(element)
     tanh, new_state = make_tanh(element), device(lstm_state)
 
@@ -96,10 +94,10 @@ def make_state(element: ElementType) -> Kernel:
 def make_state_gradient(element: ElementType, *, carries: bool) -> Kernel:
     """Return the kernel of the gradients of the normalized cell and of the output gate.
 
-    It takes as addresses ``gates, normal``, as the forward pass left them, `StateGradients`,
-    ``dc``, the gradient of the cell that is handed on, and the results ``dgates, dnormal``;
-    then ``later``, how many states the next step has, ``count`` and ``width``. Where the normalized
-    cell is the one that is handed on (`carries`), its gradient is added here.
+    It takes as addresses ``gates, normal`` of the forward pass, `StateGradients`, ``dc``, the
+    gradient of the cell that the next step gets, and the results ``dgates, dnormal``; then
+    ``later``, the number of states of the next step. If the next step gets the normalized cell
+    (`carries`), the kernel adds dc to ``dnormal``.
     """
     load, store, tanh = make_load_one(element), make_store_one(element), make_tanh(element)
     gradient_of, one = device(lstm_state_gradient), constant(element, 1.0)
@@ -110,9 +108,9 @@ def make_state_gradient(element: ElementType, *, carries: bool) -> Kernel:
             unit = i % width
             at = (i - unit) * GATES + unit + 2 * width
             dh = load(gradients.dy, i) + load(gradients.later if i < later else gradients.last, i)
-            of_normal, of_gate = gradient_of(dh, load(gates, at), tanh(load(normal, i)), one)
-            store(dnormal, i, of_normal + load(dc, i) if carries else of_normal)
-            store(dgates, at, of_gate)
+            dn, do = gradient_of(dh, load(gates, at), tanh(load(normal, i)), one)
+            store(dnormal, i, dn + load(dc, i) if carries else dn)
+            store(dgates, at, do)
 
     gradients = StateGradients, ("address",) * 3
     parameters = "address", "address", gradients, *("address",) * 3, "index", *_SIZES
@@ -120,11 +118,11 @@ def make_state_gradient(element: ElementType, *, carries: bool) -> Kernel:
 
 
 def make_cell_gradient(element: ElementType, *, carries: bool) -> Kernel:
-    """Return the kernel of the gradients of the other gates and of the cell before.
+    """Return the kernel of the gradients of f, i and g and of the cell before the step.
 
-    It takes as addresses ``gates``, the cell before, ``dcell``, ``dc``, which becomes the gradient
-    of the cell before, and the result ``dgates``; then ``count`` and ``width``. Where the cell is
-    handed on as it is, not normalized, its gradient is added here.
+    It takes as addresses ``gates, c_prev``, ``dcell``, the gradient of the new cell, ``dc``, which
+    becomes the gradient of the cell before, and the result ``dgates``. If the next step gets the
+    cell before its norm (not `carries`), the kernel adds dc to the gradient of the new cell.
     """
     load, store = make_load_one(element), make_store_one(element)
     gradient, one = device(lstm_cell_gradient), constant(element, 1.0)
@@ -135,11 +133,11 @@ def make_cell_gradient(element: ElementType, *, carries: bool) -> Kernel:
             unit = i % width
             at = (i - unit) * GATES + unit
             f, i_gate, g = load(gates, at), load(gates, at + width), load(gates, at + 3 * width)
-            of_cell = load(dcell, i) if carries else load(dcell, i) + load(dc, i)
-            df, di, dg, of_prev = gradient(of_cell, load(c_prev, i), f, i_gate, g, one)
+            dnew = load(dcell, i) if carries else load(dcell, i) + load(dc, i)
+            df, di, dg, dprev = gradient(dnew, load(c_prev, i), f, i_gate, g, one)
             store(dgates, at, df)
             store(dgates, at + width, di)
             store(dgates, at + 3 * width, dg)
-            store(dc, i, of_prev)
+            store(dc, i, dprev)
 
     return Kernel(kernel, ("address",) * 5 + _SIZES, _THREADS)

@@ -1,4 +1,4 @@
-"""LSTM on arrays of a device: its parameters, and what the passes of all cells need to know."""
+"""LSTM on arrays of a device: its parameters and its `CellKind`."""
 
 from typing import Any
 
@@ -18,22 +18,22 @@ from numnorm.backends.cuda.recurrent.common.step_parameters import Results
 from numnorm.backends.cuda.recurrent.lstm.gates import GATES, gate_parts, normalized_units, sites
 from numnorm.backends.cuda.recurrent.lstm.step import STEP, LSTMWeights
 
-# How many numbers for each unit the parameters besides the weights have.
+# The numbers for each unit of the parameters other than the weight matrices.
 SIZES = dict.fromkeys(("bias", "beta_x", "beta_h", "gamma_x", "gamma_h"), GATES) | dict.fromkeys(
     ("gamma_c", "beta_c"), 1
 )
 
 
 def weights(spec: LSTMSpec, given: Any, ada: tuple[float, float]) -> Weights:
-    """Return the parameters of an LSTM; the betas of the products join the bias."""
+    """Return the parameters of an LSTM; the betas of the products are added to the bias."""
     like = given.weight_h
     units = like.shape[1]
-    wide, of_x = GATES * units, spec.gates if spec.norm_each_product else None
-    terms = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
+    four, norm_x = GATES * units, spec.gates if spec.norm_each_product else None
+    biases = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
     others = LSTMWeights(
-        added_up(like, (wide,), *terms),
-        parameter_or(1.0, given.gamma_h, spec.gates, 1, like, wide),
-        parameter_or(1.0, given.gamma_x, of_x, 1, like, wide),
+        added_up(like, (four,), *biases),
+        parameter_or(1.0, given.gamma_h, spec.gates, 1, like, four),
+        parameter_or(1.0, given.gamma_x, norm_x, 1, like, four),
         parameter_or(1.0, given.gamma_c, spec.cell, 1, like, units),
         parameter_or(0.0, given.beta_c, spec.cell, 2, like, units),
     )
@@ -55,21 +55,21 @@ def _parameter_sums(
     spec: LSTMSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
-    found, table, units = {}, saved.table, x.library.shape(saved.history[0])[1]
-    summed = spec.gates is not None and spec.gates.parameters > 0
-    if summed:
-        found["gamma_h"], offset = column_sums(
+    grads, table, units = {}, saved.table, x.library.shape(saved.history[0])[1]
+    has_gamma = spec.gates is not None and spec.gates.parameters > 0
+    if has_gamma:
+        grads["gamma_h"], offset = column_sums(
             x, results.gates, saved.z, table, 0, normalized_units(spec, units)
         )
     else:
         _, offset = column_sums(x, results.gates)
-    if summed and spec.norm_each_product:
-        found["gamma_x"], _ = column_sums(x, results.gates, saved.xp, table, 1)
+    if has_gamma and spec.norm_each_product:
+        grads["gamma_x"], _ = column_sums(x, results.gates, saved.xp, table, 1)
     if results.other is not None:
-        found["gamma_c"], found["beta_c"] = column_sums(
+        grads["gamma_c"], grads["beta_c"] = column_sums(
             x, results.other, saved.cell, table, gate_parts(spec).count
         )
-    return found | {"bias": offset, "beta_x": offset, "beta_h": offset}
+    return grads | {"bias": offset, "beta_x": offset, "beta_h": offset}
 
 
 KIND = CellKind(STEP, GATES, SIZES, _facts, _parameter_sums)

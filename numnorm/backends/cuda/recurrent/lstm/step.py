@@ -1,9 +1,8 @@
-"""One step of a normalized LSTM for a row, forward and backward.
+"""The device functions of a normalized LSTM's step for one row, forward and backward.
 
-On the way back the gates are made again of what enters them. What reaches them before their norm,
-and what reaches the normalized cell, is stored too: the gradients of the norms' parameters are
-sums of those over all steps, which a kernel of its own takes afterwards. To add to them step by
-step would take more memory traffic than all the rest of a step.
+The backward step recomputes the gates from the products. It stores the gradients of the norms'
+results, which another kernel sums over all steps for the gradients of the norms' parameters:
+updating those sums in every step would be more memory traffic than all the rest of a step.
 """
 
 from typing import Any, NamedTuple
@@ -57,7 +56,10 @@ from numnorm.backends.formulas.cells import (
 
 
 class LSTMWeights(NamedTuple):
-    """The sum of all biases ``(4H,)``, the gammas of both products, and the cell's parameters."""
+    """The addresses of the sum of all biases and of the norms' parameters.
+
+    The products' parameters `offset`, `gamma_h` and `gamma_x` are ``(4H,)``, the cell's ``(H,)``.
+    """
 
     offset: Any
     gamma_h: Any
@@ -69,21 +71,19 @@ class LSTMWeights(NamedTuple):
 # The cell's norm
 
 
-def _make_apply_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``apply_norm(cells, weights, numbers, span, found, gain, normal)``.
+def make_apply_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
+    """Return a device function ``apply_norm(cells, weights, numbers, span, stats, gain, normal)``.
 
-    The cells become normalized values by their statistics; `gain` is gamma there, and `normal` the
-    norm's result. The weights are gamma and beta.
+    It normalizes the cells in place by their statistics, loads gamma into `gain`, and stores the
+    norm's result in `normal`. `weights` has the addresses of gamma and beta, and `numbers` is
+    `AdaNumbers`. Without a norm it copies the cells to `normal`.
     """
-    columns, compute_type, slots = (
-        row_columns(element, shape),
-        element.compute_type,
-        row_columns(element, shape).slots,
-    )
+    columns, compute_type = row_columns(element, shape), element.compute_type
+    slots = columns.slots
     if spec.cell is None:
 
         @device
-        def plain(cells, weights, numbers, span, found, gain, normal):
+        def plain(cells, weights, numbers, span, stats, gain, normal):
             for k in range(slots):
                 normal[k] = cells[k]
 
@@ -93,55 +93,60 @@ def _make_apply_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> A
     apply, normalize = device(spec.cell.formula.forward), make_normalize(element, shape, CELL)
 
     @device
-    def apply_norm(cells, weights, numbers, span, found, gain, normal):
-        shift = cuda.local.array(slots, compute_type)
+    def apply_norm(cells, weights, numbers, span, stats, gain, normal):
+        bias = cuda.local.array(slots, compute_type)
         gain_at(weights[0], numbers[0], 0, span.at, span.width, gain)
-        bias_at(weights[1], numbers[1], 0, span.at, span.width, shift)
-        normalize(cells, found, span.at, span.width)
+        bias_at(weights[1], numbers[1], 0, span.at, span.width, bias)
+        normalize(cells, stats, span.at, span.width)
         for k in range(slots):
-            normal[k] = apply(cells[k], gain[k], shift[k])
+            normal[k] = apply(cells[k], gain[k], bias[k])
 
     return apply_norm
 
 
-def _make_find_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``find_norm(cells, table, span, scaling, smem, found)``.
+def _make_compute_statistics(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
+    """Return a device function ``compute_statistics(cells, table, span, scaling, smem, stats)``.
 
-    It finds the statistics of a row's cell, and stores them unless the table is 0.
+    It computes the statistics of a row's cells, and stores them unless the table is 0.
     """
     if spec.cell is None:
-        return device(lambda cells, table, span, scaling, smem, found: None)
+        return device(lambda cells, table, span, scaling, smem, stats: None)
     formula, compute_type, zero = spec.cell.formula, element.compute_type, constant(element, 0.0)
     statistics, centred = make_cell_statistics(formula, element, shape, CELL), formula.centred
-    team_sum, keep = make_team_sum(element, shape.team), make_keep_statistics(element, 1)
-    behind, all_places = SMEM_PER_WARP * smem_for_parts(1, shape), sites(spec)
+    store_statistics = make_keep_statistics(element, 1)
+    team_sum = make_team_sum(element, shape.team)
+    offset, all_sites = SMEM_PER_WARP * smem_for_parts(1, shape), sites(spec)
 
     @device
-    def find_norm(cells, table, span, scaling, smem, found):
-        origins = cuda.local.array(1, compute_type)
-        origins[0] = zero
-        if centred:  # the first cell, for all threads
-            origins[0] = team_sum(cells[0] if span.at == 0 else zero, smem[behind:])
-        statistics(cells, origins, found, span.at, span.width, scaling, smem)
+    def compute_statistics(cells, table, span, scaling, smem, stats):
+        pivots = cuda.local.array(1, compute_type)
+        pivots[0] = zero
+        if centred:  # broadcast the row's first cell
+            pivots[0] = team_sum(cells[0] if span.at == 0 else zero, smem[offset:])
+        statistics(cells, pivots, stats, span.at, span.width, scaling, smem)
         if span.limit > 0 and table != 0 and span.at == 0:
-            keep(table, span.row, all_places, all_places - 1, found)
+            store_statistics(table, span.row, all_sites, all_sites - 1, stats)
 
-    return find_norm
+    return compute_statistics
 
 
-def _make_norm_again(spec: LSTMSpec, element: ElementType) -> Any:
-    """Return a device function ``norm_again(table, row, found)``: the cell's statistics again."""
+def _make_load_statistics(spec: LSTMSpec, element: ElementType) -> Any:
+    """Return a device function ``load_statistics(table, row, stats)`` of the cell's statistics."""
     if spec.cell is None:
-        return device(lambda table, row, found: None)
-    kept, all_places = make_kept_statistics(element, 1), sites(spec)
-    return device(lambda table, row, found: kept(table, row, all_places, all_places - 1, found))
+        return device(lambda table, row, stats: None)
+    load, all_sites = make_kept_statistics(element, 1), sites(spec)
+    return device(lambda table, row, stats: load(table, row, all_sites, all_sites - 1, stats))
 
 
 # Forward
 
 
 def make_new_cell(element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``new_cell(gates, before, at, limit, cells)``; 0 from a limit on."""
+    """Return a device function ``new_cell(gates, before, at, limit, cells)``.
+
+    It computes the new cells, before their norm, from the gates and the cells before. Units from
+    `limit` on become 0.
+    """
     columns, cell, zero = row_columns(element, shape), device(lstm_cell), constant(element, 0.0)
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
 
@@ -158,22 +163,24 @@ def make_new_cell(element: ElementType, shape: RowShape) -> Any:
 
 
 def make_write_states(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function that stores a row's new state and cell.
+    """Return a device function that computes and stores a row's new state and cell.
 
-    ``write_states(addresses, row, width, at, limit, gates, cells, before, normal)``: the addresses
-    are ``mask_h, mask_c, h_before, h, c, cell``.
+    ``write_states(addresses, row, width, at, limit, gates, cells, before, normal)``: `addresses`
+    are ``mask_h, mask_c, h_before, h, c, cell``, where `cell` is for the cells before their norm,
+    or 0. The arrays of the thread's units are the gates, the new cells, the cells before and the
+    normalized cells; `cells` and `normal` become the cells and states that the next step gets.
     """
     columns, tanh, state = row_columns(element, shape), make_tanh(element), device(lstm_state)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, zoned, carries = columns.slots, spec.zoneout, spec.carries_normalized
-    apart, o = spec.carries_normalized or spec.zoneout, 2 * columns.slots
+    is_cell_apart, o = spec.carries_normalized or spec.zoneout, 2 * columns.slots
     blend = make_blend(element, shape, zoneout=spec.zoneout)
 
     @device
     def write_states(addresses, row, width, at, limit, gates, cells, before, normal):
         mask_h, mask_c, h_before, h, c, cell = addresses
         first = row * width
-        if apart and cell != 0:
+        if is_cell_apart and cell != 0:
             write(cell, first, at, limit, cells)
         for k in range(slots):
             cells[k] = normal[k] if carries else cells[k]
@@ -189,31 +196,21 @@ def make_write_states(spec: LSTMSpec, element: ElementType, shape: RowShape) -> 
 
 
 def make_step(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function of a row's step, as `StepKind` has it."""
-    columns, compute_type, of = (
-        row_columns(element, shape),
-        element.compute_type,
-        product_norm(spec),
+    """Return the device function ``step`` of `StepKind`."""
+    columns, of = row_columns(element, shape), product_norm(spec)
+    compute_type, read = element.compute_type, make_read_columns(element, columns)
+    read_products, normalize_products = (
+        make(of, element, shape) for make in (make_read_products, make_normalize_products)
     )
-    read, read_products = (
-        make_read_columns(element, columns),
-        make_read_products(of, element, shape),
+    gates_of, compute_statistics, apply_norm, write_states = (
+        make(spec, element, shape)
+        for make in (make_gates, _make_compute_statistics, make_apply_norm, make_write_states)
     )
-    normalize_products, gates_of = (
-        make_normalize_products(of, element, shape),
-        make_gates(spec, element, shape),
-    )
-    find_norm, apply_norm = (
-        make(spec, element, shape) for make in (_make_find_norm, _make_apply_norm)
-    )
-    new_cell, write_states = (
-        make_new_cell(element, shape),
-        make_write_states(spec, element, shape),
-    )
-    slots, size, all_gates = columns.slots, of.sections * columns.slots, GATES * columns.slots
+    new_cell, slots = make_new_cell(element, shape), columns.slots
+    size, all_gates = of.sections * slots, GATES * slots
 
     @device
-    def step(products, weights, states, saved, span, ada, scalings, smem_sizes):
+    def step(products, weights, states, saved, span, ada, scalings, smem):
         values = cuda.local.array(size, compute_type)
         gates = cuda.local.array(all_gates, compute_type)
         before = cuda.local.array(slots, compute_type)
@@ -221,17 +218,17 @@ def make_step(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
         xhat = cuda.local.array(slots, compute_type)
         gain = cuda.local.array(slots, compute_type)
         normal = cuda.local.array(slots, compute_type)
-        found = cuda.local.array(NUMBERS, compute_type)
+        stats = cuda.local.array(NUMBERS, compute_type)
         row, width, at, limit = span
         read_products(products, span, values)
-        normalize_products(products, saved, span, values, scalings.gates, smem_sizes[0])
+        normalize_products(products, saved, span, values, scalings.gates, smem[0])
         gates_of(values, weights[:3], ada, at, width, width, gates)
         read(states.c_before, row * width, at, width, before)
         new_cell(gates, before, at, width, cells)
-        find_norm(cells, saved.table, span, scalings.other, smem_sizes[1], found)
+        compute_statistics(cells, saved.table, span, scalings.other, smem[1], stats)
         for k in range(slots):
             xhat[k] = cells[k]
-        apply_norm(xhat, weights[3:], ada, span, found, gain, normal)
+        apply_norm(xhat, weights[3:], ada, span, stats, gain, normal)
         addresses = (
             states.mask_h, states.mask_c, states.h_before, states.h, states.c, saved.cell,
         )  # fmt: skip
@@ -246,85 +243,78 @@ def make_step(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
 def _make_cell_gradient(
     spec: LSTMSpec, element: ElementType, shape: RowShape, sums_of: SumsOf
 ) -> Any:
-    """Return a device function of what reaches the cell before its norm.
+    """Return a device function of the gradients of the cell before its norm, and of the gate o.
 
-    ``cell_gradient(saved, weights, dn, span, ada, flow, smem, gates, grad, passes)``: the gradient
-    of the state becomes that of the cell, and o in the gates its gradient. The weights are gamma
-    and beta, and `passes` is what of dc reaches the new cell.
+    ``cell_gradient(saved, weights, dn, span, ada, coefficients, smem, gates, grad, dcell)``:
+    `saved` is `ReadBack`, `weights` has the addresses of gamma and beta, `dn` is the address for
+    the gradients of the norm's result, and `coefficients` is `FlowNumbers`. `grad`, the gradient of
+    the new state, becomes that of the cell before its norm; o in `gates` becomes its gradient.
+    `dcell` is the gradient of the cell that the next step gets.
     """
-    columns, compute_type, tanh = (
-        row_columns(element, shape),
-        element.compute_type,
-        make_tanh(element),
-    )
+    columns, compute_type = row_columns(element, shape), element.compute_type
+    tanh = make_tanh(element)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, o, one = columns.slots, 2 * columns.slots, constant(element, 1.0)
     carries, gradient = spec.carries_normalized, device(lstm_state_gradient)
     norm_backward = make_norm_backward(spec.cell, element, shape, sums_of)
-    norm_again = _make_norm_again(spec, element)
-    apply_norm = _make_apply_norm(spec, element, shape)
-    stored = spec.cell is not None and spec.cell.parameters > 0
+    load_statistics = _make_load_statistics(spec, element)
+    apply_norm = make_apply_norm(spec, element, shape)
+    has_gamma = spec.cell is not None and spec.cell.parameters > 0
 
     @device
-    def cell_gradient(saved, weights, dn, span, ada, flow, smem, gates, grad, passes):
+    def cell_gradient(saved, weights, dn, span, ada, coefficients, smem, gates, grad, dcell):
         xhat = cuda.local.array(slots, compute_type)
-        found = cuda.local.array(NUMBERS, compute_type)
+        stats = cuda.local.array(NUMBERS, compute_type)
         gain = cuda.local.array(slots, compute_type)
         normal = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read(saved.cell, row * width, at, width, xhat)
-        norm_again(saved.table, row, found)
-        apply_norm(xhat, weights, ada, span, found, gain, normal)
+        load_statistics(saved.table, row, stats)
+        apply_norm(xhat, weights, ada, span, stats, gain, normal)
         for k in range(slots):
             grad[k], gates[o + k] = gradient(grad[k], gates[o + k], tanh(normal[k]), one)
             if carries:
-                grad[k] += passes[k]
-        if stored:
+                grad[k] += dcell[k]
+        if has_gamma:
             write(dn, row * width, at, limit, grad)
-        norm_backward(grad, at, width, xhat, gain, ada, found, flow, smem)
+        norm_backward(grad, at, width, xhat, gain, ada, stats, coefficients, smem)
         for k in range(slots):
             if not carries:
-                grad[k] += passes[k]
+                grad[k] += dcell[k]
 
     return cell_gradient
 
 
 def _make_gate_gradients(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function of what reaches the gates, and the cell before.
+    """Return a device function ``gate_gradients(before, dc, span, gates, grad, bypass)``.
 
-    ``gate_gradients(before, dc, span, gates, grad, kept)``: f, i and g become their gradients; dc
-    that of the cell before, with what was `kept` of it.
+    f, i and g in `gates` become their gradients. `before` and `dc` are addresses; dc gets the
+    gradient of the cell before, with `bypass` added. `grad` is the gradient of the new cell.
     """
-    columns, compute_type, one = (
-        row_columns(element, shape),
-        element.compute_type,
-        constant(element, 1.0),
-    )
+    columns, one = row_columns(element, shape), constant(element, 1.0)
+    compute_type = element.compute_type
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     slots, zoned, gradient = columns.slots, spec.zoneout, device(lstm_cell_gradient)
 
     @device
-    def gate_gradients(before, dc, span, gates, grad, kept):
+    def gate_gradients(before, dc, span, gates, grad, bypass):
         cell = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read(before, row * width, at, width, cell)
         for k in range(slots):
             f, i, g = gates[k], gates[slots + k], gates[3 * slots + k]
-            df, di, dg, past = gradient(grad[k], cell[k], f, i, g, one)
+            df, di, dg, dbefore = gradient(grad[k], cell[k], f, i, g, one)
             gates[k], gates[slots + k], gates[3 * slots + k] = df, di, dg
-            grad[k] = past + kept[k] if zoned else past
+            grad[k] = dbefore + bypass[k] if zoned else dbefore
         write(dc, row * width, at, limit, grad)
 
     return gate_gradients
 
 
 def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
-    """Return a device function of a row's step back, as `StepKind` has it."""
-    columns, compute_type, of = (
-        row_columns(element, shape),
-        element.compute_type,
-        product_norm(spec),
-    )
+    """Return the device function ``step_back`` of `StepKind`."""
+    columns, of = row_columns(element, shape), product_norm(spec)
+    compute_type = element.compute_type
     slots, all_gates, size = columns.slots, GATES * columns.slots, of.sections * columns.slots
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     read_products = make_read_products(of, element, shape, summed=True)
@@ -339,41 +329,33 @@ def make_step_back(spec: LSTMSpec, element: ElementType, shape: RowShape, sums_o
     norm_backward = make_gate_norm_backward(of.norm, element, shape, of.parts, of.gates, sums_of)
 
     @device
-    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes):
+    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem):
         values = cuda.local.array(size, compute_type)
         gates = cuda.local.array(all_gates, compute_type)
-        found = cuda.local.array(numbers, compute_type)
+        stats = cuda.local.array(numbers, compute_type)
         grad = cuda.local.array(slots, compute_type)
-        passes = cuda.local.array(slots, compute_type)
-        kept = cuda.local.array(slots, compute_type)
+        dcell = cuda.local.array(slots, compute_type)
+        bypass = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read_products(saved, span, values)
-        normalize_again(saved.table, span, values, found)
+        normalize_again(saved.table, span, values, stats)
         gates_of(values, weights[:3], ada, at, width, width, gates)
-        state_gradient(incoming, span, later, grad, kept)
+        state_gradient(incoming, span, later, grad, bypass)
         if zoned:
-            write(incoming.dh, row * width, at, limit, kept)
-        read(incoming.dc, row * width, at, width, passes)
-        blend_gradient(incoming.mask_c, span, passes, kept)
+            write(incoming.dh, row * width, at, limit, bypass)
+        read(incoming.dc, row * width, at, width, dcell)
+        blend_gradient(incoming.mask_c, span, dcell, bypass)
         cell_gradient(
-            saved,
-            weights[3:],
-            results.other,
-            span,
-            ada,
-            coefficients.other,
-            smem_sizes[1],
-            gates,
-            grad,
-            passes,
-        )
-        gate_gradients(saved.before, incoming.dc, span, gates, grad, kept)
+            saved, weights[3:], results.other, span, ada, coefficients.other, smem[1], gates, grad,
+            dcell,
+        )  # fmt: skip
+        gate_gradients(saved.before, incoming.dc, span, gates, grad, bypass)
         for gate in range(GATES):
             first = (row * GATES + gate) * width
             write(results.gates, first, at, limit, gates[gate * slots :])
         norm_backward(
-            gates, values, found, weights[1:3], ada, coefficients.gates, smem_sizes[0], results.dz, results.dxp,
-            row, width, at, limit,
+            gates, values, stats, weights[1:3], ada, coefficients.gates, smem[0], results.dz,
+            results.dxp, row, width, at, limit,
         )  # fmt: skip
 
     return step_back

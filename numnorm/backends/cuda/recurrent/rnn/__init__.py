@@ -1,1 +1,1 @@
-"""The plain recurrent network on a device: its kernels and whole passes."""
+"""The plain recurrent network on a device: its step, and its parameters for the passes."""

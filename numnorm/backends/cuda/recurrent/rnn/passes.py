@@ -1,4 +1,4 @@
-"""Plain recurrent networks on arrays of a device: their parameters, and what the passes need."""
+"""Plain recurrent networks on arrays of a device: their parameters and their `CellKind`."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _SIZES = dict.fromkeys(("bias", "beta", "gamma"), 1)
 
 
 def weights(spec: RNNSpec, given: Any, ada: tuple[float, float]) -> Weights:
-    """Return the parameters of a plain recurrent network; beta joins the bias."""
+    """Return the parameters of a plain recurrent network; beta is added to the bias."""
     like = given.weight_h
     units = like.shape[1]
     others = RNNWeights(
@@ -39,12 +39,12 @@ def _parameter_sums(
     spec: RNNSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of the bias and the norm's parameters, by name."""
-    found = {}
+    gammas = {}
     if spec.norm is not None and spec.norm.parameters > 0:
-        found["gamma"], offset = column_sums(x, results.gates, saved.z, saved.table)
+        gammas["gamma"], offset = column_sums(x, results.gates, saved.z, saved.table)
     else:
         _, offset = column_sums(x, results.gates)
-    return found | {"bias": offset, "beta": offset}
+    return gammas | {"bias": offset, "beta": offset}
 
 
 KIND = CellKind(STEP, GATES, _SIZES, _facts, _parameter_sums)

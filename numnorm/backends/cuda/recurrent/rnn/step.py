@@ -1,8 +1,7 @@
-"""One step of a normalized plain recurrent network for a row, forward and backward.
+"""The device functions of a normalized plain RNN's step for one row, forward and backward.
 
-On the way back the state is made again of what enters it. What reaches the norm's result is stored
-too: the gradients of the parameters are sums of it over all steps, which a kernel of its own takes
-afterwards.
+The backward step recomputes the state from the products, and stores the gradient of the norm's
+result, which another kernel sums over all steps for the gradients of the parameters.
 """
 
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import CELL, NUMBERS, gain_of
 from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_norm_backward
-from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import Stretch
+from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import GateRange
 from numnorm.backends.cuda.recurrent.common.product_norm import (
     ProductNorm,
     make_normalize_again,
@@ -36,7 +35,7 @@ GATES = 1
 
 
 class RNNWeights(NamedTuple):
-    """The sum of bias and beta, and gamma, both ``(H,)``."""
+    """The addresses of the sum of bias and beta, and of gamma, both ``(H,)``."""
 
     offset: Any
     gamma: Any
@@ -44,14 +43,14 @@ class RNNWeights(NamedTuple):
 
 def product_norm(spec: RNNSpec) -> ProductNorm:
     """Return the norm of the sum of both products."""
-    return ProductNorm(spec.norm, CELL, Stretch(GATES, 0, GATES), False, 1)
+    return ProductNorm(spec.norm, CELL, GateRange(GATES, 0, GATES), False, 1)
 
 
 def make_new_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``new_state(values, weights, numbers, at, width, gain, result)``.
 
-    It makes a row's new units of normalized sums, and finds gamma at them. The weights are
-    ``offset, gamma``, and the numbers stand for gamma and beta where there is no array of them.
+    It computes a thread's new units, `result`, from the normalized sums `values`, and loads their
+    gamma into `gain`. `weights` is `RNNWeights`, `numbers` is `AdaNumbers`.
     """
     columns, slots = row_columns(element, shape), row_columns(element, shape).slots
     offset_at = make_column_weight(element, element, columns)
@@ -71,7 +70,11 @@ def make_new_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
 
 
 def make_write_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``write_state(state, before, mask, row, width, at, limit, new)``."""
+    """Return a device function ``write_state(state, before, mask, row, width, at, limit, new)``.
+
+    It blends the new units with the state before by zoneout, and stores them. `state`, `before` and
+    `mask` are addresses.
+    """
     columns, compute_type, zoned = row_columns(element, shape), element.compute_type, spec.zoneout
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)
     blend, slots = make_blend(element, shape, zoneout=spec.zoneout), columns.slots
@@ -88,72 +91,62 @@ def make_write_state(spec: RNNSpec, element: ElementType, shape: RowShape) -> An
 
 
 def make_step(spec: RNNSpec, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function of a row's step, as `StepKind` has it."""
-    compute_type, slots, of = (
-        element.compute_type,
-        row_columns(element, shape).slots,
-        product_norm(spec),
-    )
+    """Return the device function ``step`` of `StepKind`."""
+    compute_type, slots = element.compute_type, row_columns(element, shape).slots
     read_products, normalize_products = (
-        make(of, element, shape) for make in (make_read_products, make_normalize_products)
+        make(product_norm(spec), element, shape)
+        for make in (make_read_products, make_normalize_products)
     )
     new_state, write_state = (
         make(spec, element, shape) for make in (make_new_state, make_write_state)
     )
 
     @device
-    def step(products, weights, states, saved, span, ada, scalings, smem_sizes):
+    def step(products, weights, states, saved, span, ada, scalings, smem):
         values = cuda.local.array(slots, compute_type)
-        weight = cuda.local.array(slots, compute_type)
+        gain = cuda.local.array(slots, compute_type)
         new = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read_products(products, span, values)
-        normalize_products(products, saved, span, values, scalings.gates, smem_sizes[0])
-        new_state(values, weights, ada, at, width, weight, new)
+        normalize_products(products, saved, span, values, scalings.gates, smem[0])
+        new_state(values, weights, ada, at, width, gain, new)
         write_state(states.h, states.h_before, states.mask_h, row, width, at, limit, new)
 
     return step
 
 
 def make_step_back(spec: RNNSpec, element: ElementType, shape: RowShape, sums_of: SumsOf) -> Any:
-    """Return a device function of a row's step back, as `StepKind` has it."""
-    columns, compute_type, of = (
-        row_columns(element, shape),
-        element.compute_type,
-        product_norm(spec),
-    )
-    slots, normed, zoned = columns.slots, spec.norm is not None, spec.zoneout
+    """Return the device function ``step_back`` of `StepKind`."""
+    columns, of = row_columns(element, shape), product_norm(spec)
+    compute_type, slots = element.compute_type, columns.slots
+    normed, zoned = spec.norm is not None, spec.zoneout
     read_products = make_read_products(of, element, shape, summed=True)
-    normalize_again, write = (
-        make_normalize_again(of, element, shape),
-        make_write_columns(element, columns),
-    )
+    normalize_again = make_normalize_again(of, element, shape)
+    write = make_write_columns(element, columns)
     new_state = make_new_state(spec, element, shape)
     state_gradient = make_state_gradient(element, shape, zoneout=zoned, past_every_step=zoned)
-    through = make_activation(element, rectified=spec.rectified).gradient
+    grad_through = make_activation(element, rectified=spec.rectified).gradient
     norm_backward = make_norm_backward(spec.norm, element, shape, sums_of)
 
     @device
-    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem_sizes):
+    def step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem):
         values = cuda.local.array(slots, compute_type)
-        found = cuda.local.array(NUMBERS, compute_type)
-        weight = cuda.local.array(slots, compute_type)
+        stats = cuda.local.array(NUMBERS, compute_type)
+        gain = cuda.local.array(slots, compute_type)
         state = cuda.local.array(slots, compute_type)
         grad = cuda.local.array(slots, compute_type)
-        kept = cuda.local.array(slots, compute_type)
+        bypass = cuda.local.array(slots, compute_type)
         row, width, at, limit = span
         read_products(saved, span, values)
-        normalize_again(saved.table, span, values, found)
-        new_state(values, weights, ada, at, width, weight, state)
-        state_gradient(incoming, span, later, grad, kept)
+        normalize_again(saved.table, span, values, stats)
+        new_state(values, weights, ada, at, width, gain, state)
+        state_gradient(incoming, span, later, grad, bypass)
         if zoned:
-            write(incoming.dh, row * width, at, limit, kept)
+            write(incoming.dh, row * width, at, limit, bypass)
         for k in range(slots):
-            grad[k] = through(grad[k], state[k])
+            grad[k] = grad_through(grad[k], state[k])
         write(results.gates, row * width, at, limit, grad)
-        norm_backward(
-            grad, at, width, values, weight, ada, found, coefficients.gates, smem_sizes[0]
-        )
+        norm_backward(grad, at, width, values, gain, ada, stats, coefficients.gates, smem[0])
         if normed:
             write(results.dz, row * width, at, limit, grad)
 
