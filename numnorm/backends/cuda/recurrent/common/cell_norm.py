@@ -102,9 +102,8 @@ def _make_row_statistics(
     columns, count, sections = row_columns(element, shape), parts.count, parts.sections
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     compute_type, zero = element.compute_type, constant(element, 0.0)
-    team_sums = make_team_sums(element, shape.team, count)
     both, buffer = 2 * count, smem_for_parts(count, shape)
-    team_both = make_team_sums(element, shape.team, both)
+    team_sums, team_both = (make_team_sums(element, shape.team, n) for n in (count, both))
 
     @device
     def centred(values, pivots, stats, squares, at, width, inv_count, smem):

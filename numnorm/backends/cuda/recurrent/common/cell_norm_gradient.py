@@ -15,7 +15,7 @@ from numnorm.backends.formulas.norms import input_gradient
 def make_norm_backward(
     norm: Norm | None, element: ElementType, shape: RowShape, sums_of: SumsOf
 ) -> Any:
-    """Return a device function that replaces the gradient of a norm's result by that of its input.
+    """Return a device function from the gradient of a norm's result to its input's, in place.
 
     ``norm_backward(grad, at, width, xhat, gain, numbers, stats, coefficients, smem)``: `grad`,
     `xhat` (the normalized values) and `gain` (gamma) are the thread's units, `numbers` is

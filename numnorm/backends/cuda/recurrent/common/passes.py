@@ -202,7 +202,7 @@ def new_table(x: DeviceArray, rows: int, sites: int) -> Table:
 
 
 def new_states(x: DeviceArray, given: DeviceArray, rows: int) -> Any:
-    """Return a new array with the states `given`, and space for those of `rows` rows after them."""
+    """Return a new array that begins with the states `given` and has `rows` more rows."""
     states = new(x, (given.shape[0] + rows, given.shape[1]))
     write_rows(given, given.element, given.shape, states)
     return states

@@ -142,8 +142,8 @@ def _make_write_sums(of: ProductNorm, element: ElementType, shape: RowShape) -> 
 def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``normalize(products, saved, span, values, scaling, smem)``.
 
-    It normalizes the values that `read_products` read, and saves the sums and the statistics, of
-    `StepSaved`. `scaling` and `smem` are those of `make_cell_statistics`.
+    It normalizes the values that `read_products` read, and saves the sums and the statistics of
+    `StepSaved`. `scaling` and `smem` are as in `cell_norm`.
     """
     write_sums = _make_write_sums(of, element, shape)
     if of.norm is None:

@@ -1,8 +1,8 @@
 """The groups in which the kernels of one step of a cell take their parameters, for all cells.
 
-In a kernel, a field with a shape is an address: that of the step's first row in the array, or 0 if
-the cell has no such array. ``H`` is the number of units and ``gates`` the number of gates of a
-unit. Host code puts arrays into the same groups.
+In a kernel, a field with a shape is the address of the step's first row in the array, or 0 if the
+cell has no such array. ``H`` is the number of units and ``gates`` the number of gates of a unit.
+Host code puts arrays into the same groups.
 """
 
 from typing import Any, NamedTuple

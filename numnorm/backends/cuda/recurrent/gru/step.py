@@ -45,8 +45,8 @@ SUMS = 2 * (OF_GATES.count + OF_REST.count)
 class GRUWeights(NamedTuple):
     """The addresses of the biases and of the gammas ``(3H,)``.
 
-    `offset` ``(2H,)`` is the bias of z and r, `offset_x` and `offset_h` ``(H,)`` those of the
-    candidate's parts of both products.
+    `offset` ``(2H,)`` is the bias of z and r; `offset_x` and `offset_h` ``(H,)`` are the biases of
+    the candidate's parts of both products.
     """
 
     offset: Any
