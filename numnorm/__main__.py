@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The words after ``python -m numnorm``; those of the process if not given.
+        The words after ``python -m numnorm``. Default: those of ``sys.argv``.
 
     Returns
     -------
@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
 
     def command(words: Sequence[str]) -> int:
-        # Only here, so that `doctor` does not load what `demo` needs, nor the other way round;
-        # and within `_run`, because Ctrl-C may come while it loads.
+        # Imported late, so that no command loads what another needs, and inside `_run`, which
+        # handles Ctrl-C during the import.
         module = importlib.import_module(f"numnorm.commands.{arguments.command}.command")
         return int(module.main(words))
 
@@ -61,10 +61,10 @@ def _run(name: str, command: Callable[[Sequence[str]], int], arguments: Sequence
     try:
         with signals_raise():
             status = command(arguments)
-        if sys.stdout is not None:  # as it is after `>&-`
+        if sys.stdout is not None:  # None after `>&-`
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader left (`| head`): what is still buffered must not fail once more at exit.
+        # The reader left (`| head`): flushing the buffer must not fail again at exit.
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,7 +1,7 @@
-"""Checks of arguments and their messages, and every array seen as rows or as columns.
+"""Checks of arguments, and their error messages.
 
-Nothing here reads the elements of an array: shapes, dtypes and numbers only, so that every
-backend uses the same checks.
+The checks look at shapes, dtypes and numbers and never at the elements of an array, so that every
+backend can use them.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def result_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that an array is computed and returned in."""
+    """Return the dtype of the result for an array of a given dtype."""
     result = _result_dtype(dtype)
     if result is None:
         floats = ", ".join(FLOATS)
@@ -31,7 +31,8 @@ def result_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:
-    return str(dtype) if len(str(dtype)) <= 60 else dtype.name  # a record's can be any length
+    text = str(dtype)  # of any length for a record
+    return text if len(text) <= 60 else dtype.name
 
 
 @functools.lru_cache(maxsize=256)
@@ -41,41 +42,41 @@ def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return np.dtype(np.float64) if dtype.kind in "biu" else None
 
 
-# DLPack's numbers for the memory of a CUDA device, and for memory that it shares with the host.
+# DLPack's device types kDLCUDA and kDLCUDAManaged.
 _CUDA_KINDS = (2, 13)
 
 
 def is_masked(kind: type) -> bool:
-    """Return whether arrays of a type have a mask, which they would lose."""
-    # To ask numpy.ma would import it, which takes a third of the time of a process's first call.
+    """Return whether arrays of a type have a mask, which `np.asarray` would drop."""
+    # Importing numpy.ma is slow; before somebody has imported it, no array can have a mask.
     masked = sys.modules.get("numpy.ma")
     return masked is not None and issubclass(kind, masked.MaskedArray)
 
 
 def is_surprising(value: Any) -> bool:
-    """Return whether an object must not be turned into a NumPy array silently."""
-    # A graph would be computed and a device array copied behind the caller's back.
+    """Return whether an object must not be converted to a NumPy array silently."""
+    # The conversion would drop a mask, compute a Dask graph or copy a device array.
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return is_masked(type(value)) or hasattr(value, "__dask_graph__") or is_on_device(value)
 
 
 def is_on_device(value: Any) -> bool:
-    """Return whether an object says that it lies in the memory of a CUDA device."""
-    ask = getattr(value, "__dlpack_device__", None)
-    if ask is not None and not isinstance(value, np.ndarray):
-        # What cannot be handed over, such as an array on several devices, raises what it likes.
+    """Return whether an array is in the memory of a CUDA device."""
+    dlpack_device = getattr(value, "__dlpack_device__", None)
+    if dlpack_device is not None and not isinstance(value, np.ndarray):
+        # An array that cannot be exported, such as one on several devices, may raise anything.
         with contextlib.suppress(Exception):
-            kind = ask()[0]
+            kind = dlpack_device()[0]
             if getattr(kind, "value", kind) in _CUDA_KINDS:
                 return True
-    with contextlib.suppress(Exception):  # so may this
+    with contextlib.suppress(Exception):
         return hasattr(value, "__cuda_array_interface__")
     return True
 
 
 def check_on_host(name: str, value: Any) -> None:
-    """Raise if an array is on a device, where others of the call are not."""
+    """Raise if an array is on a device although the other arrays of the call are not."""
     if is_on_device(value):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(
@@ -84,7 +85,7 @@ def check_on_host(name: str, value: Any) -> None:
 
 
 def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """Return a NumPy array, of any dtype but of no objects that are not arrays."""
+    """Return a value as a NumPy array of any dtype; raise if it is not array-like."""
     if is_masked(type(value)):
         raise TypeError(f"{name} must not be a masked array: fill or compress it first")
     try:
@@ -107,7 +108,7 @@ def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:
 
 
 def check_float(name: str, dtype: np.dtype[Any]) -> None:
-    """Raise unless an array is one of real numbers."""
+    """Raise unless an array holds real numbers."""
     if dtype.kind == "f":
         result_dtype(name, dtype)
     elif _result_dtype(dtype) is None:
@@ -116,15 +117,15 @@ def check_float(name: str, dtype: np.dtype[Any]) -> None:
 
 def check_dtype(dtype: Any, among: tuple[str, ...] = FLOATS) -> np.dtype[Any]:
     """Return a float dtype, in the native byte order."""
-    found: Any = None
+    result: Any = None
     got = brief(dtype)
-    if dtype is not None:  # which is float64 for NumPy
+    if dtype is not None:  # np.dtype(None) is float64
         with contextlib.suppress(TypeError, ValueError):
-            found = np.dtype(dtype)
-            got = found.name
-    if found is None or found.name not in among:
+            result = np.dtype(dtype)
+            got = result.name
+    if result is None or result.name not in among:
         raise TypeError(f"dtype must be {', '.join(among[:-1])} or {among[-1]}, got {got}")
-    checked: np.dtype[Any] = found.newbyteorder("=")
+    checked: np.dtype[Any] = result.newbyteorder("=")
     return checked
 
 
@@ -166,7 +167,7 @@ def check_integer(name: str, value: Any, least: int) -> int:
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     """Return a value that is one of the choices."""
-    comparable = value is None or isinstance(value, str)  # and an array would be compared in parts
+    comparable = value is None or isinstance(value, str)  # `in` would compare an array elementwise
     if not (comparable and value in choices):
         listed = ", ".join(repr(c) for c in choices[:-1]) + f" or {choices[-1]!r}"
         raise ValueError(f"{name} must be {listed}, got {brief(value)}")
@@ -189,7 +190,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def brief(value: Any) -> str:
-    """Return a value for a message: a plain one itself, of anything else its type."""
+    """Return a value for a message: its repr if it is short, or else its type."""
     if value is None or isinstance(value, str | int | float | tuple):
         text = repr(value)
         if len(text) <= 60:

@@ -1,4 +1,4 @@
-"""Any shape and axis of an array as rows or as columns, for the kernels."""
+"""Layouts: an array of any shape and axis, viewed as rows or as columns for the kernels."""
 
 import dataclasses
 import functools
@@ -11,27 +11,27 @@ from numnorm.arguments import Shape, brief, check_integer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowLayout:
-    """An array seen as rows that each have statistics of their own.
+    """An array viewed as rows, each with its own statistics.
 
-    Two layouts are equal only if they are one object, which makes them fast keys.
+    Layouts compare by identity, which makes them fast keys.
 
     Attributes
     ----------
     order : tuple of int or None
-        The permutation of the axes that makes each row contiguous; None if they lie so already.
+        The permutation of the axes that makes each row contiguous; None if no axis moves.
     rows, width : int
-        The array is ``(rows, width)`` after that.
-    run, channels : int
-        A row consists of runs of `segment` elements; the runs of all rows belong to channels
-        0, 1, ..., channels - 1, 0, 1, ... in turn.
+        The shape of the permuted array, ``(rows, width)``.
+    segment, channels : int
+        A row consists of segments of `segment` elements. The segments of all rows belong to the
+        channels 0, 1, ..., channels - 1, 0, 1, ... in turn.
     shared : bool
-        Whether a run shares one parameter; else each of its elements has its own.
+        Whether the elements of a segment share one parameter; otherwise each has its own.
     statistic_shape : tuple of int
         The shape of the saved mean and rstd.
     parameter_shape : tuple of int
         The shape of gamma and beta.
     parameter_meaning : str
-        What that shape is, for messages.
+        What `parameter_shape` is, for messages.
     """
 
     order: tuple[int, ...] | None
@@ -52,9 +52,9 @@ class RowLayout:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ColumnLayout:
-    """An array ``(outer, channels, inner)`` whose channels each have statistics of their own.
+    """An array ``(outer, channels, inner)``, each channel with its own statistics.
 
-    Two layouts are equal only if they are one object, which makes them fast keys.
+    Layouts compare by identity, which makes them fast keys.
     """
 
     outer: int
@@ -63,7 +63,7 @@ class ColumnLayout:
 
     @functools.cached_property
     def kernel_shape(self) -> Shape:
-        """The shape of the array in a kernel: the last axis is left out if it has one element."""
+        """The shape of the array in a kernel, which drops an `inner` of 1."""
         shape = (self.outer, self.channels, self.inner)
         return shape[:2] if self.inner == 1 else shape
 
@@ -74,10 +74,10 @@ class ColumnLayout:
 
     @functools.cached_property
     def block(self) -> int:
-        """The number of outer entries whose sums are taken together.
+        """The number of outer entries that are summed as one block.
 
-        It does not depend on how many there are, so that a stream of chunks can be cut into the
-        same blocks as the whole.
+        It does not depend on `outer`, so that chunks of a stream have the same blocks as the whole
+        array.
         """
         if self.inner == 1:
             return max(32, min(1024, 131072 // max(self.channels, 1)))
@@ -116,8 +116,8 @@ def _normalized_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     return axes
 
 
-def _order(kept: tuple[int, ...], joined: tuple[int, ...]) -> tuple[int, ...] | None:
-    order = kept + joined
+def _order(first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int, ...] | None:
+    order = first + last
     return None if order == tuple(range(len(order))) else order
 
 
@@ -125,20 +125,20 @@ def _take(shape: Shape, axes: tuple[int, ...]) -> Shape:
     return tuple(shape[a] for a in axes)
 
 
-def _rest(axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+def _other_axes(axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     return tuple(a for a in range(ndim) if a not in axes)
 
 
 def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
-    """Return the rows over `axis`, with parameters for each of a row's elements."""
+    """Return the rows over `axis`, with a parameter for each element of a row."""
     try:
-        # What is remembered is plain: (0.0,) is no (0,), and another object may change its index.
+        # The keys of the cache are plain ints: (0.0,) must not hit (0,), and objects may change.
         if type(axis) is tuple:
             axis = tuple(map(operator.index, axis))
         elif type(axis) is not int:
             axis = operator.index(axis)
         return _row_layout(shape, axis, name)
-    except TypeError:  # an unhashable axis, or one of a wrong type: say which
+    except TypeError:  # an unhashable axis, or one of a wrong type
         raise TypeError(f"axis must be an int or a tuple of ints, got {brief(axis)}") from None
 
 
@@ -146,16 +146,16 @@ def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
 def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
     _check_ndim(name, shape, 1)
     axes = _normalized_axes(axis, len(shape))
-    kept = _rest(axes, len(shape))
-    width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, kept))
+    others = _other_axes(axes, len(shape))
+    width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, others))
     return RowLayout(
-        order=_order(kept, axes),
+        order=_order(others, axes),
         rows=rows,
         width=width,
         segment=width,
         channels=1,
         shared=False,
-        statistic_shape=_take(shape, kept),
+        statistic_shape=_take(shape, others),
         parameter_shape=_take(shape, axes),
         parameter_meaning="the normalized axes of x",
     )
@@ -178,7 +178,7 @@ def _vectors(layout: RowLayout) -> RowLayout:
 
 
 def group_layout(shape: Shape, channel_axis: Any, groups: Any) -> RowLayout:
-    """Return a row for each sample and group of channels, with parameters for each channel."""
+    """Return a row for each sample and group of channels, with a parameter for each channel."""
     channel = _channel_beside_samples(shape, channel_axis)
     count = check_integer("groups", groups, 1)
     if shape[channel] % count:
@@ -201,7 +201,7 @@ def _channel_beside_samples(shape: Shape, channel_axis: Any) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _group_layout(shape: Shape, channel: int, groups: int) -> RowLayout:
-    spatial = _rest((0, channel), len(shape))
+    spatial = _other_axes((0, channel), len(shape))
     inner = math.prod(_take(shape, spatial))
     channels = shape[channel]
     width = channels // max(groups, 1) * inner

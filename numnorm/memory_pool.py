@@ -1,7 +1,7 @@
-"""Pools of freed memory: of results, empty unless somebody asks for it, and of working memory.
+"""Pools that reuse freed memory: one for results, off by default, and one for scratch memory.
 
-Memory that the system hands out fresh has to be zeroed first, page by page, which takes longer
-than to normalize as much.
+The operating system zeroes fresh memory page by page, which takes longer than to normalize as
+much.
 """
 
 import os
@@ -14,18 +14,21 @@ from numnorm.arguments import check_integer
 
 Array = np.ndarray[Any, Any]
 
-# A block may be so much larger than what is asked for.
+# The largest ratio of a reused block's size to the requested size.
 _SLACK = 1.25
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """Memory of a pool. Of a class of its own, or arrays would refer to it past their block."""
+    """Memory of a pool.
+
+    A subclass, because the views of a block would otherwise refer to a plain ndarray below it.
+    """
 
 
 class _Block(np.ndarray[Any, Any]):
-    """Memory under the array of a result; when the last array on it is gone, the pool has it."""
+    """The memory of a result; it returns to the pool after the last array that refers to it."""
 
-    # A view of a block has none: it refers to the block.
+    # None for a view of a block, whose base is the block.
     pool: "MemoryPool | None" = None
 
     def __del__(self) -> None:
@@ -34,27 +37,27 @@ class _Block(np.ndarray[Any, Any]):
 
 
 class MemoryPool:
-    """Freed blocks of memory, up to a number of bytes in all, the last freed at the end."""
+    """Freed blocks of memory, at most `limit` bytes in total, the oldest first."""
 
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
         self._free: list[Array] = []
-        # Where it is taken nobody waits: a thread that holds it may be interrupted by the end of
-        # an array, which wants it too.
+        # `take` and `give` never wait for it: garbage collection may call `give` in the thread
+        # that holds it.
         self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> Array:
-        """Return uninitialized bytes, at least so many."""
+        """Return at least `nbytes` uninitialized bytes."""
         if self.limit == 0:
             return np.empty(nbytes, np.uint8)
-        memory = self._found(nbytes)
+        memory = self._reuse(nbytes)
         if memory is None:
             memory = np.empty(nbytes, np.uint8).view(_Memory)
         block = memory.view(_Block)
         block.pool = self
         return block
 
-    def _found(self, nbytes: int) -> Array | None:
+    def _reuse(self, nbytes: int) -> Array | None:
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -66,7 +69,7 @@ class MemoryPool:
             self._lock.release()
 
     def give(self, memory: Array) -> None:
-        """Keep freed memory, if there is room for it; what was freed first makes room."""
+        """Keep freed memory; drop the oldest blocks beyond the limit."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -76,7 +79,7 @@ class MemoryPool:
             self._lock.release()
 
     def set_limit(self, nbytes: int) -> int:
-        """Change the limit; return the one before."""
+        """Change the limit; return the previous one."""
         with self._lock:
             before, self.limit = self.limit, nbytes
             self._shrink()
@@ -88,13 +91,12 @@ class MemoryPool:
             total -= self._free.pop(0).nbytes
 
     def forget_threads(self) -> None:
-        """Replace the lock: a thread of the parent that held it does not exist in a child."""
+        """Replace the lock in a forked child, which lacks the thread that may have held it."""
         self._lock = threading.Lock()
 
 
 POOL = MemoryPool()
-# What a recurrent cell works in, which no caller sees: small beside what a training loop holds,
-# and without it a short sequence's page faults would take longer than its products.
+# Scratch memory of recurrent cells: without it, page faults dominate short sequences.
 WORKING_MEMORY = MemoryPool(1 << 27)
 
 if hasattr(os, "register_at_fork"):
@@ -105,21 +107,21 @@ if hasattr(os, "register_at_fork"):
 def set_memory_pool(nbytes: int) -> int:
     """Keep the memory of freed results on the CPU for the next ones.
 
-    Fresh memory is zeroed by the operating system before it is handed out, which takes longer
-    than to normalize it. With a pool, a result that nobody holds any more makes room for the
-    next of about the same size; `out` does the same without a pool. Without either, results of
-    up to some 32 MB are placed in memory that the process has already, as a rule.
+    The operating system zeroes fresh memory, which takes longer than to normalize it. With a
+    pool, a new result reuses the memory of a freed one of about the same size; `out` does the
+    same without a pool. Without either, the allocator usually reuses memory of the process for
+    results of up to about 32 MB.
 
     Parameters
     ----------
     nbytes : int
-        The most bytes of freed results to keep, at least 0. With 0, which is how numnorm starts,
-        there is no pool and all memory goes back at once.
+        The largest number of bytes to keep, at least 0. With 0, the initial limit, there is no
+        pool and all memory is freed at once.
 
     Returns
     -------
     int
-        The limit before.
+        The previous limit.
 
     Raises
     ------

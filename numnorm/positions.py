@@ -8,38 +8,38 @@ from numnorm.arguments import check_dtype, check_integer
 
 
 def positional_encoding(length: int, width: int, *, dtype: Any = np.float32) -> Any:
-    r"""Return sines and cosines that tell the positions of a sequence apart.
+    r"""Return sines and cosines that encode the positions of a sequence.
 
     .. math::
 
         P_{t, 2i} = \sin(t / 10000^{2i / W}), \qquad P_{t, 2i + 1} = \cos(t / 10000^{2i / W})
 
-    for the positions t = 0, 1, ... and a width of W. It is added to embeddings of that width,
-    before a layer norm, not after it.
+    for the positions t = 0, 1, ... and the width W. Add it to the embeddings before a layer norm,
+    not after it.
 
     Parameters
     ----------
     length : int
         The number of positions.
     width : int
-        W, that of the embeddings. The last sine of an odd width has no cosine.
+        W, the width of the embeddings. If it is odd, the last sine has no cosine.
     dtype : dtype, default float32
-        Of the result: float16, bfloat16, float32 or float64. The sines and
-        cosines are float64, and rounded once; for bfloat16 by way of float32.
+        The dtype of the result: float16, bfloat16, float32 or float64. The sines and cosines are
+        computed in float64 and rounded once; for bfloat16, first to float32.
 
     Returns
     -------
     array (length, width)
-        For embeddings of shape (B, T, W) as it is; for (T, B, W) as ``p[:, None]``.
+        It broadcasts to embeddings of shape (B, T, W); for (T, B, W) use ``p[:, None]``.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is no integer or too small, or dtype another than these.
+        If `length` or `width` is no integer or too small, or `dtype` is not supported.
 
     Notes
     -----
-    The paper multiplies the embeddings by the root of W before it adds them (section 3.4).
+    The paper multiplies the embeddings by the square root of W first (section 3.4).
 
     References
     ----------

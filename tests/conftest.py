@@ -1,4 +1,4 @@
-"""Which tests run: those on a GPU by themselves, and those marked `full` with ``--full``."""
+"""Selects the tests: those on a GPU with ``-m gpu``, and those marked `full` with ``--full``."""
 
 import os
 
@@ -14,7 +14,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what is marked `full`; where nothing is compiled, it takes no time."""
+    """Deselect tests marked `full`, unless nothing is compiled, which makes them fast."""
     if UNCOMPILED or config.option.full:
         return
     left_out = [item for item in items if item.get_closest_marker("full")]
@@ -23,14 +23,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Collect `tests/gpu` for ``-m gpu``, and all else for everything else."""
-    here = collection_path.name
+    """Collect only `tests/gpu` for ``-m gpu``, and all other tests otherwise."""
+    name, folder = collection_path.name, collection_path.parent.name
     if config.option.markexpr == "gpu":
-        return (
-            True
-            if collection_path.suffix == ".py"
-            and here.startswith("test_")
-            and (collection_path.parent.name != "gpu")
-            else None
-        )
-    return True if here == "gpu" and collection_path.is_dir() else None
+        is_test = name.startswith("test_") and collection_path.suffix == ".py"
+        return True if is_test and folder != "gpu" else None
+    return True if name == "gpu" and collection_path.is_dir() else None

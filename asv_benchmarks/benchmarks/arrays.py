@@ -1,4 +1,4 @@
-"""The arrays that the benchmarks work on."""
+"""The input arrays of the benchmarks."""
 
 from functools import lru_cache
 from typing import Any
@@ -8,10 +8,10 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-# asv runs `setup` again before each sample, and drawing the numbers would take longer than that.
+# asv runs `setup` before each sample; drawing the numbers again would take too long.
 @lru_cache(maxsize=1)
 def drawn(shape: tuple[int, ...], dtype: str = "float32") -> tuple[Array, Array]:
-    """Return an input and the gradient of an output, the same in every process."""
+    """Return an input and the gradient of an output, the same ones in every process."""
     generator = np.random.default_rng(0)
     x, dy = (generator.standard_normal(shape, np.float32) for _ in range(2))
     return x.astype(_numpy_dtype(dtype)), dy.astype(_numpy_dtype(dtype))

@@ -1,6 +1,6 @@
-"""Every norm as a forward and a backward call, ready to be timed.
+"""Every norm as a forward and a backward call for the benchmarks.
 
-A new norm is one function here and one entry of `OF_MATRICES` or of `OF_IMAGES`.
+A new norm needs a function here and an entry in `OF_MATRICES` or `OF_IMAGES`.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ import numnorm
 
 from .arrays import Array
 
-# asv's `repeat`. Where there is a `setup`, a sample is one call, and ten say little of 5 µs.
+# asv's `repeat`: with a `setup`, a sample is a single call, so that short calls need many samples.
 MANY_SAMPLES = (10, 1000, 1.0)
 
 
 class Calls(NamedTuple):
-    """The calls of one norm on one array; `out` is the only argument that they still take."""
+    """The calls of one norm on one array; their only argument is `out`."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
@@ -64,7 +64,7 @@ def weight_norm(x: Array, dy: Array) -> Calls:
 
 
 def batch_norm(x: Array, dy: Array) -> Calls:
-    """Channels, with gain and bias, by the statistics of the batch."""
+    """Channels, with gain and bias, and statistics of the batch."""
     gamma, beta = _parameters(x.shape[1], x.dtype)
     saved = numnorm.batch_norm_forward(x, gamma, beta)
     return Calls(
@@ -74,7 +74,7 @@ def batch_norm(x: Array, dy: Array) -> Calls:
 
 
 def batch_norm_inference(x: Array, dy: Array) -> Calls:
-    """Channels, with gain and bias, by stored statistics."""
+    """Channels, with gain and bias, and stored statistics."""
     gamma, beta = _parameters(x.shape[1], x.dtype)
     stored = {"running_mean": np.zeros(x.shape[1]), "running_var": np.ones(x.shape[1])}
     options = {"training": False}

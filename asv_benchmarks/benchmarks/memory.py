@@ -1,4 +1,4 @@
-"""The memory that a call needs beside its input, its output and its compiled code."""
+"""The memory that a call needs in addition to its input, its output and its compiled code."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import numnorm
 
 from .arrays import Array
 
-# Enough rows for the kernels that all of them get, and for no other to be compiled.
+# The number of rows that compiles the same kernels as all rows.
 FEW = 256
 
 
@@ -34,17 +34,17 @@ CALLS: dict[str, Callable[[Array, Array, Array], object]] = {
 
 
 class Memory:
-    """Arrays of 64 MB; what a call needs is its peak less that of `nothing`."""
+    """Arrays of 64 MB; the memory of a call is its peak minus that of `nothing`."""
 
     params = tuple(CALLS)
     param_names = ("call",)
 
     def setup_cache(self) -> None:
-        """Compile in a process of its own: the compiler takes more than the arrays."""
+        """Compile in a separate process, because the compiler needs more memory than the arrays."""
         self._prepare()
 
     def setup(self, _: str) -> None:
-        """Make arrays whose pages exist, and load the compiled code of every call."""
+        """Make arrays and touch their pages; load the compiled code of every call."""
         self._prepare()
 
     def _prepare(self) -> None:

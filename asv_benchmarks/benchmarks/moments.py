@@ -1,4 +1,4 @@
-"""The time of statistics that are streamed."""
+"""The time of streamed statistics."""
 
 import numnorm
 
@@ -23,5 +23,5 @@ class Moments:
         numnorm.batch_moments(self.chunk, after=self.before)
 
     def time_merge(self, _: str) -> None:
-        """Two parts that were streamed apart."""
+        """The merge of two parts."""
         self.before.merge(self.before)

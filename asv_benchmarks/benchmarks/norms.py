@@ -12,7 +12,7 @@ IMAGES = [IMAGE, (32, 64, 56, 56)]
 
 
 class _Norms:
-    """Compiled before the clock starts: the calls run once in `setup`."""
+    """Runs the calls once in `setup`, so that they are compiled before they are timed."""
 
     repeat = MANY_SAMPLES
     calls: Calls
@@ -23,11 +23,11 @@ class _Norms:
         self.calls.backward()
 
     def time_forward(self, *_: object) -> None:
-        """The output alone, freshly allocated."""
+        """Only the output, newly allocated."""
         self.calls.forward()
 
     def time_backward(self, *_: object) -> None:
-        """Every gradient, freshly allocated."""
+        """All gradients, newly allocated."""
         self.calls.backward()
 
 
@@ -54,7 +54,7 @@ class Images(_Norms):
 
 
 class Dtypes(_Norms):
-    """What is not float32, in one shape: a matrix if the norm takes one, else images."""
+    """Other dtypes than float32, in one shape: a matrix if the norm takes one, else images."""
 
     params = (list(CALLS), ["float16", "bfloat16", "float64"])
     param_names = ("norm", "dtype")
@@ -65,7 +65,7 @@ class Dtypes(_Norms):
 
 
 class Detached:
-    """The gradients of a layer norm some of whose statistics are constants."""
+    """The gradients of a layer norm with constant statistics."""
 
     params = ("mean", "scale", "both")
     param_names = ("detach",)
@@ -78,5 +78,5 @@ class Detached:
         self.time_layer_norm_backward(detach)
 
     def time_layer_norm_backward(self, detach: str) -> None:
-        """Every gradient, freshly allocated."""
+        """All gradients, newly allocated."""
         numnorm.layer_norm_backward(self.dy, self.x, *self.saved, detach=detach)

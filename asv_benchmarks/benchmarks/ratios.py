@@ -1,4 +1,4 @@
-"""How many copies of its input take as long as a norm: what a noisy machine blurs least."""
+"""The time of a norm as a multiple of a copy of its input, which is robust to noise."""
 
 import timeit
 from collections.abc import Callable
@@ -12,17 +12,17 @@ import numpy as np
 from .arrays import drawn
 from .calls import CALLS, OF_IMAGES, OF_MATRICES
 
-# In a core's own cache, or beyond every cache: in between, it counts who else uses the shared one.
+# These fit in a core's own cache or exceed all caches: other processes disturb the shared cache.
 MATRICES = [(1, 256), (32, 512), (4096, 1024), (65536, 64)]
 IMAGES = [(32, 64, 56, 56)]
 
-# Short, so that whatever slows one of the two down slows down the other as well.
+# Short, so that disturbances slow down both calls.
 BATCH_SECONDS = 0.002
 ROUNDS = 100
 
 
 class _Ratios:
-    """On one thread, as a copy has, and into arrays that are there already."""
+    """On one thread, like the copy, and into existing arrays."""
 
     unit = "copies"
 
@@ -36,12 +36,12 @@ class _Ratios:
         return self.copies(self.calls.forward)
 
     def track_backward(self, *_: object) -> float:
-        """Every gradient; it reads two arrays, so that no kernel reaches 1."""
+        """All gradients; this reads two arrays, so that it cannot reach 1."""
         return self.copies(self.calls.backward)
 
     def copies(self, call: Callable[..., Any]) -> float:
-        """Return the median of what the rounds say."""
-        # Where numnorm itself places a result; the gradients of parameters come after that of x.
+        """Return the median ratio of the rounds."""
+        # The array of a result, for the alignment that numnorm gives it.
         out = call()
         out = out[0] if isinstance(out, tuple) else out
         norm, copy = _batch(partial(call, out=out)), _batch(partial(np.copyto, out, self.x))
@@ -49,7 +49,7 @@ class _Ratios:
 
 
 def _batch(call: Callable[[], Any]) -> Callable[[], float]:
-    """Return a function that says how long a call takes, from as many as fill the batch."""
+    """Return a function that times a batch of calls and returns the seconds of one."""
     timer = timeit.Timer(call)
     number = max(1, round(BATCH_SECONDS / min(timer.repeat(5, 1))))
     return lambda: timer.timeit(number) / number

@@ -1,4 +1,4 @@
-"""Recurrent cells, normalized and not: whole sequences, and one step at a time."""
+"""The time of recurrent cells with and without norms: whole sequences and single steps."""
 
 from functools import lru_cache
 
@@ -12,7 +12,7 @@ from .calls import MANY_SAMPLES
 Shape = tuple[int, int, int, int]
 
 
-# As in `arrays`: asv runs `setup` again before each sample, and orthogonal weights take long.
+# Cached as in `arrays`: orthogonal weights take long.
 @lru_cache(maxsize=1)
 def _drawn(shape: Shape, norm: str | None) -> tuple[Array, Array, rnn.LSTMParameters]:
     """Return an input, the gradient of the states, and parameters."""
@@ -45,11 +45,11 @@ class Lstm:
         self.time_forward_and_backward(shape, norm)
 
     def time_forward(self, shape: Shape, norm: str | None) -> None:
-        """Nothing is saved for a backward pass."""
+        """A forward pass that saves nothing."""
         rnn.lstm(self.x, self.parameters, norm=norm)
 
     def time_forward_and_backward(self, shape: Shape, norm: str | None) -> None:
-        """A step of training, but for the update."""
+        """Both passes of a step of training."""
         saved = rnn.lstm_forward(self.x, self.parameters, norm=norm).saved
         rnn.lstm_backward(self.dy, saved)
 
@@ -70,9 +70,9 @@ class LstmCell:
         self.time_plain(shape, norm)
 
     def time_packed(self, shape: tuple[int, int, int], norm: str | None) -> None:
-        """The weights stay as they are from step to step."""
+        """A step with packed weights."""
         rnn.lstm_cell(self.x, self.packed, self.h, self.c, norm=norm)
 
     def time_plain(self, shape: tuple[int, int, int], norm: str | None) -> None:
-        """The weights are packed in the call."""
+        """A step that packs the weights itself."""
         rnn.lstm_cell(self.x, self.parameters, self.h, self.c, norm=norm)

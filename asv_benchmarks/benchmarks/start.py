@@ -1,4 +1,4 @@
-"""What a user waits for once: the import and the first call, each in a new interpreter."""
+"""The time of the import and of the first call, each in a new interpreter."""
 
 import numpy as np
 
@@ -19,12 +19,12 @@ os.environ["NUMBA_CACHE_DIR"] = cache.name
 
 
 def timeraw_import_numnorm() -> str:
-    """The package, and NumPy for it."""
+    """The package, including NumPy."""
     return "import numnorm"
 
 
 def timeraw_import_numnorm_after_numpy() -> tuple[str, str]:
-    """The package alone."""
+    """Only the package."""
     return "import numnorm", "import numpy"
 
 
@@ -37,11 +37,11 @@ class Compiled:
     """With the compiled code on disk."""
 
     def setup_cache(self) -> None:
-        """Compile, if it is not there."""
+        """Compile, if necessary."""
         numnorm.layer_norm(np.ones((8, 8), np.float32))
 
     def timeraw_import_to_first_result(self) -> str:
-        """All that a script waits for that normalizes one small array."""
+        """A whole script that normalizes one small array."""
         return "\n".join([IMPORT, DATA, CALL])
 
     def timeraw_first_call_cached(self) -> tuple[str, str]:

@@ -1,1 +1,1 @@
-"""How fast numnorm is on a GPU, beside a copy and beside other libraries."""
+"""Compares the speed of numnorm on a GPU with a copy and with other libraries."""

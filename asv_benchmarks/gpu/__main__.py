@@ -49,7 +49,7 @@ def measure(
     contestants: dict[str, dict[str, Maker]],
     missing: list[str],
 ) -> dict[str, Any]:
-    """Return what each contestant of a family takes for each case, and why others are missing."""
+    """Return the results of all contestants for each case, and why others are missing."""
     facts = device.description() | {
         "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
         "rounds": str(rounds),
@@ -65,8 +65,8 @@ def measure(
 
 def _versions() -> dict[str, str]:
     """Return the versions of the libraries that the contestants have imported."""
-    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
-    return {name: str(number) for name, number in found.items() if number is not None}
+    versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
+    return {name: str(number) for name, number in versions.items() if number is not None}
 
 
 def write(result: dict[str, Any], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a result is that of the definition, computed in float64 on the same numbers."""
+"""Compares results with the definition, computed in float64 on the same numbers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .sequences import SequenceCase
 
 
 def expected(device: Any, case: Case | SequenceCase, arrays: Arrays | Sequences) -> list[Any]:
-    """Return the output, or dx and the gradients of what parameters there are, in float64."""
+    """Return the output, or dx and the gradients of the parameters, in float64."""
     if isinstance(case, SequenceCase):
-        # On the host: it takes seconds there, and needs no memory of the device.
+        # On the host, to save the memory of the device.
         whole = case.as_peers_case
-        found = cell_definition.results(whole, peers_arrays.arrays_of(whole))
-        return [device.wide(device.taken(array)) for array in found]
+        results = cell_definition.results(whole, peers_arrays.arrays_of(whole))
+        return [device.wide(device.taken(array)) for array in results]
     inputs = (device.wide(array) for array in (arrays.x, arrays.dy, arrays.gamma, arrays.beta))
     exact = peers_arrays.Arrays(*inputs, None, None)
     of_norm = as_peers_case(case)
@@ -30,23 +30,23 @@ def expected(device: Any, case: Case | SequenceCase, arrays: Arrays | Sequences)
 
 
 def as_peers_case(case: Case) -> peers_cases.Case:
-    """Return the case as the definitions know it."""
+    """Return the case as one of the definitions."""
     return peers_cases.Case(case.norm, case.direction, (case.rows, case.width), case.dtype)
 
 
 def disagreement(device: Any, dtype: str, result: Any, wanted: list[Any]) -> str | None:
-    """Return how far off a result is, an array or several; None if it is not."""
+    """Return the error of one array or of several in words; None if it is small enough."""
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     if len(results) != len(wanted):
         return f"{len(results)} arrays, not {len(wanted)}"
     size = math.prod(wanted[0].shape)
     for number, (given, right) in enumerate(zip(results, wanted, strict=True)):
-        found = device.wide(given)
-        if math.prod(found.shape) != math.prod(right.shape):
+        actual = device.wide(given)
+        if math.prod(actual.shape) != math.prod(right.shape):
             return f"result {number} has another shape"
-        error = float(abs(found.reshape(right.shape) - right).max() / abs(right).max())
+        error = float(abs(actual.reshape(right.shape) - right).max() / abs(right).max())
         allowed = definition.allowed_error(dtype, size // math.prod(right.shape))
-        if not error <= allowed:  # a NaN is not below it, either
+        if not error <= allowed:  # also true for a NaN
             return (
                 f"result {number} is off by {error:.1g} of the largest value, "
                 f"{allowed:.1g} is allowed"

@@ -1,4 +1,4 @@
-"""The numbers that every contestant is given, in the device's memory."""
+"""The input arrays of all contestants, in the device's memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sequences import SequenceCase
 
 
 class Arrays:
-    """The inputs of a norm, made by a device: x, dy, gamma, beta, and a place for the result."""
+    """The inputs of a norm, made by a device: x, dy, gamma, beta, and an output array."""
 
     def __init__(self, device: Any, case: Case) -> None:
         shape = (case.rows, case.width)
@@ -23,7 +23,7 @@ class Arrays:
 
 
 class Sequences:
-    """The inputs of a cell, brought to a device: x, dy, and the parameters as numnorm has them."""
+    """The inputs of a cell, copied to a device: x, dy, and numnorm's parameters."""
 
     def __init__(self, device: Any, case: SequenceCase) -> None:
         drawn = peers_arrays.arrays_of(case.as_peers_case)
@@ -32,5 +32,5 @@ class Sequences:
 
 
 def arrays_of(device: Any, case: Case | SequenceCase) -> Arrays | Sequences:
-    """Return what the contestants of a case are given."""
+    """Return the input arrays of a case."""
     return Arrays(device, case) if isinstance(case, Case) else Sequences(device, case)

@@ -1,10 +1,10 @@
-"""What is timed: a norm, a direction, a dtype, and rows that fill so much memory."""
+"""The cases of norms: norm, direction, dtype, and rows that fill a given amount of memory."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# Powers of two, and one whose rows begin anywhere.
+# Powers of two, and one width that leaves rows unaligned.
 WIDTHS = (256, 512, 1024, 2048, 4095, 4096, 8192, 16384, 32768)
 _ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -28,23 +28,23 @@ class Case(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """How many calls lie between two looks at the clock."""
+        """The number of calls that are timed together."""
         return 20
 
     @property
     def name(self) -> str:
-        """One line for tables and messages."""
+        """The name for tables and messages."""
         return f"{self.norm} {self.direction} {self.dtype} {self.rows}×{self.width}"
 
     @property
     def bytes_moved(self) -> int:
-        """What has to be read and written: x and y, or dy, x and dx."""
+        """The bytes to read and write: x and y, or dy, x and dx."""
         arrays = 2 if self.direction == "forward" else 3
         return arrays * self.rows * self.width * _ITEMSIZES[self.dtype]
 
 
 def all_cases(size: int, quick: bool) -> list[Case]:
-    """Return the cases whose x has `size` bytes; a few of them if it has to be quick."""
+    """Return the cases whose x has `size` bytes; a few of them if `quick`."""
     dtypes = ("float32",) if quick else tuple(_ITEMSIZES)
     widths = (256, 1024) if quick else WIDTHS
     norms = ("layer_norm",) if quick else ("layer_norm", "rms_norm", "ada_norm", "batch_norm")

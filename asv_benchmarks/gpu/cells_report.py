@@ -1,4 +1,4 @@
-"""The recurrent cells' part of the report: times."""
+"""The part of the report about recurrent cells: times."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .contestants import OWN, YARDSTICK
 from .sequences import SequenceCase
 
 HOW_TO_READ = f"""\
-Of recurrent cells there are whole sequences, from no states: steps × sequences × units, with as
-many inputs. Each cell is the median time of the rounds in milliseconds, and in brackets its ratio
-to that of {OWN}: above 1 means slower than {OWN}. `forward` saves nothing for a gradient, and
-`forward and backward` has all gradients, that of the input included. **wrong** and **failed** are
-as above.
+The cases of recurrent cells are whole sequences without first states: steps × sequences × units,
+with as many inputs as units. Each cell is the median time of the rounds in milliseconds, and in
+brackets its ratio to that of {OWN}: above 1 means slower than {OWN}. `forward` saves nothing for a
+gradient; `forward and backward` computes all gradients, including that of the input. **wrong** and
+**failed** are as above.
 
 The cell is the LSTM of Ba, Kiros and Hinton (2016), with its three layer norms; but `{YARDSTICK}`
-is cuDNN's LSTM, which has none of them. All compute in float32; `{YARDSTICK}, TF32` is the module
-as it comes, which rounds what it multiplies to 10 bits. `torch` is a loop over the steps,
-`torch.compile` the same loop with its step compiled, `jax` a scan, timed by the host's clock.
+is cuDNN's LSTM without norms. All compute in float32; `{YARDSTICK}, TF32` is the module with its
+default, TF32 products. `torch` is a loop over the steps, `torch.compile` the same loop with a
+compiled step, `jax` a scan, timed by the host's clock.
 
 The last column is the median time from the call of {OWN} to its return, without waiting for the
 device, in milliseconds.
@@ -32,12 +32,12 @@ def case_of(record: dict[str, Any]) -> SequenceCase:
 
 
 def kind(record: dict[str, Any]) -> str:
-    """Return what a table is about."""
+    """Return the title of the table of a record."""
     return f"{record['cell']} {record['direction']}"
 
 
 def table(records: list[dict[str, Any]], names: list[str]) -> str:
-    """Return what some took for cases of a kind."""
+    """Return a table of the results of some contestants for cases of a kind."""
     rows = []
     for record in records:
         cells = [cell(record, name) for name in names]
@@ -48,7 +48,7 @@ def table(records: list[dict[str, Any]], names: list[str]) -> str:
 
 
 def cell(record: dict[str, Any], name: str) -> str:
-    """Return what was found out about one for a case."""
+    """Return the cell of a contestant for a case."""
     if name in record["failures"]:
         return f"**{record['failures'][name]['status']}**"
     seconds, own = (record["seconds"].get(who) for who in (name, OWN))

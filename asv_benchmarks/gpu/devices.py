@@ -1,4 +1,4 @@
-"""A device that makes arrays and tells the time; the tests have another one, in Python."""
+"""A device that makes arrays and times calls; the tests have a simulated one."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from .contestants import Call
 
 
 class Device(Protocol):
-    """What the comparison asks of a device."""
+    """The protocol of a device."""
 
     def normal(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Return random numbers in the device's memory."""
 
     def taken(self, array: Any) -> Any:
-        """Return an array of NumPy, in the device's memory."""
+        """Return a copy of a NumPy array in the device's memory."""
 
     def wide(self, array: Any) -> Any:
-        """Return any contestant's array in float64, with NumPy's methods and operators."""
+        """Return an array of any library in float64, with NumPy's methods and operators."""
 
     def seconds(self, call: Call, launches: int) -> float:
-        """Return how long the device works on a call, so many of them in a row."""
+        """Return the time of a call on the device, averaged over `launches` calls."""
 
     def host_seconds(self, call: Call, launches: int) -> float:
-        """Return how long the host is busy with a call, the median of so many."""
+        """Return the time of a call on the host, the median of `launches` calls."""
 
     def description(self) -> dict[str, str]:
         """Return the device, its driver, and the versions of the libraries."""
 
 
 class TorchDevice:
-    """A GPU, its arrays made and its time told by PyTorch."""
+    """A GPU; PyTorch makes the arrays and times the calls."""
 
     def normal(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Return random numbers in the device's memory."""
@@ -41,20 +41,20 @@ class TorchDevice:
         return torch.randn(shape, device="cuda", dtype=getattr(torch, dtype))
 
     def taken(self, array: Any) -> Any:
-        """Return an array of NumPy, in the device's memory."""
+        """Return a copy of a NumPy array in the device's memory."""
         import torch
 
         return torch.tensor(array, device="cuda")
 
     def wide(self, array: Any) -> Any:
-        """Return any contestant's array in float64, with NumPy's methods and operators."""
+        """Return an array of any library in float64, with NumPy's methods and operators."""
         import torch
 
         tensor = array.detach() if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
         return tensor.double()
 
     def seconds(self, call: Call, launches: int) -> float:
-        """Return how long the device works on a call, so many of them in a row."""
+        """Return the time of a call on the device, averaged over `launches` calls."""
         import torch
 
         if call.wait is not None:
@@ -68,7 +68,7 @@ class TorchDevice:
         return float(begin.elapsed_time(end)) / 1e3 / launches
 
     def host_seconds(self, call: Call, launches: int) -> float:
-        """Return how long the host is busy with a call, the median of so many."""
+        """Return the time of a call on the host, the median of `launches` calls."""
         import torch
 
         times = []
@@ -93,7 +93,7 @@ class TorchDevice:
 
 
 def _waited(call: Call, launches: int) -> float:
-    """Return the like by the host's clock, for what PyTorch's stream does not see."""
+    """Return the time of a call by the host's clock, for work outside PyTorch's stream."""
     import torch
 
     assert call.wait is not None

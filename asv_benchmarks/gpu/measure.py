@@ -1,4 +1,4 @@
-"""One case: each contestant is checked, then they take turns, a round after the other."""
+"""Measures one case: checks each contestant, then times them in turn, round after round."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ Failures = dict[str, dict[str, str]]
 def measured(
     device: Device, case: Case | SequenceCase, rounds: int, contestants: dict[str, Maker]
 ) -> dict[str, Any]:
-    """Return what each contestant takes for a case, and which were wrong or failed."""
+    """Return the times of all contestants for a case, and which were wrong or failed."""
     ready, failures = _checked(device, case, contestants)
     for call in ready.values():
-        device.seconds(
-            call, case.launches
-        )  # the caches and the memory that it allocates are in use then
+        device.seconds(call, case.launches)  # warms up the caches and the allocator
     times: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(rounds):
         for name, call in ready.items():
             times[name].append(device.seconds(call, case.launches))
-    seconds = {name: statistics.median(those) for name, those in times.items()}
+    seconds = {name: statistics.median(samples) for name, samples in times.items()}
     host = device.host_seconds(ready[OWN], 10 * case.launches) if OWN in ready else None
     results = {"seconds": seconds, "host_seconds": host, "failures": failures}
     return {**case._asdict(), **results}
@@ -37,7 +35,7 @@ def measured(
 def _checked(
     device: Device, case: Case | SequenceCase, contestants: dict[str, Maker]
 ) -> tuple[dict[str, Call], Failures]:
-    """Return the calls whose results are right, and why others are not among them."""
+    """Return the calls with correct results, and why others are missing."""
     arrays = arrays_of(device, case)
     wanted = expected(device, case, arrays)
     ready: dict[str, Call] = {}
@@ -46,7 +44,7 @@ def _checked(
         try:
             call = make(case, arrays)
             fault = None if call is None else _fault(device, case, name, call, wanted)
-        except Exception as error:  # whatever a library raises belongs into the table
+        except Exception as error:  # any error of a library is a result
             failures[name] = {"status": "failed", "detail": reason(error)}
             continue
         if fault is not None:

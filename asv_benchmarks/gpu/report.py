@@ -1,4 +1,4 @@
-"""The results as tables in Markdown: what all of them share."""
+"""The report: the results as tables in Markdown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def line(record: dict[str, Any]) -> str:
-    """Return what was found out about a case, for the terminal."""
+    """Return the results of a case in a line for the terminal."""
     family = _family(record)
     cells = [f"{name} {family.cell(record, name).strip('*')}" for name in _names([record])]
     return f"{family.case_of(record).name}: {', '.join(cells)}"
@@ -56,7 +56,7 @@ def _host_fact(records: list[dict[str, Any]]) -> str:
 
 
 def _names(records: list[dict[str, Any]]) -> list[str]:
-    """Return who is in a table: those with times, and those that were wrong or failed."""
+    """Return the names of the contestants in a table: all that have a time or a failure."""
     return list(dict.fromkeys(name for r in records for name in (*r["seconds"], *r["failures"])))
 
 

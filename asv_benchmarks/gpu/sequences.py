@@ -1,4 +1,4 @@
-"""What is timed of recurrent cells: an LSTM with layer norms, over whole sequences."""
+"""The cases of recurrent cells: an LSTM with layer norms, over whole sequences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from peers import cases as peers_cases
 
-# Steps, sequences, and units, of which there are as many inputs.
+# Steps, sequences, and units, with as many inputs as units.
 SEQUENCES = ((100, 32, 256), (60, 64, 512), (500, 8, 400), (256, 128, 1024))
 
 
@@ -30,28 +30,28 @@ class SequenceCase(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """How many calls lie between two looks at the clock."""
+        """The number of calls that are timed together."""
         return 3
 
     @property
     def name(self) -> str:
-        """One line for tables and messages."""
+        """The name for tables and messages."""
         return f"{self.cell} {self.direction} {self.dtype} {self.shape}"
 
     @property
     def shape(self) -> str:
-        """The states, in words."""
+        """The shape of the states, in words."""
         return f"{self.steps}×{self.batch}×{self.units}"
 
     @property
     def as_peers_case(self) -> peers_cases.Case:
-        """The case as the definition knows it."""
+        """The case as one of the definition."""
         shape = (self.steps, self.batch, self.units, self.units)
         return peers_cases.Case(self.cell, self.direction, shape, self.dtype)
 
 
 def all_sequences(quick: bool) -> list[SequenceCase]:
-    """Return the cases of recurrent cells; a few of them if it has to be quick."""
+    """Return the cases of recurrent cells; a few of them if `quick`."""
     directions = ("forward", "forward and backward")
     shapes = SEQUENCES[:1] if quick else SEQUENCES
     return [

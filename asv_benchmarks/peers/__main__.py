@@ -41,14 +41,14 @@ def main() -> None:
     rounds = options.rounds or (3 if options.quick else 20)
     result, whole = _compare(cases, options.libraries, options.threads, rounds)
     if result["records"]:
-        # What was interrupted must not take the place of all numbers.
+        # An interrupted comparison must not replace complete results.
         _write(result, directory if whole or directory != RESULTS else RESULTS / "partial")
     if not whole:
         raise SystemExit(130)
 
 
 def _folder(options: argparse.Namespace) -> str:
-    """Return the folder of the results: those of a part of the comparison have their own."""
+    """Return the folder of the results; partial comparisons have their own."""
     if options.quick:
         return "quick"
     all_of_it = not options.only and options.libraries == list(LIBRARIES)
@@ -56,7 +56,7 @@ def _folder(options: argparse.Namespace) -> str:
 
 
 def _check(directory: Path) -> None:
-    """Raise if the results could not be written, before anything is timed."""
+    """Raise if the results cannot be written, before anything is timed."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         check_writable(directory / name)
@@ -88,7 +88,7 @@ def _positive(text: str) -> int:
 def _compare(
     cases: list[Case], libraries: list[str], threads: list[int], rounds: int
 ) -> tuple[dict[str, Any], bool]:
-    """Return what was found out, and whether that is all: Ctrl-C ends it early."""
+    """Return the results, and whether they are complete: Ctrl-C ends the comparison early."""
     whole = False
     result: dict[str, Any] = {"machine": machine.description(), "rounds": rounds}
     result |= {"libraries": {}, "records": []}

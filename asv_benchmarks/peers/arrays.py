@@ -1,4 +1,4 @@
-"""The numbers that every library is given: the same in every process."""
+"""The input arrays of all libraries, the same ones in every process."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Arrays(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """The input of a cell, the gradient of its states, and its parameters as numnorm has them."""
+    """The input of a cell, the gradient of its states, and numnorm's parameters."""
 
     x: Array
     dy: Array
     parameters: rnn.LSTMParameters
 
 
-# Shared by the cases of one array, which follow each other; two of the largest would be too many.
+# For successive cases of the same array; more than one entry could need too much memory.
 @lru_cache(maxsize=1)
 def _drawn(shape: tuple[int, ...], dtype: str) -> Arrays:
     generator = np.random.default_rng(0)
-    # A mean and a spread that no formula finds hard: speed is compared here, not accuracy.
+    # Mean and variance are easy for every formula: speed is compared here, not accuracy.
     x = 0.5 + 1.5 * generator.standard_normal(shape, np.float32)
     dy = generator.standard_normal(shape, np.float32)
     width = shape[1]
@@ -57,8 +57,8 @@ def _drawn_sequences(cell: str, shape: tuple[int, ...], dtype: str) -> Sequences
     x = generator.standard_normal((steps, batch, inputs), dtype)
     dy = generator.standard_normal((steps, batch, hidden), dtype)
     begin = rnn.lstm_init(inputs, hidden, rng=generator, norm=CELLS[cell], dtype=dtype)
-    # A gain of 1 or a bias of 0 that a library leaves out would not be missed. And with gains of 1
-    # the states are chaotic: after 500 steps, float32 and float64 have nothing in common.
+    # Gains of 1 and biases of 0 would hide a library that ignores them. And with gains of 1 the
+    # states are chaotic: after 500 steps, float32 and float64 results differ completely.
     parameters = (
         0.5 * p + generator.normal(0, 0.1, p.shape).astype(dtype) if np.ndim(p) == 1 else p
         for p in begin

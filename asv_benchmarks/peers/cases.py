@@ -1,4 +1,4 @@
-"""What is timed: which norm or recurrent cell, in which direction, on which array."""
+"""The cases of the comparison: norm or recurrent cell, direction, and array."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MATRICES = [(1024, 768), (4096, 1024)]
 QUICK_MATRICES = MATRICES[:1]
 # Samples and channels, for the norms that have channels.
 CHANNELS = [(8192, 256)]
-# Beyond every cache: there a type of half the size should take half the time.
+# Larger than all caches: there a dtype of half the size should take half the time.
 LARGE = (16384, 1024)
 IMAGES = [(32, 64, 56, 56)]
 # Steps, sequences, inputs and units.
@@ -34,7 +34,7 @@ SEQUENCES = [
 ]
 QUICK_SEQUENCES = SEQUENCES[:2]
 
-# Those of Wu and He (2018), who divide the channels of every layer into as many.
+# The number of groups in Wu and He (2018).
 GROUPS = 32
 # Added to a variance.
 EPS = 1e-5
@@ -50,17 +50,17 @@ class Case:
     ----------
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
-        gain, bias and epsilon, which is all that `zscore` and `scale` know. Or one of `CELLS`.
+        gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`.
     direction : {"forward", "backward", "forward and backward"}
-        The output alone; every gradient from what the forward pass saved; or, of cells, every
-        gradient from the beginning.
+        Only the output; all gradients, from the saved results of the forward pass; or, for cells,
+        all gradients including the forward pass.
     shape : tuple of int
-        The shape of the array: rows, or samples and channels and what follows. Of cells: steps,
+        The shape of the array: rows; or samples, channels and spatial axes. For cells: steps,
         sequences, inputs and units.
     dtype : str
-        The type of its elements.
+        The dtype of its elements.
     out : bool
-        Whether the result goes into an array that is there already.
+        Whether the result is written into an existing array.
     """
 
     norm: str
@@ -71,12 +71,12 @@ class Case:
 
     @property
     def family(self) -> str:
-        """What is compared with each other: norms, or recurrent cells."""
+        """The family of comparable cases: norms, or recurrent cells."""
         return "cells" if self.norm in CELLS else "norms"
 
     @property
     def kind(self) -> str:
-        """The pass, and where its result goes."""
+        """The direction, and whether there is an output array."""
         return f"{self.direction} out=" if self.out else self.direction
 
     @property
@@ -86,14 +86,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """All of it, in words."""
+        """The whole case, in words."""
         return f"{self.family}, {self.kind}: {self.label}"
 
 
 def all_cases(quick: bool = False) -> list[Case]:
-    """Return the cases of the comparison, or those of a few shapes and the images.
+    """Return the cases of the comparison; with `quick`, those of a few shapes and the images.
 
-    Cases of the same array follow each other, so that the workers can keep it.
+    Cases of the same array follow each other, so that the workers can reuse it.
     """
     rows, matrices = (QUICK_ROWS, QUICK_MATRICES) if quick else (ROWS, MATRICES)
     channels = matrices if quick else [*matrices, *CHANNELS]
@@ -116,7 +116,7 @@ def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -
 def _other_norms(
     matrices: list[tuple[int, ...]], channels: list[tuple[int, ...]]
 ) -> Iterator[Case]:
-    # A channel of a matrix is a single number, so that instance norm is for images alone.
+    # A channel of a matrix is a single number, so that instance norm is only for images.
     shapes = {
         "rms_norm": matrices,
         "ada_norm": matrices,

@@ -1,4 +1,4 @@
-"""The recurrent cells by their definition in float64, which every result is checked against."""
+"""The recurrent cells by their definition in float64, the reference for every result."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .cases import EPS, Case
 
 
 def results(case: Case, arrays: Sequences) -> list[Array]:
-    """Return the states, or the gradients of the input and of what parameters there are."""
+    """Return the states, or the gradients of the input and of the parameters."""
     x, dy = (array.astype(np.float64) for array in arrays[:2])
     given = (None if p is None else p.astype(np.float64) for p in arrays.parameters)
-    passed = _Lstm(x, rnn.LSTMParameters(*given))
-    return [passed.states[1:]] if case.direction == "forward" else passed.gradients(dy)
+    cell = _Lstm(x, rnn.LSTMParameters(*given))
+    return [cell.states[1:]] if case.direction == "forward" else cell.gradients(dy)
 
 
 class _Normalized(NamedTuple):
-    """What a layer norm made of an array, and what its gradient needs; or the array itself."""
+    """The result of a layer norm, and what its gradient needs; without a norm, the array itself."""
 
     y: Array
     xhat: Any = None
@@ -49,7 +49,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 class _Lstm:
-    """All steps of an LSTM, with a layer norm wherever there is a gain."""
+    """All steps of an LSTM, with a layer norm for each given gain."""
 
     def __init__(self, x: Array, p: rnn.LSTMParameters) -> None:
         self._x, self._p = x, p
@@ -67,7 +67,7 @@ class _Lstm:
         self.states = np.array(states)
 
     def gradients(self, dy: Array) -> list[Array]:
-        """Return those of x and of the parameters that there are, in numnorm's order."""
+        """Return the gradients of x and of the given parameters, in numnorm's order."""
         p, time = self._p, len(dy)
         of_h, of_c = ([step[k] for step in self._steps] for k in (0, 1))
         dz, dproducts, dnormed = [None] * time, [None] * time, [None] * time
@@ -88,12 +88,12 @@ class _Lstm:
         dz = np.array(dz)
         dof_x = _norm_gradient(dz, self._of_x, p.gamma_x)
         weights = [_outer(dof_x, self._x), _outer(np.array(dproducts), self.states[:-1])]
-        found = [dof_x @ p.weight_x, *weights, dz.sum(axis=(0, 1))]
+        gradients = [dof_x @ p.weight_x, *weights, dz.sum(axis=(0, 1))]
         if p.gamma_x is not None:
             xhats = (self._of_x.xhat, [one.xhat for one in of_h], [one.xhat for one in of_c])
             for grad, xhat in zip((dz, dz, np.array(dnormed)), xhats, strict=True):
-                found += [(grad * xhat).sum(axis=(0, 1)), grad.sum(axis=(0, 1))]
-        return found
+                gradients += [(grad * xhat).sum(axis=(0, 1)), grad.sum(axis=(0, 1))]
+        return gradients
 
 
 def _outer(left: Array, right: Array) -> Array:

@@ -1,7 +1,7 @@
 """Every norm by its definition, for arrays of any library with NumPy's methods and operators.
 
-In float64 it is what every result is checked against; in the dtype of the data it is what
-somebody writes who has NumPy or JAX alone.
+In float64 it is the reference for every result; in the dtype of the data it is the plain
+implementation in NumPy or JAX.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .cases import EPS, GROUPS, Case
 
 K = 0.1  # AdaNorm's
 
-# The error allowed, relative to the largest value of a result. Statistics of a hundred thousand
-# float32 numbers differ by hundreds of roundings from one order of adding to another, whereas a
-# wrong formula, as a variance that divides by 1023 in place of 1024, is off by 8000. In half
-# precision a library may round the statistics, their products with x, gamma and beta: eight
-# roundings in all.
+# The allowed error, relative to the largest value of a result. Statistics of a hundred thousand
+# float32 numbers differ by hundreds of roundings between orders of summation, whereas a wrong
+# formula, such as a variance with the divisor 1023 instead of 1024, is off by 8000. In half
+# precision a library may round the statistics and their products with x, gamma and beta: eight
+# roundings in total.
 _ROUNDINGS = {"float16": 8, "bfloat16": 8, "float32": 1024, "float64": 1024}
-# Who adds n numbers one by one rounds n times, as often up as down: about √n roundings in the end.
-# PyTorch adds the gradient of a float16 gamma like that, in float16.
+# A sum of n numbers one by one has n roundings with random signs, about √n in total. PyTorch sums
+# the gradient of a float16 gamma in this way, in float16.
 _UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
 class Layout(NamedTuple):
-    """How to see an array so that statistics and parameters are shared along whole axes."""
+    """A view of an array in which statistics and parameters are shared along whole axes."""
 
     shape: tuple[int, ...]
     over: tuple[int, ...]  # the axes that share statistics
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(case: Case) -> Layout:
-    """Return how `case` shares its statistics and its parameters."""
+    """Return the layout of a case."""
     count, width = case.shape[:2]
     if case.norm.startswith("batch_norm"):
         return Layout((count, width, -1), (0, 2), (width, 1), (0, 2))
@@ -56,7 +56,7 @@ def _same(value: Any) -> Any:
 
 
 def forward(case: Case, arrays: Arrays, constant: Callable[[Any], Any] = _same) -> Any:
-    """Return the output; `constant` keeps AdaNorm's factor from being differentiated."""
+    """Return the output; `constant` stops the gradient of AdaNorm's factor."""
     layout = layout_of(case)
     arrays = _arranged(arrays, layout)
     xhat, _ = _normalized(case, arrays, layout)
@@ -72,7 +72,7 @@ def forward(case: Case, arrays: Arrays, constant: Callable[[Any], Any] = _same) 
 
 
 def backward(case: Case, arrays: Arrays) -> list[Any]:
-    """Return the gradients with respect to the input and to what parameters there are."""
+    """Return the gradients with respect to the input and to the parameters, if any."""
     layout = layout_of(case)
     arrays = _arranged(arrays, layout)
     xhat, rstd = _normalized(case, arrays, layout)
@@ -93,7 +93,7 @@ def backward(case: Case, arrays: Arrays) -> list[Any]:
 def _arranged(arrays: Arrays, layout: Layout) -> Arrays:
     shapes = [layout.shape] * 2 + [layout.parameters] * 4
     pairs = zip(arrays, shapes, strict=True)
-    # Who wants the output alone may have no gradient to give.
+    # A caller that needs only the output may pass no gradient.
     return Arrays(*(None if array is None else array.reshape(shape) for array, shape in pairs))
 
 
@@ -119,7 +119,7 @@ def _expected(norm: str, direction: str, shape: tuple[int, ...], dtype: str) -> 
 
 
 def errors_of(case: Case, results: list[Array]) -> Iterator[tuple[float, float]]:
-    """Yield for each result its largest error and the error allowed, relative to its values."""
+    """Yield for each result its largest error and the allowed error, relative to its values."""
     expected = _expected(case.norm, case.direction, case.shape, case.dtype)
     for result, wanted in zip(results, expected, strict=True):
         error = np.abs(result.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max()
@@ -127,5 +127,5 @@ def errors_of(case: Case, results: list[Array]) -> Iterator[tuple[float, float]]
 
 
 def allowed_error(dtype: str, summands: int) -> float:
-    """Return the error allowed in the sums of so many elements, relative to the largest value."""
+    """Return the allowed error of a sum of `summands` elements, relative to the largest value."""
     return max(_ROUNDINGS[dtype], math.sqrt(summands)) * _UNITS[dtype]

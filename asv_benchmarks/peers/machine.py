@@ -1,4 +1,4 @@
-"""What the numbers were measured on, and whether it had anything else to do."""
+"""Describes the machine of the measurements, and its load by other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def description() -> dict[str, str]:
-    """Return the processor, its caches, the system and the day, as far as they are known."""
+    """Return the processor, its caches, the system and the date, as far as they are known."""
     return {
         "processor": _model(),
         "logical processors": str(os.cpu_count()),
@@ -32,7 +32,7 @@ def _model() -> str:
 
 
 def _caches() -> str:
-    """Return those that the first processor sees, where Linux tells."""
+    """Return the caches of the first processor, on Linux."""
     try:
         return ", ".join(
             f"L{(cache / 'level').read_text().strip()} {(cache / 'type').read_text().strip()} "
@@ -44,7 +44,7 @@ def _caches() -> str:
 
 
 def foreign_load(seconds: float) -> float | None:
-    """Return how many processors are busy while this process waits, where Linux tells."""
+    """Return how many processors are busy while this process waits, on Linux."""
     before = _processor_times()
     time.sleep(seconds)
     if before is None or (after := _processor_times()) is None:
@@ -54,7 +54,7 @@ def foreign_load(seconds: float) -> float | None:
 
 
 def _processor_times() -> tuple[int, int] | None:
-    """Return the time that all processors have been idle, and all of their time."""
+    """Return the idle time and the total time of all processors."""
     try:
         with open("/proc/stat", encoding="utf-8") as file:
             # user nice system idle iowait irq softirq steal; guests are in user already

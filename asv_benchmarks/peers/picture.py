@@ -1,4 +1,4 @@
-"""The comparison as a picture: a layer norm beside a copy, and an LSTM beside PyTorch's."""
+"""The picture of the comparison: a layer norm and a copy, an LSTM and PyTorch's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STYLES = {
 
 
 class _Part(NamedTuple):
-    """What is drawn of a family of cases: a row of panels for each number of threads."""
+    """The panels of a family of cases: a row for each number of threads."""
 
     family: str
     title: str
@@ -54,17 +54,17 @@ _PARTS = (
 
 
 def draw(records: list[Record], file: BinaryIO) -> None:
-    """Draw a PNG of the families of which something was timed."""
+    """Draw a PNG of the families with timed cases."""
     from matplotlib.figure import Figure
 
     chosen = [(part, [r for r in records if _is_of(part, case_of(r))]) for part in _PARTS]
     chosen = [(part, of_part) for part, of_part in chosen if of_part] or [(_PARTS[0], [])]
     heights = [1.6 + 4 * len(_threads(of_part)) for _, of_part in chosen]
-    # Without pyplot nothing global is touched and no window system is needed.
+    # Without pyplot there is no global state, and no window system is needed.
     figure = Figure(figsize=(15, sum(heights)), layout="constrained")
-    places = figure.subfigures(len(chosen), 1, height_ratios=heights, squeeze=False)
-    for (part, of_part), [place] in zip(chosen, places, strict=True):
-        _draw_part(place, part, of_part)
+    subfigures = figure.subfigures(len(chosen), 1, height_ratios=heights, squeeze=False)
+    for (part, of_part), [subfigure] in zip(chosen, subfigures, strict=True):
+        _draw_part(subfigure, part, of_part)
     figure.savefig(file, format="png", dpi=120)
 
 
@@ -83,12 +83,12 @@ def _draw_part(figure: Any, part: _Part, records: list[Record]) -> None:
     )
     # By size, and narrow rows before wide ones.
     shapes = sorted({case_of(r).shape for r in records}, key=lambda s: (math.prod(s), s[1]))
-    places = {shape: n for n, shape in enumerate(shapes)}
+    ticks = {shape: n for n, shape in enumerate(shapes)}
     for row, count in zip(panels, threads, strict=True):
         for panel, (kind, title) in zip(row, part.panels.items(), strict=True):
             panel.set_title(f"{title}, {count} thread{'' if count == 1 else 's'}")
             same = [r for r in records if r["threads"] == count and case_of(r).kind == kind]
-            _draw_panel(panel, part, same, places)
+            _draw_panel(panel, part, same, ticks)
         row[0].set_ylabel(f"time / time of {YARDSTICKS[part.family]} (less is better)")
     handles = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=6, frameon=False)
@@ -96,7 +96,7 @@ def _draw_part(figure: Any, part: _Part, records: list[Record]) -> None:
 
 
 def _draw_panel(
-    panel: Any, part: _Part, records: list[Record], places: dict[tuple[int, ...], int]
+    panel: Any, part: _Part, records: list[Record], ticks: dict[tuple[int, ...], int]
 ) -> None:
     yardstick = YARDSTICKS[part.family]
     panel.axhline(1, color="#777777", linewidth=1, label=f"{yardstick}: {part.yardstick}")
@@ -107,14 +107,14 @@ def _draw_panel(
         value = ratio(record, by.get(case))
         if value is not None:
             line = record["library"], case.norm
-            lines.setdefault(line, []).append((places[case.shape], value))
+            lines.setdefault(line, []).append((ticks[case.shape], value))
     for (library, norm), points in lines.items():
         style = _STYLES.get(library, {})
         if norm != next(iter(part.drawn)):
             style = style | {"linestyle": "--", "fillstyle": "none"}
         label = part.drawn[norm].format(library)
         panel.plot(*zip(*sorted(points), strict=True), label=label, **style)
-    panel.set_xticks(list(places.values()), [*map(_tick, places)], fontsize="small")
+    panel.set_xticks(list(ticks.values()), [*map(_tick, ticks)], fontsize="small")
     for label in panel.get_xticklabels():
         label.set(rotation=45, ha="right", rotation_mode="anchor")
     panel.set_yscale("log", base=2)

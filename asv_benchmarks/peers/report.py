@@ -1,4 +1,4 @@
-"""The comparison as tables in Markdown."""
+"""The report of the comparison: tables in Markdown."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from .libraries import FLOOR, YARDSTICKS
 from .rounds import Record
 
 OWN = "numnorm"
-# Processors that other processes may keep busy while a case is timed.
+# The number of processors busy with other processes above which a time counts as disturbed.
 DISTURBING = 0.3
 
 _HOW_TO_READ = f"""\
 Each cell is the time of a call in microseconds: the median of the rounds, ± half the distance
 between their quartiles, and in brackets the ratio to {OWN}'s median: above 1 means slower than
 {OWN}. The last column is {OWN}'s time as a multiple of `{FLOOR}`, a copy of the input by NumPy
-with one thread. A backward pass reads two arrays and writes one, so that two copies are nearer to
-its least. An empty cell: the library has no such function. **wrong**: its result is not that of
-the definition, so that its time says nothing.
+with one thread. A backward pass reads two arrays and writes one, so that its lower bound is closer
+to two copies. An empty cell: the library has no such function. **wrong**: its result differs from
+the definition, so that its time means nothing.
 
-`forward` and `backward` hand out new arrays, `forward out=` writes into one that is there already.
+`forward` and `backward` return new arrays, `forward out=` writes into an existing one.
 `standardize` is a layer norm without gain, bias and epsilon. AdaNorm in PyTorch is a few lines of
-its functions; JAX and NumPy run the definitions as they are written. Every library has a process
-of its own, and the processes take turns.
+its functions; JAX and NumPy run the definitions as they are. Every library has its own process, and
+the processes take turns.
 
-Of recurrent cells there are whole sequences: steps × sequences × inputs × units. `forward` saves
-nothing for a gradient, and `forward and backward` has all gradients, that of the input included.
-`torch_nn` is `torch.nn.LSTM`, which has no norms; the last column is {OWN}'s time as a multiple of
-its time. `ln_lstm` is that of Ba, Kiros and Hinton (2016), in `torch` a loop over the steps.
+The cases of recurrent cells are whole sequences: steps × sequences × inputs × units. `forward`
+saves nothing for a gradient; `forward and backward` computes all gradients, including that of the
+input. `torch_nn` is `torch.nn.LSTM` without norms; the last column is {OWN}'s time as a multiple of
+its time. `ln_lstm` is the LSTM of Ba, Kiros and Hinton (2016), in `torch` a loop over the steps.
 """
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Return the whole report of a result as `__main__` puts it together."""
+    """Return the whole report of a result of `__main__`."""
     records = result["records"]
     parts = ["# numnorm and its peers on the CPU", _HOW_TO_READ, _facts(result), _summary(result)]
     for threads in sorted({record["threads"] for record in records}):
@@ -54,13 +54,13 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def case_of(record: Record) -> Case:
-    """Return the case that a record is about."""
+    """Return the case of a record."""
     case = {name: record[name] for name in ("norm", "direction", "dtype", "out")}
     return Case(**case, shape=tuple(record["shape"]))
 
 
 def ratio(record: Record | None, to: Record | None) -> float | None:
-    """Return how many times the second's time the first takes, if both were timed."""
+    """Return the time of a record as a multiple of that of `to`, if both were timed."""
     if record is None or to is None or "seconds" not in record or "seconds" not in to:
         return None
     return float(record["seconds"] / to["seconds"])
@@ -74,14 +74,14 @@ def _facts(result: dict[str, Any]) -> str:
 
 
 def _others(records: list[Record]) -> str:
-    """Return whether the machine had anything else to do."""
+    """Return the load of the machine by other processes, in words."""
     loads = [r["foreign_load"] for r in records if r.get("foreign_load") is not None]
     if not loads:
         return "not known"
     disturbed = sum(load > DISTURBING for load in loads) / len(loads)
     text = f"{statistics.median(loads):.1f} processors busy, at most {max(loads):.1f}"
     if disturbed:
-        # A thread that waits for its turn holds up all those that wait for it at a barrier.
+        # A thread that is not scheduled delays all threads at the next barrier.
         text += f"; **{disturbed:.0%} of the times were disturbed**, most those of several threads"
     return text
 
@@ -96,7 +96,7 @@ def _packages(result: dict[str, Any]) -> dict[str, str]:
 
 
 def _summary(result: dict[str, Any]) -> str:
-    """Return a table of how many times as fast each norm is, over all shapes."""
+    """Return a table of the ratios of each norm, over all shapes."""
     records = [record for record in result["records"] if "seconds" in record]
     own = {(r["threads"], case_of(r)): r for r in records if r["library"] == OWN}
     ratios: dict[str, dict[str, list[float]]] = {}
@@ -110,12 +110,12 @@ def _summary(result: dict[str, Any]) -> str:
     present = [name for name in result["libraries"] if any(name in row for row in ratios.values())]
     if not present:
         return ""
-    rows = [[row, *(_spread(of.get(name)) for name in present)] for row, of in ratios.items()]
+    rows = [[row, *(_range(of.get(name)) for name in present)] for row, of in ratios.items()]
     title = f"## How many times as long as {OWN}: geometric mean over the shapes, least to most\n"
     return f"{title}\n{as_markdown(['norm', *present], rows)}"
 
 
-def _spread(ratios: list[float] | None) -> str:
+def _range(ratios: list[float] | None) -> str:
     if not ratios:
         return ""
     mean = _times(statistics.geometric_mean(ratios))
@@ -134,7 +134,7 @@ def _table(records: list[Record], libraries: dict[str, Any], yardstick: str) -> 
 
 
 def as_markdown(header: list[str], rows: list[list[str]]) -> str:
-    """Return a table in Markdown, its first column to the left and the others to the right."""
+    """Return a table in Markdown, its first column left-aligned and the others right-aligned."""
     columns = list(zip(header, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     lines = [
@@ -162,13 +162,13 @@ def _times(value: float | None) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Return a number with as many digits, but never in powers of ten."""
+    """Return a number with `digits` significant digits, never with an exponent."""
     rounded = float(f"{value:.{digits}g}")
     return f"{rounded:,.0f}" if rounded >= 10 ** (digits - 1) else f"{rounded:g}"
 
 
 def _notes(result: dict[str, Any]) -> list[str]:
-    """Return why cells are missing: libraries that did not start, results that were wrong."""
+    """Return why cells are missing: libraries that did not start, wrong results, errors."""
     notes = [
         f"{name}: {greeting['detail']}"
         for name, greeting in result["libraries"].items()

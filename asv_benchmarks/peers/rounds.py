@@ -1,4 +1,4 @@
-"""The alternation: in each round every library times its calls once, while the others wait."""
+"""The rounds: in each one every library times its calls once, while the others wait."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from typing import Any
 from .cases import Case
 from .machine import foreign_load
 
-# The threads of OpenMP and of ONNX Runtime spin for some milliseconds after they have nothing to
-# do, GNU OpenMP's for up to twenty, ONNX Runtime's for up to forty, and would take a processor from
-# the library that is next.
+# Idle threads of OpenMP and of ONNX Runtime spin for some milliseconds, and would take a processor
+# from the next library.
 SPIN_SECONDS = 0.08
-# Ten of the hundredths of a second that Linux counts in.
+# Ten ticks of the Linux counters.
 IDLE_SECONDS = 0.1
 
-# XLA's is NPROC.
+# NPROC is for XLA.
 _THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NPROC"),
@@ -36,14 +35,14 @@ Record = dict[str, Any]
 
 
 class Worker:
-    """A library in a process of its own, so that no two OpenMP runtimes ever meet.
+    """A library in its own process, because two OpenMP runtimes in one process conflict.
 
     Parameters
     ----------
     library : str
         Its name.
     threads : int
-        How many threads it may use.
+        The number of threads that it may use.
     """
 
     def __init__(self, library: str, threads: int) -> None:
@@ -53,7 +52,7 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        """Start the process; what it says first is in `greeting`."""
+        """Start the process; its first answer is in `greeting`."""
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -92,7 +91,7 @@ class Worker:
 
 @contextmanager
 def workers(libraries: list[str], threads: int) -> Iterator[list[Worker]]:
-    """Keep a process for each library while the block runs."""
+    """Run a process for each library during the block."""
     with ExitStack() as stack:
         running = []
         for library in libraries:
@@ -102,7 +101,7 @@ def workers(libraries: list[str], threads: int) -> Iterator[list[Worker]]:
 
 
 def time_case(case: Case, running: list[Worker], rounds: int, threads: int) -> list[Record]:
-    """Return a record for each library: whether it does the case, whether right, and how fast."""
+    """Return a record for each library: whether it supports the case, its errors and times."""
     records = {}
     for worker in running:
         worker.revive()
@@ -114,7 +113,7 @@ def time_case(case: Case, running: list[Worker], rounds: int, threads: int) -> l
     samples: dict[Worker, list[Answer]] = {worker: [] for worker in ready}
     shuffle = random.Random(0).shuffle
     for _ in range(rounds):
-        # No library always comes after the same one.
+        # So that no library always follows the same one.
         shuffle(ready)
         for worker in ready:
             if threads > 1:
@@ -147,7 +146,7 @@ def compare(
     rounds: int,
     advance: Callable[[int], None],
 ) -> Iterator[tuple[dict[str, Answer], list[Record]]]:
-    """Yield, after each case, what the libraries said of themselves and the case's records."""
+    """Yield, after each case, the greetings of the libraries and the records of the case."""
     for count in threads:
         with workers(libraries, count) as running:
             greetings = {worker.name: worker.greeting for worker in running}

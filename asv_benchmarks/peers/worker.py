@@ -1,8 +1,8 @@
 """The process of one library: ``python -m peers.worker LIBRARY THREADS``.
 
-It reads a request a line from stdin, in JSON, and answers each with a line on stdout:
-``{"prepare": {...}}``, with a case, by whether the library can do it and does it right, and
-``{"time": CALLS}`` by the seconds of a call of the case that was prepared last.
+It reads requests in JSON from stdin, one a line, and answers each with a line on stdout. The answer
+to ``{"prepare": {...}}``, with a case, says whether the library supports it and computes it
+correctly; that to ``{"time": CALLS}`` has the seconds of a call of the last prepared case.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from .cases import Case
 from .definition import errors_of
 from .libraries import load
 
-# Long beside what the clock and the messages take, short enough for many rounds.
+# Long compared with the clock and the messages, short enough for many rounds.
 BATCH_SECONDS = 0.02
-# Enough to compile, and for the memory that each call allocates to have been used before.
+# Enough calls to compile, and to warm up the allocator.
 WARM_UP = 3
 
 Answer = dict[str, Any]
 
 
 class Library:
-    """A library in the process of its own.
+    """A library in its own process.
 
     Parameters
     ----------
     name : str
-        One of `libraries.LIBRARIES`, or a module like those.
+        One of `libraries.LIBRARIES`, or a module with the same functions.
     threads : int
-        How many threads it may use.
+        The number of threads that it may use.
     """
 
     def __init__(self, name: str, threads: int) -> None:
-        # scikit-learn warns of rounding errors at every call; once is not more than said here.
+        # scikit-learn warns of rounding errors at every call.
         warnings.simplefilter("ignore")
         self._adapter = load(name)
         self._adapter.start(threads)
         self._run: Callable[[], Any] | None = None
 
     def versions(self) -> Answer:
-        """Return the versions of what it runs on."""
+        """Return the versions of Python and of the library's packages."""
         packages = {name: version(name) for name in self._adapter.PACKAGES}
         return {"status": "ready", "versions": {"python": platform.python_version(), **packages}}
 
     def prepare(self, request: dict[str, Any]) -> Answer:
         """Make the call of a case, compare its result with the definition, and calibrate."""
-        self._run = None  # what the last case left in memory is not needed any more
+        self._run = None  # frees the memory of the last case
         case = Case(**{**request, "shape": tuple(request["shape"])})
         call = self._adapter.call_of(case, arrays_of(case))
         if call is None:
@@ -67,7 +67,7 @@ class Library:
         results = [] if call.arrays is None else call.arrays(call.run())
         errors = list(errors_of(case, results)) if results else []
         for error, allowed in errors:
-            # A NaN is not below the tolerance, either.
+            # `not <=`: a NaN must fail.
             if not error <= allowed:
                 reason = f"off by {error:.1g} of the largest value, {allowed:.1g} is allowed"
                 return {"status": "wrong", "detail": reason}
@@ -77,9 +77,9 @@ class Library:
         return {"status": "ready", "calls": calls, "errors": [error for error, _ in errors]}
 
     def time(self, calls: int) -> Answer:
-        """Return the seconds of one of `calls` calls, and how many processors they kept busy."""
+        """Return the mean seconds of `calls` calls, and how many processors they kept busy."""
         assert self._run is not None
-        # Its threads are asleep, and the caches hold what the other libraries worked on.
+        # Wakes its threads, and fills the caches with its data.
         self._run()
         busy = time.process_time()
         seconds = timeit.timeit(self._run, number=calls)
@@ -88,10 +88,10 @@ class Library:
 
 
 def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns, or why it failed."""
+    """Return the result of a function, or why it failed."""
     try:
         return function(*arguments)
-    except Exception as error:  # whatever a library raises belongs into the table
+    except Exception as error:  # any error of a library is a result
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return {"status": "failed", "detail": reason[:200]}
 
@@ -102,9 +102,9 @@ def main() -> None:
     parser.add_argument("name", metavar="library")
     parser.add_argument("threads", type=int)
     options = parser.parse_args()
-    # Ctrl-C is for the process that asks; this one then sees the end of its stdin.
+    # Ctrl-C ends the parent process, and with it this one's stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a library prints goes to stderr, not among the answers.
+    # The output of a library goes to stderr, so that stdout has only the answers.
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)
         library = _answer(Library, options.name, options.threads)

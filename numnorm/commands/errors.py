@@ -1,4 +1,4 @@
-"""How a command fails: with one line on stderr and exit status 2."""
+"""Errors of the commands: one line on stderr and exit status 2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 
 class CommandError(Exception):
-    """What the user has to know, in one line."""
+    """An error for the user, in one line."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -18,7 +18,7 @@ class CommandParser(argparse.ArgumentParser):
     Parameters
     ----------
     **options
-        Those of :class:`argparse.ArgumentParser`.
+        The arguments of :class:`argparse.ArgumentParser`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -27,27 +27,27 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Leave with status 2 and `message` alone: the usage is in ``--help``."""
+        """Exit with status 2 and only `message`: the usage is in ``--help``."""
         print(f"{self.prog}: error: {message}", file=sys.stderr)
         raise SystemExit(2)
 
 
 def one_line(error: BaseException) -> str:
-    """Return what `error` says, without line breaks.
+    """Return the message of `error` without line breaks.
 
     Parameters
     ----------
     error : BaseException
-        The error to tell about.
+        The error.
 
     Returns
     -------
     str
-        For an operating system's error the file and the reason, without its number.
+        For an error of the operating system, the file and the reason without its number.
     """
     if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        return f"{place}{error.strerror}"
+        file = f"{error.filename}: " if error.filename is not None else ""
+        return f"{file}{error.strerror}"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}" if str(error) else "not enough memory"
     return " ".join(str(error).split())

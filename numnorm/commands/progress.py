@@ -1,4 +1,4 @@
-"""Progress bars on stderr, where somebody sees them."""
+"""Progress bars on stderr, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]
     Yields
     ------
     callable
-        To be called with the number of units done since its last call.
+        Call it with the number of units done since its last call.
     """
-    # After `2>&-` there is no stderr at all.
+    # After `2>&-`, stderr is None.
     if sys.stderr is None or not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield lambda amount: None
         return

@@ -1,4 +1,4 @@
-"""Signals that end a command by an exception: it cleans up, and says nothing else."""
+"""Signals that end a command raise exceptions, so that it cleans up and prints no traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 _ENDING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""The signals, and what Python does at each of them unless told otherwise."""
+"""The signals, and Python's default handler of each."""
 if hasattr(signal, "SIGHUP"):
     _ENDING[signal.SIGHUP] = signal.SIG_DFL
 
@@ -25,9 +25,8 @@ _SOON = 0.01
 def signals_raise() -> Iterator[None]:
     """Let SIGINT raise KeyboardInterrupt in the block, and SIGTERM and SIGHUP SystemExit.
 
-    A compiler that is left in the middle of its work has objects that are half made, whose
-    finalizers fail when the exception is done with. Python would print that, with a traceback,
-    below what the command says, so it is kept quiet from the signal on: the process ends.
+    An interrupted compiler leaves incomplete objects, whose finalizers fail. Python would print
+    their tracebacks below the message of the command; from the signal on, they are suppressed.
     """
     # Only the main thread may set handlers; a signal that is ignored (nohup) stays ignored.
     main = threading.current_thread() is threading.main_thread()
@@ -49,8 +48,8 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _keep_quiet(number: int, unraisable: sys.UnraisableHookArgs) -> None:
-    # Python drops an exception that comes in a finalizer or in a callback from C, where a signal
-    # often does: LLVM calls one when it is done. So the signal comes again, once that is left.
+    # Python drops an exception that a signal raises in a finalizer or in a callback from C, such
+    # as those of LLVM. So the signal is sent again, a moment later.
     if issubclass(unraisable.exc_type, (KeyboardInterrupt, SystemExit)):
         again = threading.Timer(_SOON, _signal_main_thread, (number,))
         again.daemon = True
@@ -60,6 +59,6 @@ def _keep_quiet(number: int, unraisable: sys.UnraisableHookArgs) -> None:
 def _signal_main_thread(number: int) -> None:
     main = threading.main_thread().ident
     if main is None or not hasattr(signal, "pthread_kill"):
-        _thread.interrupt_main(signal.Signals(number))  # which wakes no thread that waits
+        _thread.interrupt_main(signal.Signals(number))  # does not wake a thread that waits
     else:
         signal.pthread_kill(main, number)

@@ -1,4 +1,4 @@
-"""A file that appears under its name whole, or not at all."""
+"""Output files that appear complete, or not at all."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from numnorm.commands.signals import signals_raise
 def appearing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that gets the name `path` when the block ends without an error.
 
-    Until then it has a temporary name in the same directory, which is removed after any
-    error and after SIGINT, SIGTERM and SIGHUP. What was at `path` before stays as it was
-    until it is replaced in one step.
+    Until then it has a temporary name in the same directory; it is removed after any error and
+    after SIGINT, SIGTERM and SIGHUP. An existing file at `path` is replaced in one step.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
                 shutil.copymode(target, temporary)
             os.replace(temporary, target)
         except OSError as error:
-            # What fails on an open file does not say on which.
+            # An error of an open file does not name the file.
             error.filename = str(path) if error.filename is None else error.filename
             raise
         finally:
@@ -54,17 +53,17 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place where no file can be made, before any work is done for it.
+    """Raise if no file can be written to `path`, before any work is done.
 
     Parameters
     ----------
     path : Path
-        The name of the file to be.
+        The name of the new file.
 
     Raises
     ------
     CommandError
-        If the directory is missing or closed to us, or `path` is no file that may be replaced.
+        If the directory does not exist or is not writable, or `path` cannot be replaced.
     """
     directory = Path(os.path.realpath(path)).parent
     if not directory.is_dir():
@@ -78,10 +77,10 @@ def check_writable(path: Path) -> None:
 
 
 def reserve(file: BinaryIO, size: int, path: Path) -> None:
-    """Give `file` its full size now, so that a full disk is an error here.
+    """Allocate the full size of `file` now, so that a full disk raises an error here.
 
-    A store through a memory map into a hole of the file, once the disk is full, would end
-    the process with SIGBUS instead.
+    Otherwise a store through a memory map into a hole of the file would end the process with
+    SIGBUS.
 
     Parameters
     ----------
@@ -95,7 +94,7 @@ def reserve(file: BinaryIO, size: int, path: Path) -> None:
     Raises
     ------
     CommandError
-        If there is no room.
+        If the disk is full.
     """
     try:
         if not _allocate(file, size):
@@ -105,7 +104,7 @@ def reserve(file: BinaryIO, size: int, path: Path) -> None:
 
 
 def _allocate(file: BinaryIO, size: int) -> bool:
-    """Ask the file system for the room; return whether it knows how to."""
+    """Allocate space on the disk; return whether the file system supports that."""
     if not hasattr(os, "posix_fallocate"):
         return False
     try:

@@ -1,1 +1,1 @@
-"""What each norm is: one file a norm, with its public functions and its scalar maps."""
+"""The norms: one file each, with its public functions and the formulas of its elements."""

@@ -15,7 +15,7 @@ def adaptive(xhat: Any, scale: Any, k: Any) -> Any:
 
 
 def adaptive_gradient(dy: Any, xhat: Any, scale: Any, k: Any) -> Any:
-    """Return the gradient of `adaptive`, its factor a constant; for one that is not, give 2 k."""
+    """Return the gradient of `adaptive` for a constant factor; pass 2 k to differentiate it."""
     return dy * (scale - scale * k * xhat)
 
 
@@ -53,7 +53,7 @@ def ada_norm(
     ddof: int = 0,
     out: Any = None,
 ) -> Any:
-    r"""Normalize over the given axes, then weigh each value by how unusual it is.
+    r"""Normalize over the given axes, then scale each value by a factor that depends on it.
 
     .. math:: z = C (1 - k y) y, \quad y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}
 
@@ -67,7 +67,7 @@ def ada_norm(
     scale : float, default 1
         C in the formula, greater than 0. The authors use 1 to 2.
     k : float, default 0.1
-        By Chebyshev's inequality, 0.1 leaves the factor positive for 99% of any values.
+        By Chebyshev's inequality, the factor is positive for at least 99% of the values at 0.1.
     eps : float, default 1e-5
         Keeps the division defined. With 0, a constant row is normalized to 0.
     eps_in : {"variance", "std"}
@@ -76,7 +76,7 @@ def ada_norm(
         The variance divides by the number of elements less `ddof`. The authors' published code
         is ``ddof=1, eps_in="std"``.
     out : array, optional
-        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+        Where to write the result, an array of its shape and dtype. It may be `x` itself.
 
     Returns
     -------
@@ -160,9 +160,9 @@ def ada_norm_backward(
 ) -> Any:
     r"""Return the gradient of `ada_norm` with respect to x.
 
-    The factor :math:`\varphi = C (1 - k y)` is a constant in the backward pass, as its authors
-    define it: with :math:`g = \varphi \, dz`, q the divisor of the forward pass and s the
-    standard deviation (s = q with epsilon in the variance),
+    The factor :math:`\varphi = C (1 - k y)` is a constant in the backward pass, as the authors
+    define it. With :math:`g = \varphi \, dz`, the divisor q of the forward pass and the standard
+    deviation s (s = q with epsilon in the variance),
 
     .. math:: dx = \frac{g - \overline g}{q} - \frac{(x - \mu) \sum g y}{(D - \mathrm{ddof})\,s\,q}
 

@@ -1,4 +1,4 @@
-"""The formulas that several norms share: a gain and a bias, or a gain alone."""
+"""The formulas that several norms share: gain and bias, or gain alone."""
 
 from typing import Any
 

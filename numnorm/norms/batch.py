@@ -1,4 +1,4 @@
-"""Batch normalization (Ioffe and Szegedy 2015), its running statistics included."""
+"""Batch normalization (Ioffe and Szegedy 2015) with running statistics."""
 
 import functools
 from typing import Any
@@ -20,12 +20,12 @@ from numnorm.backends.contract.norms import Detached
 from numnorm.layouts import ColumnLayout, column_layout
 from numnorm.norms.results import Gradients, Normalized
 
-# In PyTorch momentum is the share of the new batch and the running variance is unbiased; in
-# Keras, Flax and ONNX momentum is the share that is kept and the running variance is biased.
+# In PyTorch momentum is the weight of the new batch and the running variance is unbiased; in
+# Keras, Flax and ONNX momentum is the weight of the old statistics and the variance is biased.
 _DEFAULT_MOMENTUM = {"torch": 0.1, "keras": 0.99}
 
-# What the gradient does not flow through, in training and in inference.
-_THROUGH, _CONSTANT = Detached(), Detached(mean=True, scale=True)
+# The statistics that are constants for the gradient, in training and in inference.
+_TRAINED, _FROZEN = Detached(), Detached(mean=True, scale=True)
 
 
 def batch_norm(
@@ -48,8 +48,8 @@ def batch_norm(
 
     .. math:: y = \gamma_c \, \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + \beta_c
 
-    In training the mean and the biased variance are those of `x`; else they are the running
-    statistics.
+    In training, the mean and the biased variance are computed from `x`; in inference they are
+    the running statistics.
 
     Parameters
     ----------
@@ -61,26 +61,26 @@ def batch_norm(
     channel_axis : int, default 1
         The axis of the channels.
     running_mean, running_var : array, optional
-        Of shape ``(C,)``, both or neither. In training they are updated in place, otherwise
-        they are required and read.
+        Of shape ``(C,)``, both or neither. In training they are updated in place; in inference
+        they are required and only read.
     training : bool, default True
-        Whether to take the statistics of `x`.
+        Whether to normalize with the statistics of `x`.
     momentum : float or "cumulative", optional
-        In the convention "torch" the share that the new batch gets, by default 0.1; in the
-        convention "keras" the share that the running statistics keep, by default 0.99.
-        "cumulative" weighs all batches equally.
+        In the convention "torch" the weight of the new batch, by default 0.1; in the convention
+        "keras" the weight of the old running statistics, by default 0.99. "cumulative" weights
+        all batches equally.
     batches : int, optional
         The number of batches averaged so far; required with ``momentum="cumulative"``.
     convention : {"torch", "keras"}
         The meaning of `momentum`, and whether `running_var` gets the unbiased variance (torch)
-        or the biased one (keras). Flax and ONNX are as Keras.
+        or the biased one (keras). Flax and ONNX do as Keras.
     unbiased : bool, optional
-        Whether `running_var` gets the variance with Bessel's correction, whatever the
+        Whether `running_var` gets the variance with Bessel's correction; overrides the
         convention.
     eps : float, default 1e-5
         Added to the variance. With 0, a constant channel is normalized to 0.
     out : array, optional
-        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+        Where to write the result, an array of its shape and dtype. It may be `x` itself.
 
     Returns
     -------
@@ -90,14 +90,14 @@ def batch_norm(
     Raises
     ------
     TypeError, ValueError
-        If an argument has an unsupported type or dtype, or a wrong shape or value. Nothing is
-        updated then.
+        If an argument has an unsupported type or dtype, or a wrong shape or value. The running
+        statistics then stay unchanged.
 
     Notes
     -----
-    Mean and variance of a channel are float64 numbers. A variance that float64 cannot represent
-    makes the channel NaN, and rounding the mean costs a float64 `x` an error of the mean's last
-    digit. An empty batch leaves the running statistics as they are.
+    Mean and variance of a channel are float64 numbers. A variance that overflows float64 makes the
+    channel NaN. For a float64 `x`, rounding the mean adds an error of up to half a unit in the last
+    place of the mean. An empty batch leaves the running statistics unchanged.
 
     References
     ----------
@@ -176,10 +176,10 @@ def _normalized(
     eps: Any,
     out: Any,
 ) -> tuple[Any, Any, Any, ColumnBackend, Any]:
-    """Return y, the backend's mean and rstd, the backend, and x as its array."""
+    """Return y, mean and rstd as the backend has them, the backend, and x as its array."""
     backend, x, layout = _over_channels(x, channel_axis)
     eps = check_eps(eps)
-    share = new_share(*momentums)
+    weight = new_batch_weight(*momentums)
     unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     training = check_flag("training", training)
     given = _given(*running, training)
@@ -193,7 +193,7 @@ def _normalized(
         divisor = float(max(count, 1))
     y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
     if given is not None and count:
-        backend.update_running(given, mean, m2, float(count - correction), share)
+        backend.update_running(given, mean, m2, float(count - correction), weight)
     return y, mean, rstd, backend, x
 
 
@@ -216,7 +216,7 @@ def batch_norm_backward(
     .. math:: dx = \frac{\gamma_c}{\sigma_c}
               \left( dy - \frac{d\beta_c}{M} - \hat x \, \frac{d\gamma_c}{M} \right)
 
-    In inference the statistics are constants, and only the first term is left.
+    In inference the statistics are constants, and only the first term remains.
 
     Parameters
     ----------
@@ -255,33 +255,33 @@ def batch_norm_backward(
     (array([ 0.2291, -0.3436,  0.1145]), array([1.]))
     """
     backend, x, layout = _over_channels(x, channel_axis)
-    detached = _THROUGH if check_flag("training", training) else _CONSTANT
+    detached = _TRAINED if check_flag("training", training) else _FROZEN
     return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, out))
 
 
 def _over_channels(x: Any, channel_axis: Any) -> tuple[ColumnBackend, Any, ColumnLayout]:
     """Return the backend of x, x in a float dtype, and its channels."""
-    # One question where a small call would spend a tenth of its time on several.
+    # One cached lookup: a small call would spend much of its time on the separate checks.
     if type(x) is np.ndarray and type(channel_axis) is int:
         try:
             backend, layout = _known(x.shape, x.dtype, channel_axis)
             return backend, x, layout
         except (TypeError, ValueError):
-            pass  # below it is said what is wrong, or what has to be converted
+            pass  # the code below converts x or raises the right error
     backend, x = backend_for(x, "x")
     return backend, x, column_layout(x.shape, channel_axis)
 
 
 @functools.lru_cache(maxsize=1024)
 def _known(shape: Any, dtype: np.dtype[Any], channel_axis: int) -> tuple[Any, ColumnLayout]:
-    """Return the answers for a NumPy array that needs no conversion."""
+    """Return backend and layout for a NumPy array that needs no conversion."""
     if result_dtype("x", dtype) != dtype:
         raise TypeError("converted")
     return backend_of(np.ndarray), column_layout(shape, channel_axis)
 
 
-def new_share(momentum: Any, batches: Any, convention: Any) -> float:
-    """Return the share of the new batch in the running statistics."""
+def new_batch_weight(momentum: Any, batches: Any, convention: Any) -> float:
+    """Return the weight of the new batch in the running statistics."""
     if momentum is None and batches is None and type(convention) is str and convention == "torch":
         return _DEFAULT_MOMENTUM["torch"]
     check_choice("convention", convention, tuple(_DEFAULT_MOMENTUM))
@@ -293,10 +293,10 @@ def new_share(momentum: Any, batches: Any, convention: Any) -> float:
         raise ValueError(f"batches must be None unless momentum='cumulative', got {brief(batches)}")
     if isinstance(momentum, str):
         raise ValueError(f"momentum must be a number, 'cumulative' or None, got {brief(momentum)}")
-    share = _DEFAULT_MOMENTUM[convention]
+    weight = _DEFAULT_MOMENTUM[convention]
     if momentum is not None:
-        share = check_number("momentum", momentum, least=0.0, most=1.0)
-    return share if convention == "torch" else 1.0 - share
+        weight = check_number("momentum", momentum, least=0.0, most=1.0)
+    return weight if convention == "torch" else 1.0 - weight
 
 
 def _given(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:

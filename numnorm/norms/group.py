@@ -44,7 +44,7 @@ def group_norm(
     eps : float, default 1e-5
         Added to the variance. With 0, a constant group is normalized to 0.
     out : array, optional
-        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+        Where to write the result, an array of its shape and dtype. It may be `x` itself.
 
     Returns
     -------
@@ -119,8 +119,8 @@ def group_norm_backward(
 ) -> Gradients:
     r"""Return the gradients of `group_norm`.
 
-    The formula is that of `layer_norm_backward` with :math:`g = \gamma_c \, dy` and the means
-    taken over a group; dgamma and dbeta are sums over samples and space.
+    The formula of `layer_norm_backward` applies, with :math:`g = \gamma_c \, dy` and the means
+    over a group; dgamma and dbeta are sums over samples and space.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def group_norm_backward(
     Returns
     -------
     Gradients
-        ``(dx, dgamma, dbeta)``: dx has the dtype of x, the others that of gamma, or else of x.
+        ``(dx, dgamma, dbeta)``: dx has the dtype of x, the others that of gamma if given, or x.
 
     Raises
     ------

@@ -38,7 +38,7 @@ def instance_norm(
     eps : float, default 1e-5
         Added to the variance. With 0, a constant channel is normalized to 0.
     out : array, optional
-        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+        Where to write the result, an array of its shape and dtype. It may be `x` itself.
 
     Returns
     -------
@@ -113,8 +113,8 @@ def instance_norm_backward(
 ) -> Gradients:
     r"""Return the gradients of `instance_norm`.
 
-    The formula is that of `layer_norm_backward` with :math:`g = \gamma_c \, dy` and the means
-    taken over a channel's space; dgamma and dbeta are sums over samples and space.
+    The formula of `layer_norm_backward` applies, with :math:`g = \gamma_c \, dy` and the means
+    over a channel's space; dgamma and dbeta are sums over samples and space.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def instance_norm_backward(
     Returns
     -------
     Gradients
-        ``(dx, dgamma, dbeta)``: dx has the dtype of x, the others that of gamma, or else of x.
+        ``(dx, dgamma, dbeta)``: dx has the dtype of x, the others that of gamma if given, or x.
 
     Raises
     ------

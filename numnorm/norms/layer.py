@@ -47,7 +47,7 @@ def layer_norm(
     eps : float, default 1e-5
         Added to the variance. With 0, a constant row is normalized to 0.
     out : array, optional
-        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+        Where to write the result, an array of its shape and dtype. It may be `x` itself.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def layer_norm(
     -----
     Computed in the dtype of x, half precision in float32, and rounded once. The result does not
     depend on the number of threads, and is as accurate at a mean of 1e7 as at 0. A NaN or an
-    infinity makes its own row NaN and no other.
+    infinity makes only its own row NaN.
 
     References
     ----------
@@ -148,14 +148,14 @@ def layer_norm_backward(
     axis : int or tuple of int, default -1
         As in the forward pass.
     detach : {None, "mean", "scale", "both"}
-        Which statistics the gradient does not flow through.
+        The statistics that are constants for the gradient.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
 
     Returns
     -------
     Gradients
-        ``(dx, dgamma, dbeta)``: dx has the dtype of x, the others that of gamma, or else of x.
+        ``(dx, dgamma, dbeta)``: dx has the dtype of x, the others that of gamma if given, or x.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The statistics of channels as numbers that can be merged: count, mean, sum of squares."""
+"""Mergeable statistics of channels: count, mean, and sum of squared deviations."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,17 +11,17 @@ from numnorm.layouts import column_layout
 
 
 class Moments(NamedTuple):
-    """The number of values in each channel, their mean, and their squared deviations from it.
+    """The number of values in each channel, their mean, and the sum of their squared deviations.
 
-    Moments of parts of the data merge into those of the whole (Chan, Golub and LeVeque 1979),
-    so that data can be streamed in chunks, or spread over machines.
+    The moments of parts of the data can be merged into the moments of the whole (Chan, Golub and
+    LeVeque 1979): stream the data in chunks, or distribute it over machines.
 
     Attributes
     ----------
     count : int
         The number of values in each channel.
     mean : array of float64
-        ``(C,)``. On a device an array of the library of x (of float32 for JAX without float64).
+        ``(C,)``. On a device, an array of the library of x (float32 for JAX without float64).
     m2 : array of float64
         The sum of the squared deviations from the mean, ``(C,)``.
 
@@ -43,7 +43,7 @@ class Moments(NamedTuple):
         Parameters
         ----------
         other : Moments
-            Of as many channels.
+            The moments of the same channels.
 
         Returns
         -------
@@ -73,7 +73,7 @@ class Moments(NamedTuple):
         Raises
         ------
         ValueError
-            If there are not more than `ddof` values.
+            If the count is not greater than `ddof`.
 
         Examples
         --------
@@ -98,12 +98,12 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     channel_axis : int, default 1
         The axis of the channels; the statistics are taken over all other axes.
     after : Moments, optional
-        The moments of the chunks before this one, to go on from: on the device of x.
+        The moments of the previous chunks, to be merged in; on the device of x.
 
     Returns
     -------
     Moments
-        Of x, or of all chunks up to x.
+        The moments of x, or of all chunks up to x.
 
     Raises
     ------
@@ -112,9 +112,9 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
 
     Notes
     -----
-    Taken over blocks of a fixed size along the first axis and merged in order, so that the
-    result depends neither on the threads nor, if each chunk but the last has a multiple of
-    `stream_step` entries, on the chunks.
+    The moments of blocks of a fixed size along the first axis are merged in order. So the result
+    depends neither on the number of threads nor on the chunks, if the number of entries of each
+    chunk but the last is a multiple of `stream_step`.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) 
 
 
 def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:
-    """Return the number of entries of the first axis that a streamed chunk should be a multiple of.
+    """Return the number whose multiples are the best lengths of chunks along the first axis.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:
     Returns
     -------
     int
-        Chunks of a multiple of it give the moments of one call to the bit.
+        With chunks of a multiple of it, the moments are bit for bit those of a single call.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What layer and RMS norm ask before anything else: which backend, which rows, which scaling."""
+"""The first step of layer and RMS norm: choose the backend, the rows and the scaling of x."""
 
 import functools
 from typing import Any
@@ -14,13 +14,13 @@ from numnorm.layouts import RowLayout, row_layout
 
 def resolve_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayout, Scaling]:
     """Return the backend of x, x in a float dtype, its rows over `axis`, and their scaling."""
-    # One question where a small call would spend a fifth of its time on four.
+    # One cached lookup: a small call would spend much of its time on the separate checks.
     if type(x) is np.ndarray and type(axis) is int and type(eps) is float:
         try:
             backend, layout, scaling = _known(x.shape, x.dtype, axis, eps)
             return backend, x, layout, scaling
         except (TypeError, ValueError):
-            pass  # below it is said what is wrong, or what has to be converted
+            pass  # the code below converts x or raises the right error
     backend, x = backend_for(x, "x")
     return backend, x, row_layout(x.shape, axis), scaling_by(check_eps(eps))
 
@@ -29,7 +29,7 @@ def resolve_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayou
 def _known(
     shape: Any, dtype: np.dtype[Any], axis: int, eps: float
 ) -> tuple[Any, RowLayout, Scaling]:
-    """Return the answers for a NumPy array that needs no conversion."""
+    """Return backend, rows and scaling for a NumPy array that needs no conversion."""
     if result_dtype("x", dtype) != dtype:
         raise TypeError("converted")
     return backend_of(np.ndarray), row_layout(shape, axis), scaling_by(check_eps(eps))

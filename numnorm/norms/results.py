@@ -1,4 +1,4 @@
-"""What the forward and the backward functions return."""
+"""The named tuples that the forward and the backward functions return."""
 
 from typing import Any, NamedTuple
 
@@ -11,9 +11,9 @@ class Normalized(NamedTuple):
     y : array
         The normalized array, of the shape and dtype of x.
     mean, rstd : array
-        The mean, and what ``x - mean`` was multiplied by: one value for each set of elements
-        that share them; float64 (float32 for float16 input). Below a deviation of 1e-308 what
-        it was multiplied by is infinity, and the backward pass gives NaN.
+        The mean, and the factor of ``x - mean`` (the reciprocal of the standard deviation): one
+        value for each set of elements that share them; float64 (float32 for float16 input). For
+        a deviation below 1e-308 rstd is infinity, and the backward pass gives NaN.
     """
 
     y: Any
@@ -29,7 +29,7 @@ class Gradients(NamedTuple):
     dx : array
         Of the shape and dtype of x.
     dgamma, dbeta : array
-        Of the shape of gamma, in the dtype of gamma or, where there is none, of x.
+        Of the shape of gamma, in the dtype of gamma, or of x if there is no gamma.
     """
 
     dx: Any
@@ -38,7 +38,7 @@ class Gradients(NamedTuple):
 
 
 class RmsNormalized(NamedTuple):
-    """An array divided by its root mean square, and the reciprocal of that.
+    """An array divided by its root mean square, and the reciprocal of the root mean square.
 
     Attributes
     ----------
@@ -53,14 +53,14 @@ class RmsNormalized(NamedTuple):
 
 
 class RmsGradients(NamedTuple):
-    """The gradients of `rms_norm`: dx in the dtype of x, dgamma in that of gamma or else of x."""
+    """The gradients of `rms_norm`: dx in the dtype of x, dgamma in that of gamma if given, or x."""
 
     dx: Any
     dgamma: Any
 
 
 class WeightNormalized(NamedTuple):
-    """Vectors of a given length, and the length that each had before.
+    """Vectors scaled to a given length, and their original lengths.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class WeightNormalized(NamedTuple):
 
 
 class WeightGradients(NamedTuple):
-    """The gradients of `weight_norm`: dv in the dtype of v, dg in that of g or else of v."""
+    """The gradients of `weight_norm`: dv in the dtype of v, dg in that of g if given, or v."""
 
     dv: Any
     dg: Any

@@ -30,7 +30,7 @@ def rms_norm(
     eps : float, default 1e-5
         Added to the mean square. With 0, a row of zeros stays 0.
     out : array, optional
-        Where to write the result: of the shape and dtype of the result. It may be `x` itself.
+        Where to write the result, an array of its shape and dtype. It may be `x` itself.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def rms_norm_backward(
     Returns
     -------
     RmsGradients
-        ``(dx, dgamma)``: dx has the dtype of x, dgamma that of gamma, or else of x.
+        ``(dx, dgamma)``: dx has the dtype of x, dgamma that of gamma if given, or x.
 
     Raises
     ------

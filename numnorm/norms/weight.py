@@ -13,7 +13,7 @@ _WEIGHT = Norm(GAIN, parameters=1, names=Names(x="v", dy="dw", rstd="norm", gamm
 
 
 def _scaling(layout: RowLayout) -> Scaling:
-    # A vector's norm is its root mean square with the number of elements left out.
+    # A divisor of 1 in place of the width turns the root mean square into the Euclidean norm.
     return scaling_by(0.0, ddof=layout.width - 1)
 
 
@@ -30,10 +30,10 @@ def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None) -> A
     g : array_like, optional
         The lengths, of the shape of v without the normalized axes. Default: 1.
     axis : int or tuple of int, default -1
-        The axes that make up one vector, as in `numpy.linalg.norm`. PyTorch's default,
-        ``dim=0``, names the axis that is kept: here ``axis=tuple(range(1, v.ndim))``.
+        The axes of one vector, as in `numpy.linalg.norm`. PyTorch's default ``dim=0`` names the
+        axis that remains: here ``axis=tuple(range(1, v.ndim))``.
     out : array, optional
-        Where to write the result: of the shape and dtype of the result. It may be `v` itself.
+        Where to write the result, an array of its shape and dtype. It may be `v` itself.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def weight_norm_backward(
     Returns
     -------
     WeightGradients
-        ``(dv, dg)``: dv has the dtype of v, dg that of g, or else of v.
+        ``(dv, dg)``: dv has the dtype of v, dg that of g if given, or v.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The statistics of recurrent batch norm: what is kept of each step, and how it moves."""
+"""Recurrent batch norm: its running statistics for each step, and their checks."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from numnorm.arguments import (
 )
 from numnorm.backends.contract.backend import RecurrentBackend
 from numnorm.backends.contract.recurrent import LSTMSpec, PackedSteps, RunningSteps
-from numnorm.norms.batch import new_share
+from numnorm.norms.batch import new_batch_weight
 from numnorm.rnn.specs import lstm_spec
 
 
@@ -29,9 +29,9 @@ class LSTMStatistics(NamedTuple):
     mean_x, var_x : array (S, 4H), optional
         Mean and variance of W_x x; gates in the order f, i, o, g.
     mean_h, var_h : array (S, 4H), optional
-        Those of W_h h; with ``variant="per_gate"``, those of W_h h + W_x x.
+        Mean and variance of W_h h; of W_h h + W_x x with ``variant="per_gate"``.
     mean_c, var_c : array (S, H)
-        Those of the cell. What a variant does not normalize is None.
+        Mean and variance of the cell. Statistics that a variant does not use are None.
     """
 
     mean_x: Any = None
@@ -44,7 +44,7 @@ class LSTMStatistics(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecurrentBatchNorm:
-    r"""Batch norm in a recurrent cell, with running statistics of its own for each step.
+    r"""Batch norm in a recurrent cell, with separate running statistics for each step.
 
     .. math::
 
@@ -53,38 +53,38 @@ class RecurrentBatchNorm:
         c_t &= \sigma(f) \, c_{t-1} + \sigma(i) \tanh(g) \\
         h_t &= \sigma(o) \tanh(BN_t(c_t; \gamma_c, \beta_c))
 
-    Every feature is normalized over the sequences that have a step t. In training its mean and
-    biased variance there are taken, and the running statistics of step t are moved towards
-    them; else the running statistics are used, and beyond their last step those of the last
-    [1]_.
+    At step t every feature is normalized over the sequences that have that step [1]_. In training
+    the mean and the biased variance are those of these sequences, and update the running
+    statistics of step t. In inference the running statistics are used; steps beyond the last
+    one that they have use the last one.
 
     Parameters
     ----------
     statistics : LSTMStatistics
-        Of any float dtype; for arrays of a device on that device, and of their library. In training
-        they are updated in place, which JAX's arrays cannot be.
+        Of any float dtype, and of the device and library of x. In training they are updated in
+        place, which JAX's arrays do not allow.
     training : bool, default True
-        Whether to take the statistics of the batch.
+        Whether to normalize with the statistics of the batch.
     momentum : float, optional
-        As for `numnorm.batch_norm`: in the convention "torch" the share that the new batch gets,
-        by default 0.1; in the convention "keras" the share that is kept, by default 0.99.
+        As for `numnorm.batch_norm`: in the convention "torch" the weight of the new batch, by
+        default 0.1; in the convention "keras" the weight of the old statistics, by default 0.99.
     convention : {"torch", "keras"}
         The meaning of `momentum`, and whether the running variances are unbiased (torch) or
         biased (keras).
     unbiased : bool, optional
-        Whether the running variances have Bessel's correction, whatever the convention.
+        Whether the running variances have Bessel's correction; overrides the convention.
     first_step : int, default 0
-        How many steps these sequences have taken in calls before.
+        The number of steps of these sequences in previous calls.
 
     Notes
     -----
-    In training, statistics are kept up to their last step: later steps change nothing. So does
-    one step of one sequence that is longer than all others: it has no variance, is normalized
-    to 0, and its running statistics stay as they are. A batch of one sequence is refused.
+    In training, steps beyond the last one of the running statistics do not update them. Neither
+    does a step that only one sequence has: it has no variance, and is normalized to 0. A batch
+    of one sequence raises a ValueError.
 
-    As the states of all sequences are 0 before the first step by default, so is the variance of
-    W_h h there. The authors begin with gains of 0.1, and add noise to the first states where
-    features are constant.
+    The states before the first step are 0 by default, so that W_h h has no variance there. The
+    authors initialize the gains to 0.1, and add noise to the first states where features are
+    constant.
 
     References
     ----------
@@ -112,17 +112,17 @@ class RecurrentBatchNorm:
 def lstm_statistics_init(
     steps: int, hidden: int, *, variant: str = "paper", dtype: Any = np.float32
 ) -> LSTMStatistics:
-    """Return the running statistics that an LSTM with batch norm begins with: means 0, variances 1.
+    """Return the initial running statistics of an LSTM with batch norm: means 0, variances 1.
 
     Parameters
     ----------
     steps, hidden : int
-        S and H. The authors of recurrent batch norm have S be the length of the longest sequence
-        that is trained on.
+        S and H. The authors of recurrent batch norm use the length of the longest training
+        sequence as S.
     variant : str, default "paper"
         As for `lstm`.
     dtype : dtype, default float32
-        Of all statistics: float16, bfloat16, float32 or float64.
+        The dtype of all statistics: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -146,9 +146,9 @@ def lstm_statistics_init(
     steps, hidden = check_integer("steps", steps, 1), check_integer("hidden", hidden, 1)
     arrays, dtype = {}, check_dtype(dtype)
     spec: Any = lstm_spec("batch", variant).cell
-    for place, size in spec.sites(hidden).items():
-        arrays[f"mean_{place}"] = np.zeros((steps, size), dtype)
-        arrays[f"var_{place}"] = np.ones((steps, size), dtype)
+    for site, size in spec.sites(hidden).items():
+        arrays[f"mean_{site}"] = np.zeros((steps, size), dtype)
+        arrays[f"var_{site}"] = np.ones((steps, size), dtype)
     return LSTMStatistics(**arrays)
 
 
@@ -160,14 +160,14 @@ def running_statistics(
     x: Any,
     backend: RecurrentBackend,
 ) -> dict[str, RunningSteps]:
-    """Return the running statistics of each place, checked, as the call will use them for x."""
+    """Return the checked running statistics of each site of a norm in the cell."""
     training = check_flag("norm.training", norm.training)
     if isinstance(norm.momentum, str):
         raise ValueError(f"norm.momentum must be a number or None, got {brief(norm.momentum)}")
     if norm.momentum is not None:
         check_number("norm.momentum", norm.momentum, least=0.0, most=1.0)
     check_choice("norm.convention", norm.convention, ("torch", "keras"))
-    share = new_share(norm.momentum, None, norm.convention)
+    weight = new_batch_weight(norm.momentum, None, norm.convention)
     unbiased = norm.convention == "torch"
     if norm.unbiased is not None:
         unbiased = check_flag("norm.unbiased", norm.unbiased)
@@ -179,17 +179,17 @@ def running_statistics(
             "x must have at least 2 sequences that have a step to update norm.statistics, got 1"
         )
     return {
-        place: RunningSteps(
-            arrays[f"mean_{place}"], arrays[f"var_{place}"], training, share, int(unbiased), first
+        site: RunningSteps(
+            arrays[f"mean_{site}"], arrays[f"var_{site}"], training, weight, int(unbiased), first
         )
-        for place in sizes
+        for site in sizes
     }
 
 
 def _checked(
     statistics: Any, sizes: dict[str, int], update: bool, x: Any, backend: RecurrentBackend
 ) -> dict[str, Any]:
-    """Return the statistics as the backend's arrays: the caller's own if it will update them."""
+    """Return the statistics as the backend's arrays, without a copy if they will be updated."""
     if not isinstance(statistics, LSTMStatistics):
         raise TypeError(
             f"norm.statistics must be an LSTMStatistics, got an object of type "

@@ -1,4 +1,4 @@
-"""Plain recurrent networks, as Elman's, with normalization: whole sequences, and single steps."""
+"""Plain (Elman) recurrent networks with normalization, for sequences and for single steps."""
 
 from typing import Any
 
@@ -42,24 +42,24 @@ def rnn(
     h : array_like (B, H), optional
         The state before the first step. Default: 0.
     norm : {"layer", "rms", "ada", None}, default "layer"
-        Which norm N is; None leaves it out.
+        The norm N; None leaves it out.
     nonlinearity : {"tanh", "relu"}, default "tanh"
     eps : float, default 1e-5
         Added to the variance.
     lengths : array_like of int (B,), optional
-        How many steps each sequence has, in any order. Default: T. What lies beyond influences
-        nothing.
+        The number of steps of each sequence, in any order. Default: T. Elements of x beyond a
+        sequence's length are ignored.
     batch_first : bool, default False
         Whether x and y are (B, T, ...).
     reverse : bool, default False
-        Whether each sequence is taken from its last step to its first.
+        Whether to process each sequence from its last step to its first.
     zoneout : float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state as it
         was [2]_.
     rng : numpy.random.Generator, optional
-        Draws what is kept, for training; without it each step takes the expected value, as
-        trained networks do. Kept is what ``rng.random((T, B, H), np.float32)``, for the steps
-        of x in turn, has below the probability.
+        Draws the zoneout masks, for training; without it each step takes the expected value, as
+        in inference. A step keeps the elements where ``rng.random((T, B, H), np.float32)``,
+        for the steps of x in order, is below the probability.
 
     Returns
     -------
@@ -73,17 +73,17 @@ def rnn(
 
     Notes
     -----
-    A sequence's result is the same, bit for bit, whatever is in the batch beside it, whether its
-    steps are taken in one call or many, and for any number of threads. In half precision a call
-    rounds the states that it returns: there many calls differ from one.
+    The result of a sequence is the same, bit for bit, whatever the other sequences of the batch,
+    in one call or several, and for any number of threads. In half precision a call rounds the
+    states that it returns, so that several calls differ from one.
 
-    Arrays of a CUDA device are taken too, as by `lstm`: there the last bits of a sequence's result
-    may depend on what is beside it, and on how its steps are divided among calls, and there are as
-    many units at most.
+    Arrays of a CUDA device are accepted as by `lstm`, with the same limit on the units. There the
+    last bits of a sequence's result may depend on the other sequences, and on how its steps are
+    divided among calls.
 
-    With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
-    or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
-    depend on the number of sequences and on its place among them. They are drawn on the host for
+    With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
+    `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence
+    depend on the number of sequences and on its index among them. They are drawn on the host for
     arrays of a device, too.
 
     References
@@ -146,12 +146,12 @@ def rnn_backward(dy: Any, saved: Any, dh: Any = None) -> RNNGradients:
     Parameters
     ----------
     dy : array_like
-        The gradient of the loss with respect to y, of its shape. What lies beyond a sequence's
-        length is not looked at.
+        The gradient of the loss with respect to y, of the shape of y. Elements beyond a
+        sequence's length are ignored.
     saved : object
         As `rnn_forward` returned it.
     dh : array_like (B, H), optional
-        That with respect to the last state, beside that through y. Default: 0.
+        The gradient with respect to the last state, which adds to that through y. Default: 0.
 
     Returns
     -------
@@ -189,7 +189,7 @@ def rnn_cell(
 ) -> Any:
     """Take one step of a normalized plain recurrent network: the same bytes as that step of `rnn`.
 
-    In half precision the states are rounded from step to step, those within `rnn` are not.
+    In half precision the states are rounded after each step; `rnn` does not round between steps.
 
     Parameters
     ----------
@@ -279,18 +279,16 @@ def rnn_pack(
     nonlinearity: str = "tanh",
     dtype: Any = np.float32,
 ) -> Packed:
-    """Return the parameters, checked and packed for many calls.
-
-    As `lstm_pack` does for an LSTM.
+    """Return the parameters, checked and packed for many calls, as `lstm_pack` does.
 
     Parameters
     ----------
     parameters : RNNParameters
-        They are copied, where they lie: what becomes of them afterwards changes nothing.
+        They are copied, on their device: later changes of them have no effect.
     norm, nonlinearity : str
-        As in the calls that will follow.
+        As in the later calls.
     dtype : dtype, default float32
-        That of the x of those calls; for half precision, float32.
+        The dtype of x in these calls; float32 if x is in half precision.
 
     Returns
     -------

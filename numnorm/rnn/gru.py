@@ -1,4 +1,4 @@
-"""Gated recurrent units with normalization, for whole sequences and one step at a time."""
+"""Gated recurrent units with normalization, for sequences and for single steps."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def gru(
             + \sigma(r) (N(U h_{t-1}; \gamma_h, \beta_h) + b_h)) \\
         h_t &= (1 - \sigma(z)) \, h_{t-1} + \sigma(z) \, \hat h
 
-    with N the norm, over both gates together, and over the rest, each product by itself [1]_.
+    with N the norm: over z and r as one row and over the new state, for each product [1]_.
 
     Parameters
     ----------
@@ -44,23 +44,23 @@ def gru(
     h : array_like (B, H), optional
         The state before the first step. Default: 0.
     norm : {"layer", "rms", "ada", None}, default "layer"
-        Which norm N is; None leaves it out.
+        The norm N; None leaves it out.
     eps : float, default 1e-5
         Added to the variance.
     lengths : array_like of int (B,), optional
-        How many steps each sequence has, in any order. Default: T. What lies beyond influences
-        nothing.
+        The number of steps of each sequence, in any order. Default: T. Elements of x beyond a
+        sequence's length are ignored.
     batch_first : bool, default False
         Whether x and y are (B, T, ...).
     reverse : bool, default False
-        Whether each sequence is taken from its last step to its first.
+        Whether to process each sequence from its last step to its first.
     zoneout : float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state as it
         was [2]_.
     rng : numpy.random.Generator, optional
-        Draws what is kept, for training; without it each step takes the expected value, as
-        trained networks do. Kept is what ``rng.random((T, B, H), np.float32)``, for the steps
-        of x in turn, has below the probability.
+        Draws the zoneout masks, for training; without it each step takes the expected value, as
+        in inference. A step keeps the elements where ``rng.random((T, B, H), np.float32)``,
+        for the steps of x in order, is below the probability.
 
     Returns
     -------
@@ -74,20 +74,20 @@ def gru(
 
     Notes
     -----
-    A sequence's result is the same, bit for bit, whatever is in the batch beside it, whether its
-    steps are taken in one call or many, and for any number of threads. In half precision a call
-    rounds the states that it returns: there many calls differ from one.
+    The result of a sequence is the same, bit for bit, whatever the other sequences of the batch,
+    in one call or several, and for any number of threads. In half precision a call rounds the
+    states that it returns, so that several calls differ from one.
 
-    Arrays of a CUDA device are taken too, as by `lstm`: there the last bits of a sequence's result
-    may depend on what is beside it, and on how its steps are divided among calls, and there are as
-    many units at most.
+    Arrays of a CUDA device are accepted as by `lstm`, with the same limit on the units. There the
+    last bits of a sequence's result may depend on the other sequences, and on how its steps are
+    divided among calls.
 
-    With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
-    or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
-    depend on the number of sequences and on its place among them. They are drawn on the host for
+    With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
+    `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence
+    depend on the number of sequences and on its index among them. They are drawn on the host for
     arrays of a device, too.
 
-    PyTorch, Keras and ONNX call 1 - σ(z) their z: `gru_from_torch` turns signs.
+    PyTorch, Keras and ONNX define z as 1 - σ(z): `gru_from_torch` flips the signs.
 
     References
     ----------
@@ -149,12 +149,12 @@ def gru_backward(dy: Any, saved: Any, dh: Any = None) -> GRUGradients:
     Parameters
     ----------
     dy : array_like
-        The gradient of the loss with respect to y, of its shape. What lies beyond a sequence's
-        length is not looked at.
+        The gradient of the loss with respect to y, of the shape of y. Elements beyond a
+        sequence's length are ignored.
     saved : object
         As `gru_forward` returned it.
     dh : array_like (B, H), optional
-        That with respect to the last state, beside that through y. Default: 0.
+        The gradient with respect to the last state, which adds to that through y. Default: 0.
 
     Returns
     -------
@@ -191,7 +191,7 @@ def gru_cell(
 ) -> Any:
     """Take one step of a normalized gated recurrent unit: the same bytes as that step of `gru`.
 
-    In half precision the states are rounded from step to step, those within `gru` are not.
+    In half precision the states are rounded after each step; `gru` does not round between steps.
 
     Parameters
     ----------
@@ -276,18 +276,16 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
 def gru_pack(
     parameters: GRUParameters, *, norm: str | None = "layer", dtype: Any = np.float32
 ) -> Packed:
-    """Return the parameters, checked and packed for many calls.
-
-    As `lstm_pack` does for an LSTM.
+    """Return the parameters, checked and packed for many calls, as `lstm_pack` does.
 
     Parameters
     ----------
     parameters : GRUParameters
-        They are copied, where they lie: what becomes of them afterwards changes nothing.
+        They are copied, on their device: later changes of them have no effect.
     norm : str or None
-        As in the calls that will follow.
+        As in the later calls.
     dtype : dtype, default float32
-        That of the x of those calls; for half precision, float32.
+        The dtype of x in these calls; float32 if x is in half precision.
 
     Returns
     -------

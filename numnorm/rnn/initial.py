@@ -1,4 +1,4 @@
-"""The parameters that recurrent cells begin with."""
+"""Initial parameters of recurrent cells."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ Array = np.ndarray[Any, Any]
 
 
 def _orthogonal(generator: np.random.Generator, size: int) -> Array:
-    """Return a random orthogonal matrix, uniform among all of them (Mezzadri 2007)."""
+    """Return a uniformly distributed random orthogonal matrix (Mezzadri 2007)."""
     q, r = np.linalg.qr(generator.standard_normal((size, size)))
     return q * np.sign(np.diag(r))
 
 
 def _glorot(generator: np.random.Generator, units: int, inputs: int) -> Array:
-    """Return uniform weights of the variance 2 / (inputs + units) (Glorot and Bengio 2010)."""
+    """Return uniform weights of variance 2 / (inputs + units) (Glorot and Bengio 2010)."""
     bound = np.sqrt(6.0 / (inputs + units))
     return generator.uniform(-bound, bound, (units, inputs))
 
@@ -43,7 +43,7 @@ def _initial(
     }
     for name, size in kind.sizes.items():
         if name in spec.parameters or name.startswith("bias"):
-            gain = 0.1 if spec.batch else 1.0  # as Cooijmans et al. begin
+            gain = 0.1 if spec.batch else 1.0  # as in Cooijmans et al.
             values[name] = np.full(size * hidden, gain if name.startswith("gamma") else 0.0)
     if kind is LSTM:
         values["bias"][:hidden] = 1.0
@@ -59,22 +59,21 @@ def lstm_init(
     variant: str = "paper",
     dtype: Any = np.float32,
 ) -> LSTMParameters:
-    """Return the parameters that an LSTM begins with.
+    """Return initial parameters of an LSTM.
 
-    Each gate's weights for the state are orthogonal, those for the input uniform as Glorot and
-    Bengio have them; gains are 1, of batch norm 0.1, and biases 0, but for the forget gate's,
-    which is 1.
+    The weights of each gate are orthogonal for the state and Glorot-uniform for the input. Gains
+    are 1 (0.1 for batch norm); biases are 0 except that of the forget gate, which is 1.
 
     Parameters
     ----------
     inputs, hidden : int
         I and H.
     rng : numpy.random.Generator
-        Where the numbers come from.
+        The source of the random weights.
     norm, variant : str
         As for `lstm`.
     dtype : dtype, default float32
-        Of all parameters: float16, bfloat16, float32 or float64.
+        The dtype of all parameters: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -101,7 +100,7 @@ def gru_init(
     norm: str | None = "layer",
     dtype: Any = np.float32,
 ) -> GRUParameters:
-    """Return the parameters that a gated recurrent unit begins with.
+    """Return initial parameters of a gated recurrent unit.
 
     As for `lstm_init`; all biases are 0.
 
@@ -110,11 +109,11 @@ def gru_init(
     inputs, hidden : int
         I and H.
     rng : numpy.random.Generator
-        Where the numbers come from.
+        The source of the random weights.
     norm : str or None
         As for `gru`.
     dtype : dtype, default float32
-        Of all parameters: float16, bfloat16, float32 or float64.
+        The dtype of all parameters: float16, bfloat16, float32 or float64.
 
     Returns
     -------
@@ -139,7 +138,7 @@ def rnn_init(
     norm: str | None = "layer",
     dtype: Any = np.float32,
 ) -> RNNParameters:
-    """Return the parameters that a plain recurrent network begins with.
+    """Return initial parameters of a plain recurrent network.
 
     As for `lstm_init`; the bias is 0.
 
@@ -148,11 +147,11 @@ def rnn_init(
     inputs, hidden : int
         I and H.
     rng : numpy.random.Generator
-        Where the numbers come from.
+        The source of the random weights.
     norm : str or None
         As for `rnn`.
     dtype : dtype, default float32
-        Of all parameters: float16, bfloat16, float32 or float64.
+        The dtype of all parameters: float16, bfloat16, float32 or float64.
 
     Returns
     -------

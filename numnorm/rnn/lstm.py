@@ -1,4 +1,4 @@
-"""Long short-term memory with normalization, for whole sequences and one step at a time."""
+"""Long short-term memory with normalization, for sequences and for single steps."""
 
 from typing import Any
 
@@ -52,28 +52,28 @@ def lstm(
     h, c : array_like (B, H), optional
         The state and the cell before the first step. Default: 0.
     norm : {"layer", "rms", "ada", "batch", None} or RecurrentBatchNorm, default "layer"
-        "batch" normalizes each feature of each step over the batch; `RecurrentBatchNorm` keeps
+        "batch" normalizes each feature of each step over the batch; `RecurrentBatchNorm` also has
         running statistics. None is the LSTM of Hochreiter and Schmidhuber, with forget gates.
     variant : {"paper", "normalized_cell", "per_gate", "cell_only"}, default "paper"
-        "normalized_cell" hands the normalized cell to the next step, as PyTorch's fastrnns and
-        TensorFlow Addons do. "per_gate" normalizes :math:`W_h h + W_x x`, each gate by itself.
-        "cell_only" normalizes nothing but the cell, as in the paper's DRAW.
+        "normalized_cell" passes the normalized cell to the next step, as PyTorch's fastrnns and
+        TensorFlow Addons do. "per_gate" normalizes each gate of :math:`W_h h + W_x x` separately.
+        "cell_only" normalizes only the cell, as in the paper's DRAW.
     eps : float, default 1e-5
         Added to the variance.
     lengths : array_like of int (B,), optional
-        How many steps each sequence has, in any order. Default: T. What lies beyond influences
-        nothing.
+        The number of steps of each sequence, in any order. Default: T. Elements of x beyond a
+        sequence's length are ignored.
     batch_first : bool, default False
         Whether x and y are (B, T, ...).
     reverse : bool, default False
-        Whether each sequence is taken from its last step to its first.
+        Whether to process each sequence from its last step to its first.
     zoneout : float or pair of float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state, and of
         the cell, as it was [2]_.
     rng : numpy.random.Generator, optional
-        Draws what is kept, for training; without it each step takes the expected value, as
-        trained networks do. Kept is what ``rng.random((T, 2, B, H), np.float32)``, for h and
-        then for c of each step of x, has below the probability.
+        Draws the zoneout masks, for training; without it each step takes the expected value, as
+        in inference. A step keeps the elements where ``rng.random((T, 2, B, H), np.float32)``,
+        for h and then for c of each step of x, is below the probability.
 
     Returns
     -------
@@ -87,22 +87,21 @@ def lstm(
 
     Notes
     -----
-    A sequence's result is the same, bit for bit, whatever is in the batch beside it, whether its
-    steps are taken in one call or many, and for any number of threads: but for the statistics
-    of batch norm, when they are those of the batch. In half precision a call rounds the states
-    that it returns: there many calls differ from one.
+    The result of a sequence is the same, bit for bit, whatever the other sequences of the batch,
+    in one call or several, and for any number of threads; except with batch norm over the
+    statistics of the batch. In half precision a call rounds the states that it returns, so that
+    several calls differ from one.
 
-    Arrays of a CUDA device are taken too, all of them of one library and on one device, those of
-    running statistics included; `lengths` lie on the host. The products are those of that library,
-    of CuPy for Numba's arrays, and may round a row of one batch otherwise than that of another; or,
-    where the device has room for the weights, all steps are one kernel, with products of its own.
-    So on a device the last bits of a sequence's result may depend on what is beside it, and on how
-    its steps are divided among calls. More than 2048 units, or 1024 in float64, raise a
-    NotImplementedError there.
+    Arrays of a CUDA device are accepted, too: all of them, including running statistics, must
+    belong to one library and one device, but `lengths` to the host. That library computes the
+    matrix products (CuPy for Numba's arrays), and may round a row differently in another batch;
+    with `persistent_kernels`, a kernel of numnorm does. So on a device the last bits of a
+    sequence's result may depend on the other sequences, and on how its steps are divided among
+    calls. More than 2048 units, or 1024 in float64, raise a NotImplementedError there.
 
-    With drawn zoneout, too, the same `rng`, in the same state, gives the same result, in one call
-    or, first to last step, in many, whatever the padding T and `lengths`: but a sequence's draws
-    depend on the number of sequences and on its place among them. They are drawn on the host for
+    With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
+    `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence
+    depend on the number of sequences and on its index among them. They are drawn on the host for
     arrays of a device, too.
 
     References
@@ -166,12 +165,12 @@ def lstm_backward(dy: Any, saved: Any, dh: Any = None, dc: Any = None) -> LSTMGr
     Parameters
     ----------
     dy : array_like
-        The gradient of the loss with respect to y, of its shape. What lies beyond a sequence's
-        length is not looked at.
+        The gradient of the loss with respect to y, of the shape of y. Elements beyond a
+        sequence's length are ignored.
     saved : object
         As `lstm_forward` returned it.
     dh, dc : array_like (B, H), optional
-        Those with respect to the last state and cell, beside that through y. Default: 0.
+        Gradients with respect to the last state and cell, which add to that through y. Default: 0.
 
     Returns
     -------
@@ -211,7 +210,7 @@ def lstm_cell(
 ) -> LSTMState:
     """Take one step of a normalized LSTM: the same bytes as that step of `lstm`.
 
-    In half precision the states are rounded from step to step, those within `lstm` are not.
+    In half precision the states are rounded after each step; `lstm` does not round between steps.
 
     Parameters
     ----------
@@ -281,7 +280,7 @@ def lstm_cell_backward(dh: Any, saved: Any, dc: Any = None) -> LSTMGradients:
     saved : object
         As `lstm_cell_forward` returned it.
     dc : array_like (B, H), optional
-        That with respect to the new cell, beside that through the state. Default: 0.
+        The gradient with respect to the new cell, which adds to that through the state. Default: 0.
 
     Returns
     -------
@@ -316,18 +315,18 @@ def lstm_pack(
 ) -> Packed:
     """Return the parameters of an LSTM, checked and packed for many calls.
 
-    `lstm`, `lstm_forward` and `lstm_cell` take the result in place of the parameters. Without
-    it they pack them in every call, which for one step of one sequence is most of their time.
-    They are for arrays that lie where the parameters do, on the host or on one device.
+    `lstm`, `lstm_forward` and `lstm_cell` take the result in place of the parameters, which they
+    otherwise pack in every call; for a single step of one sequence that takes most of the time.
+    x must be where the parameters are: on the host, or on the same device.
 
     Parameters
     ----------
     parameters : LSTMParameters
-        They are copied, where they lie: what becomes of them afterwards changes nothing.
+        They are copied, on their device: later changes of them have no effect.
     norm, variant : str
-        As in the calls that will follow.
+        As in the later calls.
     dtype : dtype, default float32
-        That of the x of those calls; for half precision, float32.
+        The dtype of x in these calls; float32 if x is in half precision.
 
     Returns
     -------

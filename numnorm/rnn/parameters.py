@@ -1,4 +1,4 @@
-"""The parameters of recurrent cells: what they are, and their checks."""
+"""The parameters of each kind of recurrent cell, and their checks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,9 +22,9 @@ class LSTMParameters(NamedTuple):
     gamma_x, beta_x : array (4H,), optional
         Gain and bias of the norm of W_x x.
     gamma_h, beta_h : array (4H,), optional
-        Those of W_h h; with ``variant="per_gate"``, those of the gates.
+        Gain and bias of the norm of W_h h; of the gates with ``variant="per_gate"``.
     gamma_c, beta_c : array (H,), optional
-        Those of the cell. Every gain is 1 by default, and every bias 0.
+        Gain and bias of the norm of the cell. All gains are 1 by default, and all biases 0.
     """
 
     weight_x: Any
@@ -50,11 +50,11 @@ class GRUParameters(NamedTuple):
     bias : array (3H,), optional
         b. Default: 0.
     bias_h : array (H,), optional
-        b_h, of what r lets pass. Default: 0.
+        b_h, inside the product with r. Default: 0.
     gamma_x, beta_x : array (3H,), optional
         Gains and biases of the norms of W_x x and W x.
     gamma_h, beta_h : array (3H,), optional
-        Those of W_h h and U h. Every gain is 1 by default, and every bias 0.
+        Gains and biases of the norms of W_h h and U h. All gains are 1 by default, all biases 0.
     """
 
     weight_x: Any
@@ -97,15 +97,15 @@ class Kind(NamedTuple):
     name : str
         The name of its function.
     parameters : type
-        A NamedTuple.
+        The NamedTuple of its parameters.
     gates : int
-        How many rows the weights have for each unit.
+        The number of rows of the weights for each unit.
     sizes : mapping
-        How many numbers for each unit the other parameters have.
+        The number of elements for each unit of each other parameter.
     states : tuple of str
-        What is handed from step to step.
+        The names of its states.
     options : tuple of str
-        The arguments that its form follows from.
+        The names of the arguments that determine its spec.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Kind(NamedTuple):
 
     @property
     def rows(self) -> str:
-        """How many rows the weights have, for messages."""
+        """The number of rows of the weights, for messages."""
         return f"{self.gates}H" if self.gates > 1 else "H"
 
 
@@ -149,7 +149,7 @@ RNN = Kind(
 
 
 def named(kind: Kind, parameters: Any) -> Any:
-    """Return the parameters of a kind, which may come as a plain tuple."""
+    """Return the parameters of a kind, also if they are a plain tuple."""
     if not isinstance(parameters, tuple) or len(parameters) != len(kind.parameters._fields):
         expected = kind.parameters.__name__
         article = "an" if expected[0] in "LR" else "a"
@@ -168,13 +168,13 @@ def checked(
     backend: RecurrentBackend,
     inputs: int | None = None,
 ) -> Any:
-    """Return the parameters of a kind as a backend takes them: C-contiguous, in the dtype of x.
+    """Return the checked parameters of a kind for a backend: C-contiguous, in the dtype of x.
 
-    Without a number of inputs, it is that of weight_x.
+    `inputs` None takes the number of inputs from weight_x.
     """
     given = named(kind, parameters)
 
-    def taken(name: str, check: Callable[[Shape], None]) -> Any:
+    def converted(name: str, check: Callable[[Shape], None]) -> Any:
         value = getattr(given, name)
         if value is None:
             raise TypeError(f"{name} must be an array, got None")
@@ -182,14 +182,14 @@ def checked(
 
     def of_shape(name: str, *expected: int) -> Any:
         meaning = "that of the units and inputs"
-        return taken(name, lambda shape: check_shape(name, shape, expected, meaning))
+        return converted(name, lambda shape: check_shape(name, shape, expected, meaning))
 
-    weight_h = taken("weight_h", lambda shape: _check_hidden(kind, shape))
+    weight_h = converted("weight_h", lambda shape: _check_hidden(kind, shape))
     rows, hidden = weight_h.shape
     values = {
         "weight_x": of_shape("weight_x", rows, inputs)
         if inputs is not None
-        else taken("weight_x", lambda shape: _check_inputs(shape, rows)),
+        else converted("weight_x", lambda shape: _check_inputs(shape, rows)),
         "weight_h": weight_h,
     }
     for name, size in kind.sizes.items():

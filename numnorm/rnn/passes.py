@@ -1,4 +1,4 @@
-"""The passes of every kind of recurrent cell over sequences: their checks, and what they keep."""
+"""The forward and backward pass of every kind of recurrent cell: checks, and calls of a backend."""
 
 import dataclasses
 from typing import Any, NamedTuple, cast
@@ -22,13 +22,13 @@ from numnorm.rnn.parameters import Kind, checked, named
 from numnorm.rnn.sequences import sequence_layout
 from numnorm.rnn.specs import Spec, with_zoneout
 
-# AdaNorm's C and k, as its own function has them.
+# AdaNorm's C and k, the defaults of `ada_norm`.
 _ADA_SCALE, _ADA_K = 1.0, 0.1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packed:
-    """Parameters made ready for many calls; its contents are its own."""
+    """Parameters packed for many calls; its contents are private."""
 
     kind: Kind
     spec: Spec
@@ -39,7 +39,7 @@ class Packed:
 
 
 class Options(NamedTuple):
-    """The arguments that all kinds take, as they were given."""
+    """The arguments that all kinds of cells have, unchecked."""
 
     eps: Any = 1e-5
     lengths: Any = None
@@ -77,7 +77,7 @@ def forward(
     save: bool,
     single: bool = False,
 ) -> tuple[Any, list[Any], Any]:
-    """Return y, the last states, and what `backward` needs; of a single step, x is (B, I)."""
+    """Return y, the last states, and what `backward` needs; x is (B, I) for a single step."""
     backend, x = backend_for(x, "x")
     time, batch, batch_first = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
@@ -85,28 +85,28 @@ def forward(
     layout = sequence_layout(time, batch, options.lengths, reverse)
     x = backend.pack_padded(x, layout, batch_first, None)
     given, ready, weights = _weights(kind, spec, parameters, x, backend)
-    shares = _shares(kind, options.zoneout)
-    if any(shares) and spec.batch:
+    zoneout = _probabilities(kind, options.zoneout)
+    if any(zoneout) and spec.batch:
         raise ValueError("zoneout must be 0 with batch norm")
-    spec = with_zoneout(spec) if any(shares) else spec
+    spec = with_zoneout(spec) if any(zoneout) else spec
     shape = batch, ready.weight_h.shape[1]
     first = [
         backend.cell_state(name, s, shape, x) for name, s in zip(kind.states, states, strict=True)
     ]
-    zoneout_masks = _keeps(shares, options.rng, layout, shape[1], x, backend)
-    sort_states = tuple(backend.sort_states(s, layout) for s in first)
+    zoneout_masks = _zoneout_masks(zoneout, options.rng, layout, shape[1], x, backend)
+    sorted_states = tuple(backend.sort_states(s, layout) for s in first)
     if spec.batch:
         cell, running = cast(LSTMSpec, spec.cell), {}
         if isinstance(spec.batch, RecurrentBatchNorm):
             running = running_statistics(spec.batch, cell, shape[1], layout.steps, x, backend)
         history, kept = backend.batch_cell_forward(
-            cell, eps, x, layout.steps, ready, sort_states, running
+            cell, eps, x, layout.steps, ready, sorted_states, running
         )
     else:
         history, kept = backend.cell_forward(
-            spec.cell, scaling, x, layout.steps, weights, sort_states, zoneout_masks, save
+            spec.cell, scaling, x, layout.steps, weights, sorted_states, zoneout_masks, save
         )
-    begin, whole = sort_states[0].shape[0], save or spec.batch is not None
+    begin, whole = sorted_states[0].shape[0], save or spec.batch is not None
     y = backend.pad_packed(history[0], begin, layout, batch_first, x, dtype)
     indices = begin + layout.last
     last = [
@@ -116,7 +116,7 @@ def forward(
     if not save:
         return y, last, None
     if isinstance(y, np.ndarray):
-        y.flags.writeable = False  # its memory is what the backward pass reads
+        y.flags.writeable = False  # the backward pass reads its memory
     return y, last, _Saved(
         kind, single, backend, spec, scaling, layout, batch_first, x, shape[1], dtype, given,
         weights, zoneout_masks, kept,
@@ -124,7 +124,7 @@ def forward(
 
 
 def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:
-    """Return the time and the batch, and whether the batch comes first."""
+    """Return the number of steps, the batch size, and whether the batch comes first."""
     axes = "2 axes, of batch and inputs" if single else "3 axes, of time, batch and inputs"
     if len(shape) != int(axes[0]):
         raise ValueError(f"x must have {axes}, got {len(shape)}")
@@ -136,10 +136,7 @@ def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:
 
 
 def _weights(kind: Kind, spec: Spec, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any, Any]:
-    """Return the parameters as they were given, checked, and as the backend takes them.
-
-    Packed ones have been checked.
-    """
+    """Return the parameters as given, checked, and packed by the backend."""
     if not isinstance(parameters, Packed):
         ready = checked(kind, parameters, spec, x, backend, x.shape[1])
         weights = None
@@ -171,10 +168,10 @@ def pack(kind: Kind, spec: Spec, parameters: Any, dtype: Any) -> Packed:
     if spec.batch:
         raise ValueError("norm must be that of a row to pack for it, got 'batch'")
     given, dtype = named(kind, parameters), check_dtype(dtype)
-    of_device = is_on_device(given.weight_h)
-    backend, beside = backend_for(given.weight_h if of_device else np.empty(0), "weight_h")
-    like = backend.packed_like(beside, dtype)
-    checked(kind, given, spec, like, backend)  # before a copy loses masks
+    on_device = is_on_device(given.weight_h)
+    backend, weight_h = backend_for(given.weight_h if on_device else np.empty(0), "weight_h")
+    like = backend.packed_like(weight_h, dtype)
+    checked(kind, given, spec, like, backend)  # first, because a copy would drop masks
     copied = kind.parameters(
         *(
             None if value is None else backend.copied_parameter(name, value, like)
@@ -186,33 +183,33 @@ def pack(kind: Kind, spec: Spec, parameters: Any, dtype: Any) -> Packed:
     return Packed(kind, spec, copied, backend, like.dtype, weights)
 
 
-def _shares(kind: Kind, zoneout: Any) -> tuple[float, ...]:
-    """Return the share of each state that is kept."""
-    if type(zoneout) is float and zoneout == 0.0:  # nothing to look at, as in most calls
+def _probabilities(kind: Kind, zoneout: Any) -> tuple[float, ...]:
+    """Return the zoneout probability of each state."""
+    if type(zoneout) is float and zoneout == 0.0:  # fast, for most calls
         return (0.0,) * len(kind.states)
-    shares = zoneout if isinstance(zoneout, tuple | list) else (zoneout,) * len(kind.states)
-    if len(shares) != len(kind.states):
+    values = zoneout if isinstance(zoneout, tuple | list) else (zoneout,) * len(kind.states)
+    if len(values) != len(kind.states):
         raise ValueError(
             f"zoneout must be a number, or one for each of {', '.join(kind.states)}, "
-            f"got {len(shares)} of them"
+            f"got {len(values)} of them"
         )
-    return tuple(check_number("zoneout", share, least=0.0, most=1.0) for share in shares)
+    return tuple(check_number("zoneout", value, least=0.0, most=1.0) for value in values)
 
 
-def _keeps(
-    shares: tuple[float, ...], rng: Any, layout: SequenceLayout, width: int, x: Any, backend: Any
+def _zoneout_masks(
+    zoneout: tuple[float, ...], rng: Any, layout: SequenceLayout, width: int, x: Any, backend: Any
 ) -> tuple[Any, ...]:
-    """Return what a step keeps of each element: drawn, or expected if there is no generator."""
+    """Return the zoneout mask of each state: drawn, or the probability without a generator."""
     if rng is not None:
         check_generator(rng)
-    if not any(shares):
-        return (None,) * len(shares)
-    zoneout_masks: list[Any] = list(shares)
+    if not any(zoneout):
+        return (None,) * len(zoneout)
+    masks: list[Any] = list(zoneout)
     if rng is not None:
-        # A step's numbers before the next one's, so that padding and chunks change none.
-        drawn = rng.random((layout.time, len(shares), layout.batch, width), np.float32)
-        zoneout_masks = [drawn[:, i] < share for i, share in enumerate(shares)]
-    return tuple(backend.zoneout_mask(keep, layout, width, x) for keep in zoneout_masks)
+        # Step by step, so that neither padding nor chunks change the masks.
+        drawn = rng.random((layout.time, len(zoneout), layout.batch, width), np.float32)
+        masks = [drawn[:, i] < probability for i, probability in enumerate(zoneout)]
+    return tuple(backend.zoneout_mask(mask, layout, width, x) for mask in masks)
 
 
 def backward(
@@ -227,30 +224,30 @@ def backward(
         )
     layout, backend, x, dtype = saved.layout, saved.backend, saved.x, saved.dtype
     rows = backend.pack_padded(
-        _slope(saved, dy, "dh" if single else "dy"), layout, saved.batch_first, x
+        _output_gradient(saved, dy, "dh" if single else "dy"), layout, saved.batch_first, x
     )
     last = [
         backend.cell_state(f"d{name}", s, (layout.batch, saved.units), x)
         for name, s in zip(kind.states, dstates, strict=True)
     ]
-    sort_states = tuple(backend.sort_states(s, layout) for s in last)
+    sorted_states = tuple(backend.sort_states(s, layout) for s in last)
     if saved.spec.batch:
-        found = backend.batch_cell_backward(saved.kept, rows, sort_states)
+        gradients = backend.batch_cell_backward(saved.kept, rows, sorted_states)
     else:
-        found = backend.cell_backward(
+        gradients = backend.cell_backward(
             saved.spec.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,
-            saved.zoneout_masks, rows, sort_states,
+            saved.zoneout_masks, rows, sorted_states,
         )  # fmt: skip
-    dx = backend.pad_packed(found.dx, 0, layout, saved.batch_first, x, dtype)
+    dx = backend.pad_packed(gradients.dx, 0, layout, saved.batch_first, x, dtype)
     first = (
         backend.unsort_states(f, None, s, layout, dtype)
-        for f, s in zip(found.states, last, strict=True)
+        for f, s in zip(gradients.states, last, strict=True)
     )
-    return (dx[0] if single else dx), *first, _parameter_gradients(saved, found.parameters)
+    return (dx[0] if single else dx), *first, _parameter_gradients(saved, gradients.parameters)
 
 
-def _slope(saved: _Saved, dy: Any, name: str) -> Any:
-    """Return the gradients of all states, of the shape of what the forward pass returned."""
+def _output_gradient(saved: _Saved, dy: Any, name: str) -> Any:
+    """Return the checked gradient of what the forward pass returned, as the backend's array."""
     layout = saved.layout
     grad = saved.backend.as_like(name, dy, saved.x)
     expected: tuple[int, ...] = (layout.time, layout.batch, saved.units)
@@ -262,13 +259,13 @@ def _slope(saved: _Saved, dy: Any, name: str) -> Any:
     return grad
 
 
-def _parameter_gradients(saved: _Saved, found: dict[str, Any]) -> Any:
-    """Return the gradients of the parameters that there are, in their dtypes and shapes."""
+def _parameter_gradients(saved: _Saved, gradients: dict[str, Any]) -> Any:
+    """Return the gradients of the given parameters, in their dtypes and shapes."""
     return saved.kind.parameters(
         **{
             name: None
             if value is None
-            else saved.backend.parameter_gradient(name, found[name], value, saved.x)
+            else saved.backend.parameter_gradient(name, gradients[name], value, saved.x)
             for name, value in saved.given._asdict().items()
         }
     )

@@ -1,4 +1,4 @@
-"""The setting that lets a device take all steps of a recurrent cell in one kernel."""
+"""The setting that lets a device run all steps of a recurrent cell in one kernel."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,16 +8,15 @@ from numnorm.backends.contract.recurrent import wants_persistent_kernels
 
 @contextlib.contextmanager
 def persistent_kernels() -> Iterator[None]:
-    """Take all steps of a recurrent cell in one kernel, where a CUDA device has room for it.
+    """Run all steps of a recurrent cell in one kernel, if the weights fit a CUDA device.
 
-    Without this setting a device takes the steps one by one, with a matrix product of the
-    arrays' own library and a kernel of numnorm for each. A persistent kernel [1]_ keeps the
-    weights of the states in the shared memory of the multiprocessors from the first step to the
-    last. Cells that are too large for that are computed step by step all the same, and so are
-    batch norm and arrays on the host. Results differ by rounding alone.
+    Without this setting, each step on a device is a matrix product by the library of the arrays
+    and a kernel of numnorm. A persistent kernel [1]_ keeps the weights of the states in shared
+    memory from the first step to the last. Cells that do not fit, cells with batch norm, and
+    arrays on the host still run step by step. Results differ only by rounding.
 
-    It holds for forward and backward passes that are called inside the ``with`` statement, by the
-    same thread or task.
+    The setting applies to forward and backward passes inside the ``with`` statement, in the same
+    thread or task.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""What the functions of recurrent cells return."""
+"""The named tuples that the functions of recurrent cells return."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
 
 
 class LSTMStates(NamedTuple):
-    """What an LSTM returns.
+    """The states of an LSTM over sequences.
 
     Attributes
     ----------
@@ -22,19 +22,18 @@ class LSTMStates(NamedTuple):
 
 
 class LSTMForward(NamedTuple):
-    """What the forward pass returns: an LSTM's states, and what the backward pass needs.
+    """The states of an LSTM over sequences, and what its backward pass needs.
 
     Attributes
     ----------
     y, h, c : array
-        As in `LSTMStates`; y is read-only, as it belongs to `saved`. An array of a device can be
-        written none the less: it must not be before the backward pass.
+        As in `LSTMStates`; y is read-only, because `saved` refers to it. Arrays of a device have
+        no such flag: do not write to y before the backward pass.
     saved : object
-        For `lstm_backward`. For each step of each sequence it holds 10 H numbers of the working
-        precision (6 H where no norm is taken of each product; H more if the normalized cell is
-        carried or with zoneout, and then 2 H more of what is kept), and the statistics of each
-        norm. It refers to x and the parameters, which must not be changed before the backward
-        pass.
+        For `lstm_backward`. For each step of each sequence it holds 10 H numbers in the compute
+        dtype (6 H without a norm of each product; H more with variant "normalized_cell" or
+        zoneout; 2 H more of zoneout masks), and the statistics of each norm. It refers to x and
+        the parameters: do not change them before the backward pass.
     """
 
     y: Any
@@ -51,9 +50,9 @@ class LSTMGradients(NamedTuple):
     dx : array
         Of the shape of x.
     dh, dc : array (B, H)
-        Of the first state and cell.
+        The gradients with respect to the first state and cell.
     parameters : LSTMParameters
-        Of the parameters that there are.
+        The gradients of the given parameters; None for the others.
     """
 
     dx: Any
@@ -75,15 +74,15 @@ class LSTMState(NamedTuple):
 
 
 class LSTMCellForward(NamedTuple):
-    """What the forward pass of one step returns.
+    """The state and the cell of an LSTM after one step, and what its backward pass needs.
 
     Attributes
     ----------
     h, c : array (B, H)
         As in `LSTMState`.
     saved : object
-        For `lstm_cell_backward`. It refers to x and the parameters, which must not be changed
-        before the backward pass.
+        For `lstm_cell_backward`. It refers to x and the parameters: do not change them before
+        the backward pass.
     """
 
     h: Any
@@ -92,7 +91,7 @@ class LSTMCellForward(NamedTuple):
 
 
 class GRUStates(NamedTuple):
-    """What a gated recurrent unit returns.
+    """The states of a gated recurrent unit over sequences.
 
     Attributes
     ----------
@@ -107,17 +106,17 @@ class GRUStates(NamedTuple):
 
 
 class GRUForward(NamedTuple):
-    """What the forward pass returns: the states, and what the backward pass needs.
+    """The states, and what the backward pass needs.
 
     Attributes
     ----------
     y, h : array
-        As in `GRUStates`; y is read-only, as it belongs to `saved`. An array of a device can be
-        written none the less: it must not be before the backward pass.
+        As in `GRUStates`; y is read-only, because `saved` refers to it. Arrays of a device have
+        no such flag: do not write to y before the backward pass.
     saved : object
-        For `gru_backward`. For each step of each sequence it holds 7 H numbers of the
-        working precision, H more with zoneout, and the statistics of each norm. It refers to x
-        and the parameters, which must not be changed before the backward pass.
+        For `gru_backward`. For each step of each sequence it holds 7 H numbers in the compute
+        dtype, H more with zoneout, and the statistics of each norm. It refers to x and the
+        parameters: do not change them before the backward pass.
     """
 
     y: Any
@@ -133,9 +132,9 @@ class GRUGradients(NamedTuple):
     dx : array
         Of the shape of x.
     dh : array (B, H)
-        Of the first state.
+        The gradient with respect to the first state.
     parameters : GRUParameters
-        Of the parameters that there are.
+        The gradients of the given parameters; None for the others.
     """
 
     dx: Any
@@ -144,15 +143,15 @@ class GRUGradients(NamedTuple):
 
 
 class GRUCellForward(NamedTuple):
-    """What the forward pass of one step returns.
+    """The state after one step, and what its backward pass needs.
 
     Attributes
     ----------
     h : array (B, H)
         The new state.
     saved : object
-        For `gru_cell_backward`. It refers to x and the parameters, which must not be changed
-        before the backward pass.
+        For `gru_cell_backward`. It refers to x and the parameters: do not change them before
+        the backward pass.
     """
 
     h: Any
@@ -160,7 +159,7 @@ class GRUCellForward(NamedTuple):
 
 
 class RNNStates(NamedTuple):
-    """What a plain recurrent network returns.
+    """The states of a plain recurrent network over sequences.
 
     Attributes
     ----------
@@ -175,17 +174,17 @@ class RNNStates(NamedTuple):
 
 
 class RNNForward(NamedTuple):
-    """What the forward pass returns: the states, and what the backward pass needs.
+    """The states, and what the backward pass needs.
 
     Attributes
     ----------
     y, h : array
-        As in `RNNStates`; y is read-only, as it belongs to `saved`. An array of a device can be
-        written none the less: it must not be before the backward pass.
+        As in `RNNStates`; y is read-only, because `saved` refers to it. Arrays of a device have
+        no such flag: do not write to y before the backward pass.
     saved : object
-        For `rnn_backward`. For each step of each sequence it holds 2 H numbers of the
-        working precision, H more with zoneout, and the statistics of the norm. It refers to x
-        and the parameters, which must not be changed before the backward pass.
+        For `rnn_backward`. For each step of each sequence it holds 2 H numbers in the compute
+        dtype, H more with zoneout, and the statistics of the norm. It refers to x and the
+        parameters: do not change them before the backward pass.
     """
 
     y: Any
@@ -201,9 +200,9 @@ class RNNGradients(NamedTuple):
     dx : array
         Of the shape of x.
     dh : array (B, H)
-        Of the first state.
+        The gradient with respect to the first state.
     parameters : RNNParameters
-        Of the parameters that there are.
+        The gradients of the given parameters; None for the others.
     """
 
     dx: Any
@@ -212,15 +211,15 @@ class RNNGradients(NamedTuple):
 
 
 class RNNCellForward(NamedTuple):
-    """What the forward pass of one step returns.
+    """The state after one step, and what its backward pass needs.
 
     Attributes
     ----------
     h : array (B, H)
         The new state.
     saved : object
-        For `rnn_cell_backward`. It refers to x and the parameters, which must not be changed
-        before the backward pass.
+        For `rnn_cell_backward`. It refers to x and the parameters: do not change them before
+        the backward pass.
     """
 
     h: Any
@@ -228,16 +227,16 @@ class RNNCellForward(NamedTuple):
 
 
 class Stacked(NamedTuple):
-    """What a stack of layers returns.
+    """The states of a stack of layers.
 
     Attributes
     ----------
     y : array (T, B, H)
-        The last layer's states after each step, with H the sum over its directions; 0 beyond a
-        sequence's length. (B, T, H) if `batch_first`.
+        The last layer's states after each step, where H counts the units of all its directions;
+        0 beyond a sequence's length. (B, T, H) if `batch_first`.
     states : tuple
-        For each layer its last states as a tuple, ``(h, c)`` of an LSTM; for both directions a
-        pair of these.
+        For each layer its last states as a tuple, such as ``(h, c)`` of an LSTM; a pair of these
+        for a layer of both directions.
     """
 
     y: Any
@@ -245,7 +244,7 @@ class Stacked(NamedTuple):
 
 
 class StackedForward(NamedTuple):
-    """What the forward pass returns: the states, and what the backward pass needs.
+    """The states, and what the backward pass needs.
 
     Attributes
     ----------
@@ -253,9 +252,9 @@ class StackedForward(NamedTuple):
     states : tuple
         As in `Stacked`.
     saved : object
-        For `stacked_backward`. It holds what each layer saves, and a byte for each element that
-        dropout might have zeroed. It refers to x and the layers' parameters, which must not be
-        changed before the backward pass.
+        For `stacked_backward`. It holds what each layer saves, and a byte for each element of a
+        dropout mask. It refers to x and the parameters of the layers: do not change them before
+        the backward pass.
     """
 
     y: Any
@@ -271,9 +270,9 @@ class StackedGradients(NamedTuple):
     dx : array
         Of the shape of x.
     states : tuple
-        Of the first states, in the structure of `Stacked`.
+        The gradients of the first states, in the structure of `Stacked`.
     layers : tuple
-        Of the parameters, in the structure of the layers.
+        The gradients of the parameters, in the structure of the layers.
     """
 
     dx: Any

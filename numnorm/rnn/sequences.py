@@ -1,7 +1,7 @@
-"""A batch of sequences of any lengths as rows: step by step, those of longer sequences first.
+"""Packs a batch of sequences of any lengths into rows: step by step, longer sequences first.
 
-The rows of a step are the first of the step before it, and no row is padding: it costs nothing,
-and cannot influence a result.
+The sequences of a step are the first ones of the step before it. No row is padding, so that padding
+costs no time and cannot influence a result.
 """
 
 import functools
@@ -16,51 +16,48 @@ Array = np.ndarray[Any, Any]
 
 
 def sequence_layout(time: int, batch: int, lengths: Any, reverse: bool) -> SequenceLayout:
-    """Return the layout of sequences of these lengths; None stands for all of the time."""
+    """Return the layout of sequences of these lengths; None means that all have `time` steps."""
     if lengths is not None:
         return _layout(time, batch, check_lengths(lengths, time, batch), reverse)
-    if reverse:  # its places may be many
+    if reverse:  # not cached: its indices may take much memory
         return _layout(time, batch, np.full(batch, time), reverse)
     return _layout_of_whole(time, batch)
 
 
 @functools.lru_cache(maxsize=64)
 def _layout_of_whole(time: int, batch: int) -> SequenceLayout:
-    # Each call of a short sequence would spend a twentieth of its time on it.
+    # Cached because it takes a noticeable part of the time of a short sequence.
     return _layout(time, batch, np.full(batch, time), reverse=False)
 
 
-def _layout(time: int, batch: int, counted: Array, reverse: bool) -> SequenceLayout:
-    order = np.argsort(-counted, kind="stable")
-    order = order[counted[order] > 0]
-    sort_states = counted[order]
-    longest = int(sort_states[0]) if sort_states.size else 0
-    batch_sizes = np.searchsorted(-sort_states, -np.arange(longest), side="left").astype(np.int64)
+def _layout(time: int, batch: int, lengths: Array, reverse: bool) -> SequenceLayout:
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    lengths = lengths[order]
+    longest = int(lengths[0]) if lengths.size else 0
+    batch_sizes = np.searchsorted(-lengths, -np.arange(longest), side="left").astype(np.int64)
     offsets = np.concatenate(([0], np.cumsum(batch_sizes)[:-1])).astype(np.int64)[:longest]
-    even = sort_states.size == batch and longest > 0 and sort_states[-1] == time
+    even = lengths.size == batch and longest > 0 and lengths[-1] == time
     rank = np.concatenate([np.arange(n) for n in batch_sizes]) if longest and not even else None
     indices = None
     if reverse and even:
         indices = (np.arange(time)[::-1, None] * batch + np.arange(batch)).reshape(-1)
     elif rank is not None:
         step = np.repeat(np.arange(longest), batch_sizes)
-        moment = sort_states[rank] - 1 - step if reverse else step
-        indices = moment * batch + order[rank]
+        index = lengths[rank] - 1 - step if reverse else step
+        indices = index * batch + order[rank]
     elif not even:
         indices = np.zeros(0, np.int64)
-    last = (
-        offsets[sort_states - 1] + np.arange(sort_states.size) if longest else np.zeros(0, np.int64)
-    )
-    return SequenceLayout(
-        time, batch, None if even else order, indices, PackedSteps(offsets, batch_sizes), last
-    )
+    last = offsets[lengths - 1] + np.arange(lengths.size) if longest else np.zeros(0, np.int64)
+    steps = PackedSteps(offsets, batch_sizes)
+    return SequenceLayout(time, batch, None if even else order, indices, steps, last)
 
 
 def check_lengths(lengths: Any, time: int, batch: int) -> Array:
-    """Return the lengths as an array of integers."""
+    """Return the checked lengths as an array of int64."""
     array = as_plain_array("lengths", lengths)
     check_shape("lengths", array.shape, (batch,), "one for each sequence")
-    if array.size and array.dtype.kind not in "iu":  # an empty list has no integers
+    if array.size and array.dtype.kind not in "iu":  # an empty list has dtype float64
         raise TypeError(f"lengths must be integers, got dtype {array.dtype}")
     for bad in array[(array < 0) | (array > time)]:
         raise ValueError(f"lengths must be between 0 and {time}, the length of x, got {bad}")

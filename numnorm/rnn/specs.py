@@ -1,4 +1,4 @@
-"""Which norm stands where in a recurrent cell: the published variants."""
+"""Specs of recurrent cells: which norm applies where, for the published variants."""
 
 import functools
 from typing import Any, NamedTuple
@@ -19,15 +19,16 @@ _VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")
 
 
 class Spec(NamedTuple):
-    """A cell's form.
+    """The spec of a cell, and what the checks of a call need beside it.
 
     Attributes
     ----------
-    cell : CellForm
+    cell : CellSpec
+        The spec for the backend.
     parameters : frozenset of str
-        Those of its norms: names of fields.
+        The names of the parameters of its norms.
     batch : "batch", RecurrentBatchNorm or None
-        The norm, if it is over the batch: where the cell's own has it then stands layer norm.
+        The norm if it is over the batch; `cell` then has layer norm at the same sites.
     """
 
     cell: CellSpec
@@ -36,7 +37,7 @@ class Spec(NamedTuple):
 
 
 def lstm_spec(norm: Any, variant: Any) -> Spec:
-    """Return the form of an LSTM."""
+    """Return the spec of an LSTM."""
     norm = check_choice("norm", norm, ("layer", "rms", "ada", "batch", None))
     return _lstm_spec(norm, check_choice("variant", variant, _VARIANTS))
 
@@ -54,14 +55,12 @@ def _lstm_spec(name: str | None, variant: str) -> Spec:
         cell=norm,
         carries_normalized=norm is not None and variant == "normalized_cell",
     )
-    sites = (
-        (["_x"] if norm_each_product else []) + (["_h"] if gates else []) + (["_c"] if norm else [])
-    )
-    return Spec(spec, _parameters(norm, sites), batch)
+    sites = {"_x": norm_each_product, "_h": gates, "_c": norm}
+    return Spec(spec, _parameters(norm, [site for site, used in sites.items() if used]), batch)
 
 
 def gru_spec(norm: Any) -> Spec:
-    """Return the form of a gated recurrent unit."""
+    """Return the spec of a gated recurrent unit."""
     return _gru_spec(check_choice("norm", norm, tuple(_NORMS)))
 
 
@@ -72,7 +71,7 @@ def _gru_spec(name: str | None) -> Spec:
 
 
 def rnn_spec(norm: Any, nonlinearity: Any) -> Spec:
-    """Return the form of a plain recurrent network."""
+    """Return the spec of a plain recurrent network."""
     norm = check_choice("norm", norm, tuple(_NORMS))
     return _rnn_spec(norm, check_choice("nonlinearity", nonlinearity, ("tanh", "relu")))
 
@@ -85,10 +84,10 @@ def _rnn_spec(name: str | None, nonlinearity: str) -> Spec:
 
 @functools.cache
 def with_zoneout(spec: Spec) -> Spec:
-    """Return the same form with zoneout."""
+    """Return the same spec with zoneout."""
     return spec._replace(cell=spec.cell._replace(zoneout=True))
 
 
 def _parameters(norm: Norm | None, sites: list[str]) -> frozenset[str]:
     kinds = ("gamma", "beta")[: norm.parameters] if norm else ()
-    return frozenset(kind + place for kind in kinds for place in sites)
+    return frozenset(kind + site for kind in kinds for site in sites)

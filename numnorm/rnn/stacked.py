@@ -1,7 +1,7 @@
 """Recurrent cells in several layers and both directions, with dropout between the layers.
 
-A layer is called as it would be alone: here stand only the order of the calls, what goes from
-one to the next, and the structure of states and gradients, which is that of the layers.
+This module calls the public functions of the cells, one layer after the other, and arranges states
+and gradients in the structure of the layers.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class _Saved(NamedTuple):
     backend: Any
     x: Any
     plan: Plan
-    kept: tuple[tuple[Any, ...], ...]
+    cells: tuple[tuple[Any, ...], ...]
     widths: tuple[tuple[int, ...], ...]
     masks: tuple[Any, ...]
     dropout: float
@@ -46,7 +46,7 @@ def stacked(
     eps: float = 1e-5,
     zoneout: float = 0.0,
 ) -> Stacked:
-    r"""Run layers of recurrent cells, each on the outputs of the one before.
+    r"""Run layers of recurrent cells, each on the outputs of the previous one.
 
     .. math::
 
@@ -55,10 +55,9 @@ def stacked(
         d^{(1)} = x, \qquad
         d^{(l + 1)} = \frac{m^{(l)}}{1 - p} y^{(l)}
 
-    with r the layer's cell in one direction and in the other (a layer of one direction has the
-    first alone), and m a mask whose elements are 0 with the probability p. This is what
-    ``torch.nn.LSTM`` does with ``num_layers``, ``bidirectional`` and ``dropout``; dropout
-    between the layers alone is that of [1]_.
+    with the cells r of the layer in both directions (a layer of one direction has only the first),
+    and a mask m whose elements are 0 with probability p. This is what ``torch.nn.LSTM`` does with
+    ``num_layers``, ``bidirectional`` and ``dropout``; dropout only between layers follows [1]_.
 
     Parameters
     ----------
@@ -66,25 +65,25 @@ def stacked(
         As for `lstm`; the outputs of each layer have its dtype.
     layers : sequence
         For each layer its parameters: an LSTMParameters, GRUParameters or RNNParameters, or
-        packed ones; for both directions a pair of them, whose outputs are put side by side, those
-        of the first to last step first. A layer's inputs are the outputs of the one before.
+        packed ones; for both directions a pair of them (forward, reverse), whose outputs are
+        concatenated. The inputs of a layer are the outputs of the previous one.
     states : sequence, optional
-        For each layer the states before the first step, as `Stacked` has them; None stands for
-        zeros, for a layer, a direction or a single state. Default: None.
+        For each layer the states before the first step, in the structure of `Stacked`. None, also
+        for a layer, a direction or a single state, means zeros. Default: None.
     dropout : float, default 0.0
-        p: with this probability an element of a layer's output is zeroed before it enters the
-        next layer, and what is kept is divided by 1 - p. 0 when the network is used, and in
-        the last layer's output always.
+        p: the probability that an element of a layer's output is zeroed before the next layer;
+        the other elements are divided by 1 - p. Use 0 for inference. The output of the last layer
+        has no dropout.
     rng : numpy.random.Generator, optional
-        Where the masks come from, and what zoneout keeps; needed if `dropout` is not 0.
+        Draws the masks of dropout and zoneout; required if `dropout` is not 0.
     lengths : array_like of int (B,), optional
-        How many steps each sequence has, in any order. Default: T.
+        The number of steps of each sequence, in any order. Default: T.
     batch_first : bool, default False
         Whether x and y are (B, T, ...).
     norm, variant, nonlinearity, eps, zoneout
-        As for the cells, and the same for every layer; the second is for LSTM and the third for
-        RNN alone, and None stands for their own defaults. What zoneout keeps is drawn if there
-        is an `rng`.
+        As for the cells, and the same for every layer. `variant` is only for LSTM, `nonlinearity`
+        only for RNN; None means the default of the cell. Zoneout masks are drawn if there is an
+        `rng`.
 
     Returns
     -------
@@ -95,26 +94,25 @@ def stacked(
     ------
     TypeError, ValueError
         If an argument has an unsupported type or dtype, or a wrong shape, structure or value.
-        What a cell does not accept is told with the layer's place, such as ``layers[1][0]``.
+        Errors of a cell name its layer, such as ``layers[1][0]``.
 
     Notes
     -----
-    Where nothing is drawn, a sequence's result is the same, bit for bit, whatever is in the batch
-    beside it. And the states of layers with one direction may be passed in again for the next
-    steps: chunk by chunk gives the same bytes as the whole (in half precision, whose states are
-    rounded between calls, others). A layer of both directions cannot run in this way, as its
-    second direction begins with the last step. Arrays of a CUDA device are taken as `lstm` takes
-    them: there the last bits are as its products are.
+    Without random masks, the result of a sequence is the same, bit for bit, whatever the other
+    sequences of the batch. Stacks of layers with one direction can process a sequence in chunks,
+    each with the states of the previous one, and give the same bytes as one call (except in half
+    precision, where states are rounded between calls). A layer of both directions cannot, because
+    its reverse direction begins with the last step. Arrays of a CUDA device are accepted as by
+    `lstm`, with the same reservations.
 
-    Where something is drawn, the same `rng`, in the same state, gives the same result, bit for
-    bit, for the same arguments and version of NumPy. From it ``rng.integers(2**63)`` is drawn as
-    the seed of a ``default_rng``, for each layer in order: with zoneout once for each direction,
-    whose cell gets that generator, and then with dropout once, but for the last layer. What
-    dropout keeps of the output (T, B, H), whatever `batch_first`, is where ``random((T, B, H))``
-    is at least p. So what is drawn for a sequence depends on the number of sequences and on its
-    place among them, but neither on the padding T nor on `lengths`; and in chunks it is other
-    than in the whole. All of it is drawn on the host, and copied over for arrays of a device. A
-    call that is refused draws nothing.
+    With random masks, an `rng` in the same state gives the same result, bit for bit, for the same
+    arguments and version of NumPy. For each layer in order, ``rng.integers(2**63)`` seeds a
+    ``default_rng``: with zoneout, one for the cell of each direction, and then, with dropout, one
+    for the dropout mask, except after the last layer. Dropout keeps the elements of the output
+    (T, B, H), whatever `batch_first`, where ``random((T, B, H))`` is at least p. So the masks of a
+    sequence depend on the number of sequences and on its index among them, but not on the
+    padding T or on `lengths`; chunks have other masks than the whole. All masks are drawn on the
+    host, also for arrays of a device. A call that raises an error leaves `rng` unchanged.
 
     References
     ----------
@@ -155,7 +153,7 @@ def stacked_forward(
     eps: float = 1e-5,
     zoneout: float = 0.0,
 ) -> StackedForward:
-    """Return what `stacked` does together with what its backward pass needs.
+    """Return the result of `stacked` together with what its backward pass needs.
 
     Parameters
     ----------
@@ -189,18 +187,18 @@ def stacked_forward(
 
 
 def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) -> StackedGradients:
-    """Return the gradients of `stacked`, back through all layers, with the masks of that pass.
+    """Return the gradients of `stacked`, back through all layers, with the same masks.
 
     Parameters
     ----------
     dy : array_like
-        The gradient of the loss with respect to y, of its shape. What lies beyond a sequence's
-        length is not looked at.
+        The gradient of the loss with respect to y, of the shape of y. Elements beyond a
+        sequence's length are ignored.
     saved : object
         As `stacked_forward` returned it.
     dstates : sequence, optional
-        Those with respect to the last states, beside that through y, in the structure of the
-        states; None stands for zeros. Default: None.
+        Gradients with respect to the last states, which add to that through y, in the structure
+        of the states; None means zeros. Default: None.
 
     Returns
     -------
@@ -240,21 +238,22 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
         if number < len(saved.masks):
             grad = backend.apply_mask(grad, saved.masks[number], _gain(saved.dropout))
         parts = backend.split(grad, saved.widths[number])
-        found = []
-        for direction, part, kept, last in zip(
-            saved.plan[number], parts, saved.kept[number], given[number], strict=True
+        gradients = []
+        for direction, part, cell, last in zip(
+            saved.plan[number], parts, saved.cells[number], given[number], strict=True
         ):
             with naming(direction.name):
-                found.append(direction.kind.backward(part, kept, *last))
-        grad = found[0][0] if len(found) == 1 else backend.add(found[0][0], found[1][0])
-        states.append(_as_given([tuple(gradients[1:-1]) for gradients in found]))
-        layers.append(_as_given([gradients[-1] for gradients in found]))
+                gradients.append(direction.kind.backward(part, cell, *last))
+        grads = [of_direction[0] for of_direction in gradients]
+        grad = grads[0] if len(grads) == 1 else backend.add(*grads)
+        states.append(_as_given([tuple(of_direction[1:-1]) for of_direction in gradients]))
+        layers.append(_as_given([of_direction[-1] for of_direction in gradients]))
     dx = backend.to_time_major(backend.as_float_array("dx", grad), saved.batch_first)
     return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
 
 
 def _options(norm: Any, variant: Any, nonlinearity: Any, eps: Any, zoneout: Any) -> dict[str, Any]:
-    """Return the options for each cell: those that only some cells have, if they are given."""
+    """Return the options of the cells; without `variant` and `nonlinearity` where they are None."""
     if norm is not None and not isinstance(norm, str):
         raise TypeError(
             f"norm must be the name of a norm for all layers, got an object of type "
@@ -286,20 +285,21 @@ def _run(
     plan = planned(layers)
     given = by_direction("states", states, plan)
     dropout = _check_dropout(dropout, rng)
-    zoned = _any_zoneout(options["zoneout"]) and rng is not None
-    last, kept, widths, masks = [], [], [], []
-    with _given_back(rng):
+    draws = _any_zoneout(options["zoneout"]) and rng is not None
+    last, cells, widths, masks = [], [], [], []
+    with _restored_on_error(rng):
         for number, (directions, first) in enumerate(zip(plan, given, strict=True)):
-            found = [
+            results = [
                 _run_direction(
-                    direction, y, before, options | {"rng": _own(rng) if zoned else None}, save
+                    direction, y, before, options | {"rng": _spawned(rng) if draws else None}, save
                 )
                 for direction, before in zip(directions, first, strict=True)
             ]
-            last.append(_as_given([of_direction for _, of_direction, _ in found]))
-            kept.append(tuple(saved for _, _, saved in found))
-            widths.append(tuple(part.shape[-1] for part, _, _ in found))
-            y = found[0][0] if len(found) == 1 else backend.concatenate([f[0] for f in found])
+            parts = [part for part, _, _ in results]
+            last.append(_as_given([of_direction for _, of_direction, _ in results]))
+            cells.append(tuple(cell for _, _, cell in results))
+            widths.append(tuple(part.shape[-1] for part in parts))
+            y = parts[0] if len(parts) == 1 else backend.concatenate(parts)
             if dropout and number < len(plan) - 1:
                 masks.append(backend.as_mask(_mask(rng, tuple(y.shape), dropout), y))
                 y = backend.apply_mask(y, masks[-1], _gain(dropout))
@@ -307,7 +307,7 @@ def _run(
     if not save:
         return y, tuple(last), None
     saved = _Saved(
-        backend, x, plan, tuple(kept), tuple(widths), tuple(masks), dropout, batch_first,
+        backend, x, plan, tuple(cells), tuple(widths), tuple(masks), dropout, batch_first,
         tuple(y.shape),
     )  # fmt: skip
     return y, tuple(last), saved
@@ -316,7 +316,7 @@ def _run(
 def _run_direction(
     direction: Direction, x: Any, states: tuple[Any, ...], options: dict[str, Any], save: bool
 ) -> tuple[Any, tuple[Any, ...], Any]:
-    """Return the outputs, the last states, and what is saved, if it is."""
+    """Return the outputs, the last states, and what the backward pass needs or None."""
     function = direction.kind.forward if save else direction.kind.call
     with naming(direction.name):
         y, *rest = function(x, direction.parameters, *states, reverse=direction.reverse, **options)
@@ -324,9 +324,9 @@ def _run_direction(
 
 
 @contextlib.contextmanager
-def _given_back(rng: np.random.Generator | None) -> Iterator[None]:
-    """Have a call that is refused leave the generator as it was."""
-    # A layer checks its arguments when it runs: those below it have drawn by then.
+def _restored_on_error(rng: np.random.Generator | None) -> Iterator[None]:
+    """Restore the state of the generator if the block raises an error."""
+    # A layer checks its arguments when it runs, after the layers below it have drawn.
     if rng is None:
         yield
         return
@@ -338,9 +338,9 @@ def _given_back(rng: np.random.Generator | None) -> Iterator[None]:
         raise
 
 
-def _as_given(found: list[Any]) -> Any:
-    """Return what belongs to a layer: a pair for both directions."""
-    return found[0] if len(found) == 1 else tuple(found)
+def _as_given(directions: list[Any]) -> Any:
+    """Return the values of a layer in its structure: a pair for both directions, or the one."""
+    return directions[0] if len(directions) == 1 else tuple(directions)
 
 
 def _check_dropout(dropout: Any, rng: Any) -> float:
@@ -357,23 +357,23 @@ def _check_dropout(dropout: Any, rng: Any) -> float:
 
 
 def _any_zoneout(zoneout: Any) -> bool:
-    """Return whether anything is kept; the cells check for how many states there are numbers."""
+    """Return whether a probability is not 0; the cells check the number of probabilities."""
     given = zoneout if isinstance(zoneout, tuple | list) else (zoneout,)
-    shares = [check_number("zoneout", share, least=0.0, most=1.0) for share in given]
-    return any(shares)
+    probabilities = [check_number("zoneout", value, least=0.0, most=1.0) for value in given]
+    return any(probabilities)
 
 
 def _mask(rng: np.random.Generator, shape: tuple[int, ...], dropout: float) -> Array:
-    """Return where an output is kept."""
-    kept: Array = _own(rng).random(shape) >= dropout
-    return kept
+    """Return the dropout mask of an output: True where it keeps an element."""
+    mask: Array = _spawned(rng).random(shape) >= dropout
+    return mask
 
 
-def _own(rng: np.random.Generator) -> np.random.Generator:
-    """Return a generator for one use, so that more steps change nothing that others draw."""
+def _spawned(rng: np.random.Generator) -> np.random.Generator:
+    """Return a generator for one use, so that the number of steps does not affect other draws."""
     return np.random.default_rng(rng.integers(2**63))
 
 
 def _gain(dropout: float) -> float:
-    """Return what dropout multiplies with what it keeps."""
+    """Return the factor of the elements that dropout keeps."""
     return 1.0 / (1.0 - dropout)

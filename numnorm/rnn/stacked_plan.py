@@ -1,4 +1,4 @@
-"""Which cells a stack of recurrent layers is: each layer's directions, and their states."""
+"""The plan of a stack of recurrent layers: the cells of each layer's directions, checked."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from numnorm.rnn.passes import Packed
 
 
 class CellFunctions(NamedTuple):
-    """A kind of cell: its three functions, and the names of its states."""
+    """The three functions of a kind of cell, and the names of its states."""
 
     call: Any
     forward: Any
@@ -28,14 +28,14 @@ FUNCTIONS: dict[type, CellFunctions] = {
 
 
 def functions_of(parameters: Any) -> CellFunctions | None:
-    """Return the functions of the cell that has these parameters; None if no cell has."""
+    """Return the functions of the cell with these parameters; None if there is none."""
     if isinstance(parameters, Packed):
         return FUNCTIONS[parameters.kind.parameters]
     return FUNCTIONS.get(type(parameters))
 
 
 class Direction(NamedTuple):
-    """One direction of a layer; the name is that of its place among the layers."""
+    """One direction of a layer; its name, such as ``layers[1][0]``, is for messages."""
 
     name: str
     kind: CellFunctions
@@ -47,13 +47,13 @@ Plan = tuple[tuple[Direction, ...], ...]
 
 
 @contextlib.contextmanager
-def naming(place: str) -> Iterator[None]:
-    """Have a cell's errors say whose they are."""
+def naming(name: str) -> Iterator[None]:
+    """Prefix the errors of a cell with the name of its layer and direction."""
     try:
         yield
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{place}: {error}") from error
+        raise kind(f"{name}: {error}") from error
 
 
 def planned(layers: Any) -> Plan:
@@ -95,28 +95,26 @@ def _directions(name: str, layer: Any) -> tuple[Direction, ...]:
 
 
 def by_direction(name: str, states: Any, plan: Plan) -> tuple[tuple[Any, ...], ...]:
-    """Return the states of each direction of each layer, as arguments of its call."""
+    """Return the states of each direction of each layer, as the arguments of its call."""
     result = []
     of_layers = _elements(name, states, len(plan), "one for each layer")
     for n, (directions, value) in enumerate(zip(plan, of_layers, strict=True)):
-        place = f"{name}[{n}]"
-        if len(directions) == 1:
-            found = [(place, value)]
-        else:
-            both = _elements(place, value, 2, "one for each direction")
-            found = [(f"{place}[{k}]", of_direction) for k, of_direction in enumerate(both)]
-        named = zip((d.kind.states for d in directions), found, strict=True)
+        path = f"{name}[{n}]"
+        given = [(path, value)]
+        if len(directions) == 2:
+            both = _elements(path, value, 2, "one for each direction")
+            given = [(f"{path}[{k}]", of_direction) for k, of_direction in enumerate(both)]
         result.append(
             tuple(
-                _elements(where, given, len(names), " and ".join(names))
-                for names, (where, given) in named
+                _elements(where, of_direction, len(d.kind.states), " and ".join(d.kind.states))
+                for d, (where, of_direction) in zip(directions, given, strict=True)
             )
         )
     return tuple(result)
 
 
 def _elements(name: str, value: Any, count: int, meaning: str) -> tuple[Any, ...]:
-    """Return the elements of a tuple or list; None stands for as many of None."""
+    """Return the elements of a tuple or list; `count` times None for None."""
     if value is None:
         return (None,) * count
     expected = f"{name} must be None or a tuple with {count} elements, {meaning}"

@@ -1,7 +1,7 @@
-"""How accurate a norm is to be, at which means and scales: whoever computes it is held to this.
+"""Accuracy checks of the norms at many means and scales, for every backend.
 
-Errors are measured against the largest value of the expected array, because that is what the
-roundings on the way to a small one are relative to.
+Errors are relative to the largest value of the expected array, because the roundings that lead to
+a small value are, too.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ HALF_UNIT = {np.float32: 2.0**-24, np.float64: 2.0**-53}
 
 
 class Roundings(NamedTuple):
-    """How many half units an error may be of, forward and backward."""
+    """The largest errors of a forward and a backward pass, in half units in the last place."""
 
     forward: int
     backward: int
 
 
-# A normalized value collects six roundings: the distance to the centre, the rest of the mean and
-# its subtraction, the sum of squares, rstd, and the product. The gradient needs that value and a
-# product, two means and two differences more; so does a term of the sums over rows.
+# A normalized value has six roundings: the distance to the pivot, the low part of the mean and its
+# subtraction, the sum of squares, rstd, and the product. The gradient has this value, a product,
+# two means and two differences; so has a term of the sums over rows.
 ROUNDINGS = Roundings(6, 12)
 
-# The offsets and scales of normally distributed numbers.
+# The means and scales of normally distributed numbers.
 FLOAT32_MEANS = [0, 1e3, 1e6, 1e7]
 FLOAT64_MEANS = [0, 1e3, 1e12]
 DETACHED_MEANS = [0, 1e7]
@@ -48,7 +48,7 @@ EXTREMES = [
     pytest.param(np.float64, 5e-324, id="float64-subnormal"),
 ]
 
-# A dtype of halves, a mean and a scale.
+# A half-precision dtype, a mean and a scale.
 HALF_CASES = [
     pytest.param(np.float16, 0, 1, id="float16"),
     pytest.param(np.float16, 1e3, 4, id="float16-mean"),
@@ -74,10 +74,10 @@ needs_wide_longdouble = pytest.mark.skipif(
 
 
 class Norm(NamedTuple):
-    """A norm of rows: how its array is made of them, its functions, and their options.
+    """A norm of rows: how to arrange them as its array, its functions, and their options.
 
-    `chains` is how many times as long as in a compiled kernel its chains of additions are, and
-    `roundings` what its errors may be where they are as long.
+    `roundings` bounds the errors of a compiled kernel; `chains` is the factor by which the chains
+    of additions are longer than there.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Norm(NamedTuple):
         return self.forward(x, *parameters, eps=eps, **self.options)
 
     def run_backward(self, dy, x, eps, *gamma, forward=None):
-        """The gradients as a tuple; AdaNorm has one array and needs eps again."""
+        """Return the gradients as a tuple; AdaNorm returns one array and needs eps again."""
         _, *saved = forward or self.run(x, eps, *gamma)
         options = dict(self.options)
         if self.is_ada:
@@ -134,7 +134,7 @@ def as_planes(rows):
 
 
 def as_samples(rows):
-    """Half of the rows in each of two samples."""
+    """Half of the rows in each of two samples, as channels."""
     return rows.reshape(2, len(rows) // 2, -1)
 
 
@@ -148,12 +148,12 @@ def as_columns(rows):
 
 
 def as_images(rows):
-    """Each row as one channel, spread over two samples."""
+    """Each row as one channel, half of it in each of two samples."""
     return np.ascontiguousarray(rows.reshape(len(rows), 2, -1).swapaxes(0, 1))
 
 
 def norms_of(rows, width, chains=1, roundings=ROUNDINGS):
-    """Every norm of an even number of rows of an even width."""
+    """Every norm, for an even number of rows of an even width."""
 
     def named(name, arrange, parameters=(), **options):
         functions = (getattr(numnorm, f"{name}_{way}") for way in ("forward", "backward"))
@@ -189,7 +189,7 @@ def draw(dtype, mean=0.0, scale=1.0, rows=ROWS, width=WIDTH, seed=0):
 
 
 def poor_first_elements(dtype, rows, width):
-    """Rows whose beginning says nothing about the rest."""
+    """Rows whose first elements are a bad pivot."""
     x = draw(dtype, 1e7, rows=rows, width=width)
     x[:, :16] = 0
     return x
@@ -206,7 +206,7 @@ def ramp(dtype, rows, width):
 
 
 def one_last_digit(dtype, rows, width):
-    """Constant rows but for one element that is the next number."""
+    """Constant rows except one element, which is the next larger number."""
     constants = np.resize(np.array([0.1, -0.087, 1e7, 1.0], dtype), rows)
     x = np.repeat(constants[:, None], width, axis=1)
     x[:, 100] = np.nextafter(x[:, 100], dtype(np.inf))
@@ -217,7 +217,7 @@ AWKWARD_ROWS = [poor_first_elements, late_outlier, ramp, one_last_digit]
 
 
 def constant_rows(dtype, width):
-    """An even number of constant rows, as the arrangements ask for."""
+    """An even number of constant rows, as the arrangements need."""
     constants = CONSTANTS[dtype] + CONSTANTS[dtype][: len(CONSTANTS[dtype]) % 2]
     return np.repeat(np.array(constants).astype(dtype)[:, None], width, axis=1)
 
@@ -226,7 +226,7 @@ def constant_rows(dtype, width):
 
 
 def assert_error(actual, expected, relative, walk=0.0):
-    """The largest error is at most `relative` of the largest expected value, or of the walk."""
+    """Check that the largest error is at most `relative` times (largest expected value + walk)."""
     assert actual.shape == expected.shape
     assert np.all(np.isfinite(np.asarray(actual, np.float64)))
     error = np.abs(reference.exact(actual) - expected).max()
@@ -235,15 +235,15 @@ def assert_error(actual, expected, relative, walk=0.0):
 
 
 def random_walk(terms, sums):
-    """How far sums of so many such terms come by chance.
+    """Return the expected size of sums of such terms with random signs.
 
-    A sum may cancel, but the roundings of its terms add up as a walk of that many random steps.
+    A sum may cancel, but the roundings of its terms add up like a random walk.
     """
     return np.sqrt(terms.size // sums.size * np.mean(np.square(reference.exact(terms))))
 
 
 def assert_gradients(actual, expected, dy, xhat, relative):
-    """dx by its own size; dgamma and dbeta as the sums of dy * xhat and of dy that they are."""
+    """Check dx relative to its size; dgamma and dbeta as sums of dy * xhat and of dy."""
     assert len(actual) == len(expected)
     assert_error(actual[0], expected[0], relative)
     for mine, theirs, terms in zip(actual[1:], expected[1:], (dy * xhat, dy), strict=False):
@@ -251,9 +251,9 @@ def assert_gradients(actual, expected, dy, xhat, relative):
 
 
 def assert_forward(norm, x, eps, times=1, also=0.0):
-    """As many times the error of a forward pass, and what comes on top of it."""
-    # The map of AdaNorm, z = C (1 - k y) y, is up to three times as steep as it is high where it
-    # is highest: |1 - 2 k y| / |1 - k y| is 2.5 for a y of 32, the largest here.
+    """Check a forward pass against `times` its error bound plus `also`."""
+    # AdaNorm's z = C (1 - k y) y multiplies relative errors by |1 - 2 k y| / |1 - k y|: 2.5 for
+    # the largest y here, 32.
     steeper = 3 if norm.is_ada else 1
     relative = times * norm.forward_error(x.dtype.type) + also
     assert_error(norm.run(x, eps)[0], norm.expect(x, eps), steeper * relative)
@@ -266,20 +266,20 @@ def assert_backward(norm, dy, x, eps, also=0.0):
 
 
 def assert_half_rounding(norm, actual, expected, also=0.0):
-    """One rounding of a half, after a float32 computation with errors of `also` and 1e-6."""
+    """Check for one rounding to half precision, after float32 errors of `also` and 1e-6."""
     half_unit = float(ml_dtypes.finfo(actual.dtype).eps) / 2
     error = np.abs(reference.exact(actual) - expected)
     largest = np.abs(expected).max()
     assert np.all(error <= half_unit * np.abs(expected) + (1e-6 * norm.chains + also) * largest)
 
 
-# What is to hold
+# The checks
 
 
 def check_float32_at_mean(norm, mean):
     x, dy = norm.draw(np.float32, mean), norm.draw(np.float32, seed=1)
     y, expected = norm.run(x, 1e-5)[0], norm.expect(x, 1e-5)
-    # Four roundings of 2^-24 of a number below 4.2; the map of AdaNorm has a slope of up to 1.9.
+    # Four roundings of 2^-24 of a number below 4.2; AdaNorm multiplies errors by up to 1.9.
     bound = 1.9e-6 if norm.is_ada else 1e-6
     assert np.abs(y - expected).max() < bound * norm.chains
     assert_backward(norm, dy, x, 1e-5)
@@ -287,9 +287,8 @@ def check_float32_at_mean(norm, mean):
 
 def check_float64_at_mean(norm, mean):
     x, dy = norm.draw(np.float64, mean), norm.draw(np.float64, seed=1)
-    # The saved mean is a float64, so it is off by up to half a unit of the mean, which every
-    # normalized value of the backward pass inherits, and of batch norm, whose statistics are
-    # what is saved, the forward pass as well.
+    # The saved mean is rounded to float64, which shifts the normalized values of the backward
+    # pass; for batch norm, which uses the saved statistics, those of the forward pass as well.
     rounded_mean = 4 * mean * HALF_UNIT[np.float64]
     assert_forward(norm, x, 1e-5, also=rounded_mean if norm.name == "batch_norm" else 0)
     assert_backward(norm, dy, x, 1e-5, also=rounded_mean)
@@ -309,11 +308,11 @@ def check_parameters(norm, dtype):
     parameters = draw(dtype, 1, 1, 2, int(np.prod(norm.parameters)), seed=2)
     gamma, beta = parameters.reshape(2, *norm.parameters)
     both = (gamma,) if norm.name == "rms_norm" else (gamma, beta)
-    # One rounding more for the gain and one for the bias.
+    # One more rounding for the gain and one for the bias.
     tolerance = norm.forward_error(dtype) + 2 * HALF_UNIT[dtype]
     assert_error(norm.run(x, 1e-5, *both)[0], norm.expect(x, 1e-5, *both), tolerance)
     actual, expected = (f(dy, x, 1e-5, gamma) for f in (norm.run_backward, norm.expect_backward))
-    # The saved mean of one is off by up to half a unit, as above.
+    # The saved mean, about 1, is off by up to half a unit, as above.
     tolerance = norm.backward_error(dtype) + 4 * HALF_UNIT[np.float64]
     assert_gradients(actual, expected, dy, norm.expect(x, 1e-5), tolerance)
 
@@ -321,8 +320,8 @@ def check_parameters(norm, dtype):
 def check_awkward_rows(norm, rows, dtype):
     if rows is one_last_digit and dtype == np.float64 and norm.name == "batch_norm":
         pytest.skip("the mean of a channel is a float64, which cannot hold these")
-    # Most elements of a row are equal, so their squares round the same way each time they are
-    # added: that does not average out, and the sums may cost as much as all the rest.
+    # Most elements of a row are equal, so that the additions of their squares round in the same
+    # direction: these errors do not average out.
     assert_forward(norm, norm.arrange(rows(dtype, norm.rows, norm.width)), 0, times=2)
 
 
@@ -333,7 +332,7 @@ def check_at_scale(norm, dtype, scale, eps):
 
 
 def check_right_or_nan(norm, scale):
-    """Moments are kept in float64; where the variance does not fit, that must show."""
+    """Moments are float64; a variance out of its range must give NaN."""
     x = norm.draw(np.float64, 0, scale)
     y = norm.run(x, 0)[0]
     if not np.all(np.isnan(y)):
@@ -350,8 +349,8 @@ def check_end_of_the_range(norm, dtype, unit):
 
 
 def check_scales_side_by_side(norm):
-    # Every scale by itself is checked above; here each row has to be right beside the others,
-    # and in units of its own normalized values, which are alike.
+    # The scales are checked one by one above; here rows of different scales are in one array.
+    # Their normalized values are of equal size.
     scales = np.resize(SCALES_SIDE_BY_SIDE, norm.rows)[:, None]
     rows = scales * draw(np.float64, rows=norm.rows, width=norm.width)
     assert_forward(norm, norm.arrange(rows.astype(np.float32)), 0)
@@ -364,7 +363,7 @@ def check_rounded_once(norm, dtype, mean, scale):
     assert_half_rounding(norm, forward[0], norm.expect(x, 0))
     # dx is about dy / scale and the sums are 32 dy, both of which float16 can hold here.
     dy = norm.draw(dtype, 0, 100 if scale == 1e4 else 1, seed=1)
-    # The statistics are saved in float32: the mean is off by up to 2^-24 of itself.
+    # The statistics are saved in float32: the relative error of the mean is up to 2^-24.
     saved = 4 * mean / scale * 2.0**-24
     expected = norm.expect_backward(dy, x, 0)
     for mine, theirs in zip(norm.run_backward(dy, x, 0, forward=forward), expected, strict=True):

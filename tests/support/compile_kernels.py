@@ -1,7 +1,7 @@
 """Compile the kernels of a default run of the tests, in two processes, before the tests start.
 
-Whoever runs the tests finds the compiled kernels in the cache; workers that start together would
-compile the same ones each::
+The test workers find the compiled kernels in the cache; otherwise each would compile the same
+ones::
 
     python tests/support/compile_kernels.py
 """
@@ -36,7 +36,7 @@ def backward(norm, dtype, which):
 
 
 def arguments(norm, dtype, which):
-    """x, gamma and beta."""
+    """Return x, gamma and beta."""
     shape = (3, 4, 5) if norm in ("group_norm", "instance_norm") else (3, 4)
     x = np.ones(shape, dtype)
     weight = np.ones(3 if norm == "weight_norm" else 4, dtype) if which == "both" else None
@@ -44,7 +44,7 @@ def arguments(norm, dtype, which):
 
 
 def channels(dtype):
-    """All of batch norm for one dtype, across the channels and along them."""
+    """Run batch norm for one dtype, across the channels and along them."""
     for shape in ((3, 4), (3, 4, 5)):
         x = np.ones(shape, dtype)
         for gamma in (None, np.ones(4, dtype)):
@@ -56,7 +56,7 @@ def channels(dtype):
 
 
 def cell(kind, dtype, **options):
-    """The passes of a cell, forward and backward."""
+    """Run the forward and the backward pass of a cell."""
     rng = np.random.default_rng(0)
     parameters = getattr(rnn, f"{kind}_init")(3, 4, rng=rng, dtype=dtype, **options)
     x, state = np.ones((2, 2, 3), dtype), np.ones((2, 4), dtype)
@@ -66,16 +66,16 @@ def cell(kind, dtype, **options):
 
 
 def case(label):
-    """A call that is large enough for the parallel kernels."""
+    """Run a call that is large enough for the parallel kernels."""
     every_call.results_of(every_call.CASES[label])
 
 
 def jobs():
-    """What is to be compiled, what takes longest first; no kernel twice."""
+    """Yield calls that compile each kernel once, the slowest to compile first."""
     of_rows = [
         (norm, *case)
         for norm, cases in kernels.DEFAULT.items()
-        if norm not in ("batch_norm", "instance_norm")  # the second has the kernels of group norm
+        if norm not in ("batch_norm", "instance_norm")  # the latter has those of group norm
         for case in sorted(cases)
     ]
     yield from (
@@ -84,7 +84,7 @@ def jobs():
     yield from ((backward, *one) for one in of_rows)
     for norm, variant in kernels.LSTMS:
         yield cell, "lstm", np.float64, {"norm": norm, "variant": variant}
-    # The kernels by which layer norm and rms norm go forward are those of group and weight norm.
+    # Group and weight norm have the forward kernels of layer and RMS norm.
     known = set()
     for norm, *one in of_rows:
         formula = {"group_norm": "layer_norm", "weight_norm": "rms_norm"}.get(norm, norm)

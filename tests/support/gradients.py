@@ -1,15 +1,15 @@
-"""Gradients by central differences, to hold the formulas of the backward passes against."""
+"""Gradients by central differences, to check the formulas of the backward passes."""
 
 import numpy as np
 
 EPSILON = np.finfo(np.longdouble).eps
 
-# The error of a central difference is h^2 from the curvature plus EPSILON / h from rounding; they
-# meet at h = EPSILON^(1/3), where both are EPSILON^(2/3): 2e-13 for 64 bits of mantissa.
+# A central difference has an error of h^2 by truncation and of EPSILON / h by rounding. They are
+# equal at h = EPSILON^(1/3): EPSILON^(2/3), or 2e-13 for 64 bits of mantissa.
 STEP = EPSILON ** (np.longdouble(1) / 3)
 
-# A thousand times that leaves room for third derivatives and for sums over a few dozen outputs:
-# 2e-10 on x86 and 4e-8 where longdouble is no wider than float64.
+# A thousand times that allows for third derivatives and for sums over a few dozen outputs: 2e-10 on
+# x86, and 4e-8 if longdouble is float64.
 TOLERANCE = float(1000 * EPSILON ** (np.longdouble(2) / 3))
 
 

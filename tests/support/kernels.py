@@ -1,8 +1,8 @@
-"""Which kernels a run of the tests compiles: those of DEFAULT, or every one with ``--full``.
+"""Which kernels a run of the tests compiles: those of DEFAULT, or all with ``--full``.
 
-A run waits for the compiler more than for all else. By default each norm and each dtype is compiled
-forward and backward, but not each norm for each dtype. What remains of the cross product has the
-mark `full`; it runs with ``--full``, and where nothing is compiled.
+Compiling takes most of the time of a run. By default each norm and each dtype is compiled forward
+and backward, but not each norm for each dtype. Tests of the other combinations have the mark
+`full`; they run with ``--full``, and without the compiler.
 """
 
 import importlib
@@ -26,7 +26,7 @@ DEFAULT = {
     "batch_norm": {*itertools.product(("float16", "float32", "float64"), ("none", "both"))},
 }
 # The norms and variants of the LSTM in float64, and those in float32 as well; GRU and RNN by norm.
-# The other pairs run where nothing is compiled: their kernels have the parts of these.
+# The other pairs run only without the compiler: their kernels consist of the same parts.
 LSTMS = [
     ("layer", "paper"),
     ("layer", "normalized_cell"),
@@ -59,8 +59,8 @@ def _name(dtype):
 
 
 def is_default(norm, dtype, parameters="none"):
-    """Whether the kernels of a norm are compiled by default."""
-    # A kernel that has one of two parameters is given ones or zeros for the other.
+    """Return whether the kernels of a norm are compiled by default."""
+    # A call with one of two parameters runs the same kernel as one with both.
     given = "none" if parameters == "none" or norm == "ada_norm" else "both"
     return (_name(dtype), given) in DEFAULT[norm]
 
@@ -73,8 +73,8 @@ def marks(norm, dtype, parameters="none"):
 def each(norms, dtypes, parameters=("none",), *, always=True):
     """Return a decorator with the parameters name, dtype and which: the whole cross product.
 
-    `norms` has the norm's function for each name. With `always`, a name that would not run by
-    default runs with a dtype and parameters of DEFAULT as well.
+    `norms` has the norm's function for each name. With `always`, a name without a default case
+    gets one more case, with a dtype and parameters of DEFAULT.
     """
     cases = []
     for name, norm in norms.items():
@@ -96,13 +96,13 @@ def each(norms, dtypes, parameters=("none",), *, always=True):
 
 
 def names(norms, dtype, parameters="none"):
-    """Return norms as parameters of a test of one dtype: their functions, or names of those."""
+    """Return norms as parameters of a test of one dtype."""
     norms = norms if isinstance(norms, dict) else {norm: norm for norm in norms}
     return [pytest.param(name, marks=marks(norms[name], dtype, parameters)) for name in norms]
 
 
 def pairs(norms, cases, parameters="none"):
-    """Return each norm with each case: a dtype, or a parameter whose first value is one."""
+    """Return each norm with each case: a dtype, or a parameter whose first value is a dtype."""
     return [
         pytest.param(name, *values, marks=marks(norm, values[0], parameters), id=f"{name}-{label}")
         for values, label in map(_unpacked, cases)

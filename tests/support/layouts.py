@@ -1,10 +1,10 @@
-"""Arrays of every memory layout, and at every distance from a cache line."""
+"""Arrays of every memory layout and alignment."""
 
 import numpy as np
 
 
 def strided(array):
-    """Every second element of each axis of a larger array."""
+    """Return a view of every second element along each axis of a larger array."""
     wide = np.full([2 * n for n in array.shape], 77, array.dtype)
     view = wide[tuple(slice(None, None, 2) for _ in array.shape)]
     view[...] = array
@@ -12,7 +12,7 @@ def strided(array):
 
 
 def backwards(array):
-    """Negative strides."""
+    """Return a view with negative strides."""
     return np.flip(np.flip(array).copy())
 
 
@@ -23,7 +23,7 @@ def read_only(array):
 
 
 def unaligned(array):
-    """One byte beyond where the elements should lie."""
+    """Return an array one byte off its alignment."""
     memory = np.empty(array.nbytes + 1, np.uint8)
     moved = np.ndarray(array.shape, array.dtype, memory, offset=1)
     moved[...] = array
@@ -31,12 +31,12 @@ def unaligned(array):
 
 
 def repeated(array):
-    """The first entry for every one, without a copy."""
+    """Repeat the first entry with a stride of 0."""
     return np.broadcast_to(array[:1], array.shape)
 
 
 def swapped(array):
-    """The other byte order."""
+    """Return an array in the other byte order."""
     return array.astype(array.dtype.newbyteorder("S"))
 
 
@@ -44,7 +44,7 @@ LAYOUTS = [strided, backwards, np.asfortranarray, read_only, unaligned, repeated
 
 
 def placed(shape, dtype, offset):
-    """An array that begins so many bytes after a cache line."""
+    """Return an array that begins `offset` bytes after a cache line boundary."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + 128, np.uint8)
     start = -memory.ctypes.data % 64 + offset

@@ -1,4 +1,4 @@
-"""Norms with options and shapes: of each way in which an array is turned into rows or columns."""
+"""Norms with options and shapes, for each way to view an array as rows or columns."""
 
 import functools
 
@@ -39,7 +39,7 @@ NORMS = {
     "batch-first-axis": Norm("batch_norm", (5, 17), {"channel_axis": 0}),
     "batch-third-axis": Norm("batch_norm", (3, 2, 5, 4), {"channel_axis": -2, "eps": 0}),
     "batch-of-one": Norm("batch_norm", (1, 5)),
-    # Rows of more than 4096 bytes, taken in groups but for the last ones.
+    # Rows of more than 4096 bytes, processed in groups except the last ones.
     "batch-in-groups": Norm("batch_norm", (35, 1029)),
     "group": Norm("group_norm", (3, 6, 5), {"groups": 3}),
     "group-flat": Norm("group_norm", (3, 6), {"groups": 2}),
@@ -58,7 +58,7 @@ NORMS = {
     "weight-all-axes": Norm("weight_norm", (4, 3), {"axis": (0, 1)}),
     "weight-width-one": Norm("weight_norm", (5, 1)),
 }
-# One of each way in which an array is turned into rows or columns.
+# One norm for each way to view an array as rows or columns.
 FEW = ["layer", "layer-axes-apart", "rms", "ada", "batch", "batch-images", "group"]
 FEW += ["group-last-axis", "instance", "weight", "weight-first-axis"]
 WITH_GAMMA = [name for name in FEW if name != "ada"]

@@ -1,6 +1,6 @@
-"""A norm with its options, and how far its results may be from the definition.
+"""Checks of a norm with its options against the definition, within bounds on the errors.
 
-The bounds are those of a computation that rounds a few times: see `Bounds`.
+`Bounds` derives them from the number of roundings.
 """
 
 import contextlib
@@ -19,23 +19,22 @@ BFLOAT16 = ml_dtypes.bfloat16
 FLOATS = [np.float32, np.float64]
 HALVES = [np.float16, BFLOAT16]
 DTYPES = [*HALVES, *FLOATS]
-# One rounding, relative to what is rounded: half a unit in the last place. Where longdouble is
-# float64 the expected values have been rounded as often as the actual ones.
+# The relative error of one rounding: half a unit in the last place. If longdouble is float64, the
+# expected values have as many roundings as the actual ones.
 WORKING = dict.fromkeys([*HALVES, np.float32], 2.0**-24)
 WORKING[np.float64] = 2.0**-53 if reference.LONGDOUBLE_IS_WIDER else 2.0**-52
-# Mean and rstd reach the backward pass in float64, those of float16 in float32.
+# Mean and rstd are saved in float64, for float16 in float32.
 SAVED = {np.float16: 2.0**-24} | dict.fromkeys([BFLOAT16, *FLOATS], 2.0**-53)
-# A normalized value is rounded at the centring, at the product with rstd, and at gain and bias;
-# rstd brings the roundings of a sum, of a quotient and of a root. The gradient has four more
-# products. A gradient of gamma or beta is a sum over rows, which rounds at each of its terms, some
-# dozens between two float64 numbers; their signs are random, so that is the root of their number,
-# and the terms' own.
+# A normalized value is rounded by centring, by the product with rstd, and by gain and bias; rstd
+# has the roundings of a sum, a quotient and a square root. The gradient has four more products.
+# The gradient of gamma or beta is a sum over rows with some dozens of roundings; as their signs are
+# random, their square root counts, and the roundings of the terms.
 FORWARD_ROUNDINGS, BACKWARD_ROUNDINGS, SUM_ROUNDINGS = 8, 12, 16
 UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
 
 
 def result_dtype(array):
-    """The dtype of the result for an array: its own, native, and float64 for integers."""
+    """The dtype of the result for an array: its own in native order, float64 for integers."""
     dtype = np.asarray(array).dtype
     return np.dtype(np.float64) if dtype.kind in "biu" else dtype.newbyteorder("=")
 
@@ -53,12 +52,12 @@ class Norm(NamedTuple):
 
     @property
     def parameters(self):
-        """How many learned parameters there are."""
+        """The number of learned parameters."""
         return {"ada_norm": 0, "rms_norm": 1, "weight_norm": 1}.get(self.name, 2)
 
     @property
     def compiled_as(self):
-        """The norm whose kernels it has: groups of flat arrays are rows with whole parameters."""
+        """The norm whose kernels it has: for groups of flat arrays, layer norm."""
         flat = self.name == "group_norm" and len(self.shape) == 2
         return "layer_norm" if flat else self.name
 
@@ -68,7 +67,7 @@ class Norm(NamedTuple):
 
     @property
     def result_types(self):
-        """Of the forward and of the backward function."""
+        """The result types of the forward and of the backward function."""
         return {
             "ada_norm": (numnorm.Normalized, np.ndarray),
             "rms_norm": (numnorm.RmsNormalized, numnorm.RmsGradients),
@@ -77,7 +76,7 @@ class Norm(NamedTuple):
 
     @property
     def by_axis(self):
-        """Whether it takes the axes to be normalized; the others take that of the channels."""
+        """Whether its argument is the normalized axes, not the axis of the channels."""
         return self.name in ("layer_norm", "rms_norm", "ada_norm", "weight_norm")
 
     @property
@@ -90,7 +89,7 @@ class Norm(NamedTuple):
 
     @property
     def parameter_axes(self):
-        """The axes that gamma and beta live on."""
+        """The axes of gamma and beta."""
         if self.by_axis and self.name != "weight_norm":
             return self.shared_axes
         return reference.other_axes(len(self.shape), self.shared_axes)
@@ -100,7 +99,7 @@ class Norm(NamedTuple):
         return tuple(self.shape[axis] for axis in self.parameter_axes)
 
     def rows(self, array):
-        """An array of the shape of x, with all elements that share statistics in one row."""
+        """View an array of the shape of x as rows, each of elements that share statistics."""
         if self.name in ("group_norm", "instance_norm"):
             channel_axis = self.options.get("channel_axis", 1)
             groups = self.options.get("groups", array.shape[channel_axis])
@@ -111,9 +110,9 @@ class Norm(NamedTuple):
         return moved.reshape(-1, math.prod(self.shape[axis] for axis in shared))
 
     def over_x(self, parameter, missing):
-        """A parameter, repeated for every element of x."""
-        spread = reference.along(parameter, len(self.shape), self.parameter_axes, missing)
-        return np.broadcast_to(spread, self.shape)
+        """Broadcast a parameter to the shape of x."""
+        along = reference.along(parameter, len(self.shape), self.parameter_axes, missing)
+        return np.broadcast_to(along, self.shape)
 
     def plain(self, x, *parameters):
         return getattr(numnorm, self.name)(x, *parameters, **self.options)
@@ -135,7 +134,7 @@ class Norm(NamedTuple):
         return getattr(reference, f"{self.name}_backward")(dy, x, *gamma, **options)
 
     def normalized(self, x):
-        """The normalized values of x, and in rows what they were multiplied by."""
+        """The normalized values of x, and rstd of each row."""
         options = self.options | ({"scale": 1, "k": 0} if self.name == "ada_norm" else {})
         xhat, *_, rstd = getattr(reference, self.name)(x, **options)
         rstd = reference.inverse(rstd) if self.name == "weight_norm" else rstd
@@ -143,7 +142,7 @@ class Norm(NamedTuple):
 
 
 def as_tuple(gradients):
-    """What a backward function returned; that of AdaNorm is the one array."""
+    """Return gradients as a tuple: the backward pass of AdaNorm returns a single array."""
     return gradients if isinstance(gradients, tuple) else (gradients,)
 
 
@@ -152,9 +151,9 @@ def largest(rows):
 
 
 class Bounds:
-    """How far the results may be from the exact ones; of x, y and dx for each row.
+    """The largest allowed errors of the results; those of y and dx for each row.
 
-    A rounding is relative to the largest terms of the formula in its row.
+    The error of a rounding is relative to the largest terms of the formula in its row.
     """
 
     def __init__(self, norm, x, gamma=None, beta=None, dy=0.0):
@@ -166,20 +165,19 @@ class Bounds:
         self.gamma = norm.over_x(gamma, 1)
         self.largest_gamma = largest(norm.rows(self.gamma))
         self.largest_beta = largest(norm.rows(norm.over_x(beta, 0)))
-        # A saved mean is off by a rounding of itself, and so is each normalized value then.
+        # The rounding of the saved mean shifts each normalized value.
         rows = norm.rows(self.x)
         self.mean = rows.mean(axis=1, keepdims=True) if norm.centred else np.zeros((1, 1))
         self.drift = self.saved_unit * np.abs(self.mean * self.rstd)
         self.merging = self.rounded_means() * np.abs(self.rstd)
-        # A sum of n terms with the same last digits rounds n times in the same direction, of which
-        # a root leaves half.
+        # A sum of n equal terms rounds n times in the same direction; a square root halves that.
         self.summing = self.in_sequence() / 2
 
     def in_sequence(self):
-        """How many terms of a sum come one after another.
+        """The length of the longest chain of additions.
 
-        Compiled code takes at least eight sums of a row side by side, and starts again after 2048
-        terms; batch norm adds up 32 rows.
+        Compiled code sums a row in at least eight lanes and in blocks of 2048 terms; batch norm
+        sums blocks of 32 rows.
         """
         count = self.norm.rows(self.xhat).shape[1]
         if UNCOMPILED:
@@ -187,21 +185,21 @@ class Bounds:
         return max(min(count, 2048) / 8, min(count, 32) if self.norm.name == "batch_norm" else 0)
 
     def rounded_means(self):
-        """What the roundings of means while they are merged add up to.
+        """The accumulated error of the means while they are merged.
 
-        Batch norm merges entry by entry, with means that are float64 numbers; it takes the
-        variance from their distances. The other norms keep what rounding a mean leaves out.
+        Batch norm merges float64 means entry by entry. The other norms keep means as mean_hi and
+        mean_lo.
         """
         if self.norm.name != "batch_norm":
             return 0 * self.mean
         axis = self.norm.options.get("channel_axis", 1) % len(self.norm.shape)
-        # The root of the number of roundings, because their signs are random.
+        # The square root of the number of roundings, because their signs are random.
         merges = math.sqrt(math.prod(self.norm.shape[:axis]))
         return 2 * merges * 2.0**-53 * np.abs(self.mean)
 
     @property
     def grad(self):
-        """What the map of the norm, gain aside, multiplies errors by."""
+        """The factor by which the formula of the norm, without gain, multiplies errors."""
         if self.norm.name != "ada_norm":
             return 1
         scale, k = self.norm.options.get("scale", 1.0), self.norm.options.get("k", 0.1)
@@ -215,41 +213,43 @@ class Bounds:
 
     @property
     def centre(self):
-        """Of the mean."""
+        """The bound for the mean."""
         distance = largest(self.norm.rows(self.x) - self.mean)
         saved = self.saved_unit * np.abs(self.mean) + self.rounded_means()
         return (FORWARD_ROUNDINGS + self.summing) * self.unit * distance + saved
 
     @property
     def scale(self):
-        """Of rstd or of the norm, relative to it."""
+        """The relative bound for rstd, or for the norm of weight norm."""
         return (FORWARD_ROUNDINGS + self.summing) * self.unit + self.merging
 
     @property
     def flow(self):
-        """What an epsilon beside the deviation multiplies the part through the deviation by."""
+        """The factor of the gradient through the deviation if eps is added to the deviation."""
         if self.norm.options.get("eps_in") != "std":
             return 1
-        share = self.norm.options.get("eps", 1e-5) * self.rstd
-        return reference.inverse(np.where(share < 1, 1 - share, 0))
+        ratio = self.norm.options.get("eps", 1e-5) * self.rstd
+        return reference.inverse(np.where(ratio < 1, 1 - ratio, 0))
 
     @property
     def dx(self):
-        """With dx = rstd (g - mean(g) - xhat mean(g xhat)) and G the largest g, the first two
-        terms are at most G, and so is mean(g xhat) because the mean square of xhat is at most 1.
+        """The bound for dx = rstd (g - mean(g) - xhat mean(g xhat)).
+
+        The first two terms are at most the largest g, and so is mean(g xhat), because the mean
+        square of xhat is at most 1.
         """
         count = self.norm.rows(self.xhat).shape[1]
         g = self.grad * largest(self.norm.rows(self.dy * self.gamma))
         # Weight norm has a sum of squares of 1, and ddof makes the divisor smaller.
-        share = np.sqrt(count) if self.norm.name == "weight_norm" else 1
-        share = share * count / (count - self.norm.options.get("ddof", 0)) * self.flow
+        factor = np.sqrt(count) if self.norm.name == "weight_norm" else 1
+        factor = factor * count / (count - self.norm.options.get("ddof", 0)) * self.flow
         roundings = BACKWARD_ROUNDINGS + self.summing
         errors = roundings * self.unit + self.drift + self.merging
-        return self.rstd * g * errors * (2 + self.peak * share)
+        return self.rstd * g * errors * (2 + self.peak * factor)
 
     @property
     def parameters(self):
-        """Of the gradients of gamma and of beta."""
+        """The bounds for the gradients of gamma and of beta."""
         over = reference.other_axes(len(self.norm.shape), self.norm.parameter_axes)
         total, roundings = self.dy.sum(over), (SUM_ROUNDINGS + self.summing) * self.unit
         shifts = np.max(self.drift) + np.max(self.merging * (1 + self.peak))
@@ -258,15 +258,15 @@ class Bounds:
 
 
 def assert_close(actual, expected, bound, dtype, rows=np.asarray):
-    """An array of this dtype with errors in the bounds, after one rounding to the dtype."""
-    assert isinstance(actual, np.ndarray)  # and no number, where there is one row
+    """Check dtype, shape and errors of an array, after one rounding to the dtype."""
+    assert isinstance(actual, np.ndarray)  # not a number, also for a single row
     assert actual.dtype == dtype and actual.dtype.isnative
     assert actual.shape == expected.shape
     limits = ml_dtypes.finfo(dtype)
     size = np.abs(rows(expected))
     allowed = bound + float(limits.eps) / 2 * size + float(limits.smallest_subnormal) / 2
     error = np.abs(rows(reference.exact(actual) - expected))
-    # Gradients of halves may be too large for a half. What is not a number is wrong.
+    # Gradients in half precision may overflow. NaN is wrong.
     wrong = ~(error <= allowed) & (size + bound < float(limits.max))
     worst = (error[wrong] / np.broadcast_to(allowed, error.shape)[wrong]).tolist()
     assert not worst, f"{len(worst)} errors of up to {max(worst):.3g} times the bound"
@@ -274,14 +274,14 @@ def assert_close(actual, expected, bound, dtype, rows=np.asarray):
 
 @contextlib.contextmanager
 def unchanged(*inputs):
-    """The inputs have the same bytes at the end."""
+    """Check that the block does not change the inputs."""
     before = [np.array(array).tobytes() for array in inputs]
     yield
     assert before == [np.array(array).tobytes() for array in inputs]
 
 
 def check_forward(norm, x, *parameters, **out):
-    """Hold both forward functions against the definition; return the saved statistics."""
+    """Check both forward functions against the definition; return the saved statistics."""
     bounds, dtype = Bounds(norm, x, *parameters), result_dtype(x)
     expected, *expected_saved = norm.expected(x, *parameters)
     plain = norm.plain(x, *parameters)
@@ -301,7 +301,7 @@ def check_forward(norm, x, *parameters, **out):
 
 
 def check_backward(norm, dy, x, saved, gamma=None, **out):
-    """Hold the gradients against the definition."""
+    """Check the gradients against the definition."""
     bounds, dtype = Bounds(norm, x, gamma, dy=dy), result_dtype(x)
     given = () if norm.parameters == 0 else (gamma,)
     expected = as_tuple(norm.expected_backward(dy, x, *given))
@@ -318,7 +318,7 @@ def check_backward(norm, dy, x, saved, gamma=None, **out):
 
 
 def check(norm, x, dy, *parameters):
-    """Hold a forward and a backward pass against the definition."""
+    """Check a forward and a backward pass against the definition."""
     with unchanged(x, dy, *parameters):
         saved = check_forward(norm, x, *parameters)
     with unchanged(x, dy, *saved, *parameters):
@@ -330,7 +330,7 @@ def draw(shape, dtype, seed, mean=0.0, scale=1.0):
 
 
 def draw_parameters(norm, dtype, which):
-    """Gamma and beta, or None for those that are not in `which`."""
+    """Return gamma and beta, or None for those that are not in `which`."""
     given = {"none": (), "both": ("gamma", "beta")}.get(which, (which,))
     arrays = [draw(norm.parameter_shape, dtype, seed, 1.0, 0.5) for seed in (2, 3)]
     named = zip(("gamma", "beta"), arrays, strict=True)
@@ -338,10 +338,10 @@ def draw_parameters(norm, dtype, which):
 
 
 def draw_all(norm, dtype, which="none"):
-    """x, dy and the parameters of a norm."""
+    """Return x, dy and the parameters of a norm."""
     x, dy = draw(norm.shape, dtype, 0, 0.7, 1.5), draw(norm.shape, dtype, 1, 0.2)
     return x, dy, *draw_parameters(norm, dtype, which)
 
 
-# Which parameters are given, by how many there are.
+# The values of `which`, by the number of parameters of a norm.
 PARAMETERS = {0: ["none"], 1: ["none", "gamma"], 2: ["none", "both", "gamma", "beta"]}

@@ -1,4 +1,4 @@
-"""One ONNX operator, run by ONNX Runtime."""
+"""Runs a single ONNX operator in ONNX Runtime."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ KINDS = {np.dtype(np.float32): onnx.TensorProto.FLOAT, np.dtype(np.int32): onnx.
 
 
 def run(operator, arguments, outputs, weights, inputs, **attributes):
-    """Run it with those of its arguments that weights and inputs name; the former are constants."""
+    """Run an operator with the arguments in `weights`, which are constants, and in `inputs`."""
     describe = onnx.helper.make_tensor_value_info
     present = [name if name in weights or name in inputs else "" for name in arguments]
     graph = onnx.helper.make_graph(

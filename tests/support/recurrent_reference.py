@@ -1,6 +1,6 @@
-"""The definitions of the recurrent cells in longdouble: one step at a time, and one sequence.
+"""The definitions of the recurrent cells in longdouble, one step of one sequence at a time.
 
-With batch norm the sequences are not alone: those that have a step take it together.
+With batch norm, all sequences that have a step take it together.
 """
 
 import numpy as np
@@ -12,10 +12,10 @@ def sigmoid(x):
 
 
 class Norm:
-    """A norm by name; AdaNorm's factors are those of the first run in every other.
+    """A norm by name; after `rerun`, AdaNorm uses the factors of its first run again.
 
-    AdaNorm's authors define its gradient with the factor 1 - k y constant: a numerical gradient
-    has to leave it alone, too.
+    AdaNorm's authors define its gradient with a constant factor 1 - k y: a numerical gradient must
+    not vary it, either.
     """
 
     def __init__(self, name, eps):
@@ -41,7 +41,7 @@ class Norm:
 
 
 def lstm_step(norm, variant, p, x, h, c):
-    """One step of one sequence; p holds the parameters by name."""
+    """Return state and cell after one step of one sequence; p has the parameters by name."""
     of_x, of_h = p["weight_x"] @ x, p["weight_h"] @ h
     if variant in ("paper", "normalized_cell"):
         z = norm(of_h, p["gamma_h"], p["beta_h"]) + norm(of_x, p["gamma_x"], p["beta_x"])
@@ -64,7 +64,7 @@ def lstm_step(norm, variant, p, x, h, c):
 
 
 def lstm(norm, variant, p, x, h, c, lengths=None, reverse=False):
-    """Every state, the last ones and the last cells, of x (T, B, I)."""
+    """Return all states, the last states and the last cells for x (T, B, I)."""
     time, batch = x.shape[:2]
     y = np.zeros((time, *h.shape), np.longdouble)
     h, c = np.array(h, np.longdouble), np.array(c, np.longdouble)
@@ -77,31 +77,34 @@ def lstm(norm, variant, p, x, h, c, lengths=None, reverse=False):
 
 
 def gru_step(norm, p, x, h):
-    """One step of one sequence of a gated recurrent unit."""
+    """Return the state of a gated recurrent unit after one step of one sequence."""
     width = h.size
-    gates, rest = slice(0, 2 * width), slice(2 * width, 3 * width)
+    gates, candidate = slice(0, 2 * width), slice(2 * width, 3 * width)
 
-    def normalized(row, place, part):
-        weights = p["gamma" + place], p["beta" + place]
+    def normalized(row, site, part):
+        weights = p["gamma" + site], p["beta" + site]
         return norm(row[part], *(None if w is None else w[part] for w in weights))
 
     of_x, of_h = p["weight_x"] @ x, p["weight_h"] @ h
     bias = np.zeros(3 * width) if p["bias"] is None else p["bias"]
     z, r = np.split(normalized(of_h, "_h", gates) + normalized(of_x, "_x", gates) + bias[gates], 2)
-    old = normalized(of_h, "_h", rest) + (0 if p["bias_h"] is None else p["bias_h"])
-    new = np.tanh(normalized(of_x, "_x", rest) + bias[rest] + sigmoid(r) * old)
+    old = normalized(of_h, "_h", candidate) + (0 if p["bias_h"] is None else p["bias_h"])
+    new = np.tanh(normalized(of_x, "_x", candidate) + bias[candidate] + sigmoid(r) * old)
     return (1 - sigmoid(z)) * h + sigmoid(z) * new
 
 
 def rnn_step(norm, p, x, h, nonlinearity="tanh"):
-    """One step of one sequence of a plain recurrent network."""
+    """Return the state of a plain recurrent network after one step of one sequence."""
     z = norm(p["weight_h"] @ h + p["weight_x"] @ x, p["gamma"], p["beta"])
     z = z + (0 if p["bias"] is None else p["bias"])
     return np.tanh(z) if nonlinearity == "tanh" else np.maximum(z, 0)
 
 
 def sequences(step, x, states, keeps=None, lengths=None, reverse=False):
-    """Every state h, and the last states, of ``step(x, *states)``; shares `keeps` (T, B, H)."""
+    """Return all states h and the last states of ``step(x, *states)``.
+
+    `keeps` has a zoneout mask (T, B, H), or the probabilities, for each state.
+    """
     time, batch = x.shape[:2]
     states = [np.array(s, np.longdouble) for s in states]
     y = np.zeros((time, *states[0].shape), np.longdouble)
@@ -111,34 +114,32 @@ def sequences(step, x, states, keeps=None, lengths=None, reverse=False):
             before = [s[b].copy() for s in states]
             new = step(x[t, b], *before)
             for i, (s, n, old) in enumerate(zip(states, new, before, strict=True)):
-                keep = 0 if keeps is None else keeps[i][t, b]
-                s[b] = (1 - keep) * n + keep * old
+                mask = 0 if keeps is None else keeps[i][t, b]
+                s[b] = (1 - mask) * n + mask * old
             y[t, b] = states[0][b]
     return y, *states
 
 
 class BatchNorm:
-    """Batch norm of every step by itself; it remembers what it has normalized.
+    """Batch norm of each step; `seen` has the inputs of each step and site.
 
-    `statistics` has a pair of running means and variances, (steps, features), for each place; if
-    there are none, those of the batch are taken.
+    `statistics` has a pair of running means and variances, (steps, features), for each site; None
+    uses the statistics of the batch.
     """
 
     def __init__(self, eps, statistics=None):
         self.eps, self.statistics, self.seen = eps, statistics, {}
 
-    def __call__(self, t, place, x, gamma, beta):
-        self.seen[t, place] = x
+    def __call__(self, t, site, x, gamma, beta):
+        self.seen[t, site] = x
         if self.statistics is None:
             return reference.batch_norm(x, gamma, beta, eps=self.eps)[0]
-        mean, variance = (
-            of_steps[min(t, len(of_steps) - 1)] for of_steps in self.statistics[place]
-        )
+        mean, variance = (of_steps[min(t, len(of_steps) - 1)] for of_steps in self.statistics[site])
         return reference.batch_norm_inference(x, mean, variance, gamma, beta, eps=self.eps)[0]
 
 
 def batch_lstm_step(norm, variant, p, t, x, h, c):
-    """One step of all sequences that have it."""
+    """Return states and cells after one step of all sequences that have it."""
     of_x, of_h = x @ p["weight_x"].T, h @ p["weight_h"].T
     if variant in ("paper", "normalized_cell"):
         z = norm(t, "h", of_h, p["gamma_h"], p["beta_h"])
@@ -154,16 +155,16 @@ def batch_lstm_step(norm, variant, p, t, x, h, c):
 
 
 def batch_lstm(norm, variant, p, x, h, c, lengths=None, reverse=False):
-    """Every state, the last ones and the last cells, of x (T, B, I)."""
+    """Return all states, the last states and the last cells for x (T, B, I)."""
     time, batch = x.shape[:2]
     lengths = np.array([time] * batch if lengths is None else lengths)
     y = np.zeros((time, *h.shape), np.longdouble)
     h, c = np.array(h, np.longdouble), np.array(c, np.longdouble)
     for t in range(lengths.max(initial=0)):
-        (alive,) = np.nonzero(lengths > t)
-        moment = lengths[alive] - 1 - t if reverse else np.full(alive.size, t)
-        h[alive], c[alive] = batch_lstm_step(
-            norm, variant, p, t, x[moment, alive], h[alive], c[alive]
+        (active,) = np.nonzero(lengths > t)
+        index = lengths[active] - 1 - t if reverse else np.full(active.size, t)
+        h[active], c[active] = batch_lstm_step(
+            norm, variant, p, t, x[index, active], h[active], c[active]
         )
-        y[moment, alive] = h[alive]
+        y[index, active] = h[active]
     return y, h, c

@@ -1,8 +1,8 @@
 """Every norm as its paper defines it, in extended precision and independent of numnorm.
 
-All inputs are cast to `np.longdouble` first, which holds every float64 exactly. On x86 that is
-64 bits of mantissa and an exponent up to 1e4932, so neither the offset nor the scale of the test
-data costs any digits: what the tests see as an error is the error of the library.
+All inputs are cast to `np.longdouble` first, which holds every float64 exactly. On x86 it has 64
+bits of mantissa and exponents up to 1e4932, so that the mean and the scale of the test data cost no
+digits: the errors that the tests see are those of numnorm.
 
 Zero variance with eps = 0 is defined as rstd = 0 (the output is beta, the gradient is zero).
 """
@@ -29,32 +29,32 @@ def other_axes(ndim, axes):
 
 
 def along(parameter, ndim, axes, missing):
-    """A parameter that lives on `axes`, ready to broadcast; `missing` where it is None."""
+    """Return a parameter of `axes`, shaped to broadcast; `missing` if it is None."""
     if parameter is None:
         return np.longdouble(missing)
     return np.expand_dims(exact(parameter), other_axes(ndim, axes))
 
 
 def inverse(values):
-    """1 / values, and 0 where the value is exactly zero."""
+    """Return 1 / values, and 0 for values of 0."""
     zero = values == 0
     return np.where(zero, 0, 1 / np.where(zero, 1, values))
 
 
-# Statistics. All of them keep the reduced axes with length one.
+# Statistics. They keep the reduced axes with length 1.
 
 
 def row_mean(x, axes):
-    """The mean, around the first element so that the mean of a constant row is that constant."""
+    """Return the mean, with the first element as pivot: exact for constant rows."""
     first = x[tuple(slice(0, 1) if n in axes else slice(None) for n in range(x.ndim))]
     return first + (x - first).mean(axes, keepdims=True)
 
 
 def centred(x, axes):
-    """The distances to the mean.
+    """Return the distances to the mean.
 
-    A row may vary so little that the mean, rounded even to extended precision, is too far off: the
-    distances to it, which are exact then, have that error as their mean.
+    In a row that varies very little, the rounding of the mean matters. The distances to the rounded
+    mean are exact there, so that subtracting their mean corrects it.
     """
     distances = x - row_mean(x, axes)
     return distances - distances.mean(axes, keepdims=True)
@@ -72,7 +72,7 @@ def row_rstd(x, axes, eps):
 
 
 def through_statistics(g, xhat, rstd, axes, detach=None):
-    """The gradient of (x - mean) * rstd for an incoming `g` (Ioffe and Szegedy 2015, section 3).
+    """Return the gradient of (x - mean) * rstd for upstream `g` (Ioffe, Szegedy 2015, section 3).
 
     A detached mean or scale is a constant: its term is absent (Xu et al. 2019, section 3.2).
     """
@@ -129,7 +129,7 @@ def rms_norm_backward(dy, x, gamma=None, axis=-1, eps=1e-5):
 
 
 def ada_denominator(x, axes, eps, eps_in, ddof):
-    """What the centred row is divided by, and the standard deviation that its gradient uses."""
+    """Return the divisor of the centred row, and the standard deviation that the gradient uses."""
     variance, eps = row_variance(x, axes, ddof), np.longdouble(eps)
     if eps_in == "std":
         return np.sqrt(variance) + eps, np.sqrt(variance)
@@ -161,7 +161,7 @@ def ada_norm_backward(
 
 
 # Batch norm: Ioffe and Szegedy, "Batch Normalization", 2015, algorithms 1 (training) and
-# 2 (inference). `channel_axis` is the axis that keeps its own statistics.
+# 2 (inference). Each index along `channel_axis` has its own statistics.
 
 
 def shared_and_channel(channel_axis, ndim):
@@ -212,10 +212,10 @@ def batch_norm_inference_backward(
 
 
 def kept_share(convention, momentum, batches=None):
-    """The share of the old running statistics that survives one batch.
+    """Return the weight of the old running statistics in the update by a batch.
 
-    PyTorch's momentum is the share of the new batch, that of Keras, Flax and ONNX the share that
-    is kept, and the cumulative average weighs all batches alike.
+    PyTorch's momentum is the weight of the new batch, that of Keras, Flax and ONNX the weight of
+    the old statistics; the cumulative average weights all batches equally.
     """
     if momentum == "cumulative":
         return np.longdouble(batches) / (batches + 1)
@@ -224,7 +224,7 @@ def kept_share(convention, momentum, batches=None):
 
 
 def running_statistics(x, running_mean, running_var, kept, ddof, channel_axis=1):
-    """Running mean and variance after the batch `x`; ddof = 1 is Bessel's correction."""
+    """Return running mean and variance after the batch `x`; ddof = 1 is Bessel's correction."""
     x = exact(x)
     shared, _ = shared_and_channel(channel_axis, x.ndim)
     mean = row_mean(x, shared).squeeze(shared)
@@ -315,6 +315,6 @@ def merge_moments(left, right):
     count = left[0] + right[0]
     if count == 0:
         return left
-    apart = right[1] - left[1]
-    share = np.longdouble(right[0]) / count
-    return count, left[1] + apart * share, left[2] + right[2] + apart**2 * left[0] * share
+    delta = right[1] - left[1]
+    weight = np.longdouble(right[0]) / count
+    return count, left[1] + delta * weight, left[2] + right[2] + delta**2 * left[0] * weight

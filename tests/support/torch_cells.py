@@ -1,6 +1,6 @@
-"""What the comparisons of recurrent cells with PyTorch share: modules, and equations by autograd.
+"""Shared parts of the comparisons of recurrent cells with PyTorch: modules, and equations.
 
-Without PyTorch, whatever imports this is skipped.
+Without PyTorch, tests that import this are skipped.
 """
 
 import functools
@@ -13,7 +13,7 @@ from numnorm import rnn
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-# Both sides add up a few dozen terms, through 7 steps; relative to the largest value.
+# Relative to the largest value, for sums of a few dozen terms in 7 steps.
 TOLERANCE = {np.float32: 2e-5, np.float64: 1e-13}
 SIZES = {"time": 7, "batch": 5, "inputs": 11, "hidden": 19}
 LENGTHS = [7, 3, 1, 5, 7]
@@ -29,7 +29,7 @@ def assert_close(mine, theirs, dtype=np.float64):
 
 
 class Passes(NamedTuple):
-    """What both passes return: y and the last states, and the gradients of x and the first ones."""
+    """The results of both passes: y and last states; gradients of x and of the first states."""
 
     outputs: list[Any]
     gradients: list[Any]
@@ -45,7 +45,7 @@ def assert_passes_close(mine, theirs, dtype):
 
 
 def own_passes(cell, x, parameters, states, grads, **options):
-    """Run numnorm, with the cell "lstm", "gru" or "rnn"."""
+    """Run both passes of numnorm's cell "lstm", "gru" or "rnn"."""
     forward, backward = (getattr(rnn, f"{cell}_{name}") for name in ("forward", "backward"))
     *outputs, saved = forward(x, parameters, *states, **options)
     *gradients, of_parameters = backward(grads[0], saved, *grads[1:])
@@ -58,7 +58,7 @@ def draw(seed, *shapes, dtype=np.float64):
 
 
 def draw_problem(seed, states, dtype):
-    """An input, first states, and gradients of all outputs."""
+    """Return an input, first states, and gradients of all outputs."""
     time, batch, inputs, hidden = SIZES.values()
     one = (batch, hidden)
     x, *rest = draw(
@@ -69,7 +69,7 @@ def draw_problem(seed, states, dtype):
 
 
 def noisy(parameters, rng, dtype):
-    """Parameters of which none is special."""
+    """Return the parameters with noise, so that none is 0 or 1."""
     return type(parameters)(
         *(
             p if p is None else (p + rng.normal(size=p.shape) * 0.2).astype(dtype)
@@ -79,7 +79,7 @@ def noisy(parameters, rng, dtype):
 
 
 def as_tensors(arrays):
-    """Copies that autograd follows."""
+    """Return copies that require gradients."""
     return [None if a is None else torch.from_numpy(a.copy()).requires_grad_() for a in arrays]
 
 
@@ -114,17 +114,18 @@ def layer_passes(module, from_torch, x, states, grads, lengths=None):
 
 
 def _gradients_by_name(module):
-    """The gradients of the parameters, of biases that are added up those of the first alone.
+    """Return the gradients of the parameters, without the second of two biases that are added.
 
-    Each has the gradient of the sum. They are not added up where a GRU's reset gate is between.
+    Both have the same gradient. In a GRU the reset gate multiplies the last third of the second
+    one, which remains.
     """
-    found = {name: p.grad.numpy() for name, p in module.named_parameters()}
-    for name in [name for name in found if name.startswith("bias_hh")]:
+    gradients = {name: p.grad.numpy() for name, p in module.named_parameters()}
+    for name in [name for name in gradients if name.startswith("bias_hh")]:
         if isinstance(module, torch.nn.GRU):
-            found[name][: 2 * module.hidden_size] = 0
+            gradients[name][: 2 * module.hidden_size] = 0
         else:
-            del found[name]
-    return found
+            del gradients[name]
+    return gradients
 
 
 def normalized(name, x, gamma=None, beta=None):
@@ -139,7 +140,7 @@ def normalized(name, x, gamma=None, beta=None):
 
 
 def lstm_step(norm, variant, p, x, h, c):
-    """The equations of the variants, for autograd."""
+    """The equations of all variants, for autograd."""
     of_x, of_h = x @ p.weight_x.T, h @ p.weight_h.T
     if variant == "per_gate":
         gammas = [None] * 4 if p.gamma_h is None else p.gamma_h.chunk(4)
@@ -162,10 +163,10 @@ def gru_step(norm, p, x, h):
     width = 2 * h.shape[1]
 
     def parts(product, gamma, beta):
-        """What enters the gates and what enters the new state, each with a norm of its own."""
-        pieces = [[None] * 2 if w is None else (w[:width], w[width:]) for w in (gamma, beta)]
+        """Normalize the inputs of the gates and those of the new state separately."""
+        weights = [[None] * 2 if w is None else (w[:width], w[width:]) for w in (gamma, beta)]
         both = (product[:, :width], product[:, width:])
-        return [normalized(norm, *piece) for piece in zip(both, *pieces, strict=True)]
+        return [normalized(norm, *part) for part in zip(both, *weights, strict=True)]
 
     x_gates, x_new = parts(x @ p.weight_x.T, p.gamma_x, p.beta_x)
     h_gates, h_new = parts(h @ p.weight_h.T, p.gamma_h, p.beta_h)
@@ -180,22 +181,22 @@ def rnn_step(norm, nonlinearity, p, x, h):
 
 
 def run_steps(step, x, states, keeps=None, lengths=None, reverse=False):
-    """Every state h, and the last states, of ``step(x, *states)``, one sequence at a time.
+    """Return all states h and the last states of ``step(x, *states)``, one sequence at a time.
 
-    Of each state a step keeps the share that `keeps`, (T, B, H) for each, has of it.
+    `keeps` has a zoneout mask (T, B, H), or the probabilities, for each state.
     """
     time, batch, _ = x.shape
     columns, last = [], []
     for b in range(batch):
         now = [state[b : b + 1] for state in states]
         column = [torch.zeros_like(now[0])] * time
-        moments = range(time if lengths is None else lengths[b])
-        for t in reversed(moments) if reverse else moments:
+        steps = range(time if lengths is None else lengths[b])
+        for t in reversed(steps) if reverse else steps:
             new = step(x[t, b : b + 1], *now)
             if keeps is not None:
                 new = [
-                    (1 - keep[t, b]) * n + keep[t, b] * old
-                    for keep, n, old in zip(keeps, new, now, strict=True)
+                    (1 - mask[t, b]) * n + mask[t, b] * old
+                    for mask, n, old in zip(keeps, new, now, strict=True)
                 ]
             now = new
             column[t] = now[0]

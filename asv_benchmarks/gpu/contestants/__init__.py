@@ -1,9 +1,9 @@
-"""Who is compared: a file each, which makes of a case a call that does all of the work.
+"""The contestants of the comparison, a file each.
 
-Each file has a function ``call_of(case, arrays)``; it returns None for a case that the library
-does not have. Arrays are tensors of PyTorch, in the device's memory; other libraries take the same
-memory as theirs. What a call returns is the output, or the gradients in the order dx, then those
-of the parameters. A library that is not installed is left out.
+Each file has a function ``call_of(case, arrays)``, which returns the call of a case, or None if the
+library does not support it. Arrays are PyTorch tensors in the device's memory, which the other
+libraries share. A call returns the output, or dx and the gradients of the parameters. Libraries
+that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 OWN, FLOOR, YARDSTICK = "numnorm", "copy", "torch.nn.LSTM"
-# Whose results are not looked at: a copy is not a norm, and cuDNN's LSTM has none.
+# Their results are not checked: a copy is not a norm, and cuDNN's LSTM has no norms.
 UNCHECKED = (FLOOR, YARDSTICK, f"{YARDSTICK}, TF32")
 # The file of each, in the order of the tables.
 _FILES = {
@@ -45,10 +45,9 @@ class Call(NamedTuple):
     Attributes
     ----------
     run : callable
-        Queues the work, and returns the result.
+        Launches the work, and returns the result.
     wait : callable or None
-        Waits for a result that is computed on a stream of the library's own. None where it is
-        PyTorch's current one.
+        Waits for a result on the library's own stream. None for PyTorch's current stream.
     """
 
     run: Callable[[], Any]
@@ -59,16 +58,16 @@ Maker = Callable[[Any, Any], Call | None]
 
 
 def load(family: str) -> tuple[dict[str, Maker], dict[str, str]]:
-    """Return those of "norms" or "cells" that are installed, and why others are left out."""
-    found, missing = {}, {}
+    """Return the installed contestants of "norms" or "cells", and why others are left out."""
+    makers, missing = {}, {}
     for name, file in _FILES[family].items():
         try:
-            found[name] = importlib.import_module(f"{__name__}.{family}.{file}").call_of
-        except Exception as error:  # some look for a device when they are imported
+            makers[name] = importlib.import_module(f"{__name__}.{family}.{file}").call_of
+        except Exception as error:  # some look for a device during the import
             missing[name] = f"{family}: {name} is left out: {reason(error)}"
-    return found, missing
+    return makers, missing
 
 
 def reason(error: Exception) -> str:
-    """Return an error in a line."""
+    """Return an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

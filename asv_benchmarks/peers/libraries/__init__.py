@@ -1,7 +1,7 @@
-"""What is compared: one file a library.
+"""The libraries of the comparison, a file each.
 
-Each has the names of its packages, `start`, which a new process calls once with its number of
-threads, and `call_of`, which returns how the library does a case, or None if it does not.
+Each file has `PACKAGES`, the names of its packages; `start`, which a new process calls once with
+the number of threads; and `call_of`, which returns the call of a case, or None if there is none.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ LIBRARIES = (
     *("numnorm", "torch", "torch_nn", "onnxruntime", "jax", "scipy", "sklearn", "numpy"),
     FLOOR,
 )
-# What numnorm's times are multiples of; for cells there is no floor but that of their products.
+# The unit of numnorm's times, for each family.
 YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn"}
 
 
 class Call(NamedTuple):
     """A call without arguments, and how to read what it returns.
 
-    `arrays` makes NumPy arrays of the result: the output, or the gradients in the order dx,
-    dgamma, dbeta; of a cell dx, then those of numnorm's parameters in their order. None means that
-    there is nothing to check.
+    `arrays` converts the result to NumPy arrays: the output, or dx, dgamma and dbeta; for a cell dx
+    and the gradients of numnorm's parameters. None means that the result is not checked.
     """
 
     run: Callable[[], Any]
@@ -35,5 +34,5 @@ class Call(NamedTuple):
 
 
 def load(name: str) -> ModuleType:
-    """Import one of `LIBRARIES`, or any module that has what they have."""
+    """Import one of `LIBRARIES`, or another module with the same functions."""
     return importlib.import_module(f"{__name__}.{name}" if name in LIBRARIES else name)

@@ -1,4 +1,4 @@
-"""A copy of the input: the memory traffic that no norm can do without."""
+"""A copy of the input: the least memory traffic of a norm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def start(threads: int) -> None:
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return a copy into an array that is there already, or into a new one."""
+    """Return a copy into an existing array, or into a new one."""
     if case.family == "cells":
         return None
     if case.out:

@@ -1,4 +1,4 @@
-"""JAX: the definitions, compiled by XLA, and differentiated by JAX itself."""
+"""JAX: the definitions, compiled by XLA and differentiated by JAX."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PACKAGES = ("jax", "jaxlib", "numpy")
 
 
 def start(threads: int) -> None:
-    """Allow float64; XLA has taken its number of threads from the environment."""
+    """Enable float64; XLA takes the number of threads from the environment."""
     jax.config.update("jax_enable_x64", True)
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return a call that waits for its result, which JAX has no way to put into an array."""
+    """Return a call that waits for its result; JAX cannot write into an existing array."""
     if case.out or case.family == "cells":
         return None
     x, dy, *small = (jnp.array(array) for array in arrays)

@@ -1,4 +1,4 @@
-"""numnorm itself."""
+"""numnorm."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ start = numba.set_num_threads
 
 
 def call_of(case: Case, arrays: Any) -> Call:
-    """Return the call of one of numnorm's functions; that of a cell packs its weights itself."""
+    """Return the call of one of numnorm's functions; a cell packs its weights in the call."""
     if case.family == "cells":
         return _cell(case, arrays)
     call = _backward(case, arrays) if case.direction == "backward" else _forward(case, arrays)
     if case.out:
-        # Where numnorm itself would place a result.
+        # The array of a result, for the alignment that numnorm gives it.
         call = partial(call, out=call())
     return Call(call, lambda result: list(result) if isinstance(result, tuple) else [result])
 

@@ -1,4 +1,4 @@
-"""NumPy alone: the definitions as they are written, and layer norm in place."""
+"""NumPy: the definitions as they are, and an in-place layer norm."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def call_of(case: Case, arrays: Arrays) -> Call | None:
 
 
 def _forward(case: Case, arrays: Arrays) -> Array:
-    return forward(case, _widened(arrays)).astype(arrays.x.dtype, copy=False)
+    return forward(case, _to_compute(arrays)).astype(arrays.x.dtype, copy=False)
 
 
 def _backward(case: Case, arrays: Arrays) -> list[Array]:
-    gradients = backward(case, _widened(arrays))
+    gradients = backward(case, _to_compute(arrays))
     return [gradient.astype(arrays.x.dtype, copy=False) for gradient in gradients]
 
 
-def _widened(arrays: Arrays) -> Arrays:
+def _to_compute(arrays: Arrays) -> Arrays:
     if arrays.x.dtype.itemsize > 2:
         return arrays
     return Arrays(*(array.astype(np.float32) for array in arrays))

@@ -1,4 +1,4 @@
-"""ONNX Runtime: a model of the one operator LayerNormalization."""
+"""ONNX Runtime: a model with the operator LayerNormalization."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _threads = 1
 
 
 def start(threads: int) -> None:
-    """Remember how many threads a session may have."""
+    """Set the number of threads of later sessions."""
     global _threads
     _threads = threads
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return a run of the model: on NumPy arrays, or into an output that is bound to it."""
+    """Return a run of the model, on NumPy arrays or with a bound output."""
     if (case.norm, case.direction, case.dtype) != ("layer_norm", "forward", "float32"):
         return None
     session = _session(arrays)
@@ -43,7 +43,7 @@ def _session(arrays: Arrays) -> onnxruntime.InferenceSession:
         numpy_helper.from_array(getattr(arrays, name), name) for name in ("gamma", "beta")
     ]
     graph = helper.make_graph([node], "layer_norm", [x], [y], parameters)
-    # The operator's first version, and the format that came with it.
+    # The first version of the operator, and its format.
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads

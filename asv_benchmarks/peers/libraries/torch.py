@@ -1,4 +1,4 @@
-"""PyTorch: its functions, its operators where it has no function, and autograd where neither."""
+"""PyTorch: its functions, or else its operators, or else autograd."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _aten = torch.ops.aten
 
 
 def call_of(case: Case, arrays: Any) -> Call | None:
-    """Return the call of PyTorch's nearest function, on tensors in PyTorch's own memory."""
+    """Return the call of PyTorch's closest function, on tensors in PyTorch's own memory."""
     if case.family == "cells":
         return _ln_lstm_call(case, arrays) if case.norm == "ln_lstm" else None
     tensors = Arrays(*map(_tensor, arrays))
@@ -142,7 +142,7 @@ _BACKWARD = {
 }
 
 
-# Recurrent cells; that without a norm is `torch_nn`
+# Recurrent cells; `torch_nn` has the one without a norm
 
 
 def _ln_lstm_call(case: Case, arrays: Sequences) -> Call:
@@ -161,7 +161,7 @@ def _ln_lstm_call(case: Case, arrays: Sequences) -> Call:
 def ln_lstm_step(
     z: torch.Tensor, h: torch.Tensor, c: torch.Tensor, p: rnn.LSTMParameters
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the next state and cell, of what the input brings to the gates."""
+    """Return the next state and cell from `z`, the input's contribution to the gates."""
     gates, hidden = p.weight_h.shape
     z = z + F.layer_norm(F.linear(h, p.weight_h), (gates,), p.gamma_h, p.beta_h, EPS)
     f, i, o, g = z.chunk(4, 1)
@@ -170,7 +170,7 @@ def ln_lstm_step(
 
 
 def ln_lstm(x: torch.Tensor, p: rnn.LSTMParameters, step: Any = ln_lstm_step) -> torch.Tensor:
-    """The equations of the paper; what does not wait for a state is done for all steps at once."""
+    """Return all states by the equations of the paper, with one input product for all steps."""
     gates, hidden = p.weight_h.shape
     of_x = F.layer_norm(F.linear(x, p.weight_x), (gates,), p.gamma_x, p.beta_x, EPS) + p.bias
     h = c = x.new_zeros(x.shape[1], hidden)

@@ -1,4 +1,4 @@
-"""PyTorch's `torch.nn.LSTM`, which has no norms: what recurrent cells are measured by."""
+"""PyTorch's `torch.nn.LSTM` without norms: the yardstick of recurrent cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ start = torch.set_num_threads
 
 
 def call_of(case: Case, arrays: Any) -> Call | None:
-    """Return a call of the module; beside a cell with norms there is nothing to check."""
+    """Return a call of the module; its result is not checked against a cell with norms."""
     if case.family != "cells":
         return None
     call = _lstm(case, arrays)
@@ -38,7 +38,7 @@ def _lstm(case: Case, arrays: Sequences) -> Call:
 
 
 def _gradients(gradients: Any) -> list[Array]:
-    # Both biases have the same gradient, and numnorm has one of them.
+    # Both biases have the same gradient; numnorm has only one bias.
     dx, *weights, _ = map(_array, gradients)
     return [dx, *rnn.lstm_from_torch(*weights)[:3]]
 

@@ -1,7 +1,7 @@
 """Arrays in .npy files, read and written through memory maps of one box at a time.
 
-A page of a map counts as resident memory from its first use until it is unmapped, so nothing
-here maps more than a slab of the file, and everything is unmapped when its array is dropped.
+A page of a map counts as resident memory from its first use until it is unmapped. So a map covers
+at most a slab of the file, and is unmapped with its array.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numnorm.commands.wholefile import reserve
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SLAB = 64 << 20
-"""The most bytes of a file that are mapped at a time."""
+"""The largest number of bytes that are mapped at a time."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class ArrayFile:
     fortran : bool
         Whether the first axis, not the last, is the fastest in the file.
     offset : int
-        Where in the file the data start.
+        The position of the data in the file.
     writable : bool
-        Whether maps of it may be written to.
+        Whether its maps are writable.
     """
 
     file: BinaryIO
@@ -58,15 +58,15 @@ class ArrayFile:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the data."""
+        """The size of the data in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def by_storage(self, axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Sort (axis, anything) from the slowest axis in the file to the fastest."""
+        """Sort pairs (axis, value) from the slowest axis in the file to the fastest."""
         return sorted(axes, reverse=self.fortran)
 
     def read(self, box: Box) -> Array:
-        """Return the elements in `box`, as a map of the file if they lie close together in it.
+        """Return the elements in `box`, as a map of the file if they are close together in it.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class ArrayFile:
 
     @contextmanager
     def written(self, box: Box) -> Iterator[Array]:
-        """Yield an array whose elements are those of the file in `box` after the block.
+        """Yield an array whose elements are in the file, in `box`, after the block.
 
         Parameters
         ----------
@@ -94,8 +94,8 @@ class ArrayFile:
         Yields
         ------
         ndarray
-            A map of the file if the box lies close together in it, or an array that is copied
-            into the file at the end.
+            A map of the file if the box is close together in it, or an array that is copied into
+            the file at the end.
         """
         slabs = self._slabs(box)
         if len(slabs) == 1:
@@ -113,7 +113,7 @@ class ArrayFile:
         return values
 
     def _slabs(self, box: Box) -> list[Box]:
-        """Cut `box` into parts of which each may be mapped at once."""
+        """Divide `box` into parts that can each be mapped at once."""
         first, last = self._ends(box)
         itemsize = self.dtype.itemsize
         if last + itemsize - first <= max(SLAB, math.prod(lengths(box)) * itemsize):
@@ -122,7 +122,7 @@ class ArrayFile:
         return list(boxes(box, steps(self.shape, axes, SLAB // itemsize)))
 
     def _ends(self, box: Box) -> tuple[int, int]:
-        """Return the places in the data of the first and the last element of `box`."""
+        """Return the offsets in the data of the first and the last element of `box`."""
         strides = _strides(self.shape, self.dtype.itemsize, self.fortran)
         first = sum(part.start * stride for part, stride in zip(box, strides, strict=True))
         last = sum((part.stop - 1) * stride for part, stride in zip(box, strides, strict=True))
@@ -147,7 +147,7 @@ class ArrayFile:
 def open_input(file: BinaryIO, path: Path) -> ArrayFile:
     """Read the header of an .npy file and check that its data can be normalized.
 
-    Nothing is ever unpickled: an array of Python objects is refused by its dtype.
+    Nothing is ever unpickled: arrays of Python objects are rejected by their dtype.
 
     Parameters
     ----------
@@ -172,23 +172,23 @@ def open_input(file: BinaryIO, path: Path) -> ArrayFile:
     except OSError:
         raise
     except Exception as error:
-        # NumPy evaluates the header as Python, which fails on nonsense in more ways than it names:
-        # with a TypeError, a TokenError, a MemoryError for too many signs, a RecursionError.
+        # NumPy evaluates the header as Python. An invalid one raises more than ValueError: a
+        # TypeError, a TokenError, a MemoryError or a RecursionError.
         reason = one_line(error) if isinstance(error, ValueError) else "its header is not valid"
         raise CommandError(f"{path} is not an .npy file that can be read: {reason}") from error
     _check_dtype(dtype, path)
     array = ArrayFile(file, shape, dtype, fortran, file.tell())
-    there = os.fstat(file.fileno()).st_size - array.offset
-    if there < array.nbytes:
+    available = os.fstat(file.fileno()).st_size - array.offset
+    if available < array.nbytes:
         raise CommandError(
             f"{path} is truncated: its header promises {array.nbytes} bytes of data, "
-            f"the file has {there}"
+            f"the file has {available}"
         )
     return array
 
 
 def create_output(file: BinaryIO, path: Path, like: ArrayFile, dtype: np.dtype[Any]) -> ArrayFile:
-    """Write the header of an .npy file and reserve the room for its data.
+    """Write the header of an .npy file and reserve the space for its data.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def create_output(file: BinaryIO, path: Path, like: ArrayFile, dtype: np.dtype[A
     path : Path
         Its name for messages.
     like : ArrayFile
-        The array whose shape and order it gets.
+        The array whose shape and order the new one has.
     dtype : numpy.dtype
         Its dtype.
 
@@ -233,23 +233,23 @@ def read_array(path: Path) -> Array:
 
 
 def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether in Fortran's order, and dtype."""
+    """Return the shape, whether the order is Fortran's, and the dtype."""
     version = npy.read_magic(file)
     header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in header:
         raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
     with warnings.catch_warnings():
-        # Python 2 wrote lengths such as 3L, which are read well: nobody need save the file again.
+        # NumPy reads lengths such as 3L of Python 2, but warns about them.
         warnings.simplefilter("ignore")
         return header[version](file)
 
 
 def _check_shape(shape: tuple[int, ...]) -> None:
-    """Refuse a shape that no array has: without elements, the file's size does not limit it."""
+    """Raise if no array can have the shape: the size of the file does not limit empty ones."""
     if min(shape, default=0) < 0:
         raise ValueError(f"its shape {shape} is negative")
     try:
-        # One number seen many times takes no room. Results have up to 8 bytes an element.
+        # A view with strides of 0 takes no memory. Results have up to 8 bytes an element.
         np.ndarray(shape, np.float64, bytes(8), strides=(0,) * len(shape))
     except (ValueError, OverflowError) as error:
         raise ValueError(f"no array can have its shape: {one_line(error)}") from error
@@ -270,13 +270,13 @@ def _check_dtype(dtype: np.dtype[Any], path: Path) -> None:
 
 
 def _strides(shape: tuple[int, ...], itemsize: int, fortran: bool) -> tuple[int, ...]:
-    """Return the bytes from one element to the next along each axis of the file."""
+    """Return the strides in bytes of an array in the file."""
     faster = [shape[:axis] if fortran else shape[axis + 1 :] for axis in range(len(shape))]
     return tuple(itemsize * math.prod(axes) for axes in faster)
 
 
 def _relative(slab: Box, box: Box) -> Box:
-    """Return where `slab` lies in the array of `box`."""
+    """Return the box of `slab` in the array of `box`."""
     return tuple(
         slice(part.start - origin.start, part.stop - origin.start)
         for part, origin in zip(slab, box, strict=True)

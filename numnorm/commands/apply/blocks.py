@@ -1,4 +1,4 @@
-"""Cutting the index space of an array into boxes of bounded size."""
+"""Divides the index space of an array into boxes of bounded size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Box = tuple[slice, ...]
 
 
 def whole(shape: Sequence[int]) -> Box:
-    """Return the box that holds an entire array.
+    """Return the box of an entire array.
 
     Parameters
     ----------
@@ -43,22 +43,22 @@ def lengths(box: Box) -> tuple[int, ...]:
 
 
 def steps(shape: Sequence[int], cuttable: Sequence[tuple[int, int]], budget: int) -> list[int]:
-    """Return how long a box may be along each axis to stay within a budget.
+    """Return the length of a box along each axis that keeps it within a budget.
 
     Parameters
     ----------
     shape : sequence of int
         The shape of the array.
     cuttable : sequence of (int, int)
-        The axes that may be cut, in the order in which to cut them, each with the number whose
-        multiples are the places where it may be cut.
+        The axes that may be cut, in this order, each with a number: it may be cut at multiples
+        of the number.
     budget : int
-        The most elements a box should have. It has more where the axes cannot be cut finer.
+        The largest number of elements of a box, unless the axes cannot be cut finer.
 
     Returns
     -------
     list of int
-        The length along each axis: that of the array where it need not or may not be cut.
+        The length along each axis: that of the array for an axis that is not cut.
     """
     result = list(shape)
     size = math.prod(shape)
@@ -66,7 +66,7 @@ def steps(shape: Sequence[int], cuttable: Sequence[tuple[int, int]], budget: int
         if size <= budget:
             break
         unit = size // shape[axis] * multiple
-        # An entry that alone is over the budget is cut along the next axis.
+        # If a single entry exceeds the budget, the next axis is cut as well.
         units = max(1, budget // unit)
         if units * multiple < shape[axis]:
             result[axis] = units * multiple
@@ -75,19 +75,19 @@ def steps(shape: Sequence[int], cuttable: Sequence[tuple[int, int]], budget: int
 
 
 def boxes(within: Box, step: Sequence[int]) -> Iterator[Box]:
-    """Cut a box into boxes, in the order of the elements.
+    """Divide a box into boxes, in the order of the elements.
 
     Parameters
     ----------
     within : Box
-        What to cut.
+        The box to divide.
     step : sequence of int
-        The length of a box along each axis; the last of an axis may be shorter.
+        The length of a box along each axis; the last one along an axis may be shorter.
 
     Yields
     ------
     Box
-        The next one. An empty box is yielded as it is, once.
+        The next box. An empty box is yielded unchanged, once.
     """
     if 0 in lengths(within):
         yield within

@@ -31,7 +31,7 @@ booleans become float64. OUTPUT appears when it is complete, or not at all; a pr
 killed outright (SIGKILL) may leave a hidden file .numnorm-*.tmp beside it, which can be deleted."""
 
 _LARGEST_BLOCK = sys.maxsize / 2**20
-"""The most mebibytes that the machine can address."""
+"""The number of mebibytes that the machine can address."""
 
 _EPILOG = """\
 examples:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     Returns
     -------
     int
-        The exit status; all that goes wrong is raised.
+        The exit status, 0; errors are raised.
     """
     arguments = _parser().parse_args(argv)
     options = _options(arguments)
@@ -100,7 +100,7 @@ def _parser() -> CommandParser:
 
 
 def _options(arguments: Namespace) -> dict[str, Any]:
-    """Return the keywords for the norm: those given, and refuse those it does not have."""
+    """Return the given keywords of the norm; raise if it does not have one of them."""
     known = OPTIONS[arguments.method]
     every = {name for options in OPTIONS.values() for name in options}
     given = {name: value for name, value in vars(arguments).items() if value is not None}
@@ -140,9 +140,9 @@ def _check_paths(arguments: Namespace) -> None:
 
 
 def _apply(job: Job, source: ArrayFile, path: Path, block_size: int) -> None:
-    """Write the result of `job` to `path`, in blocks of so many bytes."""
+    """Write the result of `job` to `path`, in blocks of `block_size` bytes."""
     dtype = source.dtype.newbyteorder("=") if source.dtype.kind == "f" else np.dtype(np.float64)
-    # Integers take more room as floats than in the file.
+    # Integers take more memory as floats than in the file.
     budget = block_size // max(source.dtype.itemsize, dtype.itemsize)
     size = math.prod(source.shape)
     passes = 2 if job.method == "batch_norm" else 1
@@ -159,7 +159,7 @@ def _apply(job: Job, source: ArrayFile, path: Path, block_size: int) -> None:
 
 
 def _with_statistics(job: Job, source: ArrayFile, budget: int, done: Callable[[int], None]) -> Job:
-    """Give batch norm the statistics of the array, so that it can be taken in parts."""
+    """Return batch norm with the statistics of the whole array, so that it can run in parts."""
     from numnorm.commands.apply.statistics import stream_moments
 
     assert job.channel_axis is not None

@@ -1,4 +1,4 @@
-"""The norms as ``apply`` sees them: which options each takes, and where its array may be cut."""
+"""The norms of ``apply``: the options of each, and where its array may be cut."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OPTIONS = {
     "group_norm": ("gamma", "beta", "groups", "channel_axis", "eps"),
     "instance_norm": ("gamma", "beta", "channel_axis", "eps"),
 }
-"""The keywords that ``apply`` can hand to each norm."""
+"""The keywords of each norm that ``apply`` supports."""
 
 _VECTORS = ("gamma", "beta")
-"""The keywords that hold a number for each channel, where there are channels."""
+"""The keywords with a number for each channel, for norms with channels."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Job:
     method : str
         The name of the norm.
     options : dict
-        The keywords it is called with.
+        The keywords of its call.
     shape : tuple of int
-        The shape of the whole array, of one axis at least.
+        The shape of the whole array, with at least one axis.
     """
 
     method: str
@@ -52,19 +52,19 @@ class Job:
         return int(self.options.get("channel_axis", 1)) % len(self.shape)
 
     def cuttable(self) -> list[tuple[int, int]]:
-        """Return the axes along which the norm can be taken in parts.
+        """Return the axes along which the array can be normalized in parts.
 
         Returns
         -------
         list of (int, int)
-            Each axis with a number: parts that begin at its multiples have whole groups, and come
-            out as they do in the whole array. For batch norm that holds with given statistics.
+            Each axis with a number: parts that begin at its multiples have whole groups, and the
+            same results as in the whole array; for batch norm, with given statistics.
         """
         if self.method in ("group_norm", "instance_norm") and self.channel_axis:
             channels = self.shape[self.channel_axis]
             groups = self.options.get("groups", channels)
             return [(0, 1), (self.channel_axis, max(1, channels // max(1, groups)))]
-        return [(axis, 1) for axis in self._kept()]
+        return [(axis, 1) for axis in self._free_axes()]
 
     def check(self, dtype: np.dtype[Any]) -> None:
         """Let the norm check its arguments, on an array without elements.
@@ -77,12 +77,12 @@ class Job:
         Raises
         ------
         CommandError
-            With the norm's own words.
+            With the message of the norm.
         """
-        kept = self._kept()
-        if kept:
+        free = self._free_axes()
+        if free:
             shape = list(self.shape)
-            shape[kept[0]] = 0
+            shape[free[0]] = 0
             self._call(np.empty(shape, dtype), self.options)
 
     def normalize(self, x: Array, box: Box, out: Array) -> None:
@@ -93,14 +93,14 @@ class Job:
         x : ndarray
             The elements of the whole array in `box`.
         box : Box
-            A part of the whole array, cut at the places that `cuttable` names.
+            A part of the whole array, cut as `cuttable` allows.
         out : ndarray
             Where the result goes.
 
         Raises
         ------
         CommandError
-            With the norm's own words.
+            With the message of the norm.
         """
         options = dict(self.options)
         channel = self.channel_axis
@@ -112,11 +112,11 @@ class Job:
                 options["groups"] = (part.stop - part.start) // group
         self._call(x, options, out=out)
 
-    def _kept(self) -> list[int]:
-        """Return the axes that no parameter and no normalized axis belongs to."""
-        taken = self.options.get("axis", -1) if self.channel_axis is None else self.channel_axis
-        front = {int(axis) % len(self.shape) for axis in np.atleast_1d(taken)}
-        return [axis for axis in range(len(self.shape)) if axis not in front]
+    def _free_axes(self) -> list[int]:
+        """Return the axes that are neither normalized nor the axis of the channels."""
+        axes = self.options.get("axis", -1) if self.channel_axis is None else self.channel_axis
+        bound = {int(axis) % len(self.shape) for axis in np.atleast_1d(axes)}
+        return [axis for axis in range(len(self.shape)) if axis not in bound]
 
     def _call(self, x: Array, options: dict[str, Any], **more: Array) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The statistics of batch norm for an array in a file, gathered in one pass over it."""
+"""The statistics of batch norm for an array in a file, computed in one pass over it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numnorm.norms.moments import stream_step
 def stream_moments(
     source: ArrayFile, channel_axis: int, budget: int, done: Callable[[int], None]
 ) -> Moments:
-    """Return the moments of each channel, to the bit those of one call on the whole array.
+    """Return the moments of each channel, bit for bit those of one call on the whole array.
 
     Parameters
     ----------
@@ -24,17 +24,17 @@ def stream_moments(
     channel_axis : int
         Its channel axis, counted from the front.
     budget : int
-        The number of elements to take at a time.
+        The number of elements to read at a time.
     done : callable
-        Told after each part how many elements it had.
+        Called after each part with its number of elements.
 
     Returns
     -------
     Moments
         Count, mean and sum of squared deviations.
     """
-    # Along the first axis a part either has channels of its own, or goes on with those of the part
-    # before it; then only at multiples of `stream_step` does it add up what one call adds up.
+    # Parts along the first axis have different channels if it is the channel axis. Otherwise they
+    # continue the same channels, and must begin at multiples of `stream_step` for equal bytes.
     separate = channel_axis == 0
     multiple = 1 if separate else stream_step(source.shape, channel_axis)
     step = steps(source.shape, [(0, multiple)], budget)

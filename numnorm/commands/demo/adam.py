@@ -13,7 +13,7 @@ class Adam:
     Parameters
     ----------
     parameters : Parameters
-        What it updates.
+        The parameters that it updates.
     rate : float
         The learning rate.
     """

@@ -1,8 +1,8 @@
-"""The permutation-invariant digits classifier of the layer-normalization paper, small.
+"""A small version of the digits classifier of the layer-normalization paper.
 
-Linear layers with ReLU between them and softmax cross-entropy. A norm is applied to the
-summed inputs of every hidden layer, not to the logits. There is no automatic differentiation:
-the gradient of the linear layers is written out, and that of the norms is numnorm's.
+It has linear layers, ReLU between them and softmax cross-entropy. A norm is applied to the summed
+inputs of every hidden layer, not to the logits. The gradients are written out: those of the norms
+are numnorm's.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Classifier:
         dtype: Any = np.float32,
     ) -> None:
         pairs = list(itertools.pairwise(widths))
-        # A weight for each pair of units, and room for a gain and a bias of each unit; what a norm
-        # does not take of that stays zero.
+        # A weight for each pair of units, and a gain and a bias for each unit; those that a norm
+        # does not use stay zero.
         size = sum(fan_in * fan_out for fan_in, fan_out in pairs) + 2 * sum(widths[1:])
         self.parameters = Parameters(size, dtype)
         self.weights = [self.parameters.take(*pair) for pair in pairs]
@@ -55,7 +55,7 @@ class Classifier:
         """Return the scores of every class for every row of x."""
         self._inputs = []
         for (weight, _), norm in zip(self.weights, self.norms, strict=True):
-            # The ReLU stands here because it comes before every linear layer but the first.
+            # The ReLU comes before every linear layer but the first.
             x = np.maximum(x, 0) if self._inputs else x
             self._inputs.append(x)
             x = norm.forward(np.matmul(x, weight), training)
@@ -81,7 +81,7 @@ class Classifier:
         return loss
 
     def error(self, x: Array, labels: Array) -> float:
-        """Return the share of the images, in percent, that are classified wrongly."""
+        """Return the percentage of images that are classified wrongly."""
         return float(100 * np.mean(self.logits(x).argmax(axis=1) != labels))
 
     def _backward(self, dy: Array) -> None:

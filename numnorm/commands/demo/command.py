@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         raise CommandError(f"--seed must not be negative, got {arguments.seed}")
     recurrent = arguments.network == "lstm"
     output = arguments.output or Path("numnorm-demo-lstm.png" if recurrent else "numnorm-demo.png")
-    # All that can be missing is looked for before the work, not after it.
+    # Missing folders and packages are reported before the work starts.
     check_writable(output)
     for name in ("rich", "matplotlib", "threadpoolctl"):
         require(name)
@@ -97,7 +97,7 @@ def _parser() -> CommandParser:
 
 
 def _classifiers(data: Data, epochs: int, seed: int) -> Draw:
-    """Compare the norms in the classifier, print what came out, and return how it is drawn."""
+    """Compare the norms in the classifier, print the results, and return their drawing."""
     results = compare(data, epochs, seed)
     curves.print_tables(results)
     curves.print_conclusions(results, len(data[1][1]))
@@ -140,9 +140,9 @@ def compare(
     data : tuple
         Images and labels for training; images and labels for validation.
     epochs : int
-        How often each network sees the training images.
+        The number of passes over the training images.
     seed : int
-        The seed of the weights and of the order of the images, for all alike.
+        The seed of the weights and of the order of the images, the same for all networks.
     batch_sizes : iterable of int
         The batch sizes.
 

@@ -1,4 +1,4 @@
-"""What ``numnorm demo`` shows: tables, a picture, and what they say in words."""
+"""The output of ``numnorm demo``: tables, a picture, and conclusions in words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STYLES = {
 
 
 def print_tables(results: Results) -> None:
-    """Print the validation errors on stdout, side by side where there is room.
+    """Print the validation errors on stdout, side by side if the terminal is wide enough.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ def draw(results: Results, file: BinaryIO) -> None:
     results : dict
         The errors.
     file : BinaryIO
-        Where the picture goes.
+        The file of the picture.
     """
-    # Without pyplot nothing global is touched and no window system is needed.
+    # Without pyplot there is no global state, and no window system is needed.
     figure = require("matplotlib.figure").Figure(figsize=(10, 4.6), layout="constrained")
     panels = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
     for panel, (batch_size, errors) in zip(panels, results.items(), strict=True):
@@ -90,7 +90,7 @@ def percent_over_epochs(panel: Any) -> None:
         The panel.
     """
     ticker = require("matplotlib.ticker")
-    # Like a logarithmic axis, but with a place for no error at all.
+    # Like a logarithmic axis, but it includes 0.
     panel.set_yscale("symlog", linthresh=1, linscale=0.5)
     panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     panel.yaxis.set_major_locator(ticker.FixedLocator([0, 1, 2, 5, 10, 20, 50, 100]))
@@ -99,7 +99,7 @@ def percent_over_epochs(panel: Any) -> None:
 
 
 def print_conclusions(results: Results, images: int) -> None:
-    """Say on stdout in words what came out for layer norm, and what chance can do.
+    """Print conclusions about layer norm, and the size of random differences.
 
     Parameters
     ----------

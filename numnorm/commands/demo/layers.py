@@ -1,4 +1,4 @@
-"""What can stand between the summed inputs of a hidden layer and its ReLU: the norms to compare."""
+"""The norms that the demo compares, as layers before the ReLU of a hidden layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Parameters:
     Parameters
     ----------
     size : int
-        Their count.
+        Their number.
     dtype : dtype
         Their dtype.
     """
@@ -42,22 +42,22 @@ class Norm(Protocol):
     width : int
         The number of units.
     parameters : Parameters
-        Where the trained numbers are taken from.
+        The vector that the trained numbers are part of.
     """
 
     def __init__(self, width: int, parameters: Parameters) -> None: ...
 
     def forward(self, x: Array, training: bool) -> Array:
-        """Return the normalized x, and keep what `backward` needs."""
+        """Return the normalized x, and save what `backward` needs."""
         ...
 
     def backward(self, dy: Array) -> Array:
-        """Return the gradient for x, and store those of the parameters."""
+        """Return the gradient of x, and store those of the parameters."""
         ...
 
 
 class NoNorm:
-    """A bias and nothing else; see `Norm`."""
+    """Only a bias; see `Norm`."""
 
     def __init__(self, width: int, parameters: Parameters) -> None:
         self.bias, self.dbias = parameters.take(width)
@@ -73,7 +73,7 @@ class NoNorm:
 
 
 class AdaNorm(NoNorm):
-    """AdaNorm, which has no gain and no bias of its own: the bias is added after it."""
+    """AdaNorm, followed by the bias of the layer; it has no gain."""
 
     def forward(self, x: Array, training: bool) -> Array:
         """Normalize and add the bias."""
@@ -82,13 +82,13 @@ class AdaNorm(NoNorm):
         return super().forward(y, training)
 
     def backward(self, dy: Array) -> Array:
-        """Return the gradient for x; store that of the bias."""
+        """Return the gradient of x; store that of the bias."""
         dx: Array = numnorm.ada_norm_backward(super().backward(dy), self.x, self.mean, self.rstd)
         return dx
 
 
 class RmsNorm(NoNorm):
-    """RMS norm with a gain. It has no bias of its own: the bias is added after it."""
+    """RMS norm with a gain, followed by the bias of the layer."""
 
     def __init__(self, width: int, parameters: Parameters) -> None:
         super().__init__(width, parameters)
@@ -102,7 +102,7 @@ class RmsNorm(NoNorm):
         return super().forward(y, training)
 
     def backward(self, dy: Array) -> Array:
-        """Return the gradient for x; store those of the gain and the bias."""
+        """Return the gradient of x; store those of the gain and the bias."""
         dy = super().backward(dy)
         dx: Array
         dx, self.dgain[:] = numnorm.rms_norm_backward(dy, self.x, self.rstd, self.gain)
@@ -120,7 +120,7 @@ class LayerNorm(RmsNorm):
         return y
 
     def backward(self, dy: Array) -> Array:
-        """Return the gradient for x; store those of the gain and the bias."""
+        """Return the gradient of x; store those of the gain and the bias."""
         gradients = numnorm.layer_norm_backward(dy, self.x, self.mean, self.rstd, self.gain)
         dx: Array
         dx, self.dgain[:], self.dbias[:] = gradients
@@ -147,7 +147,7 @@ class BatchNorm(RmsNorm):
         return y
 
     def backward(self, dy: Array) -> Array:
-        """Return the gradient for x; store those of the gain and the bias."""
+        """Return the gradient of x; store those of the gain and the bias."""
         gradients = numnorm.batch_norm_backward(dy, self.x, self.mean, self.rstd, self.gain)
         dx: Array
         dx, self.dgain[:], self.dbias[:] = gradients

@@ -1,4 +1,4 @@
-"""What is minimized, with its gradient."""
+"""Loss functions with their gradients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from numnorm.commands.demo.layers import Array
 
 
 def cross_entropy(scores: Array, labels: Array) -> tuple[float, Array]:
-    """Return the mean cross-entropy of a softmax, and its gradient for the scores.
+    """Return the mean cross-entropy of a softmax, and its gradient with respect to the scores.
 
     Parameters
     ----------
     scores : ndarray
-        Those of every class, a row for each sample.
+        The scores of all classes, a row for each sample.
     labels : ndarray of int
         The classes of the samples.
 
@@ -31,18 +31,18 @@ def cross_entropy(scores: Array, labels: Array) -> tuple[float, Array]:
     return float(-logarithms[rows, labels].mean()), gradient
 
 
-def squared_error(found: Array, expected: Array) -> tuple[float, Array]:
-    """Return the mean squared difference of two arrays, and its gradient for the first.
+def squared_error(actual: Array, expected: Array) -> tuple[float, Array]:
+    """Return the mean squared difference of two arrays, and its gradient for `actual`.
 
     Parameters
     ----------
-    found, expected : ndarray
-        Arrays of one shape.
+    actual, expected : ndarray
+        Arrays of the same shape.
 
     Returns
     -------
     tuple
         The loss and an array of that shape.
     """
-    difference = found - expected
+    difference = actual - expected
     return float((difference**2).mean()), difference * difference.dtype.type(2 / difference.size)

@@ -1,4 +1,4 @@
-"""Training: batches in random order, epoch after epoch, and what validation says after each."""
+"""Training: batches in random order, and the validation error after each epoch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from numnorm.commands.errors import require
 from numnorm.commands.progress import progress_bar
 
 Samples = tuple[Array, ...]
-"""Arrays with a row for each sample: inputs, what is to come out, and what else there is."""
+"""Arrays with a row for each sample: inputs, labels if any, and other arguments."""
 
 
 class Network(Protocol):
-    """What can be trained."""
+    """A network that can be trained."""
 
     parameters: Parameters
 
@@ -28,7 +28,7 @@ class Network(Protocol):
         ...
 
     def error(self, *samples: Any, **options: Any) -> Any:
-        """Return how wrong it is."""
+        """Return the error on some samples."""
         ...
 
 
@@ -39,24 +39,24 @@ def train(
     batch_size: int,
     rng: np.random.Generator,
 ) -> Iterator[Any]:
-    """Train a network, epoch after epoch without end.
+    """Train a network, without end.
 
     Parameters
     ----------
     network : Network
-        The network; it is changed.
+        The network; its parameters are updated.
     training, validation : tuple of ndarray
-        What its methods take.
+        The arguments of its methods.
     batch_size : int
-        The samples in a batch. What is left over at the end of an epoch is not used in it: batch
-        norm has no variance to estimate from a single sample.
+        The samples in a batch. An incomplete batch at the end of an epoch is dropped, because
+        batch norm cannot estimate a variance from a single sample.
     rng : numpy.random.Generator
         The source of the order of the samples.
 
     Yields
     ------
     object
-        The validation error after another epoch.
+        The validation error after each epoch.
     """
     adam = Adam(network.parameters)
     while True:
@@ -74,28 +74,28 @@ def watched(description: str, errors: Iterator[Any], epochs: int) -> list[Any]:
     Parameters
     ----------
     description : str
-        What stands before the bar.
+        The text before the bar.
     errors : iterator
         From `train`.
     epochs : int
-        How many.
+        The number of epochs.
 
     Returns
     -------
     list
         The errors.
     """
-    found = []
+    first = []
     with progress_bar(description, epochs) as done:
         for error in itertools.islice(errors, epochs):
             done(1)
-            found.append(error)
-    return found
+            first.append(error)
+    return first
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let BLAS and Numba use one thread: these arrays are small, and their threads would wait."""
+    """Limit BLAS and Numba to one thread: these arrays are too small for more."""
     import numba
 
     before = numba.get_num_threads()

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         verdict = "ok" if outcome.passed else "FAILED"
         _show(f"test {outcome.name}", f"{verdict} ({outcome.details})")
         outcomes.append(outcome.passed)
-    # After the tests, because it starts all threads, if the tests have not.
+    # After the tests, because it starts all threads.
     for key, value in facts.threads():
         _show(key, value)
     failures = outcomes.count(False)

@@ -1,4 +1,4 @@
-"""What ``numnorm doctor`` finds out about the machine, as pairs of a key and a value."""
+"""The facts about the machine that ``numnorm doctor`` prints, as pairs of a key and a value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AVX512_KERNELS = {"SkylakeX", "Cooperlake", "SapphireRapids"}
 
 
 def versions() -> Iterator[Fact]:
-    """Yield the versions of numnorm, of what it runs on, and of the system."""
+    """Yield the versions of numnorm, its dependencies, and the system."""
     yield "numnorm", numnorm.__version__
     yield "python", f"{platform.python_version()} ({platform.python_implementation()})"
     for package in ("numpy", "numba", "llvmlite", "scipy", "ml_dtypes"):
@@ -41,7 +41,7 @@ def versions() -> Iterator[Fact]:
 
 
 def processor() -> Iterator[Fact]:
-    """Yield what LLVM compiles for."""
+    """Yield the processor that LLVM compiles for."""
     yield "cpu", f"{_llvm().get_host_cpu_name()}, {os.cpu_count()} logical"
     yield "simd", " ".join(name for name in _SIMD if name in _features()) or "none reported"
 
@@ -55,10 +55,10 @@ def _features() -> set[str]:
 
 
 def threads() -> Iterator[Fact]:
-    """Yield how many threads run parallel kernels, and by which of Numba's layers."""
+    """Yield the number of threads of parallel kernels, and Numba's threading layers."""
     numba = importlib.import_module("numba")
     try:
-        # The first of these starts the threads, so it may find that no layer can be loaded.
+        # This starts the threads, and raises if no threading layer can be loaded.
         count, layer = numba.get_num_threads(), numba.threading_layer()
         yield "threads", f"{count} of {numba.config.NUMBA_NUM_THREADS} (NUMBA_NUM_THREADS)"
         yield "threading layer", layer
@@ -79,7 +79,7 @@ def blas() -> Iterator[Fact]:
     except ImportError:
         yield "blas", 'not known: threadpoolctl is not installed (pip install "numnorm[cli]")'
         return
-    # Numba's linear algebra calls SciPy's library, which is loaded only by this.
+    # Loads SciPy's library, which Numba's linear algebra calls.
     importlib.import_module("scipy.linalg.cython_blas")
     libraries = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
     for library in libraries:
@@ -103,21 +103,21 @@ def _without_avx512(library: dict[str, Any]) -> bool:
 
 
 def cache() -> Iterator[Fact]:
-    """Yield where compiled kernels are kept."""
+    """Yield the folder of the compiled kernels."""
     from numnorm.backends.cpu.compiler.cache import directory
 
-    place = directory()
-    if place is None:
+    folder = directory()
+    if folder is None:
         yield (
             "cache",
             "none: no place can be written to, so every process compiles anew; set NUMBA_CACHE_DIR",
         )
     else:
-        yield "cache", f"{place} (writable)"
+        yield "cache", f"{folder} (writable)"
 
 
 def gpu() -> Iterator[Fact]:
-    """Yield whether there is an NVIDIA GPU and what could drive it."""
+    """Yield the NVIDIA GPUs, and the version of numba-cuda."""
     yield "gpu", _devices()
     try:
         yield "numba-cuda", version("numba-cuda")
@@ -126,7 +126,7 @@ def gpu() -> Iterator[Fact]:
 
 
 def _devices() -> str:
-    """Ask the driver itself, which is always there with a GPU and quickly loaded."""
+    """Return the names of the GPUs from the driver, which every GPU has and which loads fast."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         driver = ctypes.CDLL(name)

@@ -1,4 +1,4 @@
-"""Every norm against its plain definition in float64, and its gradient against differences."""
+"""Tests of every norm: its result against a float64 definition, its gradient numerically."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _STEP = 2.0**-10
 _GROUPS = 3
 
 TOLERANCES = {"float32": 1e-5, "float64": 1e-10}
-"""The largest error that passes; the values are of the order of 1."""
+"""The largest errors that pass; the values are of the order of 1."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A norm, what to call it with, and what it should give.
+    """A norm, its arguments, and its definition.
 
     Parameters
     ----------
     name : str
         The name of the norm.
     definition : callable
-        Its result in float64 for the arrays that the gradient is taken of, x first.
+        Returns its result in float64, from x and the other differentiated arrays.
     shapes : tuple of tuple of int
         The shapes of these arrays.
     options : dict
         The keywords of the call.
     constant : callable, optional
-        A last argument of the definition as a function of x, through which no gradient flows.
+        Computes the last argument of the definition from x, a constant for the gradient.
     """
 
     name: str
@@ -48,16 +48,16 @@ class Case:
 
 
 class Outcome(NamedTuple):
-    """What a test found.
+    """The outcome of a test.
 
     Attributes
     ----------
     name : str
-        What was tested.
+        The name of the test.
     passed : bool
-        Whether it is right.
+        Whether it passed.
     details : str
-        How right it is, or what was raised.
+        The errors that it measured, or the exception.
     """
 
     name: str
@@ -71,12 +71,12 @@ def run(dtype: str) -> Iterator[Outcome]:
     Parameters
     ----------
     dtype : str
-        What to call the norms with, one of `TOLERANCES`.
+        The dtype of the arrays, one of `TOLERANCES`.
 
     Yields
     ------
     Outcome
-        For one test after the other.
+        For each test in turn.
     """
     for case in cases():
         yield _outcome(case.name, functools.partial(_accuracy, case, dtype))
@@ -87,19 +87,19 @@ def _outcome(name: str, test: Callable[[], tuple[bool, str]]) -> Outcome:
     try:
         return Outcome(name, *test())
     except Exception as error:
-        # Whatever is broken on this machine is to be told, not to end the report.
+        # An exception is a result of the test and must not end the report.
         return Outcome(name, False, f"{type(error).__name__}: {one_line(error)}")
 
 
 def _accuracy(case: Case, dtype: str) -> tuple[bool, str]:
     forward, backward = _errors(case, dtype)
-    # Not "no error is larger", which a NaN would pass.
+    # `<=` rather than `not >`: a NaN must fail.
     passed = forward <= TOLERANCES[dtype] and backward <= TOLERANCES[dtype]
     return passed, f"largest error forward {forward:.0e}, backward {backward:.0e}"
 
 
 def _same_bits(dtype: str) -> tuple[bool, str]:
-    """Normalize rows that are enough for several threads, and one by one."""
+    """Compare a call that runs in several threads with calls on single rows."""
     x = np.random.default_rng(1).normal(size=(64, 1024)).astype(dtype)
     together = numnorm.layer_norm(x)
     passed = all(
@@ -109,7 +109,7 @@ def _same_bits(dtype: str) -> tuple[bool, str]:
 
 
 def cases() -> list[Case]:
-    """Return the norms, each with small arrays that no vector register divides evenly."""
+    """Return the norms, each with small arrays whose rows end within a vector."""
     row, vector = (5, 19), (19,)
     image, channel = (4, 6, 7), (6,)
     return [
@@ -131,8 +131,7 @@ def _errors(case: Case, dtype: str) -> tuple[float, float]:
     result, *saved = getattr(numnorm, f"{case.name}_forward")(*inputs, **case.options)
     plain = getattr(numnorm, case.name)(*inputs, **case.options)
     backward = getattr(numnorm, f"{case.name}_backward")
-    # Nothing that is added to the result matters to its gradient, so beta is not handed on; nor
-    # does eps, which is in the saved statistics.
+    # The backward pass does not need beta, nor eps, which is part of the saved statistics.
     options = {key: value for key, value in case.options.items() if key != "eps"}
     gradients = backward(dy, inputs[0], *saved, *inputs[1:2], **options)
     gradients = gradients if isinstance(gradients, tuple) else (gradients,)
@@ -161,9 +160,9 @@ def differentiate(
     function : callable
         The function of all inputs and constants.
     inputs : list of ndarray
-        Where to take the gradients; float64.
+        The point at which to differentiate; float64.
     constant : list of ndarray
-        More arguments, of which no gradient is taken.
+        More arguments, which are constants.
     weights : ndarray
         The weights of the sum.
 

@@ -1,4 +1,4 @@
-"""How other libraries lay out weights: the order of the gates, their signs, the two biases."""
+"""Weights in the layout of other libraries: order and signs of the gates, and two biases."""
 
 from typing import Any
 
@@ -16,46 +16,46 @@ _ONNX = {"lstm": ("i", "o", "f", "g"), "gru": ("-z", "r", "new"), "rnn": ("new",
 
 
 def from_torch(kind: Kind, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any) -> Any:
-    """Return the parameters of a kind."""
+    """Return the parameters of a kind from the weights of PyTorch."""
     w, r = _weights(kind, ("weight_ih", "weight_hh"), weight_ih, weight_hh)
     size = r.shape[0]
     first, second = (
         None if value is None else _vector(name, value, size, "that of the gates")
         for name, value in (("bias_ih", bias_ih), ("bias_hh", bias_hh))
     )
-    return _taken_over(kind, _TORCH, w, r, first, second)
+    return _from_library(kind, _TORCH, w, r, first, second)
 
 
 def to_torch(kind: Kind, parameters: Any) -> tuple[Array, Array, Array, Array]:
-    """Return both weights and both biases."""
-    return _handed_back(kind, _TORCH, parameters)
+    """Return both weights and both biases for PyTorch."""
+    return _to_library(kind, _TORCH, parameters)
 
 
 def from_onnx(kind: Kind, w: Any, r: Any, b: Any) -> Any:
-    """Return the parameters of a kind."""
+    """Return the parameters of a kind from the inputs of the ONNX operator."""
     w, r = _weights(kind, ("w", "r"), _one_direction("w", w, 3), _one_direction("r", r, 3))
     size = r.shape[0]
     if b is None:
-        return _taken_over(kind, _ONNX, w, r, None, None)
+        return _from_library(kind, _ONNX, w, r, None, None)
     both = _vector("b", _one_direction("b", b, 2), 2 * size, "two biases of the gates")
-    return _taken_over(kind, _ONNX, w, r, both[:size], both[size:])
+    return _from_library(kind, _ONNX, w, r, both[:size], both[size:])
 
 
 def to_onnx(kind: Kind, parameters: Any) -> tuple[Array, Array, Array]:
-    """Return W, R and B."""
-    w, r, first, second = _handed_back(kind, _ONNX, parameters)
+    """Return the inputs W, R and B of the ONNX operator."""
+    w, r, first, second = _to_library(kind, _ONNX, parameters)
     return w[None], r[None], np.concatenate([first, second])[None]
 
 
-def _taken_over(
+def _from_library(
     kind: Kind, library: Any, w: Array, r: Array, first: Array | None, second: Array | None
 ) -> Any:
-    """Return the parameters of a kind, of arrays whose shapes are right."""
+    """Return the parameters of a kind from arrays with checked shapes."""
     moves = library[kind.name], _OWN[kind.name]
     values = {"weight_x": _reordered(w, *moves), "weight_h": _reordered(r, *moves)}
     biases = [_reordered(bias, *moves) for bias in (first, second) if bias is not None]
     if "bias_h" in kind.sizes and second is not None:
-        # The reset gate stands between the two biases of the new state: they are no sum.
+        # The reset gate multiplies only the second bias of the new state: they cannot be added.
         new = slice(r.shape[0] - r.shape[1], None)
         values["bias_h"] = biases[-1][new].copy()
         biases[-1][new] = 0
@@ -64,7 +64,7 @@ def _taken_over(
     return kind.parameters(**values)
 
 
-def _handed_back(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array, Array, Array]:
+def _to_library(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array, Array, Array]:
     """Return both weights and both biases of the library."""
     given = named(kind, parameters)
     w, r = _weights(kind, ("weight_x", "weight_h"), given.weight_x, given.weight_h)
@@ -86,7 +86,7 @@ def _bias(kind: Kind, name: str, given: Any, weight_h: Array) -> Array:
 
 
 def _reordered(array: Array, source: tuple[str, ...], target: tuple[str, ...]) -> Array:
-    """Return the blocks of rows in another order, some with the other sign, as a new array."""
+    """Return a new array with the blocks of rows in another order, some negated."""
     blocks = dict(zip(source, np.split(array, len(source)), strict=True))
     return np.concatenate(
         [blocks[name] if name in blocks else -blocks[_negative(name)] for name in target]
@@ -114,7 +114,7 @@ def _vector(name: str, value: Any, size: int, meaning: str) -> Array:
 
 def _real(name: str, value: Any) -> Array:
     array = as_plain_array(name, value)
-    # As everywhere integers become float64: those without a sign have no negative.
+    # Integers become float64 as everywhere, also because unsigned ones have no negative.
     result: Array = array.astype(result_dtype(name, array.dtype), copy=False)
     return result
 

@@ -1,4 +1,4 @@
-"""Parameters of recurrent cells from and to ONNX's operators."""
+"""Conversions of parameters from and to ONNX's recurrent operators."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def lstm_from_onnx(w: Any, r: Any, b: Any = None) -> LSTMParameters:
     w : array_like (1, 4H, I)
     r : array_like (1, 4H, H)
     b : array_like (1, 8H), optional
-        The operator's inputs W, R and B, of one direction.
+        The operator's inputs W, R and B with one direction.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def lstm_from_onnx(w: Any, r: Any, b: Any = None) -> LSTMParameters:
 def lstm_to_onnx(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
     """Return ``(W, R, B)`` of the ONNX operator LSTM, with one direction.
 
-    Gains and biases of norms, which the operator does not have, are left out.
+    Gains and biases of norms are left out, because the operator has none.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def lstm_to_onnx(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
     Raises
     ------
     TypeError, ValueError
-        If these are parameters of another cell, or one has a wrong dtype or shape.
+        If the parameters belong to another cell, or one has a wrong dtype or shape.
 
     Examples
     --------
@@ -75,21 +75,21 @@ def lstm_to_onnx(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
 def gru_from_onnx(w: Any, r: Any, b: Any = None) -> GRUParameters:
     """Return the parameters of the ONNX operator GRU, to be used with ``norm=None``.
 
-    The operator must have ``linear_before_reset=1``: there, as here and in PyTorch, the reset gate
-    multiplies what the weights make of the state. With 0, which is the operator's default, it
-    multiplies the state itself: that is another cell, which numnorm does not have.
+    The operator must have ``linear_before_reset=1``: then, as here and in PyTorch, the reset gate
+    multiplies the product of the weights and the state. With 0, the operator's default, it
+    multiplies the state itself: numnorm does not have that cell.
 
     Parameters
     ----------
     w : array_like (1, 3H, I)
     r : array_like (1, 3H, H)
     b : array_like (1, 6H), optional
-        The operator's inputs W, R and B, of one direction.
+        The operator's inputs W, R and B with one direction.
 
     Returns
     -------
     GRUParameters
-        New arrays; z changes its sign, and the last sixth of `b` is `bias_h`.
+        New arrays; z is negated, and the last sixth of `b` becomes `bias_h`.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def gru_to_onnx(parameters: GRUParameters) -> tuple[Array, Array, Array]:
     """Return ``(W, R, B)`` of the ONNX operator GRU, with one direction.
 
     The operator must have ``linear_before_reset=1``, which is not its default. Gains and biases
-    of norms, which it does not have, are left out.
+    of norms are left out, because it has none.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def gru_to_onnx(parameters: GRUParameters) -> tuple[Array, Array, Array]:
     Raises
     ------
     TypeError, ValueError
-        If these are parameters of another cell, or one has a wrong dtype or shape.
+        If the parameters belong to another cell, or one has a wrong dtype or shape.
 
     Examples
     --------
@@ -144,14 +144,14 @@ def gru_to_onnx(parameters: GRUParameters) -> tuple[Array, Array, Array]:
 def rnn_from_onnx(w: Any, r: Any, b: Any = None) -> RNNParameters:
     """Return the parameters of the ONNX operator RNN, to be used with ``norm=None``.
 
-    Of its activations `rnn` has Tanh, the default, and Relu.
+    `rnn` supports its activations Tanh, the default, and Relu.
 
     Parameters
     ----------
     w : array_like (1, H, I)
     r : array_like (1, H, H)
     b : array_like (1, 2H), optional
-        The operator's inputs W, R and B, of one direction.
+        The operator's inputs W, R and B with one direction.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def rnn_from_onnx(w: Any, r: Any, b: Any = None) -> RNNParameters:
 def rnn_to_onnx(parameters: RNNParameters) -> tuple[Array, Array, Array]:
     """Return ``(W, R, B)`` of the ONNX operator RNN, with one direction.
 
-    Gain and bias of a norm, which the operator does not have, are left out.
+    Gain and bias of a norm are left out, because the operator has none.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def rnn_to_onnx(parameters: RNNParameters) -> tuple[Array, Array, Array]:
     Raises
     ------
     TypeError, ValueError
-        If these are parameters of another cell, or one has a wrong dtype or shape.
+        If the parameters belong to another cell, or one has a wrong dtype or shape.
 
     Examples
     --------

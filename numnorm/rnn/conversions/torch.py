@@ -1,4 +1,6 @@
-"""Weights to and from other libraries' layouts.
+"""Conversions of parameters from and to PyTorch's recurrent layers.
+
+The order of the gates in the rows of the weights, for each library:
 
 =======  ==========  ==========  ==============================================================
 ..       LSTM        GRU         arrays
@@ -8,7 +10,7 @@ PyTorch  i, f, g, o  r, -z, new  ``weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_
 ONNX     i, o, f, g  -z, r, new  ``W, R, B`` with one direction, B two biases in a row
 =======  ==========  ==========  ==============================================================
 
--z is z with the other sign, as PyTorch and ONNX call z what is 1 - σ(z) here.
+-z is z negated, because z of PyTorch and ONNX is 1 - σ(z) here.
 """
 
 from typing import Any
@@ -31,7 +33,7 @@ def lstm_from_torch(
     weight_ih : array_like (4H, I)
     weight_hh : array_like (4H, H)
     bias_ih, bias_hh : array_like (4H,), optional
-        As the layer's parameters of these names, as arrays.
+        The layer's parameters of these names, as arrays.
 
     Returns
     -------
@@ -57,8 +59,8 @@ def lstm_from_torch(
 def lstm_to_torch(parameters: LSTMParameters) -> tuple[Array, Array, Array, Array]:
     """Return ``(weight_ih, weight_hh, bias_ih, bias_hh)`` of ``torch.nn.LSTM``.
 
-    PyTorch has two biases, which it adds up: the second is 0. It has no norms: gains and biases
-    of norms are left out.
+    PyTorch adds two biases: the second is 0. Gains and biases of norms are left out, because
+    PyTorch has none.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ def lstm_to_torch(parameters: LSTMParameters) -> tuple[Array, Array, Array, Arra
     Raises
     ------
     TypeError, ValueError
-        If these are parameters of another cell, or one has a wrong dtype or shape.
+        If the parameters belong to another cell, or one has a wrong dtype or shape.
 
     Examples
     --------
@@ -91,20 +93,20 @@ def gru_from_torch(
 ) -> GRUParameters:
     r"""Return the parameters of a layer of ``torch.nn.GRU``, to be used with ``norm=None``.
 
-    PyTorch's update gate is what is kept of the state, :math:`h_t = z h_{t-1} + (1 - z) n`, where
-    numnorm's is what is new: z changes its sign.
+    PyTorch's update gate is the factor of the old state, :math:`h_t = z h_{t-1} + (1 - z) n`,
+    numnorm's that of the new one: z is negated.
 
     Parameters
     ----------
     weight_ih : array_like (3H, I)
     weight_hh : array_like (3H, H)
     bias_ih, bias_hh : array_like (3H,), optional
-        As the layer's parameters of these names, as arrays.
+        The layer's parameters of these names, as arrays.
 
     Returns
     -------
     GRUParameters
-        New arrays. The last third of `bias_hh`, which the reset gate multiplies, is `bias_h`.
+        New arrays. The last third of `bias_hh`, inside the product with r, becomes `bias_h`.
 
     Raises
     ------
@@ -127,8 +129,8 @@ def gru_from_torch(
 def gru_to_torch(parameters: GRUParameters) -> tuple[Array, Array, Array, Array]:
     """Return ``(weight_ih, weight_hh, bias_ih, bias_hh)`` of ``torch.nn.GRU``.
 
-    The second bias is 0 but for `bias_h`. Gains and biases of norms, which PyTorch does not have,
-    are left out.
+    The second bias is 0 except for `bias_h`. Gains and biases of norms are left out, because
+    PyTorch has none.
 
     Parameters
     ----------
@@ -142,7 +144,7 @@ def gru_to_torch(parameters: GRUParameters) -> tuple[Array, Array, Array, Array]
     Raises
     ------
     TypeError, ValueError
-        If these are parameters of another cell, or one has a wrong dtype or shape.
+        If the parameters belong to another cell, or one has a wrong dtype or shape.
 
     Examples
     --------
@@ -169,7 +171,7 @@ def rnn_from_torch(
     weight_ih : array_like (H, I)
     weight_hh : array_like (H, H)
     bias_ih, bias_hh : array_like (H,), optional
-        As the layer's parameters of these names, as arrays.
+        The layer's parameters of these names, as arrays.
 
     Returns
     -------
@@ -195,7 +197,7 @@ def rnn_from_torch(
 def rnn_to_torch(parameters: RNNParameters) -> tuple[Array, Array, Array, Array]:
     """Return ``(weight_ih, weight_hh, bias_ih, bias_hh)`` of ``torch.nn.RNN``.
 
-    The second bias is 0. Gain and bias of a norm, which PyTorch does not have, are left out.
+    The second bias is 0. Gain and bias of a norm are left out, because PyTorch has none.
 
     Parameters
     ----------
@@ -209,7 +211,7 @@ def rnn_to_torch(parameters: RNNParameters) -> tuple[Array, Array, Array, Array]
     Raises
     ------
     TypeError, ValueError
-        If these are parameters of another cell, or one has a wrong dtype or shape.
+        If the parameters belong to another cell, or one has a wrong dtype or shape.
 
     Examples
     --------

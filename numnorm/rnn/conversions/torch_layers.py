@@ -1,4 +1,4 @@
-"""All layers of a recurrent module of PyTorch, by the names in its ``state_dict``."""
+"""Conversion of all layers of a recurrent module of PyTorch from its ``state_dict``."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -15,30 +15,30 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
     Parameters
     ----------
     state : mapping of str to array_like
-        The module's ``state_dict()``: ``weight_ih_l0``, ``bias_hh_l1_reverse`` and so on. Of
-        a module around it, take that part:
+        The module's ``state_dict()``: ``weight_ih_l0``, ``bias_hh_l1_reverse`` and so on. If it
+        is part of another module, select its part:
         ``{n.removeprefix("lstm."): a for n, a in state.items() if n.startswith("lstm.")}``.
     from_torch : callable
-        What takes over one direction of one layer, such as `lstm_from_torch`.
+        Converts one direction of one layer, such as `lstm_from_torch`.
 
     Returns
     -------
     list
-        For each layer what `from_torch` returns, for both directions a pair.
+        For each layer the result of `from_torch`; a pair for both directions.
 
     Raises
     ------
     TypeError
         If `state` is no mapping, or `from_torch` cannot be called.
     ValueError
-        If a name is missing, or is there that `stacked` has no use for, such as those of
-        projections (``proj_size``), or if an array has a wrong shape.
+        If a name is missing, if `stacked` does not support one, such as those of projections
+        (``proj_size``), or if an array has a wrong shape.
 
     Examples
     --------
     >>> import numpy as np
     >>> from numnorm import rnn
-    >>> state = {  # as of torch.nn.LSTM(3, 2, num_layers=2, bias=False).state_dict()
+    >>> state = {  # as from torch.nn.LSTM(3, 2, num_layers=2, bias=False).state_dict()
     ...     "weight_ih_l0": np.ones((8, 3)), "weight_hh_l0": np.ones((8, 2)),
     ...     "weight_ih_l1": np.ones((8, 2)), "weight_hh_l1": np.ones((8, 2)),
     ... }
@@ -54,27 +54,27 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
         )
     count = next(n for n in itertools.count() if n and f"weight_ih_l{n}" not in state)
     suffixes = ("", "_reverse") if "weight_ih_l0_reverse" in state else ("",)
-    sites = [[f"_l{n}{suffix}" for suffix in suffixes] for n in range(count)]
-    known = {kind + place for layer in sites for place in layer for kind in _KINDS}
+    layers = [[f"_l{n}{suffix}" for suffix in suffixes] for n in range(count)]
+    known = {kind + suffix for layer in layers for suffix in layer for kind in _KINDS}
     for name in state:
         if name not in known:
             raise ValueError(
                 f"state must have nothing but {', '.join(_KINDS)} of {count} x {len(suffixes)} "
                 f"layers and directions, from 'weight_ih_l0' on, got {name!r}"
             )
-    layers = []
-    for layer in sites:
-        directions = tuple(_direction(state, place, from_torch) for place in layer)
-        layers.append(directions if len(directions) == 2 else directions[0])
-    return layers
+    result = []
+    for layer in layers:
+        directions = tuple(_direction(state, suffix, from_torch) for suffix in layer)
+        result.append(directions if len(directions) == 2 else directions[0])
+    return result
 
 
-def _direction(state: Mapping[str, Any], place: str, from_torch: Callable[..., Any]) -> Any:
+def _direction(state: Mapping[str, Any], suffix: str, from_torch: Callable[..., Any]) -> Any:
     for kind in _KINDS[:2]:
-        if kind + place not in state:
-            raise ValueError(f"state must have {kind + place!r}, which is missing")
+        if kind + suffix not in state:
+            raise ValueError(f"state must have {kind + suffix!r}, which is missing")
     try:
-        return from_torch(*(state.get(kind + place) for kind in _KINDS))
+        return from_torch(*(state.get(kind + suffix) for kind in _KINDS))
     except (TypeError, ValueError) as error:
         kind_of_error = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind_of_error(f"{place.removeprefix('_')}: {error}") from error
+        raise kind_of_error(f"{suffix.removeprefix('_')}: {error}") from error

@@ -1,1 +1,1 @@
-"""Who runs an LSTM, a file each."""
+"""The contestants for LSTMs, a file each."""

@@ -1,11 +1,11 @@
-"""The equations in JAX: a scan over the steps, compiled by XLA, and differentiated by JAX."""
+"""The equations in JAX: a scan over the steps, compiled by XLA and differentiated by JAX."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-# Or it takes three quarters of the device's memory, and the others have none.
+# By default JAX takes three quarters of the device's memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -20,7 +20,7 @@ from .. import Call
 
 
 def call_of(case: SequenceCase, arrays: Sequences) -> Call | None:
-    """Return a call that is computed on a stream of JAX's own."""
+    """Return a call, which runs on JAX's own stream."""
     x, dy, *parameters = map(jax.dlpack.from_dlpack, (arrays.x, arrays.dy, *arrays.parameters))
     if case.direction == "forward":
         compiled = jax.jit(_states)
@@ -35,12 +35,12 @@ def call_of(case: SequenceCase, arrays: Sequences) -> Call | None:
 
 def _states(x: Any, *parameters: Any) -> Any:
     p = rnn.LSTMParameters(*parameters)
-    # By default XLA rounds what it multiplies to 10 bits.
+    # By default XLA uses TF32 for products.
     with jax.default_matmul_precision("highest"):
         of_x = _norm(x @ p.weight_x.T, p.gamma_x, p.beta_x) + p.bias
 
-        def step(carried: Any, z: Any) -> Any:
-            h, c = carried
+        def step(state: Any, z: Any) -> Any:
+            h, c = state
             z = z + _norm(h @ p.weight_h.T, p.gamma_h, p.beta_h)
             f, i, o, g = jnp.split(z, 4, axis=1)
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)

@@ -1,4 +1,4 @@
-"""The library at hand."""
+"""numnorm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def call_of(case: SequenceCase, arrays: Sequences) -> Call | None:
         return Call(lambda: rnn.lstm(x, parameters).y)
 
     def both() -> list[object]:
-        found = rnn.lstm_backward(arrays.dy, rnn.lstm_forward(x, parameters).saved)
-        return [found.dx, *found.parameters]
+        gradients = rnn.lstm_backward(arrays.dy, rnn.lstm_forward(x, parameters).saved)
+        return [gradients.dx, *gradients.parameters]
 
     return Call(both)

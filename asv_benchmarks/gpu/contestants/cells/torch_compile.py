@@ -12,6 +12,6 @@ from .torch import call_of as loop_of
 
 
 def call_of(case: SequenceCase, arrays: Sequences) -> Call | None:
-    """Return the loop; hundreds of steps in one function would take minutes to compile."""
+    """Return the loop, which is not compiled as a whole because that takes minutes."""
     torch.compiler.reset()
     return loop_of(case, arrays, torch.compile(ln_lstm_step, dynamic=False))

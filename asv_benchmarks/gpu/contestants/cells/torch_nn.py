@@ -1,4 +1,4 @@
-"""`torch.nn.LSTM`, which is cuDNN's: it has no norms, and is what others are measured by."""
+"""`torch.nn.LSTM`, cuDNN's LSTM without norms: the yardstick of the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import Call
 
 
 def call_of(case: SequenceCase, arrays: Sequences, *, rounded: bool = False) -> Call | None:
-    """Return a call of the module; what it multiplies may be rounded to 10 bits."""
+    """Return a call of the module; with `rounded`, its products may use TF32."""
     module = torch.nn.LSTM(case.units, case.units, device=arrays.x.device)
 
     def forward() -> torch.Tensor:

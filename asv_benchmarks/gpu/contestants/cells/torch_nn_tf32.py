@@ -1,4 +1,4 @@
-"""`torch.nn.LSTM` as it comes: it rounds what it multiplies to 10 bits."""
+"""`torch.nn.LSTM` with its default, TF32 products."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from .torch_nn import call_of as module_of
 
 
 def call_of(case: SequenceCase, arrays: Sequences) -> Call | None:
-    """Return a call of the module with the faster products of tensor cores."""
+    """Return a call of the module with TF32 products on tensor cores."""
     return module_of(case, arrays, rounded=True)

@@ -1,1 +1,1 @@
-"""Who normalizes, a file each."""
+"""The contestants for norms, a file each."""

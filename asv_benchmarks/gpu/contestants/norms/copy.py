@@ -1,4 +1,4 @@
-"""A copy of x in the device's memory: as many bytes as a forward pass has to move."""
+"""A copy of x in the device's memory, which moves as many bytes as a forward pass."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from .. import Call
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return a copy, whatever the case does."""
+    """Return a copy, for any case."""
     return Call(lambda: arrays.out.copy_(arrays.x))

@@ -1,4 +1,4 @@
-"""CuPy: means and variances, and a kernel for all that is done to an element."""
+"""CuPy: means and variances, and an elementwise kernel."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _layer_norm = cupy.ElementwiseKernel(
     "layer_norm",
 )
 _rms_norm = cupy.ElementwiseKernel(
-    "T x, S squares, T gamma, S share, S eps",
+    "T x, S squares, T gamma, S inv_count, S eps",
     "T y",
-    "y = T(S(x) * rsqrt(squares * share + eps) * S(gamma))",
+    "y = T(S(x) * rsqrt(squares * inv_count + eps) * S(gamma))",
     "rms_norm",
 )
-# By the type that is computed in.
+# By the compute dtype.
 _squares = {
     name: cupy.ReductionKernel(
         "T x", f"{name} y", f"{kind}(x) * {kind}(x)", "a + b", "y = a", "0", f"squares_{name}"
@@ -33,16 +33,16 @@ _squares = {
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return a forward pass; CuPy has no bfloat16 of its own."""
+    """Return a forward pass; CuPy does not support bfloat16."""
     if case.direction != "forward" or case.dtype == "bfloat16":
         return None
     x, gamma, beta = (cupy.from_dlpack(t) for t in (arrays.x, arrays.gamma, arrays.beta))
     wide = "float64" if case.dtype == "float64" else "float32"
-    share, eps = (cupy.dtype(wide).type(number) for number in (1 / case.width, 1e-5))
+    inv_count, eps = (cupy.dtype(wide).type(number) for number in (1 / case.width, 1e-5))
     norms: dict[str, Callable[[], Any]] = {
         "layer_norm": lambda: _centred(x, gamma, beta, 1, wide, eps),
         "rms_norm": lambda: _rms_norm(
-            x, _squares[wide](x, axis=1, keepdims=True), gamma, share, eps
+            x, _squares[wide](x, axis=1, keepdims=True), gamma, inv_count, eps
         ),
         "batch_norm": lambda: _centred(x, gamma, beta, 0, wide, eps),
     }

@@ -1,11 +1,11 @@
-"""JAX: the definitions, compiled by XLA, and differentiated by JAX itself."""
+"""JAX: the definitions, compiled by XLA and differentiated by JAX."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-# Or it takes three quarters of the device's memory, and the others have none.
+# By default JAX takes three quarters of the device's memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -22,7 +22,7 @@ jax.config.update("jax_enable_x64", True)
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return a call that is computed on a stream of JAX's own."""
+    """Return a call, which runs on JAX's own stream."""
     given = (arrays.x, arrays.dy, arrays.gamma, arrays.beta)
     x, dy, gamma, beta = (jax.dlpack.from_dlpack(tensor) for tensor in given)
 

@@ -14,7 +14,7 @@ def call_of(case: Case, arrays: Arrays) -> Call | None:
     """Return its layer norm or RMS norm, which it computes in float32."""
     norms = {
         "layer_norm": lambda x, gamma, beta: liger_layer_norm(x, gamma, beta, 1e-5),
-        # In place, it would write dx into dy, which is needed again.
+        # In place, it would overwrite dy with dx.
         "rms_norm": lambda x, gamma, beta: liger_rms_norm(x, gamma, 1e-5, in_place=False),
     }
     function = norms.get(case.norm)

@@ -1,4 +1,4 @@
-"""The library at hand, with an output that is there already."""
+"""numnorm, with an existing output array."""
 
 from __future__ import annotations
 

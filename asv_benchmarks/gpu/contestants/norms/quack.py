@@ -11,7 +11,7 @@ from .torch import gradient_call
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return its RMS norm, or its layer norm, forward, whose parameters are float32."""
+    """Return its RMS norm, or its forward layer norm, whose parameters are float32."""
     if case.dtype == "float64":
         return None
     x, gamma, beta = arrays.x, arrays.gamma, arrays.beta

@@ -11,13 +11,13 @@ from .torch import forward_of
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return a row norm compiled for the very shape of the case."""
+    """Return a row norm compiled for the exact shape of the case."""
     if case.direction != "forward" or case.norm == "batch_norm":
         return None
     function = forward_of(case)
     if function is None:
         return None
-    # After some shapes of one function it would compile no more, and run it as it is.
+    # Otherwise it would reach its limit of recompilations and run the function uncompiled.
     torch.compiler.reset()
     compiled = torch.compile(function, dynamic=False)
     return Call(lambda: compiled(arrays.x, arrays.gamma, arrays.beta))

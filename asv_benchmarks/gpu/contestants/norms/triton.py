@@ -1,4 +1,4 @@
-"""Kernels in Triton: a program has a row in its registers, and reads and writes it once."""
+"""Kernels in Triton: a program loads a row into registers, and reads and writes it once."""
 
 import torch
 import triton
@@ -8,7 +8,7 @@ from ...arrays import Arrays
 from ...cases import Case
 from .. import Call
 
-# Elements of a thread: enough loads in flight, and few enough registers.
+# Elements of a thread: enough loads in flight with few enough registers.
 _EACH, _MOST_WARPS = 16, 32
 
 
@@ -16,25 +16,25 @@ _EACH, _MOST_WARPS = 16, 32
 def _layer_norm(x, gamma, beta, y, width, eps, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * width
     column = tl.arange(0, BLOCK)
-    there = column < width
-    row = tl.load(x + first + column, mask=there, other=0.0).to(tl.float32)
+    active = column < width
+    row = tl.load(x + first + column, mask=active, other=0.0).to(tl.float32)
     mean = tl.sum(row, axis=0) / width
-    centred = tl.where(there, row - mean, 0.0)
+    centred = tl.where(active, row - mean, 0.0)
     rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / width + eps)
-    weight = tl.load(gamma + column, mask=there, other=0.0).to(tl.float32)
-    bias = tl.load(beta + column, mask=there, other=0.0).to(tl.float32)
-    tl.store(y + first + column, centred * rstd * weight + bias, mask=there)
+    weight = tl.load(gamma + column, mask=active, other=0.0).to(tl.float32)
+    bias = tl.load(beta + column, mask=active, other=0.0).to(tl.float32)
+    tl.store(y + first + column, centred * rstd * weight + bias, mask=active)
 
 
 @triton.jit
 def _rms_norm(x, gamma, y, width, eps, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * width
     column = tl.arange(0, BLOCK)
-    there = column < width
-    row = tl.load(x + first + column, mask=there, other=0.0).to(tl.float32)
+    active = column < width
+    row = tl.load(x + first + column, mask=active, other=0.0).to(tl.float32)
     rstd = 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / width + eps)
-    weight = tl.load(gamma + column, mask=there, other=0.0).to(tl.float32)
-    tl.store(y + first + column, row * rstd * weight, mask=there)
+    weight = tl.load(gamma + column, mask=active, other=0.0).to(tl.float32)
+    tl.store(y + first + column, row * rstd * weight, mask=active)
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:

@@ -1,4 +1,4 @@
-"""The values that a trained network normalizes, before and after its layer norms."""
+"""Inputs and outputs of the layer norms of a trained network."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Pair = tuple[Array, Array]
 
 
 def of_the_reader(reader: Reader, images: Array) -> dict[str, Pair]:
-    """Return what the layer norms of an LSTM over images of digits take and give.
+    """Return inputs and outputs of the layer norms of an LSTM over images of digits.
 
     Parameters
     ----------
     reader : Reader
-        With layer-normalized cells.
+        A network with layer-normalized cells.
     images : ndarray
-        Whole ones.
+        Images with all rows.
 
     Returns
     -------
     dict
-        For each place of a norm the values before it and after it, gain and bias included.
+        For each norm its inputs and its outputs, including gain and bias.
     """
     own = reader.cell.parameters
     x = images.reshape(-1, ROWS, ROWS).swapaxes(0, 1)
@@ -36,7 +36,7 @@ def of_the_reader(reader: Reader, images: Array) -> dict[str, Pair]:
         _, h, c, _ = rnn.lstm_forward(x[step : step + 1], own, h, c)
         states.append(h)
         cells.append(c)
-    # The first step has no state before it.
+    # The state before the first step is 0.
     products_h = np.matmul(np.array(states[:-1]), own.weight_h.T)
     return {
         f"W_x x, steps 1 to {ROWS}": _normalized(
@@ -55,7 +55,7 @@ def of_the_walker(walker: Walker, walks: Array) -> Pair:
     walker : Walker
         The network.
     walks : ndarray (B, 4, 2)
-        The walks, of which the last point is not read.
+        The walks; the last point is not read.
 
     Returns
     -------

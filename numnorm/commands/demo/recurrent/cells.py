@@ -1,4 +1,4 @@
-"""The recurrent cell to compare, with each norm: a row of the tables."""
+"""The LSTM that the demo compares, with each norm: a row of the tables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Lstm:
     Parameters
     ----------
     row : str
-        Of `NORMS`.
+        One of `NORMS`.
     inputs, hidden : int
         The number of inputs and of units.
     steps : int
-        How many steps the longest sequence has: batch norm has statistics of each.
+        The number of steps of the longest sequence, each with its own statistics of batch norm.
     parameters : Parameters
-        Where the trained numbers are taken from: `room` of them.
+        The vector that the trained numbers are part of: `room` of them.
     rng : numpy.random.Generator
-        The source of the initial weights; they are the same with every norm.
+        The source of the initial weights, which are the same for every norm.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Lstm:
 
     @staticmethod
     def room(inputs: int, hidden: int) -> int:
-        """Return the largest number of trained numbers of a cell; those not taken stay zero."""
+        """Return the largest number of trained numbers of a cell; unused ones stay zero."""
         return 4 * hidden * (inputs + hidden + 5) + 2 * hidden
 
     def forward(
@@ -67,9 +67,9 @@ class Lstm:
         h, c : ndarray (B, H), optional
             The first state and cell.
         lengths : ndarray of int (B,), optional
-            How many steps each sequence has.
+            The number of steps of each sequence.
         training : bool
-            Whether batch norm takes the statistics of the batch and has the running ones follow.
+            Whether batch norm uses the statistics of the batch and updates the running ones.
 
         Returns
         -------
@@ -77,7 +77,7 @@ class Lstm:
             ``(y, h, c)``.
         """
         norm: Any = self._norm
-        # With one sequence there is no variance that the running ones could follow.
+        # One sequence has no variance to update the running statistics with.
         if norm == "batch" and not (training and x.shape[1] == 1):
             norm = rnn.RecurrentBatchNorm(self.statistics, training=training)
         y, h, c, self._saved = rnn.lstm_forward(
@@ -86,8 +86,8 @@ class Lstm:
         return y, h, c
 
     def backward(self, dy: Array, dh: Any = None, dc: Any = None) -> tuple[Array, Array, Array]:
-        """Return the gradients for x, h and c; store those of the parameters."""
-        found = rnn.lstm_backward(dy, self._saved, dh, dc)
+        """Return the gradients of x, h and c; store those of the parameters."""
+        gradients = rnn.lstm_backward(dy, self._saved, dh, dc)
         for name, gradient in self._gradients.items():
-            gradient[:] = getattr(found.parameters, name)
-        return found.dx, found.dh, found.dc
+            gradient[:] = getattr(gradients.parameters, name)
+        return gradients.dx, gradients.dh, gradients.dc

@@ -1,4 +1,4 @@
-"""What is compared: each cell on each task, from the same weights and in the same order."""
+"""Trains each cell on each task, from the same weights and with the same order of samples."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ CORNERS_WIDTH = CORNERS_HIDDEN = 32
 
 
 class Task(NamedTuple):
-    """Something to learn.
+    """A task to learn.
 
     Attributes
     ----------
     data : {"digits", "corners"}
-        Of what.
+        The kind of samples.
     samples : str
-        How they come, for tables and pictures.
+        A description of the batches, for tables and pictures.
     training, validation : tuple of ndarray
         The samples.
     batch_size, epochs : int
-        The samples in a batch, and how often all are seen.
+        The samples in a batch, and the number of passes over all samples.
     network : callable
-        Makes a network of a norm's name and a random generator.
+        Makes a network from the name of a norm and a random generator.
     """
 
     data: str
@@ -45,17 +45,16 @@ class Task(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came out for one cell on one task.
+    """The result of one cell on one task.
 
     Attributes
     ----------
     errors : ndarray (epochs, samples)
         The validation error of each sample after each epoch.
     own : float
-        The mean error in the end, had the cell taken its statistics, if it has any of batches,
-        from the validation samples themselves.
+        The mean error in the end if batch norm uses the statistics of the validation samples.
     network : object
-        As it was in the end, but for these statistics.
+        The network in the end, except for these statistics.
     """
 
     errors: Array
@@ -67,18 +66,18 @@ Results = list[tuple[Task, dict[str, Result]]]
 
 
 def tasks(digits: tuple[Samples, Samples], epochs: int, seed: int) -> list[Task]:
-    """Return all there is to learn.
+    """Return all tasks.
 
     Parameters
     ----------
     digits : tuple
         Images and labels for training; images and labels for validation.
     epochs : int
-        How often the digits are seen in batches of 32. As small batches take longer, a sixth of
-        the digits is seen half as often in batches of 4, and a quarter as often one by one. The
-        walks, which are few, are seen three times as often.
+        The number of passes over the digits in batches of 32. As small batches take longer, a
+        sixth of the digits gets half as many passes in batches of 4, and a quarter one by one.
+        The walks, which are few, get three times as many.
     seed : int
-        The seed of what is missing of the shortened images.
+        The seed of the lengths of the shortened images.
 
     Returns
     -------
@@ -121,7 +120,7 @@ def compare(tasks: list[Task], seed: int) -> Results:
     tasks : list of Task
         The tasks.
     seed : int
-        The seed of the weights and of the order of the samples, for all cells alike.
+        The seed of the weights and of the order of the samples, the same for all cells.
 
     Returns
     -------
@@ -136,6 +135,6 @@ def _learned(task: Task, name: str, seed: int) -> Result:
     network = task.network(name, np.random.default_rng(seed))
     order = np.random.default_rng([seed, task.batch_size])
     errors = train(network, task.training, task.validation, task.batch_size, order)
-    found = watched(f"{task.data}, {task.samples:<22}, {name:<5}", errors, task.epochs)
+    per_epoch = watched(f"{task.data}, {task.samples:<22}, {name:<5}", errors, task.epochs)
     own = network.error(*task.validation, training=True).mean()
-    return Result(np.array(found), float(own), network)
+    return Result(np.array(per_epoch), float(own), network)

@@ -1,4 +1,4 @@
-"""Square corners: two points of a walk around a square are given, the next two are asked for."""
+"""Walks around a square: a network reads two points and predicts the next two."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from numnorm.commands.demo.recurrent.linear import Linear
 
 NOISE = 0.1
 TRAINING, VALIDATION = (256, 13), (128, 17)
-"""The number of sequences, and the seed that they are made from."""
+"""The number of sequences, and their seed."""
 POINTS, GIVEN = 4, 2
 
 _SQUARE = np.array([[-1, -1], [-1, 1], [1, 1], [1, -1]])
 
 
 def walks(count: int, seed: int) -> Array:
-    """Return walks around the square, begun at any corner, in either direction, with noise.
+    """Return walks around the square, from any corner, in either direction, with noise.
 
     Parameters
     ----------
     count : int
         Their number.
     seed : int
-        What all that is random follows from.
+        The seed of the random numbers.
 
     Returns
     -------
     ndarray (count, 4, 2)
         The points of each.
     """
-    # The sequences known by their seeds come from this old generator, drawn in this order.
+    # The published sequences of these seeds come from this old generator, drawn in this order.
     random = np.random.RandomState(seed)
     starts, forwards = random.randint(4, size=count), random.randint(2, size=count)
     corners = _SQUARE[(starts[:, None] + np.arange(POINTS)) % 4]
@@ -47,23 +47,22 @@ def walks(count: int, seed: int) -> Array:
 class Walker:
     """An encoder and a decoder, both LSTMs.
 
-    The points are projected to `width` numbers (a layer norm of the two coordinates themselves
-    would leave only which is larger), times the root of the width; the positional encoding is
-    added, and then they are layer-normalized, for every cell alike. The encoder reads the points
-    that are given. The decoder begins with its last state and cell and with the last given point,
-    and then reads the point before the one it is to tell: the true one in training, in
-    validation the one that it told itself.
+    The points are projected to `width` numbers (a layer norm of two coordinates would only say
+    which is larger), multiplied by the square root of the width, added to the positional encoding
+    and layer-normalized, with every norm. The encoder reads the given points. The decoder starts
+    from the encoder's last state and cell and reads the last given point; then it reads the point
+    before the one to predict: the true one in training, its own prediction in validation.
 
     Parameters
     ----------
     norm : str
-        That of the LSTMs, a row of the tables.
+        The norm of the LSTMs, a row of the tables.
     width, hidden : int
-        The numbers that a point is projected to, and the units of each LSTM.
+        The size of a projected point, and the number of units of each LSTM.
     rng : numpy.random.Generator
         The source of the initial weights.
     dtype : dtype
-        That of weights and states.
+        The dtype of weights and states.
     """
 
     def __init__(
@@ -86,12 +85,12 @@ class Walker:
         return encoded
 
     def told(self, points: Array, training: bool = False) -> Array:
-        """Return the points after the given ones, one for each that the decoder reads.
+        """Return a predicted point for each point that the decoder reads.
 
         Parameters
         ----------
         points : ndarray (T, B, 2)
-            Those that the encoder reads, and those that only the decoder does.
+            The given points, and those that only the decoder reads.
         training : bool
             As for the cells.
 
@@ -108,12 +107,12 @@ class Walker:
     def gradients(self, walks: Array) -> float:
         """Store the gradients of the mean squared error over a batch, and return it."""
         points = walks.swapaxes(0, 1)
-        told = self.told(points[:-1], training=True)
-        loss, dtold = squared_error(told, points[GIVEN:])
-        dread, dh, dc = self.decoder.backward(self.readout.backward(dtold))
-        # The states of the encoder's steps go nowhere but into its last one.
-        nothing = np.zeros((GIVEN, *dh.shape), dh.dtype)
-        dgiven, _, _ = self.encoder.backward(nothing, dh, dc)
+        predicted = self.told(points[:-1], training=True)
+        loss, dpredicted = squared_error(predicted, points[GIVEN:])
+        dread, dh, dc = self.decoder.backward(self.readout.backward(dpredicted))
+        # Only the last state of the encoder is used.
+        dy = np.zeros((GIVEN, *dh.shape), dh.dtype)
+        dgiven, _, _ = self.encoder.backward(dy, dh, dc)
         dx = np.zeros((len(points) - 1, *dread.shape[1:]), dread.dtype)
         dx[:GIVEN] += dgiven
         dx[GIVEN - 1 :] += dread
@@ -121,7 +120,7 @@ class Walker:
         return loss
 
     def error(self, walks: Array, **options: Any) -> Array:
-        """Return the mean squared error of each walk, told without the true points."""
+        """Return the mean squared error of each walk, predicted without the true points."""
         points = walks.swapaxes(0, 1)
         known = points[:GIVEN]
         while len(known) < POINTS:

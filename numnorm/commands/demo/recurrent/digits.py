@@ -1,4 +1,4 @@
-"""Handwritten digits, read row by row: 8 steps of 8 pixels, then a guess."""
+"""A classifier that reads handwritten digits row by row: 8 steps of 8 pixels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numnorm.commands.demo.recurrent.linear import Linear
 
 ROWS = 8
 SHORTEST = 3
-"""The fewest rows that are left of an image."""
+"""The smallest number of rows of a shortened image."""
 
 
 def shortened(count: int, rng: np.random.Generator) -> Array:
-    """Return how many rows are left of each of `count` images, from `SHORTEST` to all."""
+    """Return the number of remaining rows of `count` images, from `SHORTEST` to all."""
     return rng.integers(SHORTEST, ROWS + 1, count)
 
 
@@ -27,13 +27,13 @@ class Reader:
     Parameters
     ----------
     norm : str
-        That of the LSTM, a row of the tables.
+        The norm of the LSTM, a row of the tables.
     hidden : int
-        Its units.
+        The number of its units.
     rng : numpy.random.Generator
         The source of the initial weights.
     dtype : dtype
-        That of weights and states.
+        The dtype of weights and states.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Reader:
         self.classifier = Linear(hidden, 10, self.parameters, rng)
 
     def scores(self, images: Array, lengths: Array, training: bool = False) -> Array:
-        """Return the scores of every class for every image, of which `lengths` rows are read."""
+        """Return the scores of all classes for each image, reading its first `lengths` rows."""
         x = images.reshape(-1, ROWS, ROWS).swapaxes(0, 1)
         self._y, h, _ = self.cell.forward(x, lengths=lengths, training=training)
         return self.classifier.forward(h)
@@ -56,6 +56,6 @@ class Reader:
         return loss
 
     def error(self, images: Array, labels: Array, lengths: Array, **options: Any) -> Array:
-        """Return 100 for each image that is classified wrongly: their mean is in percent."""
+        """Return 100 for each image that is classified wrongly, so that the mean is in percent."""
         wrong = self.scores(images, lengths, **options).argmax(axis=1) != labels
         return np.where(wrong, 100.0, 0.0)

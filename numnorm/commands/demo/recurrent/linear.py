@@ -1,4 +1,4 @@
-"""A linear layer."""
+"""A linear layer with its gradient."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from numnorm.commands.demo.layers import Array, Parameters
 
 
 class Linear:
-    """A linear layer with bias, of the last axis.
+    """A linear layer with bias, over the last axis.
 
     Parameters
     ----------
     inputs, outputs : int
         The sizes of that axis.
     parameters : Parameters
-        Where the trained numbers are taken from: `room` of them.
+        The vector that the trained numbers are part of: `room` of them.
     rng : numpy.random.Generator
         The source of the initial weights.
     """
@@ -29,17 +29,17 @@ class Linear:
 
     @staticmethod
     def room(inputs: int, outputs: int) -> int:
-        """Return how many trained numbers there are."""
+        """Return the number of trained numbers."""
         return (inputs + 1) * outputs
 
     def forward(self, x: Array) -> Array:
-        """Return the outputs, and keep what `backward` needs."""
+        """Return the outputs, and save what `backward` needs."""
         self.x = x
         y: Array = np.matmul(x, self.weight) + self.bias
         return y
 
     def backward(self, dy: Array) -> Array:
-        """Return the gradient for x; store those of the weights and the bias."""
+        """Return the gradient of x; store those of the weights and the bias."""
         rows = dy.reshape(-1, dy.shape[-1])
         np.matmul(self.x.reshape(-1, self.x.shape[-1]).T, rows, out=self.dweight)
         rows.sum(axis=0, out=self.dbias)

@@ -1,4 +1,4 @@
-"""The picture of ``numnorm demo lstm``: learning curves, and values before and after norms."""
+"""The picture of ``numnorm demo lstm``: learning curves, and inputs and outputs of norms."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ MOST_MARKERS = 15
 
 
 def draw(results: Results, file: BinaryIO) -> None:
-    """Draw all of it as a PNG.
+    """Draw the results as a PNG.
 
     Parameters
     ----------
     results : list
-        What `compare` returned.
+        The result of `compare`.
     file : BinaryIO
-        Where the picture goes.
+        The file of the picture.
     """
     figure = require("matplotlib.figure").Figure(figsize=(16, 8.4), layout="constrained")
     above, below = figure.subfigures(2, 1)
     above.suptitle("LSTMs reading handwritten digits row by row, and walking around a square")
     panels = above.subplots(1, len(results), squeeze=False)[0]
-    for panel, (task, found) in zip(panels, results, strict=True):
-        _curves(panel, task, {name: result.errors.mean(axis=1) for name, result in found.items()})
+    for panel, (task, cells) in zip(panels, results, strict=True):
+        _curves(panel, task, {name: result.errors.mean(axis=1) for name, result in cells.items()})
     above.axes[0].legend(frameon=False, loc="lower left")
-    with one_thread():  # for which the kernels are compiled already
+    with one_thread():  # its kernels are compiled already
         values = _values(results)
     below.suptitle("What the trained layer norms of the LSTM take and give, and that of its input")
     panels = below.subplots(1, len(values), squeeze=False)[0]
@@ -47,14 +47,14 @@ def _values(results: Results) -> dict[str, Pair]:
     """Return the panels of values: of the first task with digits, and of the corners."""
     panels: dict[str, Pair] = {}
     seen: set[str] = set()
-    for task, found in results:
+    for task, cells in results:
         if task.data in seen:
             continue
         seen.add(task.data)
-        network = found["layer"].network
+        network = cells["layer"].network
         if task.data == "digits":
             pairs = of_the_reader(network, task.validation[0])
-            panels |= {f"digits: {place}": pair for place, pair in pairs.items()}
+            panels |= {f"digits: {norm}": pair for norm, pair in pairs.items()}
         else:
             pair = of_the_walker(network, task.validation[0])
             panels["corners: projected points and positions"] = pair
@@ -77,14 +77,14 @@ def _curves(panel: Any, task: Task, curves: dict[str, Any]) -> None:
         panel.set(yscale="log", ylim=(NOISE**2 / 1.5, None))
         panel.set_ylabel("validation loss (mean squared error)")
         panel.axhline(NOISE**2, color="grey", linewidth=1, zorder=0)
-        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        panel.annotate("the noise", (0.04, NOISE**2), (0, -12), **place)
+        coords = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        panel.annotate("the noise", (0.04, NOISE**2), (0, -12), **coords)
 
 
 def _histograms(panel: Any, title: str, before: Any, after: Any) -> None:
-    # Beyond lies one value in a thousand, which would make the rest narrow.
-    reach = max(float(np.quantile(np.abs(values), 0.999)) for values in (before, after))
-    bins = np.linspace(-reach, reach, 61)
+    # Leaves out one value in a thousand, so that the rest stays wide.
+    limit = max(float(np.quantile(np.abs(values), 0.999)) for values in (before, after))
+    bins = np.linspace(-limit, limit, 61)
     styles: dict[str, dict[str, Any]] = {
         "before": {"color": "#000000", "alpha": 0.35, "histtype": "stepfilled"},
         "after": {"color": "#0072B2", "linewidth": 1.5, "histtype": "step"},
@@ -93,5 +93,5 @@ def _histograms(panel: Any, title: str, before: Any, after: Any) -> None:
         label = f"{when}, standard deviation {values.std():.2f}"
         panel.hist(values.ravel(), bins, density=True, label=label, **style)
     panel.set(title=title, xlabel="value")
-    panel.set_ylim(top=1.25 * panel.get_ylim()[1])  # room for the legend
+    panel.set_ylim(top=1.25 * panel.get_ylim()[1])  # space for the legend
     panel.legend(frameon=False, loc="upper left")

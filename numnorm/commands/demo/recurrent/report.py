@@ -1,4 +1,4 @@
-"""What ``numnorm demo lstm`` says: tables, and what follows from them in words."""
+"""The text output of ``numnorm demo lstm``: tables, and conclusions in words."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def print_report(results: Results) -> None:
     Parameters
     ----------
     results : list
-        What `compare` returned.
+        The result of `compare`.
     """
     tasks: list[tuple[Task, Errors]] = [
-        (task, {name: result.errors for name, result in found.items()}) for task, found in results
+        (task, {name: result.errors for name, result in cells.items()}) for task, cells in results
     ]
     console = require("rich.console").Console(highlight=False)
     console.print("\nValidation: digits, error (%); corners, mean squared error\n")
@@ -56,7 +56,7 @@ def print_report(results: Results) -> None:
 
 
 def quarter(errors: Array) -> int:
-    """Return how many epochs are a quarter of all, rounded up."""
+    """Return a quarter of the number of epochs, rounded up."""
     return -(-len(errors) // 4)
 
 
@@ -82,17 +82,17 @@ def _table(title: str, tasks: list[tuple[Task, Errors]], when: Callable[[Array],
         heading = f"{task.data},\n{task.samples.replace(', ', chr(10))}"
         table.add_column(heading, justify="right", min_width=12)
     for name in tasks[0][1]:
-        values = (_told(task, when(errors[name])) for task, errors in tasks)
+        values = (_formatted(task, when(errors[name])) for task, errors in tasks)
         table.add_row(TITLES[name], *values)
     return table
 
 
-def _told(task: Task, errors: Array | float) -> str:
+def _formatted(task: Task, errors: Array | float) -> str:
     return f"{np.mean(errors):.1f}" if task.data == "digits" else f"{np.mean(errors):.4f}"
 
 
 def conclusion(task: Task, errors: Errors) -> str:
-    """Return in words where layer norm stands.
+    """Return a comparison of layer norm with the others, in words.
 
     Parameters
     ----------
@@ -123,10 +123,10 @@ def _standing(task: Task, errors: Errors) -> str:
     others: dict[str, list[str]] = {}
     for name, values in errors.items():
         if name != "layer":
-            told = f"{TITLES[name]} ({_told(task, values)}{unit})"
-            others.setdefault(_relation(own, values), []).append(told)
-    standing = (f"{relation} {' and '.join(told)}" for relation, told in others.items())
-    return f"layer norm ({_told(task, own)}{unit}) is {' and '.join(standing)}"
+            other = f"{TITLES[name]} ({_formatted(task, values)}{unit})"
+            others.setdefault(_relation(own, values), []).append(other)
+    standing = (f"{relation} {' and '.join(names)}" for relation, names in others.items())
+    return f"layer norm ({_formatted(task, own)}{unit}) is {' and '.join(standing)}"
 
 
 def _relation(own: Array, other: Array) -> str:
@@ -138,10 +138,10 @@ def _relation(own: Array, other: Array) -> str:
 
 
 def own_statistics(results: Results) -> str:
-    """Say what batch norm would have had without running statistics."""
+    """Return the errors of batch norm without running statistics, in words."""
     values = ", ".join(
-        f"{_told(task, found['batch'].own)} ({task.data}, {task.samples})"
-        for task, found in results
+        f"{_formatted(task, cells['batch'].own)} ({task.data}, {task.samples})"
+        for task, cells in results
     )
     return (
         "Batch norm in the end, with the statistics of all validation samples instead of running "
