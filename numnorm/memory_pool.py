@@ -14,7 +14,7 @@ from numnorm.arguments import check_integer
 
 Array = np.ndarray[Any, Any]
 
-# The largest ratio of a reused block's size to the requested size.
+# The largest ratio of the size of a reused block to the requested size.
 _SLACK = 1.25
 
 

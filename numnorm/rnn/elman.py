@@ -103,9 +103,7 @@ def rnn(
     ((5, 4, 2), True, True)
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    spec = rnn_spec(norm, nonlinearity)
-    y, (h,), _ = forward(RNN, spec, x, parameters, (h,), options, save=False)
-    return RNNStates(y, h)
+    return RNNStates(*forward(RNN, rnn_spec(norm, nonlinearity), x, parameters, (h,), options))
 
 
 def rnn_forward(
@@ -135,9 +133,9 @@ def rnn_forward(
         ``(y, h, saved)``.
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    spec = rnn_spec(norm, nonlinearity)
-    y, (h,), saved = forward(RNN, spec, x, parameters, (h,), options, save=True)
-    return RNNForward(y, h, saved)
+    return RNNForward(
+        *forward(RNN, rnn_spec(norm, nonlinearity), x, parameters, (h,), options, save=True)
+    )
 
 
 def rnn_backward(dy: Any, saved: Any, dh: Any = None) -> RNNGradients:
@@ -216,8 +214,7 @@ def rnn_cell(
     (1, 2)
     """
     options, spec = Options(eps, zoneout=zoneout, rng=rng), rnn_spec(norm, nonlinearity)
-    _, (h,), _ = forward(RNN, spec, x, parameters, (h,), options, save=False, single=True)
-    return h
+    return forward(RNN, spec, x, parameters, (h,), options, single=True)[0]
 
 
 def rnn_cell_forward(
@@ -244,8 +241,8 @@ def rnn_cell_forward(
         ``(h, saved)``.
     """
     options, spec = Options(eps, zoneout=zoneout, rng=rng), rnn_spec(norm, nonlinearity)
-    _, (h,), saved = forward(RNN, spec, x, parameters, (h,), options, save=True, single=True)
-    return RNNCellForward(h, saved)
+    result = forward(RNN, spec, x, parameters, (h,), options, save=True, single=True)
+    return RNNCellForward(*result)
 
 
 def rnn_cell_backward(dh: Any, saved: Any) -> RNNGradients:

@@ -32,7 +32,8 @@ def gru(
             + \sigma(r) (N(U h_{t-1}; \gamma_h, \beta_h) + b_h)) \\
         h_t &= (1 - \sigma(z)) \, h_{t-1} + \sigma(z) \, \hat h
 
-    with N the norm: over z and r as one row and over the new state, for each product [1]_.
+    with N the norm of each product, over z and r as one row and over the new state as another
+    [1]_.
 
     Parameters
     ----------
@@ -107,9 +108,7 @@ def gru(
     ((5, 4, 2), True, True)
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    spec = gru_spec(norm)
-    y, (h,), _ = forward(GRU, spec, x, parameters, (h,), options, save=False)
-    return GRUStates(y, h)
+    return GRUStates(*forward(GRU, gru_spec(norm), x, parameters, (h,), options))
 
 
 def gru_forward(
@@ -138,9 +137,7 @@ def gru_forward(
         ``(y, h, saved)``.
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    spec = gru_spec(norm)
-    y, (h,), saved = forward(GRU, spec, x, parameters, (h,), options, save=True)
-    return GRUForward(y, h, saved)
+    return GRUForward(*forward(GRU, gru_spec(norm), x, parameters, (h,), options, save=True))
 
 
 def gru_backward(dy: Any, saved: Any, dh: Any = None) -> GRUGradients:
@@ -218,8 +215,7 @@ def gru_cell(
     (1, 2)
     """
     options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
-    _, (h,), _ = forward(GRU, spec, x, parameters, (h,), options, save=False, single=True)
-    return h
+    return forward(GRU, spec, x, parameters, (h,), options, single=True)[0]
 
 
 def gru_cell_forward(
@@ -245,8 +241,8 @@ def gru_cell_forward(
         ``(h, saved)``.
     """
     options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
-    _, (h,), saved = forward(GRU, spec, x, parameters, (h,), options, save=True, single=True)
-    return GRUCellForward(h, saved)
+    result = forward(GRU, spec, x, parameters, (h,), options, save=True, single=True)
+    return GRUCellForward(*result)
 
 
 def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:

@@ -121,9 +121,7 @@ def lstm(
     ((5, 4, 2), True, True)
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    spec = _spec(norm, variant)
-    y, (h, c), _ = forward(LSTM, spec, x, parameters, (h, c), options, save=False)
-    return LSTMStates(y, h, c)
+    return LSTMStates(*forward(LSTM, _spec(norm, variant), x, parameters, (h, c), options))
 
 
 def lstm_forward(
@@ -154,9 +152,9 @@ def lstm_forward(
         ``(y, h, c, saved)``.
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    spec = _spec(norm, variant)
-    y, (h, c), saved = forward(LSTM, spec, x, parameters, (h, c), options, save=True)
-    return LSTMForward(y, h, c, saved)
+    return LSTMForward(
+        *forward(LSTM, _spec(norm, variant), x, parameters, (h, c), options, save=True)
+    )
 
 
 def lstm_backward(dy: Any, saved: Any, dh: Any = None, dc: Any = None) -> LSTMGradients:
@@ -237,8 +235,7 @@ def lstm_cell(
     (1, 2)
     """
     options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
-    _, (h, c), _ = forward(LSTM, spec, x, parameters, (h, c), options, save=False, single=True)
-    return LSTMState(h, c)
+    return LSTMState(*forward(LSTM, spec, x, parameters, (h, c), options, single=True))
 
 
 def lstm_cell_forward(
@@ -266,8 +263,8 @@ def lstm_cell_forward(
         ``(h, c, saved)``.
     """
     options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
-    _, (h, c), saved = forward(LSTM, spec, x, parameters, (h, c), options, save=True, single=True)
-    return LSTMCellForward(h, c, saved)
+    result = forward(LSTM, spec, x, parameters, (h, c), options, save=True, single=True)
+    return LSTMCellForward(*result)
 
 
 def lstm_cell_backward(dh: Any, saved: Any, dc: Any = None) -> LSTMGradients:

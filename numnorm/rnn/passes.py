@@ -74,10 +74,13 @@ def forward(
     states: tuple[Any, ...],
     options: Options,
     *,
-    save: bool,
+    save: bool = False,
     single: bool = False,
-) -> tuple[Any, list[Any], Any]:
-    """Return y, the last states, and what `backward` needs; x is (B, I) for a single step."""
+) -> tuple[Any, ...]:
+    """Return y, the last states and, with `save`, what `backward` needs.
+
+    For a single step, x is (B, I), and y is left out.
+    """
     backend, x = backend_for(x, "x")
     time, batch, batch_first = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
@@ -113,11 +116,12 @@ def forward(
         backend.unsort_states(h, indices if i == 0 or whole else None, s, layout, dtype)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
+    results = last if single else [y, *last]
     if not save:
-        return y, last, None
+        return tuple(results)
     if isinstance(y, np.ndarray):
         y.flags.writeable = False  # the backward pass reads its memory
-    return y, last, _Saved(
+    return *results, _Saved(
         kind, single, backend, spec, scaling, layout, batch_first, x, shape[1], dtype, given,
         weights, zoneout_masks, kept,
     )  # fmt: skip
