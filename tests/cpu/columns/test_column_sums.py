@@ -36,6 +36,19 @@ def test_gradients_are_those_of_the_definition(channels, rows):
     assert (np.abs(dx - expected) <= 40 * 2.0**-24 * spread).all()
 
 
+@pytest.mark.parametrize("exponent", range(-146, -139))
+def test_a_scale_that_gamma_cancels_is_applied(exponent):
+    """The powers of two of x and of gamma have the product 1: dx needs the first one anyway."""
+    x, dy, _ = cases(1, 16)
+    x, gamma = x * np.float32(2.0**-43), np.full(1, 2.0**exponent, np.float32)
+    wide, grad = x.astype(np.longdouble), dy.astype(np.longdouble)
+    mean, rstd = x.mean(0, np.float64), 1 / x.std(0, dtype=np.float64)
+    dx, *_ = numnorm.batch_norm_backward(dy, x, mean, rstd, gamma)
+    xhat = (wide - mean) * rstd
+    expected = (grad - grad.mean(0) - xhat * (grad * xhat).mean(0)) * gamma * rstd
+    assert (np.abs(dx - expected) <= 1e-5 * np.abs(expected).max()).all()
+
+
 @pytest.mark.skipif(not COMPILED, reason="without compilation lanes are NumPy's")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_same_sums_whatever_the_cache_has_room_for(monkeypatch, dtype):

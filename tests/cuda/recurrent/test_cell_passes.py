@@ -17,12 +17,12 @@ def taken(products):
     return lambda name, array, dtype: taken_by(products, name, array, dtype)
 
 
-@pytest.mark.parametrize("form", SPECS)
+@pytest.mark.parametrize("spec", SPECS)
 def test_passes(spec, imported):
     check_passes(spec, "float64", imported("torch"))
 
 
-@pytest.mark.parametrize("form", SOME_SPECS)
+@pytest.mark.parametrize("spec", SOME_SPECS)
 def test_passes_in_any_order_of_threads(spec, imported, order):
     check_passes(spec, "float32", imported("torch"))
 

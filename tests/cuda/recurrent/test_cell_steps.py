@@ -32,25 +32,25 @@ NORMED = (
 SOME_SPECS = named(*NORMED, rnn_spec(None, "tanh").cell)
 
 
-@pytest.mark.parametrize("form", SPECS)
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_form(spec, order):
     # Narrow ones: a thread has all of a unit, whatever the form.
     check_step(spec, NARROW, "float32")
 
 
-@pytest.mark.parametrize("form", SPECS)
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_form_in_float64(spec):
     check_step(spec, NARROW, "float64")
 
 
 @pytest.mark.parametrize("name", [name for name in cells.SHAPES if name != NARROW])
-@pytest.mark.parametrize("form", SOME_SPECS)
+@pytest.mark.parametrize("spec", SOME_SPECS)
 def test_every_shape(spec, name, order):
     check_step(spec, name, "float32")
 
 
 @pytest.mark.parametrize(("name", "eps"), [(NARROW, 1e-5), (ODD, 0.0)])
-@pytest.mark.parametrize("form", named(*NORMED))
+@pytest.mark.parametrize("spec", named(*NORMED))
 def test_products_of_any_scale_beside_each_other(spec, name, eps, order):
     shape, units = cells.shape_for(name, "float32")
     factors = np.array([1, 1e-25, 1e36])[:, None]

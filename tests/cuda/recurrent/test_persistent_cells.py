@@ -70,14 +70,14 @@ def bits(history, found):
 # Two slices, the second of two units, and two groups of rows, the second one shorter.
 
 
-@pytest.mark.parametrize("form", SPECS)
+@pytest.mark.parametrize("spec", SPECS)
 def test_every_form(spec, small, taken):
     problem = cells.problem(spec, 10, RAGGED)
     check(problem, *run(problem, taken, "float64"), "float64")
     assert [plan.blocks for plan in small] == [4, 4]
 
 
-@pytest.mark.parametrize("form", SOME_SPECS)
+@pytest.mark.parametrize("spec", SOME_SPECS)
 def test_in_any_order(spec, small, taken, order):
     problem = cells.problem(spec, 10, RAGGED, dtype="float32")
     check(problem, *run(problem, taken, "float32"), "float32")
@@ -149,7 +149,7 @@ def test_no_bit_depends_on_the_device(spec, small, taken, monkeypatch):
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.0])
-@pytest.mark.parametrize("form", NORMED)
+@pytest.mark.parametrize("spec", NORMED)
 def test_rows_of_any_scale_beside_each_other(spec, eps, small, taken, order):
     problem = cells.problem(spec, 10, (3,), dtype="float32", eps=eps)
     factors = np.array([1, 1e-25, 1e36])[:, None]
@@ -159,7 +159,7 @@ def test_rows_of_any_scale_beside_each_other(spec, eps, small, taken, order):
 
 
 @pytest.mark.parametrize("factors", [(1e-30, 1e-22), (1e-30, 1), (1, 1e25), (1e-30, 1e25)], ids=str)
-@pytest.mark.parametrize("form", NORMED)
+@pytest.mark.parametrize("spec", NORMED)
 def test_slices_of_any_scale_beside_each_other(spec, factors, small, taken):
     problem = cells.problem(spec, 16, (3,), dtype="float32", eps=0.0)
     given, gates = problem.given, cells.KINDS[type(spec)].gates
@@ -168,7 +168,7 @@ def test_slices_of_any_scale_beside_each_other(spec, factors, small, taken):
     check_forward(dataclasses.replace(problem, given=given), taken, "float32")
 
 
-@pytest.mark.parametrize("form", CENTRED)
+@pytest.mark.parametrize("spec", CENTRED)
 def test_constant_slices_of_another_scale_each(spec, small, taken):
     # Their squared deviations are 0: only their means tell how far they reach.
     problem = cells.problem(spec, 16, (2,), inputs=1, dtype="float32", eps=0.0)

@@ -216,7 +216,7 @@ def make_gradient_coefficients(element_type: ElementType) -> Kernel:
     - The first four rows of ``table`` are those of `make_centre_coefficients`. The others become
       factor, xhat_factor, offset, and back, by which dx is multiplied.
 
-    The kernel returns whether any back is not 1.
+    The kernel returns whether any scale or back is not 1.
     """
     gradient_coefficients = _make_gradient(element_type)
 
@@ -226,7 +226,7 @@ def make_gradient_coefficients(element_type: ElementType) -> Kernel:
         inv_counts, scaled_rstd = (inv_count, inv_divisor), table[2][: gradients.shape[1]]
         products, sums_dy = _merge_blocks(borrowed(sums))
         _store_gradients(products, sums_dy, scaled_rstd, table[3], gradients)
-        return gradient_coefficients(gamma, products, sums_dy, inv_counts, table)
+        return gradient_coefficients(gamma, products, sums_dy, inv_counts, table) or scaled
 
     return make_kernel(f"column_coefficients.gradient.{element_type.name}", kernel)
 
