@@ -48,7 +48,7 @@ def inverse_deviation(variance: Any, eps: Any, eps_on_deviation: Any) -> Any:
     return 1.0 / deviation
 
 
-def deviation_flow(rstd: Any, eps_on_deviation: Any) -> Any:
+def scale_gradient_factor(rstd: Any, eps_on_deviation: Any) -> Any:
     """Return q / s, a factor of the gradient through the scale.
 
     s is ``sqrt(variance + eps)`` and q = 1 / rstd = s + eps_on_deviation is the divisor of the row.

@@ -8,8 +8,8 @@ import simulated_target
 from simulated_target import register
 
 from numnorm.backends.cuda.columns.coefficient_kernels import (
-    CONSTANT_TERMS,
-    GRADIENT_TERMS,
+    FROZEN_COEFFICIENTS,
+    GRADIENT_COEFFICIENTS,
     OUTPUT_COEFFICIENTS,
     make_centre_coefficients,
     make_gradient_coefficients,
@@ -111,7 +111,7 @@ class Case:
         return y
 
     def backward(self, dy, x, mean, rstd, gamma, detached=(False, False)):
-        coefficients = nans(GRADIENT_TERMS, self.channels, dtype=self.compute_type)
+        coefficients = nans(GRADIENT_COEFFICIENTS, self.channels, dtype=self.compute_type)
         kernel = make_centre_coefficients(self.element, FLOAT64)
         kernel.launch(
             self._ones(kernel), 0, *map(register, (mean, rstd, coefficients)), self.channels
@@ -129,7 +129,7 @@ class Case:
         )  # fmt: skip
         dx = placed_like(x, np.full_like(x, np.nan))
         if all(detached):
-            self.elements(None, dy, coefficients[CONSTANT_TERMS:], dx)
+            self.elements(None, dy, coefficients[FROZEN_COEFFICIENTS:], dx)
         else:
             self.elements(dy, x, coefficients, dx, gradient=True)
         return dx, *gradients

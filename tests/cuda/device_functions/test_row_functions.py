@@ -203,8 +203,8 @@ def test_rows_of_any_scale_and_mean_beside_each_other(name, eps, order):
     assert_close(y, reference.layer_norm(x, gamma, beta, eps=eps)[0])
     np.testing.assert_array_equal(y[8], beta)
     # A row's neighbours change no bit of it.
-    turned = forward(norm, name, x[::-1].copy(), gamma, beta, eps)[0]
-    assert turned[::-1].tobytes() == y.tobytes()
+    transposed = forward(norm, name, x[::-1].copy(), gamma, beta, eps)[0]
+    assert transposed[::-1].tobytes() == y.tobytes()
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5])

@@ -70,8 +70,8 @@ def test_gradients_have_the_dtypes_of_what_was_packed(imported, kind):
 def test_strided_parameters(imported, kind):
     case, library = Case(kind), imported("torch")
     device = case.to(library.take, "float64")
-    turned = library.take(np.ascontiguousarray(case.parameters.weight_h.T)).permute((1, 0))
-    device.parameters = device.parameters._replace(weight_h=turned)
+    transposed = library.take(np.ascontiguousarray(case.parameters.weight_h.T)).permute((1, 0))
+    device.parameters = device.parameters._replace(weight_h=transposed)
     found = packed(device, dtype=np.float64).call()
     assert_close(found.y.host, case.call().y, "float64")
 

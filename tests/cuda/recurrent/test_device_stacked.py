@@ -180,9 +180,9 @@ def test_what_is_between_layers_gives_the_bytes_of_the_host(imported, dtype):
             (backend.concatenate([a, b]), host.concatenate([one, other])),
             *zip(backend.split(a, (2, 7)), host.split(one, (2, 7)), strict=True),
         ]
-    turned = library.take(np.ascontiguousarray(one.swapaxes(0, 1))).permute((1, 0, 2))
-    pairs += zip(backend.split(turned, (4, 5)), host.split(one, (4, 5)), strict=True)
-    pairs += [(backend.add(b, turned), host.add(other, one))]
+    transposed = library.take(np.ascontiguousarray(one.swapaxes(0, 1))).permute((1, 0, 2))
+    pairs += zip(backend.split(transposed, (4, 5)), host.split(one, (4, 5)), strict=True)
+    pairs += [(backend.add(b, transposed), host.add(other, one))]
     for found, expected in pairs:
         assert found.host.dtype == kind and found.host.shape == expected.shape
         np.testing.assert_array_equal(found.host.astype(float), expected.astype(float))

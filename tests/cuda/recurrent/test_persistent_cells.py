@@ -85,7 +85,9 @@ def test_in_any_order(spec, small, taken, order):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("units", "counts"), [(16, (3, 3)), (3, (1, 1)), (17, (8, 2)), (9, (1,))])
+@pytest.mark.parametrize(
+    ("units", "batch_sizes"), [(16, (3, 3)), (3, (1, 1)), (17, (8, 2)), (9, (1,))]
+)
 @KINDS
 def test_sizes(spec, units, batch_sizes, dtype, small, taken):
     problem = cells.problem(spec, units, batch_sizes, dtype=dtype)
@@ -105,7 +107,7 @@ def test_more_rows_than_a_tile(spec, small, taken, monkeypatch, order):
         check(problem, history, gradients, "float64")
         found.append(bits(history, gradients))
     assert [(plan.blocks, plan.rows) for plan in small] == [(1, 18)] * 4
-    assert [plan.shape.turned.tile for plan in small] == [16, 16, 32, 32]
+    assert [plan.shape.transposed.tile for plan in small] == [16, 16, 32, 32]
     assert len(set(found)) == 1
 
 

@@ -28,7 +28,7 @@ from numnorm.backends.cuda.rows.backward_kernel import make_row_backward
 from numnorm.backends.cuda.rows.parameter_sums import ROWS_BETWEEN_FLUSHES, make_flush
 from numnorm.backends.cuda.threads.row_parameters import Weights
 from numnorm.backends.cuda.threads.row_shape import RowShape
-from numnorm.backends.formulas.norms import deviation_flow
+from numnorm.backends.formulas.norms import scale_gradient_factor
 from numnorm.norms.ada import ADA
 from numnorm.norms.affine import GAIN
 
@@ -347,11 +347,11 @@ def test_parameter_gradients_of_many_parts(of, strips, order):
 
 
 def test_flow_through_the_deviation(order):
-    from numnorm.backends.cuda.statistics.row_normalizer import make_deviation_flow
+    from numnorm.backends.cuda.statistics.row_normalizer import make_scale_gradient_factor
 
     for element in (FLOAT32, FLOAT64):
-        flow = make_deviation_flow(element)
+        flow = make_scale_gradient_factor(element)
         for rstd, eps in ((0.5, 0.25), (2.0, 0.5), (4.0, 0.5), (np.nan, 0.1), (3.0, 0.0)):
             found = flow(element.compute_type(rstd), element.compute_type(eps))
             assert type(found) is element.compute_type
-            np.testing.assert_allclose(found, deviation_flow(rstd, eps), rtol=1e-6)
+            np.testing.assert_allclose(found, scale_gradient_factor(rstd, eps), rtol=1e-6)

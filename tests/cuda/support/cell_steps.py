@@ -13,7 +13,7 @@ from numnorm.backends.cuda.recurrent.common.step_kernels import (
 )
 from numnorm.backends.cuda.recurrent.common.step_parameters import (
     AdaNumbers,
-    FlowNumbers,
+    GradientCoefficients,
     Incoming,
     OfNorms,
     Products,
@@ -127,7 +127,9 @@ def backward(problem, shape, dtype):
     )  # fmt: skip
 
     def flow(norm, n):
-        return FlowNumbers(1 / n if norm is not None and norm.formula.centred else 0.0, 1 / n, 0.0)
+        return GradientCoefficients(
+            1 / n if norm is not None and norm.formula.centred else 0.0, 1 / n, 0.0
+        )
 
     kernel = make_cell_backward(kind.step, spec, ELEMENT_TYPES[dtype], shape)
     numbers, blocks = numbers_of(problem, flow), -(-rows // shape.teams)

@@ -231,7 +231,7 @@ def cell_kernels():
         yield from of_form(element, widest, "layer", "per_gate", whole=False)
         yield f"cell sums {element.name}", sums.make_cell_sums(element, normed=True)
         yield f"cell sums {element.name}, no norm", sums.make_cell_sums(element, normed=False)
-        yield f"cell arrays added up {element.name}", sums.make_added_up(element)
+        yield f"cell arrays added up {element.name}", sums.make_add_sums(element)
         yield f"rows taken {element.name}", make_gather_rows(element, element)
 
 

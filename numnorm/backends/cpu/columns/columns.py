@@ -42,7 +42,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     output_like,
     result,
 )
-from numnorm.backends.cpu.memory.placement import LINE, empty_like, empty_table, peel_bytes
+from numnorm.backends.cpu.memory.placement import LINE, empty_like, empty_table, peel_elements
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.processor import has_avx
 from numnorm.backends.formulas.norms import merge_moments
@@ -147,7 +147,7 @@ class _Plan(NamedTuple):
 
     def shift(self, target: Array) -> int:
         """Return by how many channels kernels shift the rows, to start them at cache lines."""
-        return peel_bytes(target) if self.aligned else 0
+        return peel_elements(target) if self.aligned else 0
 
     def table(self, rows: int, shift: int = 0) -> Array:
         """Return an uninitialized table for coefficients, with `shift` additional columns."""

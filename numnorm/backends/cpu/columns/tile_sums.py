@@ -119,7 +119,7 @@ def _make_add_rows(
 ) -> Callable[..., Any]:
     """Return a compiled function that adds `rows` rows of a tile to its sums."""
     count = element_type.lanes
-    access = full_access(count, ahead=rows, near=True, nontemporal=nontemporal)
+    access = full_access(count, ahead=rows, l1=True, nontemporal=nontemporal)
     add_full = _make_add_vectors(element_type, make_add(access), rows, one_by_one)
     add_tail = _make_add_vectors(element_type, make_add(tail_access(count)), rows, one_by_one)
 

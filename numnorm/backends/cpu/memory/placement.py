@@ -34,7 +34,7 @@ def address_of(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def peel_bytes(array: Array) -> int:
+def peel_elements(array: Array) -> int:
     """Return the number of elements before the first cache line; 0 if no element begins there."""
     before, itemsize = -address_of(array) % LINE, array.itemsize
     return before // itemsize if before % itemsize == 0 else 0

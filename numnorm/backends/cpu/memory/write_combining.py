@@ -22,7 +22,7 @@ from numnorm.backends.cpu.simd.masked import masked_store
 from numnorm.backends.cpu.simd.vector import make_load, store, store_nontemporal
 
 
-def make_room(element_type: ElementType, most: int) -> Callable[[], Any]:
+def make_buffer(element_type: ElementType, most: int) -> Callable[[], Any]:
     """Return a compiled ``buffer()`` for an incomplete line, `most` new elements and a vector."""
     return make_scratch(
         element_type.storage_dtype, most + 2 * (LINE // element_type.storage_dtype.itemsize)
@@ -30,7 +30,7 @@ def make_room(element_type: ElementType, most: int) -> Callable[[], Any]:
 
 
 @inlined
-def is_carried(y: Any) -> bool:
+def uses_write_combining(y: Any) -> bool:
     """Return whether a result uses write combining: it is large and its elements are aligned."""
     return is_large(y) and address(y) % y.itemsize == 0
 
@@ -42,7 +42,7 @@ def begin(y: Any, at: int) -> tuple[int, int, int]:
     return before, before, at - before
 
 
-def make_carry(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def make_write_combiner(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``append(buffer, state, count, y)`` and ``finish(buffer, state, y)``.
 
     The caller writes `count` elements into the buffer after the `filled` ones. `append` then stores

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import (
     CellGradients,
@@ -19,14 +17,8 @@ from numnorm.backends.cpu.recurrent.gru.kind import GRU
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.recurrent.lstm.kind import LSTM
 from numnorm.backends.cpu.recurrent.rnn.kind import RNN
-from numnorm.backends.cpu.simd.element_type import element_type_of
 
 _KINDS: dict[type, CellKind] = {LSTMSpec: LSTM, GRUSpec: GRU, RNNSpec: RNN}
-
-
-def compute_type(x: Array) -> Array:
-    """Return a C-contiguous array of the compute dtype of x."""
-    return np.ascontiguousarray(x, element_type_of(x.dtype).compute_dtype)
 
 
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:

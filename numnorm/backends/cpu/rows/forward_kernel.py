@@ -10,7 +10,12 @@ from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal
-from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
+from numnorm.backends.cpu.memory.write_combining import (
+    begin,
+    make_buffer,
+    make_write_combiner,
+    uses_write_combining,
+)
 from numnorm.backends.cpu.rows.arguments import Parameters, Scaling, Segments, Statistics
 from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next_channel
@@ -90,14 +95,14 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
         formula, element_type, 2 * element_type.lanes, prefetches=has_avx512()
     )
     row_statistics, peel_of = make_row_statistics(formula, element_type), make_peel(element_type)
-    line_scratch = make_room(element_type, tuning.SUM_BLOCK_ELEMENTS)
-    append, finish = make_carry(element_type)
+    line_scratch = make_buffer(element_type, tuning.SUM_BLOCK_ELEMENTS)
+    append, finish = make_write_combiner(element_type)
     append_row = _make_append_row(formula, element_type, append)
 
     @inlined
     def wide_rows(x, scaling, segments, weights, y, saved, start, stop):
         nontemporal = use_nontemporal(y, segments[0], peel_of(y, segments[0]))
-        combines = segments[1] == 1 and is_carried(y) and not nontemporal
+        combines = segments[1] == 1 and uses_write_combining(y) and not nontemporal
         buffer, flat_y = line_scratch(), borrowed(y.reshape(-1))
         channel, state = channel_of(start, segments), begin(flat_y, start * x.shape[1])
         for i in range(start, stop):

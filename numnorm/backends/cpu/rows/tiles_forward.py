@@ -14,7 +14,12 @@ from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores
-from numnorm.backends.cpu.memory.write_combining import begin, is_carried, make_carry, make_room
+from numnorm.backends.cpu.memory.write_combining import (
+    begin,
+    make_buffer,
+    make_write_combiner,
+    uses_write_combining,
+)
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_mapped, next_channel
 from numnorm.backends.cpu.rows.tile_sums import make_square_sums, make_tile_sums, sums_scratch_size
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -221,9 +226,12 @@ def make_narrow_rows(
     tile_sums, statistics = _make_sums(formula, element_type), _make_statistics(element_type)
     statistics_of = _make_statistics_of(formula, element_type)
     store_singly = _make_store_singly(statistics_of, row_statistics, apply_row)
-    store_tile, (append, finish) = _make_store_tile(formula, element_type), make_carry(element_type)
+    store_tile, (append, finish) = (
+        _make_store_tile(formula, element_type),
+        make_write_combiner(element_type),
+    )
     compute_scratch = make_scratch(element_type.compute_type, sums_size + 5 * lanes)
-    line_scratch = make_room(element_type, lanes * widest(element_type))
+    line_scratch = make_buffer(element_type, lanes * widest(element_type))
     rstd_scratch = make_scratch(np.float64, lanes)
 
     @inlined
@@ -240,7 +248,7 @@ def make_narrow_rows(
         sums = scratch[sums_size + 3 * lanes :], scratch[sums_size + 4 * lanes :]
         flat, flat_y, width = borrowed(x.reshape(-1)), borrowed(y.reshape(-1)), x.shape[1]
         channel, one_segment = channel_of(start, segments), segments[1] == 1 and segments[2] <= 1
-        combines, state = one_segment and is_carried(y), begin(flat_y, start * width)
+        combines, state = one_segment and uses_write_combining(y), begin(flat_y, start * width)
         for i in range(start, stop, lanes):
             number, at = min(lanes, stop - i), i * width
             tile_sums(width, number, flat, at, scratch, means[0], sums)

@@ -41,15 +41,15 @@ class VectorAccess(NamedTuple):
 
 @functools.cache
 def full_access(
-    count: int, ahead: int = 0, *, near: bool = False, nontemporal: bool = False
+    count: int, ahead: int = 0, *, l1: bool = False, nontemporal: bool = False
 ) -> VectorAccess:
     """Return the access to vectors with all `count` lanes active.
 
     If `ahead` is not 0, `read` prefetches the row that many rows further, into the L1 cache if
-    `near`, else into L2. `write` may use non-temporal stores.
+    `l1`, else into L2. `write` may use non-temporal stores.
     """
     load, load_or_scalar = make_load(count), make_load_or_scalar(count)
-    prefetch_ahead = prefetch_l1 if near else prefetch
+    prefetch_ahead = prefetch_l1 if l1 else prefetch
     store_vector = store_nontemporal if nontemporal else store
 
     @inlined

@@ -10,9 +10,9 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.statistics.normalize import location, split
 from numnorm.backends.cpu.statistics.row_moments import make_power_of_two
-from numnorm.backends.formulas.norms import deviation_flow
+from numnorm.backends.formulas.norms import scale_gradient_factor
 
-_deviation_flow = inlined(deviation_flow)
+_scale_gradient_factor = inlined(scale_gradient_factor)
 
 
 @inlined
@@ -60,7 +60,7 @@ def make_means(element_type: ElementType) -> Callable[..., Any]:
         inv_count, inv_divisor, eps_on_deviation = coefficients
         # A detached statistic passes no gradient on, not even a NaN.
         mean_g = real(sum_g * inv_count if inv_count > 0.0 else 0.0)
-        through_scale = inv_divisor * _deviation_flow(rstd, eps_on_deviation)
+        through_scale = inv_divisor * _scale_gradient_factor(rstd, eps_on_deviation)
         return mean_g, real(sum_g_xhat * through_scale if inv_divisor > 0.0 else 0.0)
 
     return means

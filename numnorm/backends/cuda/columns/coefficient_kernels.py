@@ -28,9 +28,9 @@ from numnorm.backends.cuda.threads.row_parameters import Weights
 
 # The number of coefficients of `channel_output`.
 OUTPUT_COEFFICIENTS = 4
-# The number of coefficients of `channel_gradient`. The rows from `CONSTANT_TERMS` on are
+# The number of coefficients of `channel_gradient`. The rows from `FROZEN_COEFFICIENTS` on are
 # coefficients of `channel_output` that turn dy into dx if both statistics are frozen.
-GRADIENT_TERMS, CONSTANT_TERMS = 10, 6
+GRADIENT_COEFFICIENTS, FROZEN_COEFFICIENTS = 10, 6
 
 _ZERO, _ONE, _INFINITY = (constant(FLOAT64, v) for v in (0.0, 1.0, float("inf")))
 _THREADS = 128

@@ -15,8 +15,8 @@ from numnorm.backends.cuda.arrays.device_array import (
 )
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
 from numnorm.backends.cuda.columns.coefficient_kernels import (
-    CONSTANT_TERMS,
-    GRADIENT_TERMS,
+    FROZEN_COEFFICIENTS,
+    GRADIENT_COEFFICIENTS,
     OUTPUT_COEFFICIENTS,
     make_centre_coefficients,
     make_gradient_coefficients,
@@ -123,7 +123,7 @@ def column_backward(
         _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached)
         if detached.mean and detached.scale:
             # The statistics are frozen, so dx depends on dy alone.
-            offset = CONSTANT_TERMS * channels * x.element.compute_type(0).itemsize
+            offset = FROZEN_COEFFICIENTS * channels * x.element.compute_type(0).itemsize
             _launch_output(x, layout, grads, ArrayOffset(coefficients, offset), output.target)
         else:
             plan = plan_of(x, layout, grads, source, output.target, reads=2)
@@ -135,7 +135,7 @@ def column_backward(
 def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:
     """Return a new table of coefficients for dx, and launch the kernel of the first four."""
     mean, rstd = _alike(mean, rstd)
-    coefficients = _coefficients(GRADIENT_TERMS, x, layout)
+    coefficients = _coefficients(GRADIENT_COEFFICIENTS, x, layout)
     kernel = _centre_coefficients(x.element, mean.element)
     arrays = mean.array, rstd.array, coefficients
     launch(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))

@@ -8,7 +8,10 @@ coefficients come from `make_output_coefficients`, the result is y, and dy is no
 import functools
 from typing import Any
 
-from numnorm.backends.cuda.columns.coefficient_kernels import GRADIENT_TERMS, OUTPUT_COEFFICIENTS
+from numnorm.backends.cuda.columns.coefficient_kernels import (
+    GRADIENT_COEFFICIENTS,
+    OUTPUT_COEFFICIENTS,
+)
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.columns.thread_elements import (
     make_read_along,
@@ -24,7 +27,7 @@ from numnorm.backends.cuda.compiler.target import Kernel, cuda, device, make_loa
 from numnorm.backends.formulas.norms import channel_gradient, channel_output
 
 # A kernel loads all coefficients: the compiler removes the loads that the formula does not need.
-_COUNTS = {False: OUTPUT_COEFFICIENTS, True: GRADIENT_TERMS}
+_COUNTS = {False: OUTPUT_COEFFICIENTS, True: GRADIENT_COEFFICIENTS}
 
 
 @functools.cache

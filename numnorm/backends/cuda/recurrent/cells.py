@@ -14,12 +14,11 @@ from numnorm.backends.contract.recurrent import (
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import on_device_of
 from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, backward, forward
-from numnorm.backends.cuda.recurrent.common.passes import compute_type
 from numnorm.backends.cuda.recurrent.gru import passes as gru_cells
 from numnorm.backends.cuda.recurrent.lstm import passes as lstm_cells
 from numnorm.backends.cuda.recurrent.rnn import passes as rnn_cells
 
-__all__ = ["cell_backward", "cell_forward", "cell_weights", "compute_type"]
+__all__ = ["cell_backward", "cell_forward", "cell_weights"]
 
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 

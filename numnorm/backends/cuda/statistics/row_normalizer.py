@@ -72,19 +72,19 @@ def make_inverse_deviation(element: ElementType) -> Any:
 
 
 @functools.cache
-def make_deviation_flow(element: ElementType) -> Any:
-    """Return `formulas.norms.deviation_flow` in the compute type.
+def make_scale_gradient_factor(element: ElementType) -> Any:
+    """Return `formulas.norms.scale_gradient_factor` in the compute type.
 
     The literals of that function would be float64 in a kernel.
     """
     inverse, zero, one = reciprocal(element), constant(element, 0.0), constant(element, 1.0)
 
     @device
-    def deviation_flow(rstd, eps_on_deviation):
+    def scale_gradient_factor(rstd, eps_on_deviation):
         remaining = one - eps_on_deviation * rstd
         return zero if remaining <= zero else inverse(remaining)
 
-    return deviation_flow
+    return scale_gradient_factor
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from numnorm.backends.cuda.compiler.target import (
     make_load_one,
     times_power_of_two,
 )
-from numnorm.backends.cuda.statistics.row_normalizer import make_deviation_flow
+from numnorm.backends.cuda.statistics.row_normalizer import make_scale_gradient_factor
 
 
 @functools.cache
@@ -93,13 +93,13 @@ def make_means(element: ElementType) -> Any:
     ``means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation)`` returns
     the means of g and of g * xhat, from their sums over the row.
     """
-    deviation_flow, zero = make_deviation_flow(element), constant(element, 0.0)
+    scale_gradient_factor, zero = make_scale_gradient_factor(element), constant(element, 0.0)
 
     @device
     def means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation):
         # The mean of a detached statistic is 0 even where the sum is NaN.
         mean_g = sum_g * inv_count if inv_count > zero else zero
-        through_scale = inv_divisor * deviation_flow(factor, eps_on_deviation * scale)
+        through_scale = inv_divisor * scale_gradient_factor(factor, eps_on_deviation * scale)
         return mean_g, sum_g_xhat * through_scale if inv_divisor > zero else zero
 
     return means

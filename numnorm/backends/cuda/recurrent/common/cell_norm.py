@@ -264,7 +264,7 @@ def make_cell_statistics(
 
 
 @functools.cache
-def make_keep_statistics(element: ElementType, count: int) -> Any:
+def make_store_statistics(element: ElementType, count: int) -> Any:
     """Return a device function ``store_statistics(table, row, sites, site, stats)``.
 
     It stores `count` parts' statistics in a row of the table, which has `sites` sites, from a site
@@ -281,7 +281,7 @@ def make_keep_statistics(element: ElementType, count: int) -> Any:
 
 
 @functools.cache
-def make_kept_statistics(element: ElementType, count: int) -> Any:
+def make_load_statistics(element: ElementType, count: int) -> Any:
     """Return the inverse, ``load_statistics(table, row, sites, site, stats)``."""
     load_one = make_load_one(element)
 

@@ -19,7 +19,7 @@ def make_norm_backward(
 
     ``norm_backward(grad, at, width, xhat, gain, numbers, stats, coefficients, smem)``: `grad`,
     `xhat` (the normalized values) and `gain` (gamma) are the thread's units, `numbers` is
-    `AdaNumbers`, `stats` the part's statistics, `coefficients` is `FlowNumbers`, and `smem` has two
+    `AdaNumbers`, `stats` the part's statistics, `coefficients` are the gradient's; `smem` has two
     numbers for each warp. Without a norm it does nothing. All threads of a block must call it.
     """
     if norm is None:

@@ -99,7 +99,7 @@ class BackwardArrays(NamedTuple):
     results: Results
 
 
-class FormFacts(NamedTuple):
+class SpecFacts(NamedTuple):
     """The facts about a cell's spec that the passes need, for any kind of cell.
 
     Attributes
@@ -139,7 +139,7 @@ class CellKind:
     sizes : dict of int
         By name, the numbers for each unit of the parameters other than the weight matrices.
     facts_of : callable
-        Returns `FormFacts` of a spec.
+        Returns `SpecFacts` of a spec.
     parameter_sums : callable
         Takes ``spec, x, saved, results`` and returns the gradients of biases and norms by name.
     past_every_step : bool
@@ -150,7 +150,7 @@ class CellKind:
     step: StepKind
     gates: int
     sizes: dict[str, int]
-    facts_of: Callable[[Any], FormFacts]
+    facts_of: Callable[[Any], SpecFacts]
     parameter_sums: Callable[[Any, DeviceArray, Saved, Results], dict[str, Any]]
     past_every_step: bool = False
 

@@ -9,7 +9,7 @@ Arguments that the device functions share:
 ``stats``
     The statistics of the parts.
 ``gammas, ada, coefficients``
-    The addresses of both products' gammas, `AdaNumbers` and `FlowNumbers`.
+    The addresses of both products' gammas, `AdaNumbers` and `GradientCoefficients`.
 ``sums``
     For each part the sum of g, then for each part the sum of g * xhat; g is the gradient of xhat.
 ``span``
@@ -80,7 +80,7 @@ def make_gate_norm_backward(
     compute_type, both = element.compute_type, 2 * parts.count
     add_up, write = (
         make(norm, element, shape, parts, gates)
-        for make in (make_gate_norm_coefficients, make_gate_norm_gradient)
+        for make in (make_gate_norm_sums, make_gate_norm_gradient)
     )
     row_sums = sums_of(both)
 
@@ -96,7 +96,7 @@ def make_gate_norm_backward(
     return norm_backward
 
 
-def make_gate_norm_coefficients(
+def make_gate_norm_sums(
     norm: Norm, element: ElementType, shape: RowShape, parts: Parts, gates: GateRange
 ) -> Any:
     """Return a device function of the thread's part of the sums.

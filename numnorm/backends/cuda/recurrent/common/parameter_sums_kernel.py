@@ -16,7 +16,7 @@ from numnorm.backends.cuda.compiler.target import (
 )
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     NUMBERS,
-    make_kept_statistics,
+    make_load_statistics,
     normalized,
 )
 from numnorm.backends.cuda.threads.compensated_sums import make_joined, two_sum
@@ -43,7 +43,7 @@ def _make_xhat(element: ElementType, normed: bool) -> Any:
     zero = constant(element, 0.0)
     if not normed:
         return device(lambda values, table, row, column, columns, sites, site: zero)
-    load_one, load_statistics = make_load_one(element), make_kept_statistics(element, 1)
+    load_one, load_statistics = make_load_one(element), make_load_statistics(element, 1)
     compute_type = element.compute_type
 
     @device
@@ -97,7 +97,7 @@ def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
     return Kernel(kernel, ("address",) * 4 + ("index",) * 6, _COLUMNS)
 
 
-def make_added_up(element: ElementType) -> Kernel:
+def make_add_sums(element: ElementType) -> Kernel:
     """Return the kernel that adds up to three arrays.
 
     It takes ``a, b, c, result`` as addresses, 0 for an array that is missing, and ``count``.

@@ -1,6 +1,5 @@
 """Host functions of all recurrent cells' passes: parameters, states, steps and sums."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -11,22 +10,25 @@ from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import PackedSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.gather_rows import gather_rows, write_rows
-from numnorm.backends.cuda.arrays.launch import launch, on_device_of
+from numnorm.backends.cuda.arrays.launch import launch
 from numnorm.backends.cuda.compiler.element_type import compute_element_type
 from numnorm.backends.cuda.compiler.vector_access import BYTES
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.cell_shape import cell_shape
 from numnorm.backends.cuda.recurrent.common.parameter_sums_kernel import (
     blocks_of_columns,
-    make_added_up,
+    make_add_sums,
     make_cell_sums,
     parts_of,
 )
-from numnorm.backends.cuda.recurrent.common.step_parameters import FlowNumbers, ScalingNumbers
+from numnorm.backends.cuda.recurrent.common.step_parameters import (
+    GradientCoefficients,
+    ScalingNumbers,
+)
 from numnorm.backends.cuda.rows.parameter_gradient_kernel import COLUMNS, make_parameter_gradients
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
-_added_up = functools.cache(make_added_up)
+_added_up = functools.cache(make_add_sums)
 _cell_sums = functools.cache(make_cell_sums)
 _finish = functools.cache(make_parameter_gradients)
 
@@ -58,16 +60,6 @@ class Table(NamedTuple):
 
     array: Any
     sites: int
-
-
-def compute_type(x: DeviceArray) -> DeviceArray:
-    """Return an array in its compute dtype, C-contiguous."""
-    element = compute_element_type(x.element)
-    with on_device_of(x):
-        array = x.library.contiguous(x.array)
-        if x.element != element:
-            array = copied(dataclasses.replace(x, array=array))
-    return dataclasses.replace(x, array=array, element=element)
 
 
 def copied(x: DeviceArray) -> Any:
@@ -128,10 +120,10 @@ def scaling_numbers(scaling: Scaling, width: int) -> ScalingNumbers:
     return ScalingNumbers(1.0 / width, 1.0 / divisor, eps, scaling.eps_on_deviation, math.sqrt(eps))
 
 
-def coefficient_numbers(norm: Norm | None, scaling: Scaling, width: int) -> FlowNumbers:
+def coefficient_numbers(norm: Norm | None, scaling: Scaling, width: int) -> GradientCoefficients:
     """Return the numbers of a norm of `width` elements for the backward kernels."""
     inv_count = 1.0 / width if norm is not None and norm.formula.centred else 0.0
-    return FlowNumbers(inv_count, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation)
+    return GradientCoefficients(inv_count, 1.0 / (width - scaling.ddof), scaling.eps_on_deviation)
 
 
 def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:

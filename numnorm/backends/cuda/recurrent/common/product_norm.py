@@ -16,9 +16,9 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     Parts,
     gain_of,
     make_cell_statistics,
-    make_keep_statistics,
-    make_kept_statistics,
+    make_load_statistics,
     make_normalize,
+    make_store_statistics,
 )
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import GateRange
 from numnorm.backends.cuda.threads.row_columns import (
@@ -156,7 +156,7 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
     count, numbers, compute_type = of.parts.count, of.parts.count * NUMBERS, element.compute_type
     sites, place, distance = of.sites, of.place, of.distance
     statistics = make_cell_statistics(of.norm.formula, element, shape, of.parts)
-    pivots_of, store_statistics = _make_pivots(of, element), make_keep_statistics(element, 1)
+    pivots_of, store_statistics = _make_pivots(of, element), make_store_statistics(element, 1)
     normalize = make_normalize(element, shape, of.parts)
 
     @device
@@ -184,7 +184,7 @@ def make_normalize_again(of: ProductNorm, element: ElementType, shape: RowShape)
     if of.norm is None:
         return device(lambda table, span, values, stats: None)
     count, sites, place, distance = of.parts.count, of.sites, of.place, of.distance
-    load_statistics = make_kept_statistics(element, 1)
+    load_statistics = make_load_statistics(element, 1)
     normalize = make_normalize(element, shape, of.parts)
 
     @device

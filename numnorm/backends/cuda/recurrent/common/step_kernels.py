@@ -14,7 +14,7 @@ from numnorm.backends.cuda.compiler.target import Kernel, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import SMEM_PER_WARP, smem_for_parts
 from numnorm.backends.cuda.recurrent.common.step_parameters import (
     AdaNumbers,
-    FlowNumbers,
+    GradientCoefficients,
     Incoming,
     OfNorms,
     Products,
@@ -49,7 +49,7 @@ class StepKind:
     make_step_back : callable
         Makes ``step_back(saved, weights, incoming, results, span, later, ada, coefficients,
         smem)``; `saved` is `ReadBack`, `later` the number of rows of the next step, `coefficients`
-        is `OfNorms` of `FlowNumbers`. Its last argument makes sums over a row, which use the shared
+        is `OfNorms` of `GradientCoefficients`. Its last argument sums over a row, in the shared
         memory.
     """
 
@@ -113,7 +113,7 @@ def make_cell_backward(kind: StepKind, spec: Any, element: ElementType, shape: R
     """Return the kernel of one backward step.
 
     It takes `ReadBack`, the kind's weights, `Incoming`, `Results`, the numbers of rows, of rows of
-    the next step and of units, `AdaNumbers`, and `OfNorms` of `FlowNumbers`.
+    the next step and of units, `AdaNumbers`, and `OfNorms` of `GradientCoefficients`.
     """
     compute_type, span_of = element.compute_type, _make_span(element, shape)
     sums_of = functools.partial(make_team_sums, element, shape.team)
@@ -126,7 +126,7 @@ def make_cell_backward(kind: StepKind, spec: Any, element: ElementType, shape: R
         smem, span = (shared, shared[offset:]), span_of(rows, width)
         step_back(saved, weights, incoming, results, span, later, ada, coefficients, smem)
 
-    flow = _numbers(FlowNumbers, element)
+    flow = _numbers(GradientCoefficients, element)
     parameters = (
         *map(_addresses, (ReadBack, kind.weights, Incoming, Results)), *("index",) * 3,
         _numbers(AdaNumbers, element), (OfNorms, (flow, flow)),

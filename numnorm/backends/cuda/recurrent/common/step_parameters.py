@@ -154,7 +154,7 @@ class ScalingNumbers(NamedTuple):
     root_eps: Any
 
 
-class FlowNumbers(NamedTuple):
+class GradientCoefficients(NamedTuple):
     """The coefficients of a norm's gradient; `inv_count` is 0 for a norm that is not centred."""
 
     inv_count: Any

@@ -20,20 +20,20 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.cells import gru_candidate_input
 
 GATES = 3
-OF_GATES, OF_REST = Parts(2, 2), Parts(2, 1)
+PAIR, CANDIDATE = Parts(2, 2), Parts(2, 1)
 
 
 def sites(spec: GRUSpec) -> int:
     """Return the number of sites: for each product, one of z and r and one of the candidate."""
-    return 0 if spec.norm is None else OF_GATES.count + OF_REST.count
+    return 0 if spec.norm is None else PAIR.count + CANDIDATE.count
 
 
 def product_norms(spec: GRUSpec) -> tuple[ProductNorm, ProductNorm]:
     """Return the norms of z with r, and of the candidate."""
     pair, candidate = GateRange(GATES, 0, 2), GateRange(GATES, 2, 1, shared=False)
     return (
-        ProductNorm(spec.norm, OF_GATES, pair, True, sites(spec), 0, 2),
-        ProductNorm(spec.norm, OF_REST, candidate, True, sites(spec), 1, 2),
+        ProductNorm(spec.norm, PAIR, pair, True, sites(spec), 0, 2),
+        ProductNorm(spec.norm, CANDIDATE, candidate, True, sites(spec), 1, 2),
     )
 
 

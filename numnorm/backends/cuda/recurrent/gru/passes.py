@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
+from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, Saved, SpecFacts
 from numnorm.backends.cuda.recurrent.common.passes import (
     Weights,
     added_up,
@@ -41,8 +41,8 @@ def weights(spec: GRUSpec, given: Any, ada: tuple[float, float]) -> Weights:
     return make_weights(given, others, norm_numbers(spec.norm, ada))
 
 
-def _facts(spec: GRUSpec) -> FormFacts:
-    return FormFacts((spec.norm, spec.norm), True, 2, sites(spec), other_sections=GATES)
+def _facts(spec: GRUSpec) -> SpecFacts:
+    return SpecFacts((spec.norm, spec.norm), True, 2, sites(spec), other_sections=GATES)
 
 
 def _parameter_sums(

@@ -11,8 +11,8 @@ from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import constant, cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
 from numnorm.backends.cuda.recurrent.common.gate_norm_gradient import (
-    make_gate_norm_coefficients,
     make_gate_norm_gradient,
+    make_gate_norm_sums,
 )
 from numnorm.backends.cuda.recurrent.common.product_norm import (
     make_normalize_again,
@@ -23,9 +23,9 @@ from numnorm.backends.cuda.recurrent.common.state_gradient import make_state_gra
 from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
 from numnorm.backends.cuda.recurrent.common.zoneout import make_blend
 from numnorm.backends.cuda.recurrent.gru.gates import (
+    CANDIDATE,
     GATES,
-    OF_GATES,
-    OF_REST,
+    PAIR,
     make_gates,
     product_norms,
 )
@@ -39,7 +39,7 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 from numnorm.backends.formulas.cells import gru_gradient, gru_state
 
 # Two sums of each part of a row, for the gradient of the norm.
-SUMS = 2 * (OF_GATES.count + OF_REST.count)
+SUMS = 2 * (PAIR.count + CANDIDATE.count)
 
 
 class GRUWeights(NamedTuple):
@@ -166,7 +166,7 @@ def _make_norms_backward(
     ``norms_backward(grads, values, stats, gammas, ada, coefficients, smem, results, span)``:
     `grads` are the sections of `gate_gradients`. `values` and `stats` are pairs of arrays, of z
     with r and of the candidate: the normalized products and their statistics. `coefficients` is
-    `OfNorms` of `FlowNumbers`. One reduction computes the sums of both norms.
+    `OfNorms` of `GradientCoefficients`. One reduction computes the sums of both norms.
     """
     if spec.norm is None:
         return device(
@@ -174,13 +174,13 @@ def _make_norms_backward(
         )
     (add_pair, write_pair), (add_candidate, write_candidate) = (
         (
-            make_gate_norm_coefficients(spec.norm, element, shape, of.parts, of.gates),
+            make_gate_norm_sums(spec.norm, element, shape, of.parts, of.gates),
             make_gate_norm_gradient(spec.norm, element, shape, of.parts, of.gates),
         )
         for of in product_norms(spec)
     )
     two, compute_type = 2 * row_columns(element, shape).slots, element.compute_type
-    row_sums, offset = sums_of(SUMS), 2 * OF_GATES.count
+    row_sums, offset = sums_of(SUMS), 2 * PAIR.count
 
     @device
     def norms_backward(grads, values, stats, gammas, ada, coefficients, smem, results, span):
@@ -239,4 +239,4 @@ def make_step_back(spec: GRUSpec, element: ElementType, shape: RowShape, sums_of
     return step_back
 
 
-STEP = StepKind(GRUWeights, lambda spec: (OF_GATES.count, OF_REST.count), make_step, make_step_back)
+STEP = StepKind(GRUWeights, lambda spec: (PAIR.count, CANDIDATE.count), make_step, make_step_back)

@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
+from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, Saved, SpecFacts
 from numnorm.backends.cuda.recurrent.common.passes import (
     Weights,
     added_up,
@@ -40,8 +40,8 @@ def weights(spec: LSTMSpec, given: Any, ada: tuple[float, float]) -> Weights:
     return make_weights(given, others, norm_numbers(spec.cell or spec.gates, ada))
 
 
-def _facts(spec: LSTMSpec) -> FormFacts:
-    return FormFacts(
+def _facts(spec: LSTMSpec) -> SpecFacts:
+    return SpecFacts(
         norms=(spec.gates, spec.cell),
         norm_each_product=spec.norm_each_product,
         normalized=normalized_units(spec, 1),

@@ -17,9 +17,9 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     bias_of,
     gain_of,
     make_cell_statistics,
-    make_keep_statistics,
-    make_kept_statistics,
+    make_load_statistics,
     make_normalize,
+    make_store_statistics,
     smem_for_parts,
 )
 from numnorm.backends.cuda.recurrent.common.cell_norm_gradient import make_norm_backward
@@ -113,7 +113,7 @@ def _make_compute_statistics(spec: LSTMSpec, element: ElementType, shape: RowSha
         return device(lambda cells, table, span, scaling, smem, stats: None)
     formula, compute_type, zero = spec.cell.formula, element.compute_type, constant(element, 0.0)
     statistics, centred = make_cell_statistics(formula, element, shape, CELL), formula.centred
-    store_statistics = make_keep_statistics(element, 1)
+    store_statistics = make_store_statistics(element, 1)
     team_sum = make_team_sum(element, shape.team)
     offset, all_sites = SMEM_PER_WARP * smem_for_parts(1, shape), sites(spec)
 
@@ -134,7 +134,7 @@ def _make_load_statistics(spec: LSTMSpec, element: ElementType) -> Any:
     """Return a device function ``load_statistics(table, row, stats)`` of the cell's statistics."""
     if spec.cell is None:
         return device(lambda table, row, stats: None)
-    load, all_sites = make_kept_statistics(element, 1), sites(spec)
+    load, all_sites = make_load_statistics(element, 1), sites(spec)
     return device(lambda table, row, stats: load(table, row, all_sites, all_sites - 1, stats))
 
 
@@ -247,7 +247,7 @@ def _make_cell_gradient(
 
     ``cell_gradient(saved, weights, dn, span, ada, coefficients, smem, gates, grad, dcell)``:
     `saved` is `ReadBack`, `weights` has the addresses of gamma and beta, `dn` is the address for
-    the gradients of the norm's result, and `coefficients` is `FlowNumbers`. `grad`, the gradient of
+    the gradients of the norm's result, and `coefficients` are the gradient's. `grad`, the gradient of
     the new state, becomes that of the cell before its norm; o in `gates` becomes its gradient.
     `dcell` is the gradient of the cell that the next step gets.
     """

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.target import Kernel, grid_barrier, shared_memory
 from numnorm.backends.cuda.recurrent.common.cell_norm import NUMBERS
-from numnorm.backends.cuda.recurrent.common.cell_passes import FormFacts
+from numnorm.backends.cuda.recurrent.common.cell_passes import SpecFacts
 from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
 from numnorm.backends.cuda.recurrent.common.step_parameters import (
     AdaNumbers,
-    FlowNumbers,
+    GradientCoefficients,
     Incoming,
     OfNorms,
     ReadBack,
@@ -52,13 +52,13 @@ def sums_of_row(step: StepKind, spec: Any) -> int:
 
 
 def make_backward(
-    step: StepKind, gates: int, facts: FormFacts, spec: Any, element: ElementType, shape: SliceShape
+    step: StepKind, gates: int, facts: SpecFacts, spec: Any, element: ElementType, shape: SliceShape
 ) -> Kernel:
     """Return the backward kernel of all steps, to be launched by a plan with this shape.
 
     ``kernel(inputs, saved, others, incoming, results, ada, coefficients, sizes)`` takes
     `BackwardInputs`; the groups of addresses that the kernel of one step takes, here of the first
-    row of all steps; `AdaNumbers`; `FlowNumbers` of both norms; and `Sizes`. At the end
+    row of all steps; `AdaNumbers`; `GradientCoefficients` of both norms; and `Sizes`. At the end
     `Incoming.product` is the gradient of the first states through the products.
     """
     locate, take_columns = make_locate(shape), make_take_columns(element, shape)
@@ -108,7 +108,7 @@ def make_backward(
                 )  # fmt: skip
                 later = count
 
-    coefficients = group_of(FlowNumbers, element.compute_name)
+    coefficients = group_of(GradientCoefficients, element.compute_name)
     groups = BackwardInputs, ReadBack, step.weights, Incoming, Results
     parameters = (
         *map(group_of, groups), group_of(AdaNumbers, element.compute_name),

@@ -8,14 +8,14 @@ from numnorm.backends.cuda.compiler.target import cuda, device, grid_barrier
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     NUMBERS,
     Parts,
-    make_keep_statistics,
-    make_kept_statistics,
+    make_load_statistics,
     make_normalize,
+    make_store_statistics,
 )
 from numnorm.backends.cuda.recurrent.gru.gates import (
+    CANDIDATE,
     GATES,
-    OF_GATES,
-    OF_REST,
+    PAIR,
     make_gates,
     product_norms,
     sites,
@@ -45,7 +45,7 @@ def _make_normalized(spec: GRUSpec, element: ElementType, shape: SliceShape) -> 
 
         return plain
     formula, compute_type, numbers = spec.norm.formula, element.compute_type, 2 * NUMBERS
-    of_both, of_other = Parts(1, OF_GATES.sections), Parts(1, OF_REST.sections)
+    of_both, of_other = Parts(1, PAIR.sections), Parts(1, CANDIDATE.sections)
     write_both, write_other = (
         make_write_partials(formula, element, shape, p) for p in (of_both, of_other)
     )
@@ -53,9 +53,9 @@ def _make_normalized(spec: GRUSpec, element: ElementType, shape: SliceShape) -> 
         make_gather(formula, element, shape, p) for p in (of_both, of_other)
     )
     normalize_both, normalize_other = (
-        make_normalize(element, shape.of_units, parts) for parts in (OF_GATES, OF_REST)
+        make_normalize(element, shape.of_units, parts) for parts in (PAIR, CANDIDATE)
     )
-    save_stats, load_stats = make_keep_statistics(element, 1), make_kept_statistics(element, 1)
+    save_stats, load_stats = make_store_statistics(element, 1), make_load_statistics(element, 1)
     all_sites = sites(spec)
 
     @device

@@ -8,7 +8,7 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     SMEM_PER_WARP,
     Parts,
     make_cell_statistics,
-    make_keep_statistics,
+    make_store_statistics,
     smem_for_parts,
 )
 from numnorm.backends.cuda.recurrent.common.step_parameters import ScalingNumbers
@@ -30,7 +30,7 @@ def make_product_statistics(
     columns, compute_type = row_columns(element, shape), element.compute_type
     read, load_one = make_read_columns(element, columns), make_load_one(element)
     statistics = make_cell_statistics(norm.formula, element, shape, Parts(1, count))
-    save_stats, team, teams = make_keep_statistics(element, 1), shape.team, shape.teams
+    save_stats, team, teams = make_store_statistics(element, 1), shape.team, shape.teams
     lanes, slots = columns.lanes, columns.slots
     size, smem_size = count * columns.slots, SMEM_PER_WARP * smem_for_parts(1, shape)
 

@@ -11,9 +11,9 @@ from numnorm.backends.cuda.recurrent.common.cell_norm import (
     Parts,
     bias_of,
     gain_of,
-    make_keep_statistics,
-    make_kept_statistics,
+    make_load_statistics,
     make_normalize,
+    make_store_statistics,
     normalized,
 )
 from numnorm.backends.cuda.recurrent.lstm.gates import (
@@ -74,8 +74,8 @@ def _make_enter(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> Any:
     parts, all_sites, compute_type = gate_parts(spec), sites(spec), element.compute_type
     of_slices, count = _slice_parts(spec), gate_parts(spec).count * NUMBERS
     all_reduce = make_all_reduce(spec.gates.formula, element, shape, of_slices)
-    save_stats = make_keep_statistics(element, of_slices.count)
-    load_stats = make_kept_statistics(element, parts.count - of_slices.count)
+    save_stats = make_store_statistics(element, of_slices.count)
+    load_stats = make_load_statistics(element, parts.count - of_slices.count)
     normalize = make_normalize(element, shape.of_units, parts)
     others = of_slices.count
 
@@ -111,7 +111,7 @@ def _make_cell_of(spec: LSTMSpec, element: ElementType, shape: SliceShape) -> An
     gain = make_column_weight(element, gain_of(spec.cell, element), columns)
     bias = make_column_weight(element, bias_of(spec.cell, element), columns)
     all_reduce = make_all_reduce(spec.cell.formula, element, shape, CELL)
-    save_stats, all_sites = make_keep_statistics(element, 1), sites(spec)
+    save_stats, all_sites = make_store_statistics(element, 1), sites(spec)
     apply, last = device(spec.cell.formula.forward), _slice_sites(spec) - 1
     compute_type = element.compute_type
 

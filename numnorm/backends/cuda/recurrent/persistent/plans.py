@@ -60,7 +60,7 @@ class SliceShape:
         return WARP // self.units * self.rows
 
     @property
-    def turned(self) -> "SliceShape":
+    def transposed(self) -> "SliceShape":
         """The shape for products of one column of each unit: a thread has `COLUMNS` units."""
         return SliceShape(self.units // COLUMNS, self.warps, self.rows, self.whole)
 
@@ -142,7 +142,7 @@ def _first_plan(
     terms, columns = product
     for rows in reversed(_ROWS):
         shape = SliceShape(_UNITS, _WARPS, rows, whole)
-        of_product = shape.turned if columns == 1 else shape
+        of_product = shape.transposed if columns == 1 else shape
         numbers = shared_numbers(terms, shape.units * columns, element, of_product)
         plan = _plan(batch, width, limits, shape, of_product.tile, element.itemsize * numbers)
         if plan is not None:

@@ -8,8 +8,8 @@ from numnorm.backends.cuda.compiler.target import cuda, device
 from numnorm.backends.cuda.recurrent.common.cell_norm import (
     CELL,
     NUMBERS,
-    make_keep_statistics,
     make_normalize,
+    make_store_statistics,
 )
 from numnorm.backends.cuda.recurrent.persistent.forward_kernel import PersistentStep
 from numnorm.backends.cuda.recurrent.persistent.grid_statistics import make_all_reduce
@@ -38,7 +38,7 @@ def _make_normalized(spec: RNNSpec, element: ElementType, shape: SliceShape) -> 
         return plain
     all_reduce = make_all_reduce(spec.norm.formula, element, shape, CELL)
     apply = make_normalize(element, shape.of_units, CELL)
-    save_stats, compute_type = make_keep_statistics(element, 1), element.compute_type
+    save_stats, compute_type = make_store_statistics(element, 1), element.compute_type
 
     @device
     def normalize(values, slices, table, scaling, span, shard, rows):

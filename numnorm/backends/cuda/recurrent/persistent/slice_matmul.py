@@ -285,7 +285,7 @@ def make_take_columns(element: ElementType, shape: SliceShape) -> Any:
 
 def make_column_products(element: ElementType, shape: SliceShape) -> Any:
     """Return the function of `make_slice_products` for one product of each thread."""
-    return _make_products(1, COLUMNS, element, shape.turned, shape.units)
+    return _make_products(1, COLUMNS, element, shape.transposed, shape.units)
 
 
 def make_pass_on(gates: int, element: ElementType, shape: SliceShape) -> Any:

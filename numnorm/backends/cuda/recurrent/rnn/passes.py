@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
-from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, FormFacts, Saved
+from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, Saved, SpecFacts
 from numnorm.backends.cuda.recurrent.common.passes import (
     Weights,
     added_up,
@@ -31,8 +31,8 @@ def weights(spec: RNNSpec, given: Any, ada: tuple[float, float]) -> Weights:
     return make_weights(given, others, norm_numbers(spec.norm, ada))
 
 
-def _facts(spec: RNNSpec) -> FormFacts:
-    return FormFacts((spec.norm, None), False, GATES, int(spec.norm is not None))
+def _facts(spec: RNNSpec) -> SpecFacts:
+    return SpecFacts((spec.norm, None), False, GATES, int(spec.norm is not None))
 
 
 def _parameter_sums(
