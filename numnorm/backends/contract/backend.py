@@ -93,9 +93,9 @@ class ColumnBackend(ArrayBackend, Protocol):
         """Return checked running statistics for x: the caller's own arrays if `update` is true."""
 
     def update_running(
-        self, running: tuple[Any, Any], mean: Any, m2: Any, divisor: float, share: float
+        self, running: tuple[Any, Any], mean: Any, m2: Any, divisor: float, momentum: float
     ) -> None:
-        """Update a running mean and variance; mean and m2 / divisor of the batch weigh `share`."""
+        """Update a running mean and variance; those of the batch weigh `momentum`."""
 
     def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any]:
         """Return (count, mean, m2) of each channel; mean and m2 may have a private format."""
@@ -206,11 +206,11 @@ class RecurrentBackend(ArrayBackend, Protocol):
     def check_packed(self, parameter: Any, x: Any) -> None:
         """Raise unless a parameter that this backend has packed is on the device of x."""
 
-    def zoneout_mask(self, share: Any, layout: SequenceLayout, width: int, x: Any) -> Any:
+    def zoneout_mask(self, probability: Any, layout: SequenceLayout, width: int, x: Any) -> Any:
         """Return the zoneout mask of a state for `cell_forward`.
 
-        `share` is the fraction of the previous state that a step keeps: a number, or a NumPy array
-        (time, batch, width).
+        `probability` is the fraction of the previous state that a step keeps: a number, or a NumPy
+        array (time, batch, width).
         """
 
     def parameter_gradient(self, name: str, gradient: Any, parameter: Any, x: Any) -> Any:

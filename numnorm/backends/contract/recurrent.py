@@ -157,7 +157,7 @@ class RunningSteps(NamedTuple):
     mean: Any
     variance: Any
     training: bool
-    share: float
+    momentum: float
     ddof: int
     first: int
 

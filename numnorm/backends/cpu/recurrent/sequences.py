@@ -78,11 +78,11 @@ def cell_parameter(name: str, value: Any, x: Array, check: Callable[[Shape], Non
     return np.ascontiguousarray(array, x.dtype)
 
 
-def zoneout_mask(share: Any, layout: SequenceLayout, width: int, x: Array) -> Array:
+def zoneout_mask(probability: Any, layout: SequenceLayout, width: int, x: Array) -> Array:
     """Return the zoneout mask of each row, from one value or an array (time, batch, width)."""
-    if isinstance(share, float):
-        return np.full((layout.count, width), share, x.dtype)
-    return np.ascontiguousarray(layout.rows(share), x.dtype)
+    if isinstance(probability, float):
+        return np.full((layout.count, width), probability, x.dtype)
+    return np.ascontiguousarray(layout.rows(probability), x.dtype)
 
 
 def parameter_gradient(name: str, gradient: Any, parameter: Any, x: Array) -> Array:

@@ -109,11 +109,11 @@ def make_apply(
     store_full, store_nontemporal_full = make_full_loop(store), make_full_loop(store_nontemporal)
 
     @inlined
-    def store_masked(x, statistics, weights, y, j, low, high):
-        weight = masked_elements(weights[0], j, low, high, real(1))
-        bias = masked_elements(weights[1], j, low, high, real(0))
-        values = masked_load(x, j, low, high)
-        masked_store(y, j, mapped(values, statistics, weight, bias), low, high)
+    def store_masked(x, statistics, weights, y, j, begin, end):
+        weight = masked_elements(weights[0], j, begin, end, real(1))
+        bias = masked_elements(weights[1], j, begin, end, real(0))
+        values = masked_load(x, j, begin, end)
+        masked_store(y, j, mapped(values, statistics, weight, bias), begin, end)
 
     @inlined
     def apply_segment(x, ahead, statistics, weights, y, nontemporal):
@@ -142,12 +142,12 @@ def make_apply_pair(formula: Formula, element_type: ElementType, count: int) -> 
     peel_of, peeled = make_peel(element_type), each_peels_to_alignment(element_type)
 
     @inlined
-    def store_masked(x, statistics, weights, y, j, low, high):
-        weight = masked_elements(weights[0], j, low, high, real(1))
-        bias = masked_elements(weights[1], j, low, high, real(0))
-        a, b = masked_load(x[0], j, low, high), masked_load(x[1], j, low, high)
-        masked_store(y[0], j, mapped(a, statistics[0], weight, bias), low, high)
-        masked_store(y[1], j, mapped(b, statistics[1], weight, bias), low, high)
+    def store_masked(x, statistics, weights, y, j, begin, end):
+        weight = masked_elements(weights[0], j, begin, end, real(1))
+        bias = masked_elements(weights[1], j, begin, end, real(0))
+        a, b = masked_load(x[0], j, begin, end), masked_load(x[1], j, begin, end)
+        masked_store(y[0], j, mapped(a, statistics[0], weight, bias), begin, end)
+        masked_store(y[1], j, mapped(b, statistics[1], weight, bias), begin, end)
 
     @inlined
     def apply_pair(x, statistics, weights, y):
@@ -184,7 +184,7 @@ def _make_g_and_xhat(formula: Formula, element_type: ElementType) -> Callable[..
 def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any]:
     """Return compiled functions that add a full or a masked vector to a segment's sums.
 
-    ``sum_full(sums, dy, x, statistics, weights, targets, j)`` and ``sum_masked(..., low, high)``
+    ``sum_full(sums, dy, x, statistics, weights, targets, j)`` and ``sum_masked(..., begin, end)``
     return the new sums of g, g * xhat, dy * xhat and dy. The last two are also added to the
     `targets`, element by element, unless these are None.
     """
@@ -210,15 +210,15 @@ def _make_summing(formula: Formula, element_type: ElementType) -> tuple[Any, Any
         return added(sums, g, grad, xhat)
 
     @inlined
-    def sum_masked(sums, dy, x, statistics, weights, targets, j, low, high):
+    def sum_masked(sums, dy, x, statistics, weights, targets, j, begin, end):
         scale, mean_hi, mean_lo, rstd = statistics
-        weight = masked_elements(weights[0], j, low, high, real(1))
-        bias = masked_elements(weights[1], j, low, high, real(0))
-        grad = to_compute(masked_load(dy, j, low, high))
-        values = to_compute(masked_load(x, j, low, high))
-        xhat = select_lanes(normalized(values, scale, mean_hi, mean_lo, rstd), low, high)
-        masked_add_product(targets[0], j, grad, xhat, low, high)
-        masked_add(targets[1], j, grad, low, high)
+        weight = masked_elements(weights[0], j, begin, end, real(1))
+        bias = masked_elements(weights[1], j, begin, end, real(0))
+        grad = to_compute(masked_load(dy, j, begin, end))
+        values = to_compute(masked_load(x, j, begin, end))
+        xhat = select_lanes(normalized(values, scale, mean_hi, mean_lo, rstd), begin, end)
+        masked_add_product(targets[0], j, grad, xhat, begin, end)
+        masked_add(targets[1], j, grad, begin, end)
         return added(sums, backward(grad, xhat, weight, bias), grad, xhat)
 
     return sum_full, sum_masked
@@ -323,11 +323,11 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
     store_full, store_nontemporal_full = make_full_loop(store), make_full_loop(store_nontemporal)
 
     @inlined
-    def store_masked(dy, x, statistics, weights, means, dx, j, low, high):
-        weight = masked_elements(weights[0], j, low, high, real(1))
-        bias = masked_elements(weights[1], j, low, high, real(0))
-        grad, value = masked_load(dy, j, low, high), masked_load(x, j, low, high)
-        masked_store(dx, j, gradient(grad, value, statistics, weight, bias, means), low, high)
+    def store_masked(dy, x, statistics, weights, means, dx, j, begin, end):
+        weight = masked_elements(weights[0], j, begin, end, real(1))
+        bias = masked_elements(weights[1], j, begin, end, real(0))
+        grad, value = masked_load(dy, j, begin, end), masked_load(x, j, begin, end)
+        masked_store(dx, j, gradient(grad, value, statistics, weight, bias, means), begin, end)
 
     @inlined
     def input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False):

@@ -31,15 +31,15 @@ from numnorm.backends.cpu.simd.vector import (
 _SIZE = ir.IntType(64)
 
 
-def _plain_select_lanes(lanes: Any, low: int, high: int) -> Any:
-    """Return the lanes in ``low <= lane < high``, and 0 in the others."""
+def _plain_select_lanes(lanes: Any, begin: int, end: int) -> Any:
+    """Return the lanes in ``begin <= lane < end``, and 0 in the others."""
     lane = np.arange(lanes.size)
-    return np.where((low <= lane) & (lane < high), lanes, lanes.dtype.type(0))
+    return np.where((begin <= lane) & (lane < end), lanes, lanes.dtype.type(0))
 
 
 @compiled_as(_plain_select_lanes)
-def select_lanes(typing_context, lanes, low, high):
-    """Return the lanes in ``low <= lane < high``, and 0 in the others."""
+def select_lanes(typing_context, lanes, begin, end):
+    """Return the lanes in ``begin <= lane < end``, and 0 in the others."""
 
     def generate(context, builder, signature, arguments):
         value = arguments[0]
@@ -51,27 +51,27 @@ def select_lanes(typing_context, lanes, low, high):
 
 def _lane_mask(builder: Any, bounds: Any, lanes: int) -> Any:
     """Return the mask of the lanes between two bounds."""
-    low, high = (splat(builder, builder.trunc(bound, INDEX), lanes) for bound in bounds)
+    begin, end = (splat(builder, builder.trunc(bound, INDEX), lanes) for bound in bounds)
     lane = indices(range(lanes))
-    return builder.and_(builder.icmp_signed("<=", low, lane), builder.icmp_signed("<", lane, high))
+    return builder.and_(builder.icmp_signed("<=", begin, lane), builder.icmp_signed("<", lane, end))
 
 
 @functools.cache
 def make_masked_load(count: int) -> Callable[..., Any]:
-    """Return a compiled ``masked_load(array, index, low, high)`` of a vector of `count` lanes.
+    """Return a compiled ``masked_load(array, index, begin, end)`` of a vector of `count` lanes.
 
-    Lane i is ``array[index + i]`` for ``low <= i < high``, else 0. Either `low` is 0, or `high` is
-    at least `count`.
+    Lane i is ``array[index + i]`` for ``begin <= i < end``, else 0. Either `begin` is 0, or `end`
+    is at least `count`.
     """
 
-    def plain(array, index, low, high):
+    def plain(array, index, begin, end):
         lanes = np.zeros(count, array.dtype)
-        active = slice(index + low, index + min(high, count))
-        lanes[low : low + array[active].size] = array[active]
+        active = slice(index + begin, index + min(end, count))
+        lanes[begin : begin + array[active].size] = array[active]
         return lanes
 
     @compiled_as(plain)
-    def operation(typing_context, array, index, low, high):
+    def operation(typing_context, array, index, begin, end):
         def generate(context, builder, signature, arguments):
             pointer = pointer_of(context, builder, signature.args[0], arguments, count)
             return masked_load_at(builder, pointer, arguments[2:])
@@ -81,14 +81,14 @@ def make_masked_load(count: int) -> Callable[..., Any]:
     return operation
 
 
-def _plain_masked_store(array: Any, index: int, lanes: Any, low: int, high: int) -> None:
-    """Store the lanes in ``low <= lane < high``, with the same bounds as a masked load."""
-    array[index + low : index + min(high, lanes.size)] = lanes[low:high]
+def _plain_masked_store(array: Any, index: int, lanes: Any, begin: int, end: int) -> None:
+    """Store the lanes in ``begin <= lane < end``, with the same bounds as a masked load."""
+    array[index + begin : index + min(end, lanes.size)] = lanes[begin:end]
 
 
 @compiled_as(_plain_masked_store)
-def masked_store(typing_context, array, index, lanes, low, high):
-    """Store the lanes in ``low <= lane < high``, with the same bounds as a masked load."""
+def masked_store(typing_context, array, index, lanes, begin, end):
+    """Store the lanes in ``begin <= lane < end``, with the same bounds as a masked load."""
 
     def generate(context, builder, signature, arguments):
         pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
@@ -224,9 +224,9 @@ def _either(builder: Any, condition: Any, one: Callable[[], Any], other: Callabl
 
 def _number_of(builder: Any, bounds: Any, count: int) -> Any:
     """Return the number of lanes, of `count`, between two bounds."""
-    low, high = bounds
-    beyond = builder.icmp_signed(">", high, _SIZE(count))
-    return builder.sub(builder.select(beyond, _SIZE(count), high), low)
+    begin, end = bounds
+    beyond = builder.icmp_signed(">", end, _SIZE(count))
+    return builder.sub(builder.select(beyond, _SIZE(count), end), begin)
 
 
 def _load_pieces(builder: Any, pointer: Any, bounds: Any) -> Any:

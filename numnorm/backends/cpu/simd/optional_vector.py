@@ -55,16 +55,16 @@ def make_load_or_scalar(count: int) -> Callable[..., Any]:
 
 @functools.cache
 def make_masked_elements(count: int) -> Callable[..., Any]:
-    """Return the masked form, ``masked_elements(values, index, low, high, default)``."""
+    """Return the masked form, ``masked_elements(values, index, begin, end, default)``."""
     masked_load = make_masked_load(count)
 
-    def plain(values, index, low, high, default):
+    def plain(values, index, begin, end, default):
         if isinstance(values, np.ndarray):
-            return masked_load(values, index, low, high)
+            return masked_load(values, index, begin, end)
         return default if values is None else values
 
     @compiled_as(plain)
-    def masked_elements(typing_context, values, index, low, high, default):
+    def masked_elements(typing_context, values, index, begin, end, default):
         result = _result_of(values, default, count)
 
         def generate(context, builder, signature, arguments):
@@ -114,14 +114,14 @@ def add_product(typing_context, target, index, one, other):
     return types.void(target, types.intp, one, other), generate
 
 
-def _plain_masked_add(target: Any, index: int, lanes: Any, low: int, high: int) -> None:
+def _plain_masked_add(target: Any, index: int, lanes: Any, begin: int, end: int) -> None:
     if target is not None:
-        target[index + low : index + min(high, lanes.size)] += lanes[low:high]
+        target[index + begin : index + min(end, lanes.size)] += lanes[begin:end]
 
 
 @compiled_as(_plain_masked_add)
-def masked_add(typing_context, target, index, lanes, low, high):
-    """Add the lanes in ``low <= lane < high`` to an array, which may be None."""
+def masked_add(typing_context, target, index, lanes, begin, end):
+    """Add the lanes in ``begin <= lane < end`` to an array, which may be None."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):
@@ -135,14 +135,14 @@ def masked_add(typing_context, target, index, lanes, low, high):
 
 
 def _plain_masked_add_product(
-    target: Any, index: int, one: Any, other: Any, low: int, high: int
+    target: Any, index: int, one: Any, other: Any, begin: int, end: int
 ) -> None:
-    _plain_masked_add(target, index, one * other, low, high)
+    _plain_masked_add(target, index, one * other, begin, end)
 
 
 @compiled_as(_plain_masked_add_product)
-def masked_add_product(typing_context, target, index, one, other, low, high):
-    """Do the same as `add_product` for the lanes in ``low <= lane < high``."""
+def masked_add_product(typing_context, target, index, one, other, begin, end):
+    """Do the same as `add_product` for the lanes in ``begin <= lane < end``."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):

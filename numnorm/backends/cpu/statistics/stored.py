@@ -94,11 +94,11 @@ def check_updatable(name: str, array: Any) -> None:
 
 
 def update_running(
-    running: tuple[Array, Array], mean: Array, m2: Array, divisor: float, share: float
+    running: tuple[Array, Array], mean: Array, m2: Array, divisor: float, momentum: float
 ) -> None:
     """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
     moved = [a if _is_usual(a, mean.shape) else a.astype(np.float64) for a in running]
-    _moving_averages().serial(*moved, mean, m2, divisor, share, 0, mean.size)
+    _moving_averages().serial(*moved, mean, m2, divisor, momentum, 0, mean.size)
     for array, new in zip(running, moved, strict=True):
         if new is not array:
             array[...] = new

@@ -29,21 +29,21 @@ def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -
 
 
 @inlined
-def _move(running: Any, new: Any, divisor: float, share: float) -> None:
+def _move(running: Any, new: Any, divisor: float, momentum: float) -> None:
     for c in range(running.size):
-        running[c] = np.float64(running[c]) * (1.0 - share) + new[c] / divisor * share
+        running[c] = np.float64(running[c]) * (1.0 - momentum) + new[c] / divisor * momentum
 
 
 def make_moving_averages() -> Kernel:
-    """Return the kernel ``(running_mean, running_var, mean, m2, divisor, share, first, last)``.
+    """Return the kernel ``(running_mean, running_var, mean, m2, divisor, momentum, first, last)``.
 
     It moves both running statistics towards the mean and the variance, m2 / divisor, of a new
-    batch, whose weight is `share`.
+    batch, whose weight is `momentum`.
     """
 
-    def kernel(running_mean, running_var, mean, m2, divisor, share, first, last):
+    def kernel(running_mean, running_var, mean, m2, divisor, momentum, first, last):
         mark_noinline()
-        _move(borrowed(running_mean), borrowed(mean), 1.0, share)
-        _move(borrowed(running_var), borrowed(m2), divisor, share)
+        _move(borrowed(running_mean), borrowed(mean), 1.0, momentum)
+        _move(borrowed(running_var), borrowed(m2), divisor, momentum)
 
     return make_kernel("stored_statistics.moving_averages", kernel)

@@ -106,7 +106,7 @@ class ArrayLibrary:
         """Return a new array with the rows of all arrays; no array is empty."""
         raise NotImplementedError
 
-    def product(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: Any, b: Any) -> Any:
         """Return the product of two matrices in their dtype, computed on the stream of a."""
         raise NotImplementedError
 
@@ -150,7 +150,7 @@ class _CuPy(ArrayLibrary):
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self.module.concatenate(arrays)
 
-    def product(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: Any, b: Any) -> Any:
         return self.module.matmul(a, b)
 
     def stream(self, array: Any) -> int:
@@ -213,7 +213,7 @@ class _Torch(ArrayLibrary):
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self.module.cat(arrays)
 
-    def product(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: Any, b: Any) -> Any:
         result = self.empty(a, (a.shape[0], b.shape[1]), self.dtype_name(a))
         # With `out`, automatic mixed precision does not change the dtype.
         self.module.mm(a, b, out=result)
@@ -281,7 +281,7 @@ class _Numba(ArrayLibrary):
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self._by_cupy(lambda cupy, *operands: cupy.concatenate(operands), *arrays)
 
-    def product(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: Any, b: Any) -> Any:
         return self._by_cupy(lambda cupy, *operands: cupy.matmul(*operands), a, b)
 
     def stream(self, array: Any) -> int:
@@ -354,7 +354,7 @@ class _Jax(ArrayLibrary):
     def concatenated(self, arrays: Sequence[Any]) -> Any:
         return self.module.numpy.concatenate(arrays)
 
-    def product(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: Any, b: Any) -> Any:
         # The default precision rounds the factors to 10 bits.
         return self.module.numpy.matmul(a, b, precision="highest")
 

@@ -123,15 +123,17 @@ def cell_parameter(
     return dataclasses.replace(given, array=array, element=x.element)
 
 
-def zoneout_mask(share: Any, layout: SequenceLayout, width: int, x: DeviceArray) -> DeviceArray:
+def zoneout_mask(
+    probability: Any, layout: SequenceLayout, width: int, x: DeviceArray
+) -> DeviceArray:
     """Return the zoneout mask of each row: one number for all elements, or a NumPy array."""
     shape = layout.count, width
     with on_device_of(x):
-        if isinstance(share, float):
-            array = x.library.full(x.array, shape, x.element.name, share)
+        if isinstance(probability, float):
+            array = x.library.full(x.array, shape, x.element.name, probability)
         else:
             # NumPy's generator draws the mask, so it is the same on every device.
-            rows = np.ascontiguousarray(layout.rows(share), x.element.compute_type)
+            rows = np.ascontiguousarray(layout.rows(probability), x.element.compute_type)
             array = x.library.from_host(x.array, rows)
     return dataclasses.replace(x, name="zoneout", array=array, shape=shape)
 

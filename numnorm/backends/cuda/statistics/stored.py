@@ -186,21 +186,21 @@ def update_running(
     mean: Statistic,
     m2: Statistic,
     divisor: float,
-    share: float,
+    momentum: float,
 ) -> None:
     """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
-    move_running(running[0], mean, share)
-    move_running(running[1], m2 / divisor, share)
+    move_running(running[0], mean, momentum)
+    move_running(running[1], m2 / divisor, momentum)
 
 
-def move_running(running: DeviceArray, new: Statistic, share: float) -> None:
+def move_running(running: DeviceArray, new: Statistic, momentum: float) -> None:
     """Move running statistics towards new ones: running * (1 - share) + new * share."""
     library = running.library
     with on_device_of(running):
         moved = library.contiguous(running.array)
         target = dataclasses.replace(running, array=moved)
         kernel = _update_running(running.element)
-        _launch_each(kernel, new.x, target, new.array, new.factor, share)
+        _launch_each(kernel, new.x, target, new.array, new.factor, momentum)
         if moved is not running.array:
             library.copy(running.array, moved)
 

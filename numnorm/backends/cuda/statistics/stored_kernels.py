@@ -80,17 +80,19 @@ def make_reciprocal_deviation(of: ElementType) -> Kernel:
 def make_update_running(running: ElementType) -> Kernel:
     """Return the kernel that moves running statistics towards new ones.
 
-    ``running * (1 - share) + new * factor * share``. It takes the addresses of the running
-    statistics and of the new ones, which are float64; ``count``; and ``factor`` and ``share``.
+    ``running * (1 - momentum) + new * factor * momentum``. It takes the addresses of the running
+    statistics and of the new ones, which are float64; ``count``; and ``factor`` and ``momentum``.
     """
     load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
     kind, rounded = FLOAT64.compute_type, running.compute_type
 
-    def kernel(running, new, count, factor, share):
+    def kernel(running, new, count, factor, momentum):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
             fresh = load_new(new, i) * factor
-            store(running, i, rounded(kind(load(running, i)) * (_ONE - share) + fresh * share))
+            store(
+                running, i, rounded(kind(load(running, i)) * (_ONE - momentum) + fresh * momentum)
+            )
 
     return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
 

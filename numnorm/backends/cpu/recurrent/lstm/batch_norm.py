@@ -29,7 +29,7 @@ def _update(running: RunningSteps, t: int, count: int, mean: Array, m2: Array) -
     row = running.first + t
     if row < running.mean.shape[0] and count > 1:
         moved = running.mean[row], running.variance[row]
-        update_running(moved, mean, m2, float(count - running.ddof), running.share)
+        update_running(moved, mean, m2, float(count - running.ddof), running.momentum)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -181,7 +181,7 @@ def forward(
     history = new_states(x, given, rows), *(new_states(x, c, rows * save) for c in cells)
     if not rows:
         return history, Saved(None, None, None, history, Table(None, 0))
-    xp = library.product(x.array, weights.transposed_x)
+    xp = library.matmul(x.array, weights.transposed_x)
     cell = new(x, (rows, units)) if save and facts.is_cell_apart else None
     arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
     persistent = persistent_forward(kind, spec, x, history[0], batch)
@@ -224,7 +224,7 @@ def _run_forward(
     ada = AdaNumbers(*weights.numbers)
     products, norm_each_product = [], facts.norm_each_product
     for start, count, before in step_ranges(steps, batch):
-        z = library.product(library.rows(state, before, before + count), weights.transposed_h)
+        z = library.matmul(library.rows(state, before, before + count), weights.transposed_h)
         after = batch + start
         old_cell, new_cell = (before, after) if save else (0, 0)
         xp, mask_h, mask_c, cell, stats, h, c = of_steps.at_rows(*(start,) * 5, after, new_cell)
@@ -270,7 +270,7 @@ def backward(
     dxp = results.dxp if kind.facts_of(spec).norm_each_product else results.dz
     parameters = kind.parameter_sums(spec, x, saved, results)
     parameters |= weight_gradients(x, steps, saved.history[0], dxp, results.dz)
-    return CellGradients(x.library.product(dxp, weights.x), (dh, *last[1:]), parameters)
+    return CellGradients(x.library.matmul(dxp, weights.x), (dh, *last[1:]), parameters)
 
 
 def _new_results(kind: CellKind, spec: Any, x: DeviceArray, units: int) -> Results:
@@ -318,5 +318,5 @@ def _run_backward(
             (count, later, units, ada, coefficients),
         )  # fmt: skip
         dz = library.rows(results.dz, start, start + count)
-        later, product = count, library.product(dz, weights.h)
+        later, product = count, library.matmul(dz, weights.h)
     return product

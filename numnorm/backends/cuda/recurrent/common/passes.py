@@ -226,8 +226,8 @@ def weight_gradients(
     """Return the gradients of both weight matrices, from the gradients of their products."""
     dxp_t, dz_t = (x.library.permuted(d, (1, 0)) for d in (dxp, dz))
     return {
-        "weight_x": x.library.product(dxp_t, x.array),
-        "weight_h": x.library.product(dz_t, states_before(x, steps, state)),
+        "weight_x": x.library.matmul(dxp_t, x.array),
+        "weight_h": x.library.matmul(dz_t, states_before(x, steps, state)),
     }
 
 

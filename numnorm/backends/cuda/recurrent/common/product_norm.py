@@ -54,7 +54,7 @@ class ProductNorm:
     gates: GateRange
     norm_each_product: bool
     sites: int
-    place: int = 0
+    first_site: int = 0
     distance: int = 1
 
     @property
@@ -154,7 +154,7 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
 
         return plain
     count, numbers, compute_type = of.parts.count, of.parts.count * NUMBERS, element.compute_type
-    sites, place, distance = of.sites, of.place, of.distance
+    sites, first_site, distance = of.sites, of.first_site, of.distance
     statistics = make_cell_statistics(of.norm.formula, element, shape, of.parts)
     pivots_of, store_statistics = _make_pivots(of, element), make_store_statistics(element, 1)
     normalize = make_normalize(element, shape, of.parts)
@@ -169,7 +169,7 @@ def make_normalize_products(of: ProductNorm, element: ElementType, shape: RowSha
         write_sums(saved.sums, span, values)
         if span.limit > 0 and saved.table != 0 and span.at == 0:
             for n in range(count):
-                site = place + n * distance
+                site = first_site + n * distance
                 store_statistics(saved.table, span.row, sites, site, stats[n * NUMBERS :])
         normalize(values, stats, span.at, span.width)
 
@@ -183,14 +183,14 @@ def make_normalize_again(of: ProductNorm, element: ElementType, shape: RowShape)
     """
     if of.norm is None:
         return device(lambda table, span, values, stats: None)
-    count, sites, place, distance = of.parts.count, of.sites, of.place, of.distance
+    count, sites, first_site, distance = of.parts.count, of.sites, of.first_site, of.distance
     load_statistics = make_load_statistics(element, 1)
     normalize = make_normalize(element, shape, of.parts)
 
     @device
     def normalize_again(table, span, values, stats):
         for n in range(count):
-            load_statistics(table, span.row, sites, place + n * distance, stats[n * NUMBERS :])
+            load_statistics(table, span.row, sites, first_site + n * distance, stats[n * NUMBERS :])
         normalize(values, stats, span.at, span.width)
 
     return normalize_again

@@ -90,7 +90,7 @@ class _Site(NamedTuple):
             if self.running is not None and row < self.running.mean.shape[0] and count > 1:
                 running = _row(self.running.mean, row), _row(self.running.variance, row)
                 divisor = float(count - self.running.ddof)
-                update_running(running, mean, m2, divisor, self.running.share)
+                update_running(running, mean, m2, divisor, self.running.momentum)
         y, rstd = column_forward(
             x, mean, variance, 1.0, self.eps, self.gamma, self.beta, layout, None
         )
@@ -164,9 +164,9 @@ def batch_cell_forward(
         offset = added_up(given.weight_h, (GATES * units,), *biases)
         (h, c), each_step = map(copied, states), []
         history = [h], [c]
-        xp = library.product(x.array, weights.transposed_x) if x.shape[0] else None
+        xp = library.matmul(x.array, weights.transposed_x) if x.shape[0] else None
         for t, (start, count) in enumerate(_ranges(steps)):
-            z = library.product(library.rows(h, 0, count), weights.transposed_h)
+            z = library.matmul(library.rows(h, 0, count), weights.transposed_h)
             step_xp = library.rows(xp, start, start + count)
             norms, inputs = _gate_inputs(spec, sites, t, x, z, step_xp)
             gates, cell, h = (new(x, (count, n * units)) for n in (GATES, 1, 1))
@@ -245,7 +245,7 @@ def batch_cell_backward(
             gradients = StateGradients(step_dy, dh, last)
             sizes = later, count, units
             of_steps[t] = _step_back(saved, saved.each_step[t], gradients, dc, sizes)
-            later, dh = count, library.product(of_steps[t]["z"], weights.h)
+            later, dh = count, library.matmul(of_steps[t]["z"], weights.h)
         by_name = {name: [of_step[name] for of_step in of_steps] for name in of_steps[0]}
         dz, dxp = (library.concatenated(by_name.pop(name)) for name in ("z", "xp"))
         parameters = {name: _summed(x, parts) for name, parts in by_name.items()}
@@ -253,7 +253,7 @@ def batch_cell_backward(
             _, parameters["bias"] = column_sums(x, dz)
         parameters |= dict.fromkeys(("beta_x", "beta_h"), parameters["bias"])
         parameters |= weight_gradients(x, saved.steps, saved.state, dxp, dz)
-        return CellGradients(library.product(dxp, weights.x), (dh, dc), parameters)
+        return CellGradients(library.matmul(dxp, weights.x), (dh, dc), parameters)
 
 
 def _step_back(

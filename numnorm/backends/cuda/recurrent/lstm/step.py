@@ -247,7 +247,7 @@ def _make_cell_gradient(
 
     ``cell_gradient(saved, weights, dn, span, ada, coefficients, smem, gates, grad, dcell)``:
     `saved` is `ReadBack`, `weights` has the addresses of gamma and beta, `dn` is the address for
-    the gradients of the norm's result, and `coefficients` are the gradient's. `grad`, the gradient of
+    the gradients of the norm's result, and `coefficients` the gradient's. `grad`, the gradient of
     the new state, becomes that of the cell before its norm; o in `gates` becomes its gradient.
     `dcell` is the gradient of the cell that the next step gets.
     """

@@ -135,7 +135,7 @@ def _input_statistics(
     units, gates = wide // of.gates.gates, of.gates
     shape = shape_for(units, x, xp)
     kernel = _statistics_kernel(of.norm, gates.count, x.element, shape)
-    sizes = rows, units, gates.gates, gates.first, table.sites, of.place + of.distance
+    sizes = rows, units, gates.gates, gates.first, table.sites, of.first_site + of.distance
     numbers = scaling_numbers(scaling, gates.count * units)
     launch(kernel, blocks_of(rows, shape), x, (xp, table.array), (*sizes, numbers))
 
