@@ -78,7 +78,7 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize(("form", "names"), MISSING)
+@pytest.mark.parametrize(("spec", "names"), MISSING)
 def test_missing_parameters(taken, spec, names):
     problem = cells.problem(spec, 6, (3, 1))
     given = problem.given._replace(**dict.fromkeys(names))
