@@ -22,6 +22,9 @@ NONTEMPORAL_LEAST_BYTES = 12 << 20  # Smaller results stay in cache for their re
 NONTEMPORAL_GRADIENT_LEAST_BYTES = 6 << 20  # A gradient evicts two inputs, not one.
 LARGE_L1D_LEAST_KIB = 48  # Smaller first-level caches have no room for prefetched rows.
 
+# Sums over rows.
+ROWS_BETWEEN_FLUSHES = 32  # Longer float32 sums lose their last bits.
+
 # Rows.
 SUM_BLOCK_ELEMENTS = 2048  # Longer float32 sums continue in float64, to stay exact enough.
 FORWARD_TILE_MOST_ROW_BYTES = 1 << 10  # Wider rows are not processed in tiles.
@@ -44,3 +47,9 @@ GRADIENT_ROW_ALONE_LEAST_BYTES = 1 << 11  # Narrower rows are added to their sum
 MATMUL_BLOCK_ROWS = 480  # These rows stay in cache while every panel passes.
 MATMUL_PART_LEAST_ROWS = 48  # A part has rows for a few of the largest tiles.
 MATMUL_PARTS_MOST = 64  # More parts do not balance the load better.
+
+# Recurrent cells.
+CELL_PART_LEAST_ROWS = 4  # Products of fewer rows are slow.
+CELL_FUSED_LEAST_ROWS = 8  # Smaller batches multiply all steps of x at once.
+CELL_GROUPS_MOST = 64  # More groups of rows have too many gradient sums to add up.
+CELL_SIX_GROUPS_ROWS = 2  # Where groups of 4 rows would be three: six balance two threads.

@@ -31,7 +31,7 @@ from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.optional import part, present
 from numnorm.backends.cpu.simd.optional_vector import make_load_or_scalar
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
-from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.statistics.accumulators import flush
 
 
 @inlined
@@ -90,8 +90,8 @@ def _make_block_sums(
         # Aligned to dx if it is an output: an unaligned store costs more than an unaligned load.
         peel, tiles = tiling_of(arrays[-1])
         # All channels of a few rows, not a few channels of all rows, so that pages are read whole.
-        for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
-            end = min(begin + ROWS_BETWEEN_FLUSHES, stop)
+        for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
+            end = min(begin + tuning.ROWS_BETWEEN_FLUSHES, stop)
             for number in range(tiles):
                 channel, width = tile_of(number, products.size, peel)
                 for k in range(len(rows)):

@@ -16,7 +16,7 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load
 from numnorm.backends.cpu.simd.processor import has_large_l1d
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, store
-from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.statistics.accumulators import flush
 
 
 def tile_of_gradients(element_type: ElementType) -> int:
@@ -172,8 +172,8 @@ def make_tile_sums(element_type: ElementType, make_add: Callable[..., Any]) -> A
 
     @inlined
     def all_rows(arrays, start, stop, channel, width, coefficients, sums, totals):
-        for i in range(start, stop, ROWS_BETWEEN_FLUSHES):
-            end = min(i + ROWS_BETWEEN_FLUSHES, stop)
+        for i in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
+            end = min(i + tuning.ROWS_BETWEEN_FLUSHES, stop)
             some_rows(arrays, i, end, channel, width, coefficients, sums)
             flush(sums[0], totals[0])
             flush(sums[1], totals[1])

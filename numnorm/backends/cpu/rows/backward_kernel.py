@@ -37,7 +37,6 @@ from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.simd.vector import make_reduce_rows, reduce_sum, store
 from numnorm.backends.cpu.statistics.accumulators import (
-    ROWS_BETWEEN_FLUSHES,
     collect,
     flush,
     is_by_channel,
@@ -57,7 +56,7 @@ def _tile_width(element_type: ElementType) -> int:
 def _rows_between_flushes(segments: tuple[int, int, int]) -> int:
     """Return after how many rows a channel's partial sums have as many terms as they may."""
     _, segment_count, channels = segments
-    return ROWS_BETWEEN_FLUSHES * max(1, channels // segment_count)
+    return tuning.ROWS_BETWEEN_FLUSHES * max(1, channels // segment_count)
 
 
 def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:

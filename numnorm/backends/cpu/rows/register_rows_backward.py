@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -22,7 +23,7 @@ from numnorm.backends.cpu.simd.vector import (
     store,
     store_nontemporal,
 )
-from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES, flush
+from numnorm.backends.cpu.statistics.accumulators import flush
 from numnorm.backends.cpu.statistics.normalize import make_normalized
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
 from numnorm.backends.formulas.norms import input_gradient
@@ -106,9 +107,9 @@ def _make_backward_rows(
         (dy, x, dx), (mean, rstd) = arrays, saved
         gamma = load_or_scalar(part(weights[0], 0), 0, real(1))
         beta = load_or_scalar(part(weights[1], 0), 0, real(0))
-        for begin in range(start, stop, ROWS_BETWEEN_FLUSHES):
+        for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
             dgamma, dbeta = zeros(), zeros()
-            for i in range(begin, min(begin + ROWS_BETWEEN_FLUSHES, stop)):
+            for i in range(begin, min(begin + tuning.ROWS_BETWEEN_FLUSHES, stop)):
                 row = part(mean, i), rstd[i]
                 dy_xhat, grad = backward_row(dy[i], x[i], dx[i], row, (gamma, beta), coefficients)
                 dgamma, dbeta = dgamma + dy_xhat, dbeta + grad

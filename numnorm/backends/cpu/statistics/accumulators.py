@@ -13,9 +13,6 @@ from numba.extending import overload
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 from numnorm.backends.cpu.memory.borrowed import shaped
 
-# Few enough that a float32 sum of this many terms is good to its last bits.
-ROWS_BETWEEN_FLUSHES = 32
-
 
 def _is_matrix(kind):
     return isinstance(kind, types.Array) and kind.ndim == 2
@@ -24,8 +21,8 @@ def _is_matrix(kind):
 def with_parts(totals, parts, result, once):
     """Return the totals, or new zeros for all parts if the totals have no parts.
 
-    If the partial sums are flushed only `once` and there is a `result`, they are made in the
-    result, and the returned totals of elements are empty.
+    Exception: if the sums of elements are flushed only `once` and `result` is not empty, no totals
+    are needed. The sums are built directly in `result`, and empty totals are returned.
     """
     if totals is None or totals.shape[0] > 0:
         return totals
@@ -55,7 +52,7 @@ def partial_sums(total, like, peel, result, shape):
     """Return zeros of the type of `like` for a 2-D total, None for the other forms.
 
     Their first `peel` elements lie before a cache line. If the total is empty, the partial sums
-    are made in the `result`.
+    are `result` itself, reshaped and set to zero.
     """
     if total is None or total.ndim == 1:
         return None

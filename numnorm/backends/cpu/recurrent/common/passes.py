@@ -6,6 +6,7 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import CellGradients, CellSpec, PackedSteps
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import run, threads
 from numnorm.backends.cpu.matmul.matmul import matmul, packed, packed_shape
@@ -20,15 +21,6 @@ from numnorm.backends.cpu.recurrent.kernels.forward import make_forward
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.memory_pool import POOL, WORKING_MEMORY
-
-# A thread takes at least this many batch rows: products of fewer rows are slow.
-_LEAST_ROWS = 4
-# The largest number of row groups in which the parameters' gradients are summed.
-_MOST_GROUPS = 64
-# The group size where _LEAST_ROWS would give three groups: six groups balance two threads.
-_ROWS_OF_SIX = 2
-# From this batch size on, the kernel multiplies x step by step: the products stay in cache.
-_LEAST_FUSED = 8
 
 
 class Weights(NamedTuple):
@@ -73,7 +65,7 @@ def forward(
     """Return all states and cells, initial ones first; unless `save`, only the last cells."""
     element_type = element_type_of(x.dtype)
     rows, (batch, width) = x.shape[0], states[0].shape
-    fused, saved_rows = batch >= _LEAST_FUSED, rows if save else batch
+    fused, saved_rows = batch >= tuning.CELL_FUSED_LEAST_ROWS, rows if save else batch
     each, apart, has_cell = kind.norms_each_product(spec), kind.keeps_cell_apart(spec), states[1:]
     xp, z, carried, separate_cell = tables(
         WORKING_MEMORY,
@@ -104,7 +96,7 @@ def forward(
             steps, groups.Factors(x if fused else x[:0], panels_x, panels_h), weights.others,
             saved, _scalings(kind, spec, scaling, width), _masks(masks), scratch,
         ),
-        rows, width, batch // _LEAST_ROWS,
+        rows, width, batch // tuning.CELL_PART_LEAST_ROWS,
     )  # fmt: skip
     return (state, carried)[: len(states)], saved if save else None
 
@@ -143,7 +135,7 @@ def backward(
         groups.Scratch(gates, normalized, cell), sums,
     )  # fmt: skip
     group_count = sums.sums.shape[0]
-    max_parts = min(group_count, group_count * sums.size // _LEAST_ROWS)
+    max_parts = min(group_count, group_count * sums.size // tuning.CELL_PART_LEAST_ROWS)
     for chunk in gradients.chunks:
         step_range = groups.StepRange(*steps, chunk.begin, chunk.end)
         run_kernel(kernel, (step_range, *arguments), chunk.rows, width, max_parts)
@@ -209,8 +201,8 @@ def _coefficients(
 
 def _sums_of(batch: int, columns: int, element_type: ElementType) -> groups.Sums:
     """Return the sums of the parameters' gradients for a batch, all 0."""
-    size = max(_LEAST_ROWS, -(-batch // _MOST_GROUPS))
+    size = max(tuning.CELL_PART_LEAST_ROWS, -(-batch // tuning.CELL_GROUPS_MOST))
     if -(-batch // size) == 3:
-        size = _ROWS_OF_SIX
+        size = tuning.CELL_SIX_GROUPS_ROWS
     totals = np.zeros((-(-batch // size), columns))
     return groups.Sums(totals.astype(element_type.compute_dtype), totals, size)

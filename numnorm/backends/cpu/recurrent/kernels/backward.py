@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 from numnorm.backends.contract.recurrent import CellSpec
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
@@ -33,7 +34,6 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.statistics.accumulators import ROWS_BETWEEN_FLUSHES
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
         left, right = rows_of_groups(first, last, groups, parts, size, batch)
         wide, products, states = gates * width, gradients.dz.reshape(-1), dh.reshape(-1)
-        between = max(1, ROWS_BETWEEN_FLUSHES // size)
+        between = max(1, tuning.ROWS_BETWEEN_FLUSHES // size)
         for s in range(steps.end - 1, begin - 1, -1):
             rows = rows_of_step(steps.batch_sizes, s, left, right)
             start, before = offsets[s] + left, before_step(offsets, s, batch) + left
