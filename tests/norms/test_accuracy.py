@@ -229,12 +229,13 @@ def test_the_gradient_of_a_constant_row_with_eps(name, dtype):
 
 def test_the_zero_row_of_rms_norm_and_the_zero_vector_of_weight_norm():
     zero, dy = np.zeros((3, 20), np.float32), draw(np.float32, rows=3, width=20)
-    y, rstd = numnorm.rms_norm_forward(zero, eps=0)
-    w, norm = numnorm.weight_norm_forward(zero)
+    gamma, g = np.ones(20, np.float32), np.ones(3, np.float32)
+    y, rstd = numnorm.rms_norm_forward(zero, gamma, eps=0)
+    w, norm = numnorm.weight_norm_forward(zero, g)
     for array in (y, rstd, w, norm):
         np.testing.assert_array_equal(array, 0)
-    gradients = numnorm.rms_norm_backward(dy, zero, rstd)
-    for array in (*gradients, *numnorm.weight_norm_backward(dy, zero, norm)):
+    gradients = numnorm.rms_norm_backward(dy, zero, rstd, gamma)
+    for array in (*gradients, *numnorm.weight_norm_backward(dy, zero, norm, g)):
         np.testing.assert_array_equal(array, 0)
 
 
