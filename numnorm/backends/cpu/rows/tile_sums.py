@@ -81,7 +81,7 @@ def _make_sums_of_four(element_type: ElementType) -> Callable[..., Any]:
 
 
 @functools.cache
-def make_tile_sums(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
+def make_row_tile_sums(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``tile_sums(width, number, x, at, scratch, pivots, sums)``.
 
     The tile is `number` rows of a flat x, from the element `at` on. For each row it stores a pivot
@@ -150,7 +150,7 @@ def make_tile_sums(element_type: ElementType, *, centred: bool) -> Callable[...,
 def make_square_sums(element_type: ElementType, *, centred: bool) -> Callable[..., Any]:
     """Return a compiled ``square_sums(width, number, x, at, scratch, pivots, sums)``.
 
-    It does the same as `tile_sums` for rows of one vector. Such a tile is a square: after a
+    It stores what `tile_sums` stores, for rows of one vector. Such a tile is a square: after a
     transpose each lane holds a row, and the columns are added, without any reduction of lanes.
     """
     real, lanes = element_type.compute_type, element_type.lanes

@@ -21,7 +21,11 @@ from numnorm.backends.cpu.memory.write_combining import (
     uses_write_combining,
 )
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_mapped, next_channel
-from numnorm.backends.cpu.rows.tile_sums import make_square_sums, make_tile_sums, sums_scratch_size
+from numnorm.backends.cpu.rows.tile_sums import (
+    make_row_tile_sums,
+    make_square_sums,
+    sums_scratch_size,
+)
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.functions import (
     has_zero,
@@ -141,8 +145,8 @@ def _with_fixed_widths(
 
 
 def _make_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return the compiled function of `make_tile_sums`, faster for some widths."""
-    tile_sums = make_tile_sums(element_type, centred=formula.centred)
+    """Return the compiled function of `make_row_tile_sums`, faster for some widths."""
+    tile_sums = make_row_tile_sums(element_type, centred=formula.centred)
     # Halves would have to be converted before the transpose, and AVX2 has half the registers of
     # a square.
     squares = element_type.storage_dtype == element_type.compute_dtype and has_avx512()

@@ -87,7 +87,7 @@ def column_forward(
             weights = Weights(_element(scale), _element(shift))
             kernel = _output_coefficients(x.element, alike[0].element, weights)
             arrays = *(each.array for each in alike), _memory(scale), _memory(shift), coefficients
-            launch(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
+            launch(kernel, _blocks_of_channels(kernel, layout), x, arrays, (layout.channels,))
             _launch_output(x, layout, source, coefficients, output.target)
         return result(output, x, None), rstd
 
@@ -138,7 +138,7 @@ def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLay
     coefficients = _coefficients(GRADIENT_COEFFICIENTS, x, layout)
     kernel = _centre_coefficients(x.element, mean.element)
     arrays = mean.array, rstd.array, coefficients
-    launch(kernel, _ones(kernel, layout), x, arrays, (layout.channels,))
+    launch(kernel, _blocks_of_channels(kernel, layout), x, arrays, (layout.channels,))
     return coefficients
 
 
@@ -214,6 +214,6 @@ def _element(array: DeviceArray | None) -> ElementType | None:
     return None if array is None else array.element
 
 
-def _ones(kernel: Kernel, layout: ColumnLayout) -> int:
-    """Return the number of blocks that have a thread for each channel."""
+def _blocks_of_channels(kernel: Kernel, layout: ColumnLayout) -> int:
+    """Return how many blocks are launched so that each channel gets one thread."""
     return -(-layout.channels // kernel.threads)

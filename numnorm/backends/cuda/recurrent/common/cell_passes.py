@@ -14,7 +14,7 @@ from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import CellGradients, PackedSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import launch
-from numnorm.backends.cuda.recurrent.common.passes import (
+from numnorm.backends.cuda.recurrent.common.pass_arrays import (
     StepArrays,
     Table,
     Weights,
@@ -61,12 +61,12 @@ States = tuple[DeviceArray, ...]
 
 
 class Saved(NamedTuple):
-    """The arrays that the backward pass reads, with rows in the order of the steps.
+    """The arrays that the forward pass writes and the backward pass reads, rows ordered by step.
 
     Attributes
     ----------
     z, xp : array (rows, gates * H)
-        The products with the state and with x; unless each has its own norm, their sum and None.
+        The products W_h h with the state and W_x x; their sum and None unless each has its norm.
     cell : array (rows, H) or None
         An LSTM's cell before its norm.
     history : tuple of array (batch + rows, H)
@@ -83,7 +83,18 @@ class Saved(NamedTuple):
 
 
 class ForwardArrays(NamedTuple):
-    """The products with x, the zoneout masks, and the array for an LSTM's cell before its norm."""
+    """The arrays of all forward steps besides weights, states and statistics.
+
+    Attributes
+    ----------
+    xp : array (rows, gates * H)
+        The products with x. Read, then overwritten with the sums of both products if these are
+        saved.
+    masks : tuple of array (rows, H) or None
+        The zoneout masks, one for each state. Read.
+    cell : array (rows, H) or None
+        Written: an LSTM's cell before its norm.
+    """
 
     xp: Any
     masks: tuple[Any, ...]
@@ -91,7 +102,19 @@ class ForwardArrays(NamedTuple):
 
 
 class BackwardArrays(NamedTuple):
-    """The arrays that all backward steps read and store."""
+    """The arrays of all backward steps besides weights and the gradients of states.
+
+    Attributes
+    ----------
+    saved : ReadBack
+        The arrays of the forward pass. Read.
+    masks : tuple of array (rows, H) or None
+        The zoneout masks, one for each state. Read.
+    dy : array (rows, H)
+        The gradients of all outputs. Read.
+    results : Results
+        The gradients that the steps write.
+    """
 
     saved: ReadBack
     masks: tuple[Any, ...]
@@ -209,7 +232,12 @@ def _run_forward(
     *,
     save: bool,
 ) -> Any:
-    """Compute all steps, and return the products with the state if they must be saved."""
+    """Compute all steps.
+
+    Return the products W_h h with the state if they are saved as an array of their own, which is if
+    each product has its own norm. Otherwise return None: the steps then save the sums of both
+    products in the array of the products with x.
+    """
     library, (state, cells), facts = x.library, _of_both(history), kind.facts_of(spec)
     total, units = library.shape(state)
     batch = total - x.shape[0]

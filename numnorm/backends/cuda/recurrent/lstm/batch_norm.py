@@ -15,7 +15,7 @@ from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_o
 from numnorm.backends.cuda.columns.columns import column_backward, column_forward
 from numnorm.backends.cuda.columns.moments import column_moments
 from numnorm.backends.cuda.compiler.target import Kernel
-from numnorm.backends.cuda.recurrent.common.passes import (
+from numnorm.backends.cuda.recurrent.common.pass_arrays import (
     Weights,
     added_up,
     array_or_none,
@@ -60,7 +60,7 @@ class _Normalized(NamedTuple):
 
 
 class _Site(NamedTuple):
-    """The batch norm of one site in the cell: of the product with h or x, or of the cell c."""
+    """The batch norm of one site in the cell: of W_h h, of W_x x, or of the cell c."""
 
     gamma: Any
     beta: Any

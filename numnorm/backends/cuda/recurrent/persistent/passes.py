@@ -18,7 +18,7 @@ from numnorm.backends.cuda.recurrent.common.cell_passes import (
     CellKind,
     ForwardArrays,
 )
-from numnorm.backends.cuda.recurrent.common.passes import (
+from numnorm.backends.cuda.recurrent.common.pass_arrays import (
     Table,
     Weights,
     coefficient_numbers,
@@ -30,7 +30,11 @@ from numnorm.backends.cuda.recurrent.common.passes import (
 from numnorm.backends.cuda.recurrent.common.product_norm import ProductNorm
 from numnorm.backends.cuda.recurrent.common.step_kernels import StepKind
 from numnorm.backends.cuda.recurrent.common.step_parameters import AdaNumbers, Incoming, OfNorms
-from numnorm.backends.cuda.recurrent.persistent import gru_step, lstm_step, rnn_step
+from numnorm.backends.cuda.recurrent.persistent import (
+    gru_forward_step,
+    lstm_forward_step,
+    rnn_forward_step,
+)
 from numnorm.backends.cuda.recurrent.persistent.backward_kernel import (
     BackwardInputs,
     make_backward,
@@ -55,9 +59,9 @@ from numnorm.backends.cuda.recurrent.persistent.plans import (
 from numnorm.backends.cuda.threads.row_launch import blocks_of
 
 _STEPS: dict[type, PersistentStep] = {
-    LSTMSpec: lstm_step.STEP,
-    GRUSpec: gru_step.STEP,
-    RNNSpec: rnn_step.STEP,
+    LSTMSpec: lstm_forward_step.STEP,
+    GRUSpec: gru_forward_step.STEP,
+    RNNSpec: rnn_forward_step.STEP,
 }
 _statistics_kernel = functools.cache(make_product_statistics)
 _backward_kernel = functools.cache(make_backward)
@@ -145,7 +149,12 @@ def _run_forward(
     steps: PackedSteps, weights: Weights, arrays: ForwardArrays, history: tuple[Any, ...],
     table: Table, *, save: bool,
 ) -> Any:  # fmt: skip
-    """Run all steps; return the products with the state if they are saved, otherwise None."""
+    """Run all steps.
+
+    Return the products W_h h with the state if they are saved as an array of their own, which is if
+    each product has its own norm. Otherwise return None: the kernel then saves the sums of both
+    products in the array of the products with x.
+    """
     (xp, masks, cell), (state, *cells), step = arrays, history, _STEPS[type(spec)]
     (total, units), rows = x.library.shape(state), x.shape[0]
     batch, facts = total - rows, kind.facts_of(spec)

@@ -5,7 +5,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import RNNSpec
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.recurrent.common.cell_passes import CellKind, Saved, SpecFacts
-from numnorm.backends.cuda.recurrent.common.passes import (
+from numnorm.backends.cuda.recurrent.common.pass_arrays import (
     Weights,
     added_up,
     array_or_none,

@@ -1,4 +1,4 @@
-"""Host functions of all recurrent cells' passes: parameters, states, steps and sums."""
+"""The arrays of all cells' passes: weights, states, statistics, rows of steps, gradients' sums."""
 
 import functools
 import math
@@ -140,7 +140,7 @@ def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
 
 
 def addresses(x: DeviceArray, arrays: Sequence[Any]) -> list[int]:
-    """Return the address of each array; 0 for None."""
+    """Return the address of each array; None (no array) has the address 0."""
     return [0 if array is None else x.library.address(array) for array in arrays]
 
 
@@ -157,7 +157,7 @@ class StepArrays:
         self._arrays = [*zip(addresses(x, arrays), sizes, strict=True)]
 
     def at_rows(self, *rows: int) -> list[int]:
-        """Return the address of one row of each array; 0 for None."""
+        """Return the address of one row of each array; None (no array) has the address 0."""
         pairs = zip(self._arrays, rows, strict=True)
         return [address + row * size if address else 0 for (address, size), row in pairs]
 
