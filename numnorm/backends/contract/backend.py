@@ -95,7 +95,10 @@ class ColumnBackend(ArrayBackend, Protocol):
     def update_running(
         self, running: tuple[Any, Any], mean: Any, m2: Any, divisor: float, momentum: float
     ) -> None:
-        """Update a running mean and variance; those of the batch weigh `momentum`."""
+        """Move a running mean and variance towards those of a batch, which have weight `momentum`.
+
+        The variance of the batch is m2 / divisor.
+        """
 
     def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any]:
         """Return (count, mean, m2) of each channel; mean and m2 may have a private format."""
@@ -117,7 +120,7 @@ class ColumnBackend(ArrayBackend, Protocol):
         """
 
     def variance(self, m2: Any, divisor: int) -> Any:
-        """Return the caller's m2 divided by a number."""
+        """Return the caller's m2 divided by `divisor`."""
 
     def column_forward(
         self,
@@ -133,7 +136,9 @@ class ColumnBackend(ArrayBackend, Protocol):
     ) -> tuple[Any, Any]:
         """Return x normalized with the given statistics of each channel, and rstd.
 
-        rstd is 1 / sqrt(m2 / divisor + eps): 0 for a division by 0, NaN outside float64's range.
+        m2, the sum of squared deviations, divided by `divisor` is the variance. rstd is
+        1 / sqrt(m2 / divisor + eps): 0 if the sum under the root is 0, NaN if it is negative,
+        infinite, or so small that the squares in m2 have lost digits in float64.
         """
 
     def column_backward(
@@ -187,8 +192,8 @@ class RecurrentBackend(ArrayBackend, Protocol):
     ) -> Any:
         """Return the states in the order of the batch, as the caller's array.
 
-        ``states[indices]`` (all if None) are in the order of the layout. An empty sequence has its
-        state of `given`.
+        ``states[indices]`` (`states` itself if `indices` is None) has one row for each nonempty
+        sequence, in the order of the layout. Empty sequences are filled from `given`.
         """
 
     def cell_parameter(self, name: str, value: Any, x: Any, check: Callable[[Shape], None]) -> Any:
@@ -290,7 +295,7 @@ class RecurrentBackend(ArrayBackend, Protocol):
         states: tuple[Any, ...],
         running: dict[str, RunningSteps],
     ) -> tuple[tuple[Any, ...], Any]:
-        """Do the same as `cell_forward` with batch norm, with complete histories of both states.
+        """Return what `cell_forward` returns, for batch norm; both histories are complete.
 
         A step normalizes all its sequences together. The parameters are in the dtype of x.
         `running` has the running statistics of every site of `LSTMSpec.sites`, or is empty.

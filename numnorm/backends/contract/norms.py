@@ -74,7 +74,10 @@ class Scaling:
 
     @property
     def for_empty_row(self) -> float:
-        """The statistics of a row without elements: 0 / 0, or 0 over -ddof if that is positive."""
+        """The statistics of an empty row: NaN (0 / 0), but 0 if ddof is negative.
+
+        With a negative ddof the divisor 0 - ddof is positive.
+        """
         return 0.0 if self.ddof < 0 else math.nan
 
 

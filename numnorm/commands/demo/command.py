@@ -105,7 +105,7 @@ def _classifiers(data: Data, epochs: int, seed: int) -> Draw:
 
 
 def _lstms(data: Data, epochs: int, seed: int) -> Draw:
-    """Do the same with LSTMs."""
+    """Compare the LSTMs, print the results, and return their drawing."""
     results = comparison.compare(comparison.tasks(data, epochs, seed), seed)
     report.print_report(results)
     return functools.partial(pictures.draw, results)

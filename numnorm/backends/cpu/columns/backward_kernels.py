@@ -284,7 +284,10 @@ def make_dx_across(element_type: ElementType) -> Kernel:
 
 
 def make_dx_along(element_type: ElementType) -> Kernel:
-    """Return the same kernel for ``x (outer, channels, inner)``, which ignores ``shift``."""
+    """Return a kernel that stores dx for ``x (outer, channels, inner)``.
+
+    It has the arguments of the kernel of `make_dx_across`, and ignores ``shift``.
+    """
     gradient_row, peel_of = make_gradient_row(element_type), make_peel(element_type)
 
     def kernel(dy, x, coefficients, scaled, dx, shift, parts, first, last):

@@ -37,8 +37,9 @@ _exponent_of = inlined(_exponent)
 def _make_powers(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``powers(mean, rstd, gamma)``, which returns two powers of two.
 
-    The first one scales x. The second one brings the product of gamma and the scaled rstd into
-    range. Both are 1 if the exponents of rstd and gamma are of usual size.
+    The first is the factor of x, so rstd is divided by it. The second is the power that
+    gamma * rstd is then divided by to stay in range; both are 1 if the exponents of rstd and
+    gamma are of usual size.
     """
     most = element_type.largest_exponent
     usual, widest = most // 4, most - 20

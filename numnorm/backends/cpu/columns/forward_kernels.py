@@ -54,7 +54,10 @@ def make_forward_across(element_type: ElementType) -> Kernel:
 
 
 def make_forward_along(element_type: ElementType) -> Kernel:
-    """Return the same kernel for ``x (outer, channels, inner)``, which ignores ``shift``."""
+    """Return a kernel that normalizes ``x (outer, channels, inner)``.
+
+    It has the arguments of the kernel of `make_forward_across`, and ignores ``shift``.
+    """
     output_row, peel_of = make_output_row(element_type), make_peel(element_type)
 
     def kernel(x, coefficients, scaled, y, shift, parts, first, last):

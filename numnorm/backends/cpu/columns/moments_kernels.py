@@ -179,7 +179,10 @@ def make_moments_across(element_type: ElementType) -> Kernel:
 
 
 def make_moments_along(element_type: ElementType) -> Kernel:
-    """Return the same kernel for ``x (outer, channels, inner)``."""
+    """Return a kernel that computes the moments of the channels of ``x (outer, channels, inner)``.
+
+    It has the arguments of the kernel of `make_moments_across`.
+    """
     statistics = make_statistics(element_type, centred=True)
     rescaled, real = _make_rescaled(element_type), element_type.compute_type
 

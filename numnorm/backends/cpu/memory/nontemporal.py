@@ -32,7 +32,7 @@ def use_nontemporal(y: Any, segment: int, peel: int = 0) -> bool:
 
 @inlined
 def use_nontemporal_gradient(dx: Any, segment: int, peel: int = 0) -> bool:
-    """Return the same for a gradient."""
+    """Return whether to use non-temporal stores for a gradient with segments of this length."""
     large = dx.size * dx.itemsize >= tuning.NONTEMPORAL_GRADIENT_LEAST_BYTES
     return large and _is_aligned(dx, segment, peel)
 

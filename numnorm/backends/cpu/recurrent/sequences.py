@@ -56,9 +56,10 @@ def sort_states(states: Array, layout: SequenceLayout) -> Array:
 def unsort_states(
     states: Array, indices: Any, given: Array, layout: SequenceLayout, dtype: Any
 ) -> Array:
-    """Return the states of the whole batch; an empty sequence keeps the one in `given`.
+    """Return the states in the order of the batch.
 
-    The sorted states are ``states[indices]``, or `states` if `indices` is None.
+    ``states[indices]`` (`states` itself if `indices` is None) has one row for each nonempty
+    sequence, in the order of the layout. Empty sequences are filled from `given`.
     """
     result = states if indices is None else states[indices]
     if layout.order is not None:

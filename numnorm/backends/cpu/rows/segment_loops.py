@@ -231,10 +231,10 @@ def make_gradient_lanes(
     """Return a compiled loop that takes the four sums of `_make_summing`, as vectors.
 
     ``gradient_lanes(dy, x, start, stop, peel, ahead, statistics, weights, targets)`` first takes
-    the `peel` elements before the first cache line, in the last lanes. Each lane then adds the
-    same elements in the same order as without a peel, only under another lane number. The
-    `reduce_sum` of the lanes is the same too: it adds lanes half a vector apart, on a circle.
-    Elements `ahead` are prefetched unless `ahead` is 0, into the first-level cache if `l1`.
+    the `peel` elements before the first cache line, in the last lanes. A peel only rotates the
+    lanes, and `reduce_sum` adds lane i and lane i + count/2 (modulo count), so a rotation does not
+    change the rounded sum. Elements `ahead` are prefetched unless `ahead` is 0, into the
+    first-level cache if `l1`.
     """
     prefetch_ahead = prefetch_l1 if l1 else prefetch
     sum_full, sum_masked = _make_summing(formula, element_type)

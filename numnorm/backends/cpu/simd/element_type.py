@@ -42,12 +42,15 @@ class ElementType:
 
     @property
     def smallest_variance(self) -> float:
-        """Below this variance, squares lost digits to underflow in the compute type."""
+        """The variance below which squares lose digits to underflow in the compute type."""
         return 1e-30 if self.compute_type is np.float32 else 1e-280
 
     @property
     def largest_exponent(self) -> int:
-        """Up to this exponent, powers of two and their reciprocals are normal compute numbers."""
+        """The largest exponent e of a power of two that kernels scale by.
+
+        Both 2**e and 2**-e are normal numbers of the compute type, with some room to its ends.
+        """
         return 120 if self.compute_type is np.float32 else 1000
 
 

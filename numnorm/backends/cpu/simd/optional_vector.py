@@ -142,7 +142,7 @@ def _plain_masked_add_product(
 
 @compiled_as(_plain_masked_add_product)
 def masked_add_product(typing_context, target, index, one, other, begin, end):
-    """Do the same as `add_product` for the lanes in ``begin <= lane < end``."""
+    """Add the product of the lanes in ``begin <= lane < end``, as `add_product` adds all lanes."""
 
     def generate(context, builder, signature, arguments):
         if isinstance(target, types.Array):

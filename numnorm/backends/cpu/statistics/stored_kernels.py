@@ -18,7 +18,11 @@ _SMALLEST_VARIANCE = 1e-290
 
 @inlined
 def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -> None:
-    """Store ``1 / sqrt(m2 / divisor + eps)`` of each channel: 0 for 1 / 0, NaN out of range."""
+    """Store ``1 / sqrt(m2 / divisor + eps)`` of each channel in `rstd`.
+
+    It is 0 if the sum under the root is 0, NaN if it is negative, infinite, or so small that the
+    squares in m2 have lost digits.
+    """
     for c in range(rstd.size):
         variance = np.float64(m2[c]) / divisor
         total = variance + eps

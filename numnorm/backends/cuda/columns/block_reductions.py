@@ -15,7 +15,11 @@ from numnorm.backends.formulas.norms import merge_moments
 
 @functools.cache
 def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
-    """Return a device function ``fold(first, second)`` of two shared arrays of sums."""
+    """Return a device function ``fold(first, second)``, which adds over the teams of a block.
+
+    `first` and `second` are shared arrays of sums, each with `slots` numbers for each thread. The
+    total of each channel replaces the first team's number in the same array.
+    """
     lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
     threads = shape.threads
 
@@ -36,9 +40,11 @@ def make_fold_sums(shape: ColumnShape, slots: int) -> Any:
 
 @functools.cache
 def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
-    """Return a device function ``fold(counts, means, m2s)`` of shared float64 arrays.
+    """Return a device function ``fold(counts, means, m2s)``, which merges the moments of all teams.
 
-    A thread has one count for all of its channels. If the count is 0, its mean is not read.
+    The shared float64 arrays have one count for each thread, the same for all of its channels, and
+    `slots` means and m2s. The merged moments of each channel replace those of the first team. If a
+    thread's count is 0, its mean is not read.
     """
     lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
     threads, merge = shape.threads, device(merge_moments)

@@ -52,8 +52,8 @@ def _make_exponent() -> Any:
 def _make_powers(element: ElementType) -> Any:
     """Return a device function ``powers(mean, rstd, gamma)``: two powers of two for a channel.
 
-    The first is the factor of x. Dividing by the second brings the product of gamma and the scaled
-    rstd into range.
+    The first is the factor of x, so rstd is divided by it. The second is the power that
+    gamma * rstd is then divided by to stay in range.
     """
     most, exponent_of = element.largest_exponent, _make_exponent()
     scaled = times_power_of_two(FLOAT64)

@@ -43,9 +43,9 @@ class ElementType:
 
     @property
     def largest_exponent(self) -> int:
-        """The largest exponent of a power of two that kernels scale by.
+        """The largest exponent e of a power of two that kernels scale by.
 
-        The power and its reciprocal are far from the ends of the compute type's range.
+        Both 2**e and 2**-e are normal numbers of the compute type, with some room to its ends.
         """
         return 120 if self.compute_name == "float32" else 1000
 

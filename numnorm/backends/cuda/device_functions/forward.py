@@ -93,8 +93,9 @@ def _make_any(row: TeamRow) -> Any:
 def _make_around(row: TeamRow) -> Any:
     """Return a device function ``around(values, at, width, mean_hi, inv_count, smem)``.
 
-    It returns the mean of the deviations from `mean_hi`, the sum of the squared deviations from
-    the true mean, and what the sum of the squared deviations from `mean_hi` has more.
+    It returns three numbers: `mean_lo`, the mean deviation from `mean_hi`; m2, the sum of squared
+    deviations from the true mean; and the difference between the sum of squares around `mean_hi`
+    and m2, which is n * mean_lo**2.
     """
     two_sums, zero = make_team_two_sums(row.element, row.team), constant(row.element, 0.0)
     slots, team, squared_deviations = row.slots, row.team, make_squared_deviations(row.element)
@@ -155,7 +156,8 @@ def _make_row_statistics(row: TeamRow) -> Any:
 
 
 # Elements of shared memory for each warp: the mean, two sums, two sums again, the largest value.
-# Between two uses of an element is the barrier of another one.
+# Each of these reductions has its own elements, so before an element is written again, every
+# thread has passed the barrier of another reduction.
 _SMEM_PER_WARP = 6
 
 

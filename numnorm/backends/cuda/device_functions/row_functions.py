@@ -79,7 +79,8 @@ def _with_numbers(
 ) -> tuple[Any, Any, Any]:
     normalize, gradient = make_team_forward(row), make_team_backward(row, detached)
     zero, compute_type = constant(row.element, 0.0), row.element.compute_type
-    # The gradient through the factor equals the other summand with k, so k counts twice.
+    # The derivative of (1 - k * xhat) * xhat is 1 - 2 * k * xhat. With a constant factor it is
+    # 1 - k * xhat.
     times = constant(row.element, 2.0 if factor_flows else 1.0)
 
     @device

@@ -16,7 +16,11 @@ def persistent_forward(kind: Any, spec: CellSpec, x: DeviceArray, state: Any, ba
 
 
 def persistent_backward(kind: Any, spec: CellSpec, x: DeviceArray, batch: int, units: int) -> Any:
-    """Return the same for the backward pass, with `_run_backward`'s parameters, or None."""
+    """Return the function that computes all backward steps in one kernel.
+
+    It has the parameters of `_run_backward`. Return None unless the caller wants it and the device
+    can run it.
+    """
     return _passes().planned_backward(kind, spec, x, batch, units) if _is_wanted() else None
 
 

@@ -88,10 +88,10 @@ def sort_states(states: DeviceArray, layout: SequenceLayout) -> DeviceArray:
 def unsort_states(
     states: Any, indices: Any, given: DeviceArray, layout: SequenceLayout, dtype: ElementType
 ) -> Any:
-    """Return the states of the whole batch, in the batch's order.
+    """Return the states in the order of the batch.
 
-    The sorted states are the rows of `states` at `indices`; None stands for all rows. Sequences
-    that the layout does not have get their rows of `given`.
+    ``states[indices]`` (`states` itself if `indices` is None) has one row for each nonempty
+    sequence, in the order of the layout. Empty sequences are filled from `given`.
     """
     source = dataclasses.replace(given, array=getattr(states, "array", states))
     if layout.order is not None:

@@ -11,21 +11,42 @@ from numnorm.backends.cuda.compiler.element_type import ElementType
 
 
 class Parameter(NamedTuple):
-    """Gamma or beta: an array, or one number for all elements where the caller gives no array."""
+    """Gamma or beta. Read.
+
+    Attributes
+    ----------
+    address : (channels,) or (channels * segment,)
+        The parameter; the address is 0 if the caller gives no array.
+    number : number
+        Stands for all elements if there is no array.
+    """
 
     address: Any
     number: Any
 
 
 class RowParameters(NamedTuple):
-    """The parameters of a norm."""
+    """The parameters of a norm. Read.
+
+    Attributes
+    ----------
+    gamma, beta : Parameter
+        A norm with one parameter has a number in place of beta.
+    """
 
     gamma: Parameter
     beta: Parameter
 
 
 class SavedStatistics(NamedTuple):
-    """The statistics of each row that the forward kernels save; both 0 to save none."""
+    """The statistics of each row, for the backward pass.
+
+    Attributes
+    ----------
+    mean, rstd : (rows,)
+        Written by the forward kernels, unless both addresses are 0 (no array); read by the backward
+        kernels.
+    """
 
     mean: Any
     rstd: Any
@@ -34,8 +55,16 @@ class SavedStatistics(NamedTuple):
 class RowSizes(NamedTuple):
     """How many rows and elements an array has, and how its parameters repeat.
 
-    Each row has `width` elements, in segments of `segment` elements. Segments belong to the
-    channels in turn: segment i of the whole array has the parameters of channel i % `channels`.
+    Attributes
+    ----------
+    rows : index
+        The number of rows.
+    width : index
+        The number of elements of a row.
+    segment : index
+        The number of elements of a segment of a row.
+    channels : index
+        Segment i of the whole array has the parameters of channel i % `channels`.
     """
 
     rows: Any
@@ -47,8 +76,14 @@ class RowSizes(NamedTuple):
 class RowScaling(NamedTuple):
     """The numbers that turn a row's sums into its mean and deviation.
 
-    `inv_count` is 1 / width and `inv_divisor` is 1 / (width - ddof). A backward kernel takes 0
-    instead for a detached statistic.
+    Attributes
+    ----------
+    inv_count : number
+        1 / width; in a backward kernel 0 if the mean is detached or not subtracted.
+    inv_divisor : number
+        1 / (width - ddof); in a backward kernel 0 if the scale is detached.
+    eps_on_deviation : number
+        What is added to the deviation.
     """
 
     inv_count: Any
@@ -57,7 +92,15 @@ class RowScaling(NamedTuple):
 
 
 class PartialSums(NamedTuple):
-    """A table of partial sums over rows, and a table of what rounding these sums lost."""
+    """Partial sums of the gradients of gamma and beta over rows. Written, and read to add to them.
+
+    Attributes
+    ----------
+    sums : (parameters, number of partial sums, size of a parameter)
+        For gamma the sums of dy * xhat, for beta those of dy; the address is 0 without parameters.
+    lost : as `sums`
+        What rounding these sums has lost; the address is 0 (no table) for sums over few rows.
+    """
 
     sums: Any
     lost: Any

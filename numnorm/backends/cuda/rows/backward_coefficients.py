@@ -1,8 +1,8 @@
 """A table of the coefficients of each row that the gradients of its elements need.
 
 A row of the table has eight numbers of the compute type: ``scale, mean_hi, mean_lo, factor`` of
-`make_saved_statistics`, the two means of `make_means`, and two zeros. Kernels access it in
-16-byte vectors.
+`make_saved_statistics`, the means of g = dL/dxhat and of g * xhat over the row, as `make_means`
+returns them, and two zeros. Kernels access it in 16-byte vectors.
 """
 
 import functools
@@ -20,7 +20,8 @@ _USED = 6
 def make_write_coefficients(element: ElementType) -> Any:
     """Return a device function ``write_coefficients(address, row, coefficients, means, buffer)``.
 
-    `buffer` is a local array of `COEFFICIENTS` numbers.
+    It stores a row of the table at `address`: the four numbers `coefficients` and the two numbers
+    `means`, those of g and of g * xhat. `buffer` is a local array of `COEFFICIENTS` numbers.
     """
     of = compute_element_type(element)
     store, as_tuple, vector, zero = make_store(of), make_as_tuple(of), of.vector, constant(of, 0.0)
@@ -41,8 +42,8 @@ def make_write_coefficients(element: ElementType) -> Any:
 def make_read_coefficients(element: ElementType) -> Any:
     """Return a device function ``read_coefficients(address, row, buffer)``.
 
-    It returns ``(scale, mean_hi, mean_lo, factor), (mean of g, mean of g * xhat)``. `buffer` is a
-    local array of `COEFFICIENTS` numbers.
+    It returns ``(scale, mean_hi, mean_lo, factor), (mean of g, mean of g * xhat)`` from a row of
+    the table at `address`. `buffer` is a local array of `COEFFICIENTS` numbers.
     """
     of = compute_element_type(element)
     load, vector = make_load(of, unchanging=True), of.vector

@@ -41,7 +41,8 @@ def smem_for_folding(element: ElementType, shape: RowShape) -> int:
 def _make_fold_teams(element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``fold_teams(values, folded, at, smem)``.
 
-    It sums the values of all teams of a block. The sums are in the columns of `_folded_columns`.
+    It adds `values` over all teams of a block. Each thread gets in `folded` the sums of the columns
+    that `_folded_columns` gives it.
     """
     columns = row_columns(element, shape)
     lanes, slots, stride = columns.lanes, columns.slots, columns.stride

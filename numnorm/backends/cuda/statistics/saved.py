@@ -88,10 +88,11 @@ def make_joined_statistics(formula: Formula, element: ElementType, saved: Elemen
 
 @functools.cache
 def make_means(element: ElementType) -> Any:
-    """Return a device function of the two means that `input_gradient` subtracts.
+    """Return a device function of the means of g and of g * xhat, which `input_gradient` subtracts.
 
-    ``means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation)`` returns
-    the means of g and of g * xhat, from their sums over the row.
+    ``means(sum_g, sum_g_xhat, scale, factor, inv_count, inv_divisor, eps_on_deviation)`` takes the
+    sums of g = dL/dxhat and of g * xhat over the row. A detached statistic has an `inv_count` or
+    `inv_divisor` of 0, which makes its mean 0.
     """
     scale_gradient_factor, zero = make_scale_gradient_factor(element), constant(element, 0.0)
 

@@ -194,7 +194,7 @@ def update_running(
 
 
 def move_running(running: DeviceArray, new: Statistic, momentum: float) -> None:
-    """Move running statistics towards new ones: running * (1 - share) + new * share."""
+    """Set running statistics in place to running * (1 - momentum) + new * momentum."""
     library = running.library
     with on_device_of(running):
         moved = library.contiguous(running.array)

@@ -28,7 +28,7 @@ def _larger(a, b):
 
 @functools.cache
 def make_team_sum(element: ElementType, team: int) -> Any:
-    """Return a device function ``team_sum(value, smem)``.
+    """Return a device function ``team_sum(value, smem)``: the sum of a value over the team.
 
     For a team that is wider than a warp, `smem` is shared memory with one number for each warp of
     the block. No other sum may use it before the next barrier.
@@ -38,7 +38,7 @@ def make_team_sum(element: ElementType, team: int) -> Any:
 
 @functools.cache
 def make_team_two_sums(element: ElementType, team: int) -> Any:
-    """Return a device function ``team_two_sums(a, b, smem)`` of two sums with one barrier.
+    """Return a device function ``team_two_sums(a, b, smem)``: both sums over the team, one barrier.
 
     For a team that is wider than a warp, the team is the block, and `smem` is shared memory with
     two numbers for each warp.
@@ -82,13 +82,19 @@ def make_team_sums(element: ElementType, team: int, count: int) -> Any:
 
 @functools.cache
 def make_team_largest_of(element: ElementType, team: int, count: int) -> Any:
-    """Return the function of `make_team_sums` for maxima of numbers that are not negative."""
+    """Return a device function ``largest_of(values, smem)``, like `make_team_sums` for maxima.
+
+    It replaces each number by its maximum over the team. The numbers must not be negative.
+    """
     return _make_folds(element, team, count, _larger)
 
 
 @functools.cache
 def make_team_largest(element: ElementType, team: int) -> Any:
-    """Return the function of `make_team_sum` for the maximum; it ignores NaN and negatives."""
+    """Return a device function ``team_largest(value, smem)``, like `make_team_sum` for the maximum.
+
+    It ignores NaN and negative values.
+    """
     return _make_fold(element, team, _larger)
 
 

@@ -95,7 +95,10 @@ def _make_read_vector(of: ElementType, columns: RowColumns, *, unchanging: bool)
 
 
 def _make_read_all(element: ElementType, columns: RowColumns, read_vector: Any) -> Any:
-    """Return the function of `make_read_columns`, from a function that reads one vector."""
+    """Return the device function that `make_read_columns` describes.
+
+    It reads each vector by `read_vector`.
+    """
     lanes, vectors, stride = columns.lanes, columns.vectors, columns.stride
     sure, zero = columns.sure, constant(element, 0.0)
 

@@ -24,7 +24,7 @@ class ProductNorm(NamedTuple):
     Attributes
     ----------
     arrays : callable
-        ``arrays(statistics)``: `saved` of the product with the state, and of that with x.
+        ``arrays(statistics)``: `saved` of the product W_h h with the state, and of W_x x.
     compute : callable
         ``compute(row, scalings, saved, i)``: the statistics of the gates and of the candidate. It
         also saves them unless the arrays have size 0.
@@ -91,7 +91,7 @@ def make_gates(
     """Return a compiled ``gates(hp, xp, parameters, statistics, width, j, tail)`` of a vector.
 
     It returns 1 - z, r, the candidate, and the normalized part of the candidate that r resets.
-    `hp` and `xp` are the products with the state and with x, `statistics` is a pair, for both.
+    `hp` and `xp` are the products W_h h with the state and W_x x, `statistics` is a pair, for both.
     """
     read, normalized = access.read, make_normalized(spec.norm, element_type, access)
     sigmoid, tanh = make_sigmoid(element_type.compute_type), make_tanh(element_type.compute_type)

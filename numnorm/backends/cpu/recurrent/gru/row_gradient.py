@@ -60,7 +60,7 @@ def _sections(sums, width):
 
 
 def make_row_gradient(spec: GRUSpec, element_type: ElementType) -> Callable[..., None]:
-    """Return the function of `CellKind.make_row_gradient`."""
+    """Return the compiled gradient of one row that `CellKind.make_row_gradient` describes."""
     norm = make_product_norm(spec, element_type)
     gradient = make_unit_loop(_make_gradient, spec, element_type)
 

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 
 class StepRange(NamedTuple):
-    """The packed steps, and the range from `begin` to `end` that a backward kernel runs."""
+    """The packed steps that a backward kernel runs. Read.
+
+    Attributes
+    ----------
+    offsets, batch_sizes : array (steps,)
+        The first row and the number of rows of each step.
+    begin, end : int
+        The kernel runs the steps from `begin` to `end` - 1, the last one first.
+    """
 
     offsets: Any
     batch_sizes: Any
@@ -16,7 +24,7 @@ class StepRange(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """The operands of the products.
+    """The operands of the matrix products of a forward kernel. Read.
 
     Attributes
     ----------
@@ -32,7 +40,9 @@ class Factors(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """The biases, and gamma and beta of each norm, which may be numbers.
+    """The biases, and gamma and beta of each norm. Read.
+
+    AdaNorm has a number in place of each gamma and beta.
 
     Attributes
     ----------
@@ -40,8 +50,10 @@ class Parameters(NamedTuple):
         The sum of all that is added to the gates.
     offset_h : array (H,)
         What a GRU adds to the state's part of the candidate before the multiplication by r.
-    gamma_h, beta_h, gamma_x, beta_x : array (gates * H,)
-        For the product with the state, or for the sum of both products; for the product with x.
+    gamma_h, beta_h : array (gates * H,)
+        For the product with the state, or for the sum of both products.
+    gamma_x, beta_x : array (gates * H,)
+        For the product with x, if it has its own norm.
     gamma_c, beta_c : array (H,)
         For an LSTM's cell.
     """
@@ -57,7 +69,18 @@ class Parameters(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Mean and rstd of each normalized row of z, xp and the cell; of size 0 to save nothing."""
+    """The mean and rstd of each normalized row, written forward and read backward.
+
+    Attributes
+    ----------
+    mean_h, rstd_h : array (rows * norms,)
+        For z, where each row has one or more norms, one after the other. All arrays have size 0 to
+        save nothing.
+    mean_x, rstd_x : array (rows * norms,)
+        For xp.
+    mean_c, rstd_c : array (rows,)
+        For an LSTM's cell.
+    """
 
     mean_h: Any
     rstd_h: Any
@@ -75,7 +98,7 @@ class Saved(NamedTuple):
     Attributes
     ----------
     z, xp : array (rows, gates * H)
-        The products with the state and with x; their sum and None unless each is normalized.
+        The products W_h h with the state and W_x x; their sum and None unless each is normalized.
     state : array (batch + rows, H)
         The initial states, then those of each step.
     carried : array (batch + rows, H)
@@ -83,6 +106,7 @@ class Saved(NamedTuple):
     cell : array (rows, H)
         The cells before their norm.
     statistics : Statistics
+        The statistics of all norms.
     """
 
     z: Any
@@ -94,7 +118,15 @@ class Saved(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """The epsilon of a norm and where it is added, and the divisor of the sum of squares."""
+    """How a norm in the forward pass turns its sums into a deviation.
+
+    Attributes
+    ----------
+    eps, eps_on_deviation : number
+        What is added to the variance and to the deviation.
+    divisor : number
+        The sum of squared deviations is divided by it.
+    """
 
     eps: Any
     eps_on_deviation: Any
@@ -102,14 +134,24 @@ class Scaling(NamedTuple):
 
 
 class Scalings(NamedTuple):
-    """The scalings of a cell's two norms, see `CellKind.norms`."""
+    """The `Scaling` of each of a cell's two norms, in the order of `CellKind.norms`."""
 
     first: Scaling
     second: Scaling
 
 
 class Coefficients(NamedTuple):
-    """The coefficients of a norm's gradient: 1 / N or 0, 1 / (N - ddof), epsilon on deviation."""
+    """The numbers in the gradient of a norm.
+
+    Attributes
+    ----------
+    inv_count : number
+        1 / N for a norm of N elements, 0 if it is not centred.
+    inv_divisor : number
+        1 / (N - ddof).
+    eps_on_deviation : number
+        What is added to the deviation.
+    """
 
     inv_count: Any
     inv_divisor: Any
@@ -117,14 +159,20 @@ class Coefficients(NamedTuple):
 
 
 class GradientCoefficients(NamedTuple):
-    """The coefficients of a cell's two norms."""
+    """The `Coefficients` of each of a cell's two norms, in the order of `CellKind.norms`."""
 
     first: Coefficients
     second: Coefficients
 
 
 class ZoneoutMasks(NamedTuple):
-    """The zoneout masks (rows, H) of the state and of the cell, or None."""
+    """The zoneout masks of all steps; None without zoneout. Read.
+
+    Attributes
+    ----------
+    h, c : array (rows, H) or None
+        For the state and for an LSTM's cell.
+    """
 
     h: Any
     c: Any
@@ -136,11 +184,11 @@ class Gradients(NamedTuple):
     Attributes
     ----------
     dy : array (rows, H)
-        For all states.
+        For all states. Read.
     dh, dc : array (batch, H)
-        For the last states and cells; overwritten with the gradients of the initial ones.
+        For the last states and cells. Read, then overwritten with those of the initial ones.
     dz, dxp : array (rows of the step range, gates * H)
-        The results, for both products, or for their sum and None.
+        For both products, or for their sum and None. Written.
     """
 
     dy: Any
@@ -151,7 +199,9 @@ class Gradients(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Scratch of a backward kernel: one row for each part, at the part's first batch row.
+    """Scratch that a backward kernel writes and reads: one row for each part of the batch rows.
+
+    A part's row has the index of the part's first batch row.
 
     Attributes
     ----------
@@ -167,7 +217,7 @@ class Scratch(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The sums of the parameters' gradients, one row for each group of batch rows.
+    """The sums of the parameters' gradients, one row for each group of batch rows. Written.
 
     The groups depend on the shape alone, so the result does not depend on the threads.
 
@@ -185,16 +235,16 @@ class Sums(NamedTuple):
 
 
 class RowIndex(NamedTuple):
-    """The indices of one row of one step.
+    """Where a forward kernel finds one row of one step.
 
     Attributes
     ----------
     i : int
-        In the rows of all steps.
+        Its index in the rows of all steps.
     b : int
-        In the batch.
+        Its index in the batch.
     before : int
-        Of the previous state in `Saved.state`.
+        The index of its previous state in `Saved.state`.
     batch : int
         The size of the batch.
     """
@@ -206,16 +256,16 @@ class RowIndex(NamedTuple):
 
 
 class BackwardRowIndex(NamedTuple):
-    """The indices of one row of one step in the backward pass.
+    """Where a backward kernel finds one row of one step.
 
     Attributes
     ----------
     i, b, before : int
         As in `RowIndex`.
     k : int
-        In the rows of the step range.
+        Its index in the rows of the step range.
     scratch : int
-        In the scratch.
+        The index of its part's row in `Scratch`.
     distance : int
         From this row to the next one that the pass reads, which is prefetched.
     """

@@ -24,8 +24,9 @@ class CellKind(NamedTuple):
     norms_each_product : callable
         ``norms_each_product(spec)``: whether each product is normalized by itself.
     accumulates : callable
-        ``accumulates(spec)``: whether the row gradient writes a part of the previous state's
-        gradient, to which the matmul adds; else the matmul overwrites it.
+        ``accumulates(spec)``: whether dh already holds a direct part of the previous state's
+        gradient (zoneout, or a GRU's direct path from the old state) when the matmul runs. It then
+        adds to dh, otherwise it overwrites dh.
     keeps_cell_apart : callable
         ``keeps_cell_apart(spec)``: whether the cell before its norm differs from the carried one.
     norms : callable

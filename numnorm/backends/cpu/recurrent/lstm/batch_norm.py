@@ -97,7 +97,7 @@ class _Saved(NamedTuple):
     norms : dict
         The norm of each site.
     z, xp : array (rows, 4H)
-        The products with the state and with x; their sum and None unless each is normalized.
+        The products W_h h with the state and W_x x; their sum and None unless each is normalized.
     cell : array (rows, H)
         The cells before their norm.
     carried, state : array (batch + rows, H)

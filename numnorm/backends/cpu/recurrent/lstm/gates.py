@@ -24,8 +24,8 @@ from numnorm.backends.cpu.simd.optional import slice_or_scalar
 class GateNorm(NamedTuple):
     """Compiled functions for one row of the products.
 
-    `z` is the product with the state and `xp` the product with x; unless each is normalized, `z` is
-    their sum and `xp` None. Each gate's statistics are a pair, for z and for xp.
+    `z` is the product W_h h with the state and `xp` the product W_x x; unless each is normalized,
+    `z` is their sum and `xp` None. Each gate's statistics are a pair, for z and for xp.
 
     Attributes
     ----------

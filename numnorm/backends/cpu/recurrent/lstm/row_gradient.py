@@ -119,7 +119,7 @@ def _sections(sums, width):
 
 
 def make_row_gradient(spec: LSTMSpec, element_type: ElementType) -> Callable[..., None]:
-    """Return the function of `CellKind.make_row_gradient`."""
+    """Return the compiled gradient of one row that `CellKind.make_row_gradient` describes."""
     gate_norm = make_gate_norm(spec, element_type)
     cell_norm = make_cell_norm(spec.cell, element_type)
     recompute_gates = make_unit_loop(_make_recompute_gates, spec, element_type)

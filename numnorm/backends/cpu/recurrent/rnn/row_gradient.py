@@ -53,7 +53,7 @@ def _make_gradient(
 
 
 def make_row_gradient(spec: RNNSpec, element_type: ElementType) -> Callable[..., None]:
-    """Return the function of `CellKind.make_row_gradient`."""
+    """Return the compiled gradient of one row that `CellKind.make_row_gradient` describes."""
     norm = make_cell_norm(spec.norm, element_type)
     gradient = make_unit_loop(_make_gradient, spec, element_type)
 

@@ -200,9 +200,11 @@ def make_is_poor(element: ElementType) -> Any:
 
 @functools.cache
 def make_cell_moments(formula: Formula, element: ElementType, shape: RowShape, parts: Parts) -> Any:
-    """Return the device function of `make_cell_statistics`, but of squares instead of factors.
+    """Return a device function that computes the statistics of each part except their factor.
 
-    ``moments(values, pivots, stats, squares, at, width, scaling, smem)``
+    ``moments(values, pivots, stats, squares, at, width, scaling, smem)``: like
+    `make_cell_statistics`, but it stores each part's sum of squared deviations in `squares` and
+    leaves its factor uncomputed.
     """
     row_statistics = _make_row_statistics(formula, element, shape, parts)
     rescale, is_poor = _make_rescale(element, shape, parts), make_is_poor(element)
@@ -282,7 +284,10 @@ def make_store_statistics(element: ElementType, count: int) -> Any:
 
 @functools.cache
 def make_load_statistics(element: ElementType, count: int) -> Any:
-    """Return the inverse, ``load_statistics(table, row, sites, site, stats)``."""
+    """Return a device function ``load_statistics(table, row, sites, site, stats)``.
+
+    It loads into `stats` what `make_store_statistics` has stored with the same arguments.
+    """
     load_one = make_load_one(element)
 
     @device

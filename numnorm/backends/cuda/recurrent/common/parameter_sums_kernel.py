@@ -100,7 +100,7 @@ def make_cell_sums(element: ElementType, *, normed: bool) -> Kernel:
 def make_add_sums(element: ElementType) -> Kernel:
     """Return the kernel that adds up to three arrays.
 
-    It takes ``a, b, c, result`` as addresses, 0 for an array that is missing, and ``count``.
+    It takes the addresses ``a, b, c, result``, where the address 0 means no array, and ``count``.
     """
     load_one, store_one = make_load_one(element), make_store_one(element)
     zero, joined = constant(element, 0.0), make_joined(element, element)

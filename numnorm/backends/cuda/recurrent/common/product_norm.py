@@ -1,4 +1,4 @@
-"""The inputs of a cell's gates: the products with the state (z) and with x (xp), normalized.
+"""The inputs of a cell's gates: the products W_h h with the state (z) and W_x x (xp), normalized.
 
 A thread holds the same units of every gate, so all gates of a unit are in one thread. Its array
 ``values`` has a section of its units for each gate of z and, if each product has its own norm, then
@@ -106,7 +106,10 @@ def make_read_products(
 
 
 def _make_pivots(of: ProductNorm, element: ElementType) -> Any:
-    """Return a device function ``pivots_of(products, span, pivots)``: a value of each part."""
+    """Return a device function ``pivots_of(products, span, pivots)``.
+
+    It stores one value of each part as its pivot, the same one for all threads of a row.
+    """
     gates, start, count = of.gates.gates, of.gates.first, of.parts.count
     load_one = make_load_one(element)
 
@@ -125,7 +128,11 @@ def _make_pivots(of: ProductNorm, element: ElementType) -> Any:
 
 
 def _make_write_sums(of: ProductNorm, element: ElementType, shape: RowShape) -> Any:
-    """Return a device function ``write_sums(sums, span, values)``, which may do nothing."""
+    """Return a device function ``write_sums(sums, span, values)``.
+
+    It stores the values ``z + xp`` in the array at the address `sums`, unless the address is 0 (no
+    array) or each product has its own norm.
+    """
     columns, count, has_sums = row_columns(element, shape), of.gates.count, not of.norm_each_product
     write, slots, gates = make_write_columns(element, columns), columns.slots, of.gates.gates
 

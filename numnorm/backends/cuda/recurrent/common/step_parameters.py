@@ -1,8 +1,8 @@
 """The groups in which the kernels of one step of a cell take their parameters, for all cells.
 
-In a kernel, a field with a shape is the address of the step's first row in the array, or 0 if the
-cell has no such array. ``H`` is the number of units and ``gates`` the number of gates of a unit.
-Host code puts arrays into the same groups.
+In a kernel, a field with a shape is the address of the step's first row in the array; the address
+is 0 if the cell has no such array. ``H`` is the number of units, ``gates`` the number of gates of
+a unit, and `rows` the number of rows of the step. Host code puts arrays into the same groups.
 """
 
 from typing import Any, NamedTuple
@@ -28,16 +28,31 @@ class RowSpan(NamedTuple):
 
 
 class Products(NamedTuple):
-    """The products ``(rows, gates * H)`` of the weights with the state (z) and with x (xp)."""
+    """The products that the gates of a forward step are computed from. Read.
+
+    Attributes
+    ----------
+    z : (rows, gates * H)
+        The product W_h h with the state.
+    xp : (rows, gates * H)
+        The product W_x x.
+    """
 
     z: Any
     xp: Any
 
 
 class StepStates(NamedTuple):
-    """Arrays ``(rows, H)``: the zoneout masks, the states before the step, and the new states.
+    """The states around a forward step. A new state may overwrite the state before.
 
-    A new state may overwrite the state before.
+    Attributes
+    ----------
+    mask_h, mask_c : (rows, H)
+        The zoneout masks of h and of an LSTM's cell. Read.
+    h_before, c_before : (rows, H)
+        The states before the step. Read.
+    h, c : (rows, H)
+        The new states. Written.
     """
 
     mask_h: Any
@@ -49,7 +64,7 @@ class StepStates(NamedTuple):
 
 
 class StepSaved(NamedTuple):
-    """Arrays that a step saves for the backward pass; 0 for an array that it does not save.
+    """Arrays that a forward step writes for the backward pass; the address is 0 to save nothing.
 
     Attributes
     ----------
@@ -72,7 +87,7 @@ class ReadBack(NamedTuple):
     Attributes
     ----------
     z, xp : (rows, gates * H)
-        The products. Unless each product has its own norm, z is their sum and xp 0.
+        The products. Unless each product has its own norm, z is their sum and there is no xp.
     cell : (rows, H)
         An LSTM's cell before its norm.
     before : (rows, H)
@@ -89,20 +104,20 @@ class ReadBack(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """Gradients of a step's new states, and the zoneout masks.
+    """The gradients that a backward step starts from, and the zoneout masks.
 
     Attributes
     ----------
     dy : (rows, H)
-        The gradient of the step's output.
+        The gradient of the step's output. Read.
     product : (later, H)
-        The gradient of h through the product of the next step, which has `later` rows.
+        The gradient of h through the product of the next step, which has `later` rows. Read.
     dh, dc : (rows, H)
         The gradients of h and of the cell by all other ways; before the first backward step, the
-        gradients of the last states. The step overwrites them with the same gradients of its input
-        states.
+        gradients of the last states. Read, then overwritten with the same gradients of the step's
+        input states.
     mask_h, mask_c : (rows, H)
-        The zoneout masks.
+        The zoneout masks. Read.
     """
 
     dy: Any
@@ -114,7 +129,7 @@ class Incoming(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Gradients that a backward step stores.
+    """Gradients that a backward step writes.
 
     Attributes
     ----------
@@ -135,16 +150,31 @@ class Results(NamedTuple):
 
 
 class AdaNumbers(NamedTuple):
-    """The numbers in place of gamma and beta, where there is no array: AdaNorm's two, else 1, 0."""
+    """The numbers that a norm uses where it has no arrays gamma and beta.
+
+    Attributes
+    ----------
+    gain, bias : number
+        The two numbers of AdaNorm in place of gamma and beta; 1 and 0 for other norms.
+    """
 
     gain: Any
     bias: Any
 
 
 class ScalingNumbers(NamedTuple):
-    """How a norm scales its elements: `inv_count` is 1 / N, `root_eps` the square root of eps.
+    """How a norm in a forward step turns its sums into a mean and a deviation.
 
-    `inv_divisor` is 1 over the divisor of the sum of squared deviations.
+    Attributes
+    ----------
+    inv_count : number
+        1 / N for a norm of N elements.
+    inv_divisor : number
+        1 over the divisor of the sum of squared deviations.
+    eps, eps_on_deviation : number
+        What is added to the variance and to the deviation.
+    root_eps : number
+        The square root of eps.
     """
 
     inv_count: Any
@@ -155,7 +185,15 @@ class ScalingNumbers(NamedTuple):
 
 
 class GradientCoefficients(NamedTuple):
-    """The coefficients of a norm's gradient; `inv_count` is 0 for a norm that is not centred."""
+    """The numbers in the gradient of a norm in a backward step.
+
+    Attributes
+    ----------
+    inv_count : number
+        1 / N for a norm of N elements, 0 if it is not centred.
+    inv_divisor, eps_on_deviation : number
+        As in `ScalingNumbers`.
+    """
 
     inv_count: Any
     inv_divisor: Any
@@ -165,8 +203,12 @@ class GradientCoefficients(NamedTuple):
 class OfNorms(NamedTuple):
     """One group of numbers for each of a cell's two norms.
 
-    `gates` is for the norm of the gates. `other` is for the norm of an LSTM's cell or of a GRU's
-    candidate; a plain RNN has none.
+    Attributes
+    ----------
+    gates : group
+        For the norm of the gates.
+    other : group
+        For the norm of an LSTM's cell or of a GRU's candidate. A plain RNN does not use it.
     """
 
     gates: Any

@@ -2,8 +2,8 @@
 
 A row of a product has a section for each of z, r and the candidate. z and r are normalized as one
 row, the candidate as another. A thread holds them in two arrays: ``pair`` has z and r of the
-product with the state, then of the product with x; ``candidate`` has the candidate's sections of
-both.
+product W_h h with the state, then of the product W_x x; ``candidate`` has the candidate's sections
+of both.
 """
 
 from typing import Any

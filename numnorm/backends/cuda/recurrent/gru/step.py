@@ -43,10 +43,16 @@ SUMS = 2 * (PAIR.count + CANDIDATE.count)
 
 
 class GRUWeights(NamedTuple):
-    """The addresses of the biases and of the gammas ``(3H,)``.
+    """The biases and the parameters of the norms of a GRU, as addresses. Read.
 
-    `offset` ``(2H,)`` is the bias of z and r; `offset_x` and `offset_h` ``(H,)`` are the biases of
-    the candidate's parts of both products.
+    Attributes
+    ----------
+    offset : (2H,)
+        The bias of z and r.
+    offset_x, offset_h : (H,)
+        The biases of the candidate's parts of both products.
+    gamma_h, gamma_x : (3H,)
+        For the product with the state and for the product with x.
     """
 
     offset: Any
@@ -110,9 +116,9 @@ def _make_gate_gradients(spec: GRUSpec, element: ElementType, shape: RowShape) -
     """Return a device function ``gate_gradients(before, dh, span, gates, grad, bypass)``.
 
     The four sections of `gates`, as of `make_gates`, become the gradients of z, of r, and of the
-    candidate's parts of the products with the state and with x. `before` and `dh` are addresses;
-    dh gets the gradient of the state before, with `bypass` added. `grad` is the gradient of the new
-    state.
+    candidate's parts of W_h h (the product with the state) and W_x x. `before` and `dh` are
+    addresses; dh gets the gradient of the state before, with `bypass` added. `grad` is the gradient
+    of the new state.
     """
     columns, one = row_columns(element, shape), constant(element, 1.0)
     compute_type = element.compute_type

@@ -30,15 +30,15 @@ _SIZES = ("index",) * 2
 
 
 class StateGradients(NamedTuple):
-    """The addresses of the gradients of a step's states, ``(rows, H)`` each.
+    """The gradients that a backward step starts from, as addresses. Read.
 
     Attributes
     ----------
-    dy : address
+    dy : (rows, H)
         The gradients of the step's output.
-    later : address
+    later : (later rows, H)
         The gradients from the next step, for the rows that it has.
-    last : address
+    last : (rows, H)
         The gradients of the last states, for the rows that end with this step.
     """
 
@@ -50,9 +50,9 @@ class StateGradients(NamedTuple):
 def make_gates_and_cell(element: ElementType) -> Kernel:
     """Return the kernel of a step's gates and of the cell before its norm.
 
-    It takes as addresses ``z (rows, 4H)``, ``xp (rows, 4H)`` or 0 and ``offset (4H,)``, whose sum
-    is the gates' input; ``c_prev``, the cell before the step; and the results ``gates (rows, 4H),
-    cell (rows, H)``.
+    It takes as addresses ``z (rows, 4H)``, ``xp (rows, 4H)`` (0: no array) and ``offset (4H,)``,
+    whose sum is the gates' input; ``c_prev``, the cell before the step; and the results
+    ``gates (rows, 4H), cell (rows, H)``.
     """
     load, store = make_load_one(element), make_store_one(element)
     compute_type = element.compute_type

@@ -56,9 +56,16 @@ from numnorm.backends.formulas.cells import (
 
 
 class LSTMWeights(NamedTuple):
-    """The addresses of the sum of all biases and of the norms' parameters.
+    """The biases and the parameters of the norms of an LSTM, as addresses. Read.
 
-    The products' parameters `offset`, `gamma_h` and `gamma_x` are ``(4H,)``, the cell's ``(H,)``.
+    Attributes
+    ----------
+    offset : (4H,)
+        The sum of all biases.
+    gamma_h, gamma_x : (4H,)
+        For the product with the state or the sum of both products, and for the product with x.
+    gamma_c, beta_c : (H,)
+        For the cell.
     """
 
     offset: Any
@@ -107,7 +114,8 @@ def make_apply_norm(spec: LSTMSpec, element: ElementType, shape: RowShape) -> An
 def _make_compute_statistics(spec: LSTMSpec, element: ElementType, shape: RowShape) -> Any:
     """Return a device function ``compute_statistics(cells, table, span, scaling, smem, stats)``.
 
-    It computes the statistics of a row's cells, and stores them unless the table is 0.
+    It computes the statistics of a row's cells, and stores them in the table unless its address is
+    0 (no table).
     """
     if spec.cell is None:
         return device(lambda cells, table, span, scaling, smem, stats: None)
@@ -166,9 +174,10 @@ def make_write_states(spec: LSTMSpec, element: ElementType, shape: RowShape) -> 
     """Return a device function that computes and stores a row's new state and cell.
 
     ``write_states(addresses, row, width, at, limit, gates, cells, before, normal)``: `addresses`
-    are ``mask_h, mask_c, h_before, h, c, cell``, where `cell` is for the cells before their norm,
-    or 0. The arrays of the thread's units are the gates, the new cells, the cells before and the
-    normalized cells; `cells` and `normal` become the cells and states that the next step gets.
+    are ``mask_h, mask_c, h_before, h, c, cell``, where `cell` is for the cells before their norm
+    (0: no array). The arrays of the thread's units are the gates, the new cells, the cells before
+    and the normalized cells; `cells` and `normal` become the cells and states that the next step
+    gets.
     """
     columns, tanh, state = row_columns(element, shape), make_tanh(element), device(lstm_state)
     read, write = make_read_columns(element, columns), make_write_columns(element, columns)

@@ -38,7 +38,7 @@ class BackwardInputs(NamedTuple):
     sums : (batch * sums * slices,)
         Scratch for each slice's part of the sums of a row.
     batch_sizes : (steps,) of int32
-        The number of rows of each step; 0 if every step has all rows of the batch.
+        The number of rows of each step; the address is 0 if every step has all rows of the batch.
     """
 
     weights: Any

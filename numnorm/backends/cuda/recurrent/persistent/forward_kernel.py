@@ -27,14 +27,14 @@ from numnorm.backends.cuda.threads.row_columns import make_read_columns, row_col
 
 
 class Inputs(NamedTuple):
-    """The inputs of all steps, the states and scratch.
+    """The inputs of all steps (read), the states and scratch.
 
     Attributes
     ----------
     weights : (gates * H, H)
         The weights of the state.
     xp : (rows, gates * H)
-        The products with x of all steps.
+        The products W_x x of all steps. Read.
     state : (batch + rows, H)
         The initial states, and behind them the states that the kernel writes.
     before : (batch, H)
@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
     slices : (batch * sites * slices, NUMBERS)
         Scratch for the statistics of slices.
     batch_sizes : (steps,) of int32
-        The number of rows of each step; 0 if every step has all rows of the batch.
+        The number of rows of each step; the address is 0 if every step has all rows of the batch.
     """
 
     weights: Any
@@ -54,7 +54,7 @@ class Inputs(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The other arrays of all steps; 0 for an array that the cell lacks or that is not saved.
+    """The other arrays of all steps; the address is 0 for an array that is missing or not saved.
 
     Attributes
     ----------
@@ -64,8 +64,8 @@ class Arrays(NamedTuple):
         The cells of an LSTM: the initial ones and behind them those of all steps, or only the
         initial ones, which the last ones replace.
     products : (rows, gates * H)
-        The products with the state or, unless a norm is taken of each product, their sums with
-        the products with x, whose array this may be.
+        Written: the products W_h h with the state or, unless each product has its own norm, their
+        sums with the products W_x x, whose array this may be.
     cell : (rows, H)
         The cell of an LSTM before its norm, if the next step gets a different one.
     table : (rows, sites, NUMBERS)
@@ -81,9 +81,18 @@ class Arrays(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The numbers of steps, of rows, of rows of the batch and of a group, of slices and of units.
+    """The numbers that the kernel of all steps takes.
 
-    `save_cells` is 1 if the cells of all steps of an LSTM are saved, else 0.
+    Attributes
+    ----------
+    steps, rows : index
+        The numbers of steps and of rows of all steps.
+    batch, group : index
+        The numbers of rows of the batch, and of a group of batch rows.
+    slices, width : index
+        The numbers of slices of the units and of units.
+    save_cells : index
+        1 if the cells of all steps of an LSTM are saved, else 0.
     """
 
     steps: Any

@@ -42,7 +42,10 @@ def make_all_reduce(formula: Formula, element: ElementType, shape: SliceShape, p
 def make_write_partials(
     formula: Formula, element: ElementType, shape: SliceShape, parts: Parts
 ) -> Any:
-    """Return a device function that writes a slice's statistics, with `all_reduce`'s arguments."""
+    """Return a device function that writes a slice's statistics to the table.
+
+    It has the arguments of `all_reduce`.
+    """
     units, count, size = shape.units, parts.count, parts.sections
     compute_type, zero, inverse = element.compute_type, constant(element, 0.0), reciprocal(element)
     moments = make_cell_moments(formula, element, shape.of_units, parts)

@@ -225,7 +225,7 @@ def make_slice_products(gates: int, element: ElementType, shape: SliceShape) -> 
 def _make_products(
     count: int, columns: int, element: ElementType, shape: SliceShape, units: int
 ) -> Any:
-    """Return the function of `make_slice_products` for `count` products of each thread.
+    """Return a device function like that of `make_slice_products`, for `count` products a thread.
 
     A thread multiplies `columns` columns at a time. A row has `units` threads.
     """
@@ -284,7 +284,7 @@ def make_take_columns(element: ElementType, shape: SliceShape) -> Any:
 
 
 def make_column_products(element: ElementType, shape: SliceShape) -> Any:
-    """Return the function of `make_slice_products` for one product of each thread."""
+    """Return a device function like that of `make_slice_products`, for one product of a thread."""
     return _make_products(1, COLUMNS, element, shape.transposed, shape.units)
 
 

@@ -35,7 +35,15 @@ GATES = 1
 
 
 class RNNWeights(NamedTuple):
-    """The addresses of the sum of bias and beta, and of gamma, both ``(H,)``."""
+    """The bias and the parameter of the norm of a plain RNN, as addresses. Read.
+
+    Attributes
+    ----------
+    offset : (H,)
+        The sum of bias and beta.
+    gamma : (H,)
+        For the sum of both products.
+    """
 
     offset: Any
     gamma: Any
