@@ -1,7 +1,7 @@
 """The backward pass against central differences of the very forward pass that is shipped.
 
 Detached statistics and AdaNorm's detached factor are constants that differences cannot hold: they
-are compared with the definition in test_agreement.py.
+are compared with the definition in test_definitions.py.
 """
 
 import kernels
