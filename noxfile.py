@@ -84,7 +84,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=False, default=False, requires=["environment"])
 def full(session: nox.Session) -> None:
-    """Run all checks without a GPU that `nox` leaves out: the other kernels, and FULL."""
+    """Run the longer checks that need no GPU, PyTorch or ONNX Runtime: other kernels, and FULL."""
     session.notify("tests", ["--full", "-m", "full"])
     for name in FULL:
         session.notify(name, [])
