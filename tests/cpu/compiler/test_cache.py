@@ -115,6 +115,13 @@ def test_second_process_compiles_nothing(with_kernel):
     assert file.read_bytes() == content
 
 
+def test_an_edit_of_a_cuda_file_compiles_nothing_on_the_cpu(with_kernel):
+    copy, result, _ = with_kernel
+    with open(copy.package / "backends" / "cuda" / "__init__.py", "a", encoding="utf-8") as file:
+        file.write("# edited")
+    assert copy.call("half") == (result, False)
+
+
 def test_touched_sources_are_the_same_sources(with_kernel):
     copy, result, _ = with_kernel
     for path in copy.package.rglob("*.py"):
@@ -147,7 +154,7 @@ def begin_return_with(beginning, function, path):
     [
         ("affine", "norms/affine.py"),
         pytest.param(
-            "_centred_and_divided", "backends/cpu/statistics/normalize.py", marks=kernels.full
+            "_centred_normalized", "backends/cpu/statistics/normalize.py", marks=kernels.full
         ),
     ],
 )
