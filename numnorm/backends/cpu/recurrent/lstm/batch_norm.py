@@ -21,6 +21,12 @@ from numnorm.backends.cpu.matmul.packed_matrices import (
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.common.parameters import added_up
 from numnorm.backends.cpu.statistics.stored import update_running
+from numnorm.backends.formulas.cells import (
+    lstm_cell,
+    lstm_cell_gradient,
+    lstm_state,
+    lstm_state_gradient,
+)
 from numnorm.layouts import column_layout
 
 
@@ -150,11 +156,11 @@ def batch_cell_forward(
             else:
                 z[now] += product
             f, i, o, g = _gates(saved, t, now, first=True)
-            cell[now] = f * carried[before] + i * g
+            cell[now] = lstm_cell(f, i, g, carried[before])
             normalized = norms["c"].normalize(t, cell[now])
             after = slice(batch + now.start, batch + now.stop)
             carried[after] = normalized if spec.carries_normalized else cell[now]
-            state[after] = o * np.tanh(normalized)
+            state[after] = lstm_state(o, np.tanh(normalized))
     return (state, carried), saved
 
 
@@ -254,18 +260,13 @@ def _cell_gradient(
     """Return the gradients of the inputs of a step's gates and of its previous cell."""
     f, i, o, g = _gates(saved, t, now, first=False)
     norm, cell, carried = saved.norms["c"], saved.cell[now], saved.carried[before]
-    output = np.tanh(norm.normalize_again(t, cell))
-    dcell = dstate * o * (1 - output * output)
+    tanh_c, one = np.tanh(norm.normalize_again(t, cell)), cell.dtype.type(1)
+    dcell, do = lstm_state_gradient(dstate, o, tanh_c, one)
     if saved.spec.carries_normalized:
         dcell += dcarried
     dcell, dbeta = norm.backward(t, dcell, cell, sums["gamma_c"])
     sums["beta_c"] += dbeta
     if not saved.spec.carries_normalized:
         dcell = dcell + dcarried
-    dinputs = (
-        dcell * carried * f * (1 - f),
-        dcell * g * i * (1 - i),
-        dstate * output * o * (1 - o),
-        dcell * i * (1 - g * g),
-    )
-    return np.concatenate(dinputs, axis=1), dcell * f
+    df, di, dg, dprevious = lstm_cell_gradient(dcell, carried, f, i, g, one)
+    return np.concatenate((df, di, do, dg), axis=1), dprevious
