@@ -31,7 +31,7 @@ from numnorm.backends.cpu.simd.functions import (
     has_zero,
     make_converted,
     reciprocal,
-    root,
+    sqrt,
     where_at_most,
 )
 from numnorm.backends.cpu.simd.masked import make_masked_load, masked_store
@@ -72,7 +72,7 @@ def _make_statistics(element_type: ElementType) -> Callable[..., Any]:
         m2 = _squared_deviations(second, first, mean_lo)
         variance = m2 * (1.0 / count)
         total = variance + eps + eps_on_deviation * eps_on_deviation
-        rstd = reciprocal(root(variance + eps) + eps_on_deviation)
+        rstd = reciprocal(sqrt(variance + eps) + eps_on_deviation)
         rstd = where_at_most(where_at_most(rstd, lost, m2), smallest, total)
         rstd = where_at_most(rstd, total, largest)
         store(mean_los, 0, to_compute(mean_lo))

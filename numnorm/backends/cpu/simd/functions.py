@@ -36,13 +36,13 @@ def _make_llvm_function(name: str, plain: Callable[..., Any]) -> Callable[..., A
     return operation
 
 
-def _plain_root(lanes: Any) -> Any:
+def _plain_sqrt(lanes: Any) -> Any:
     with np.errstate(invalid="ignore"):
         return np.sqrt(lanes)
 
 
-# Compiled ``absolute(lanes)`` and ``root(lanes)``, the square root.
-absolute, root = _make_llvm_function("fabs", np.abs), _make_llvm_function("sqrt", _plain_root)
+# Compiled ``absolute(lanes)`` and ``sqrt(lanes)``, the square root.
+absolute, sqrt = _make_llvm_function("fabs", np.abs), _make_llvm_function("sqrt", _plain_sqrt)
 
 
 def _plain_with_sign_of(lanes: Any, signs: Any) -> Any:
