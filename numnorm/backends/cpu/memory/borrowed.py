@@ -29,13 +29,18 @@ def borrowed(value):
     return value
 
 
+def without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Return LLVM's value of an array of a Numba type without its reference count."""
+    view = context.make_array(kind)(context, builder, value)
+    view.meminfo = cgutils.get_null_value(view.meminfo.type)
+    view.parent = cgutils.get_null_value(view.parent.type)
+    return view._getvalue()
+
+
 @intrinsic
 def _without_owner(typing_context, array):
     def generate(context, builder, signature, arguments):
-        view = context.make_array(signature.return_type)(context, builder, arguments[0])
-        view.meminfo = cgutils.get_null_value(view.meminfo.type)
-        view.parent = cgutils.get_null_value(view.parent.type)
-        return view._getvalue()
+        return without_owner(context, builder, array, arguments[0])
 
     return array(array), generate
 

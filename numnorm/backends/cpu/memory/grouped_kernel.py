@@ -6,6 +6,7 @@ from typing import Any
 from numba.core import cgutils, types
 
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.memory.borrowed import without_owner
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
@@ -80,7 +81,4 @@ def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """Return an array without its reference count; anything else as it is."""
     if not isinstance(kind, types.Array):
         return value
-    view = context.make_array(kind)(context, builder, value)
-    view.meminfo = cgutils.get_null_value(view.meminfo.type)
-    view.parent = cgutils.get_null_value(view.parent.type)
-    return view._getvalue()
+    return without_owner(context, builder, kind, value)

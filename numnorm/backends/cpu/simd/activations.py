@@ -20,7 +20,6 @@ from numnorm.backends.cpu.simd.functions import (
     make_polynomial,
     power_of_two,
     reciprocal,
-    unless_zero,
     with_sign_of,
 )
 
@@ -126,26 +125,6 @@ def make_tanh(compute_type: Any) -> Callable[..., Any]:
     return tanh
 
 
-class Activation(NamedTuple):
-    """An activation of a plain recurrent network and its gradient.
-
-    Attributes
-    ----------
-    value : callable
-        ``value(x)``: the activation.
-    gradient : callable
-        ``gradient(grad, value)``: the gradient of x from the gradient of the value.
-    """
-
-    value: Callable[..., Any]
-    gradient: Callable[..., Any]
-
-
-@functools.cache
-def make_activation(rectified: bool, compute_type: Any) -> Activation:
-    """Return ReLU or tanh."""
-    if rectified:
-        return Activation(make_at_least(0.0), unless_zero)
-    return Activation(
-        make_tanh(compute_type), inlined(lambda grad, value: grad * (1.0 - value * value))
-    )
+def make_activation(rectified: bool, compute_type: Any) -> Callable[..., Any]:
+    """Return the compiled activation of a plain recurrent network: ReLU or tanh."""
+    return make_at_least(0.0) if rectified else make_tanh(compute_type)

@@ -16,7 +16,7 @@ def make_state(
 ) -> Callable[..., Any]:
     """Return a compiled ``state(z, parameters, statistics, j, tail)``, without zoneout."""
     read, normalized = access.read, make_normalized(spec.norm, element_type, access)
-    activation = make_activation(spec.rectified, element_type.compute_type).value
+    activation = make_activation(spec.rectified, element_type.compute_type)
 
     @inlined
     def state(z, parameters, statistics, j, tail):
