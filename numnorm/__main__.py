@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The words after ``python -m numnorm``. Default: those of ``sys.argv``.
+        The words after ``python -m numnorm``. Default: ``sys.argv[1:]``.
 
     Returns
     -------

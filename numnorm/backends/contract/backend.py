@@ -95,7 +95,7 @@ class ColumnBackend(ArrayBackend, Protocol):
     def update_running(
         self, running: tuple[Any, Any], mean: Any, m2: Any, divisor: float, momentum: float
     ) -> None:
-        """Move a running mean and variance towards those of a batch, which have weight `momentum`.
+        """Move a running mean and variance towards a batch's, which have weight `momentum`.
 
         The variance of the batch is m2 / divisor.
         """
@@ -280,7 +280,7 @@ class RecurrentBackend(ArrayBackend, Protocol):
         dy: Any,
         dstates: tuple[Any, ...],
     ) -> CellGradients:
-        """Return all gradients from `dy`, the gradient of every h, and those of the last states.
+        """Return all gradients, from `dy`, the gradient of every h, and the last states' gradients.
 
         The gradients of the initial states are written into `dstates`.
         """

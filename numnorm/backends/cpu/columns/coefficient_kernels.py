@@ -164,7 +164,7 @@ def _make_centre(element_type: ElementType) -> Callable[..., Any]:
 
 @inlined
 def _merge_blocks(sums: Any) -> Any:
-    """Add the sums of all blocks to those of the first block, in order, and return them."""
+    """Add the sums of all blocks to the first block's, in order, and return them."""
     for k in range(2):
         total = sums[k][0]
         for p in range(1, sums.shape[1]):
@@ -209,12 +209,12 @@ def make_gradient_coefficients(element_type: ElementType) -> Kernel:
 
     Its arguments are ``gamma, sums, inv_count, inv_divisor, scaled, gradients, table``:
 
-    - ``sums (2, blocks, channels)`` are those of ``dy * (x * scale - mean_hi) * rstd`` and of dy.
+    - ``sums (2, blocks, channels)`` sum ``dy * (x * scale - mean_hi) * rstd`` and dy.
       The sums of the first block become the sums of all blocks.
     - ``inv_count`` and ``inv_divisor`` are 1 / count, or 0 where mean or scale are detached.
     - ``scaled`` says whether any scale is not 1.
     - The rows of ``gradients`` become dgamma and dbeta.
-    - The first four rows of ``table`` are those of `make_centre_coefficients`. The others become
+    - The first four rows of ``table`` come from `make_centre_coefficients`. The others become
       factor, xhat_factor, offset, and back, by which dx is multiplied.
 
     The kernel returns whether any scale or back is not 1.
@@ -265,8 +265,8 @@ def _make_gradient(element_type: ElementType) -> Callable[..., Any]:
 def make_frozen_coefficients(element_type: ElementType) -> Kernel:
     """Return a kernel that computes the coefficients of the gradient for frozen statistics.
 
-    Its arguments are ``mean, rstd, gamma, table``. The first four rows of ``table`` become those of
-    `make_centre_coefficients`, the next ones factor and back: dx is ``dy * back * factor``. The
+    Its arguments are ``mean, rstd, gamma, table``. The table's first four rows become the output
+    of `make_centre_coefficients`, the next ones factor and back: dx is ``dy * back * factor``. The
     kernel returns whether any scale or back is not 1.
     """
     frozen_coefficients = _make_frozen(element_type)

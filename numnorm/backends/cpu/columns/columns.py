@@ -156,7 +156,7 @@ class _Plan(NamedTuple):
         return empty_table(rows, self.channels[0] + shift, self.compute_dtype, shift)
 
     def repeat(self, coefficients: Array, shift: int) -> None:
-        """Append the coefficients of the first `shift` channels to those of the last channel."""
+        """Append the coefficients of the first `shift` channels behind the last channel's."""
         if shift:
             channels = self.channels[0]
             coefficients[:, channels : channels + shift] = coefficients[:, :shift]

@@ -113,7 +113,7 @@ def backward(
     dy: Array,
     dstates: tuple[Array, ...],
 ) -> CellGradients:
-    """Return all gradients; `dstates` is overwritten with those of the initial states."""
+    """Return all gradients; `dstates` becomes the gradients of the initial states."""
     element_type = element_type_of(x.dtype)
     dh, dc = dstates[0], dstates[1] if dstates[1:] else None
     batch, width = dh.shape
