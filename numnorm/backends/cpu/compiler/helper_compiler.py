@@ -1,18 +1,21 @@
-"""A Numba compiler for the helpers that kernels inline.
+"""Numba compilers for kernels and for the helpers that kernels inline.
 
 Numba optimizes and links every function that it compiles, together with all its callees. A helper
-needs neither: it is optimized as part of the kernel that inlines it. Skipping both makes the
-first call of a kernel much faster.
+needs neither: it is optimized as part of the kernel that inlines it. Nor does it need the passes
+that prepare Python features which no helper has. Leaving both out makes a first call much faster.
 """
 
+import gc
 from typing import Any
 
+from numba.core import typed_passes, untyped_passes
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import Compiler, CompilerBase
+from numba.core.compiler_machinery import PassManager, register_pass
 
 
 class _HelperLibrary(JITCodeLibrary):
-    """A helper's LLVM code, neither optimized nor linked."""
+    """A helper's LLVM code, neither optimized as a whole nor linked."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -33,10 +36,72 @@ class _HelperLibrary(JITCodeLibrary):
         """Do nothing."""
 
 
-class HelperCompiler(Compiler):
-    """Numba's compiler without optimizing and linking."""
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LoweringWithoutCounts(typed_passes.NativeLowering):
+    """Lowering to LLVM code that counts no references to arrays: see `KernelCompiler`."""
+
+    _name = "lowering_without_counts"
+
+    def run_pass(self, state: Any) -> bool:
+        state.targetctx = state.targetctx.subtarget(enable_nrt=False)
+        return bool(super().run_pass(state))
+
+
+_HELPER_PASSES = (
+    untyped_passes.TranslateByteCode,
+    untyped_passes.FixupArgs,
+    untyped_passes.IRProcessing,
+    untyped_passes.InlineClosureLikes,
+    untyped_passes.RewriteSemanticConstants,
+    untyped_passes.DeadBranchPrune,
+    untyped_passes.GenericRewrites,
+    untyped_passes.ReconstructSSA,
+    typed_passes.NopythonTypeInference,
+    typed_passes.PreLowerStripPhis,
+    typed_passes.InlineOverloads,
+    typed_passes.IRLegalization,
+    _LoweringWithoutCounts,
+    typed_passes.NoPythonBackend,
+)
+
+
+class _HelperPasses(PassManager):
+    """The passes of a helper, which do not rebuild the control flow after each pass."""
+
+    _ENFORCING = False
+
+
+class HelperCompiler(CompilerBase):
+    """Numba's compiler with fewer passes, without optimizing and linking."""
 
     def __init__(self, typing_context: Any, target_context: Any, library: Any, *rest: Any) -> None:
         if library is None:
             library = _HelperLibrary(target_context.codegen(), "helper")
         super().__init__(typing_context, target_context, library, *rest)
+
+    def define_pipelines(self) -> list[PassManager]:
+        """Return the passes."""
+        passes = _HelperPasses("helper")
+        for one in _HELPER_PASSES:
+            passes.add_pass(one, one.__name__)
+        passes.finalize()
+        return [passes]
+
+
+class KernelCompiler(Compiler):
+    """Numba's compiler for the entries of kernels.
+
+    Kernels count no references: their callers keep the arrays alive, and `release` frees what a
+    kernel allocates. Compiling makes millions of objects that live on, which the garbage collector
+    would visit again and again, so it rests meanwhile.
+    """
+
+    def compile_extra(self, function: Any) -> Any:
+        """Compile a function."""
+        if not gc.isenabled():
+            return super().compile_extra(function)
+        gc.disable()
+        try:
+            return super().compile_extra(function)
+        finally:
+            gc.enable()
