@@ -8,6 +8,7 @@ that prepare Python features which no helper has. Leaving both out makes a first
 import gc
 from typing import Any
 
+from llvmlite.binding import Linkage
 from numba.core import typed_passes, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompilerBase
@@ -34,6 +35,28 @@ class _HelperLibrary(JITCodeLibrary):
 
     def set_env(self, name: str, environment: Any) -> None:
         """Do nothing."""
+
+
+class _SharedLibrary(_HelperLibrary):
+    """The LLVM code of a helper that is not inlined."""
+
+    def add_ir_module(self, module: Any) -> None:
+        """Add LLVM code."""
+        for function in module.functions:
+            if not function.is_declaration:
+                function.attributes.add("noinline")
+        super().add_ir_module(module)
+
+
+class _KernelLibrary(JITCodeLibrary):
+    """A kernel's LLVM code, with a copy of its own of each helper that is not inlined."""
+
+    def _optimize_final_module(self) -> None:
+        # Names of helpers are unique in a process only: a kernel from a file could have the same.
+        for function in self._final_module.functions:
+            if function.linkage == Linkage.linkonce_odr:
+                function.linkage = Linkage.internal
+        super()._optimize_final_module()
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -74,9 +97,11 @@ class _HelperPasses(PassManager):
 class HelperCompiler(CompilerBase):
     """Numba's compiler with fewer passes, without optimizing and linking."""
 
+    _library = _HelperLibrary
+
     def __init__(self, typing_context: Any, target_context: Any, library: Any, *rest: Any) -> None:
         if library is None:
-            library = _HelperLibrary(target_context.codegen(), "helper")
+            library = self._library(target_context.codegen(), "helper")
         super().__init__(typing_context, target_context, library, *rest)
 
     def define_pipelines(self) -> list[PassManager]:
@@ -88,6 +113,12 @@ class HelperCompiler(CompilerBase):
         return [passes]
 
 
+class SharedHelperCompiler(HelperCompiler):
+    """The same for a helper that is not inlined."""
+
+    _library = _SharedLibrary
+
+
 class KernelCompiler(Compiler):
     """Numba's compiler for the entries of kernels.
 
@@ -95,6 +126,12 @@ class KernelCompiler(Compiler):
     kernel allocates. Compiling makes millions of objects that live on, which the garbage collector
     would visit again and again, so it rests meanwhile.
     """
+
+    def __init__(self, typing_context: Any, target_context: Any, library: Any, *rest: Any) -> None:
+        if library is None:
+            library = _KernelLibrary(target_context.codegen(), "kernel")
+            library.enable_object_caching()
+        super().__init__(typing_context, target_context, library, *rest)
 
     def compile_extra(self, function: Any) -> Any:
         """Compile a function."""

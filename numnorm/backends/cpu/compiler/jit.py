@@ -13,7 +13,11 @@ from numba.core import cgutils, config, types
 from numba.extending import intrinsic, overload
 
 from numnorm.backends.cpu.compiler.cache import KernelCache
-from numnorm.backends.cpu.compiler.helper_compiler import HelperCompiler, KernelCompiler
+from numnorm.backends.cpu.compiler.helper_compiler import (
+    HelperCompiler,
+    KernelCompiler,
+    SharedHelperCompiler,
+)
 
 # Without `nnan` and `ninf`, so that NaN and infinity propagate, and without `reassoc`, which would
 # make deviations inexact: explicit vectors choose the order of sums instead.
@@ -34,6 +38,7 @@ _HELPER = {
     "_nrt": True,  # without it Numba allows no helper to return an array
     "pipeline_class": HelperCompiler,
 }
+_SHARED = {**_HELPER, "forceinline": False, "pipeline_class": SharedHelperCompiler}
 
 Function = Callable[..., Any]
 _LAUNCHER_KINDS = (types.intp,) * 4
@@ -49,6 +54,17 @@ def inlined(function: Function) -> Function:
     key = _identity(function)
     if key not in _helpers:
         _helpers[key] = numba.njit(**_HELPER)(function)
+    return _helpers[key]
+
+
+def shared(function: Function) -> Function:
+    """Compile a helper of which a kernel has one copy, however often it is called.
+
+    A call costs some nanoseconds. It is for large helpers outside of the inner loops.
+    """
+    key = _identity(function), "shared"
+    if key not in _helpers:
+        _helpers[key] = numba.njit(**_SHARED)(function)
     return _helpers[key]
 
 
