@@ -42,13 +42,6 @@ def address(typing_context, array):
     return types.intp(array), generate
 
 
-@inlined
-def _peel(array):
-    """Return the number of elements before the first cache line; 0 if no element begins there."""
-    begin, itemsize = address(array), array.itemsize
-    return -begin % LINE // itemsize if begin % itemsize == 0 else 0
-
-
 def each_peels_to_alignment(element_type: ElementType) -> bool:
     """Return whether a loop is peeled even if it aligns only one of its arrays.
 
@@ -68,9 +61,10 @@ def make_peel(element_type: ElementType) -> Callable[..., Any]:
 
     @inlined
     def peel(array, width):
-        if not peels or width * array.itemsize < tuning.PEEL_LEAST_ROW_BYTES:
+        begin, itemsize = address(array), array.itemsize
+        if not peels or width * itemsize < tuning.PEEL_LEAST_ROW_BYTES or begin % itemsize != 0:
             return 0
-        return _peel(array)
+        return -begin % LINE // itemsize
 
     return peel
 
@@ -78,7 +72,9 @@ def make_peel(element_type: ElementType) -> Callable[..., Any]:
 @inlined
 def common_peel(x, segment):
     """Return the common peel of all segments of x, each of `segment` elements; 0 if they differ."""
-    return _peel(x) if segment * x.itemsize % LINE == 0 else 0
+    begin, itemsize = address(x), x.itemsize
+    is_common = segment * itemsize % LINE == 0 and begin % itemsize == 0
+    return -begin % LINE // itemsize if is_common else 0
 
 
 def aligned_copy(values, peel):

@@ -86,6 +86,21 @@ def as_flat(typing_context, array):
     return result(array), generate
 
 
+def _plain_window(array: Any, start: int, size: int) -> Any:
+    return array[start : start + size]
+
+
+@compiled_as(_plain_window)
+def window(typing_context, array, start, size):
+    """Return `size` elements of a flat array from `start` on, borrowed, without any check."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        return contiguous(context, builder, array, builder.gep(data, arguments[1:2]), arguments[2:])
+
+    return array(array, types.intp, types.intp), generate
+
+
 def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     """Return a compiled ``scratch()``: an uninitialized array on the stack of a kernel.
 

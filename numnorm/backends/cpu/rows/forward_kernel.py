@@ -7,7 +7,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.alignment import make_peel
-from numnorm.backends.cpu.memory.borrowed import as_flat
+from numnorm.backends.cpu.memory.borrowed import as_flat, window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal
 from numnorm.backends.cpu.memory.write_combining import (
@@ -22,36 +22,34 @@ from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next
 from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part, slice_or_scalar
-from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
 from numnorm.backends.cpu.statistics.saved import save
 
 
 def _make_apply_row(
-    formula: Formula, element_type: ElementType, count: int, *, prefetches: bool = False
+    formula: Formula, element_type: ElementType, *, wide: bool
 ) -> Callable[..., Any]:
     """Return a compiled function that stores the result of row i, segment by segment.
 
-    ``apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal)`` uses vectors
-    of `count` lanes. If it `prefetches`, it prefetches the next row.
+    It is ``apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal)``.
     """
     real = element_type.compute_type
-    apply_segment = make_apply(formula, element_type, count, prefetches=prefetches)
+    apply_segment = make_apply(formula, element_type, wide=wide)
 
     @inlined
     def apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal):
         scale, mean_hi, mean_lo, rstd = statistics
         row, width = (scale, mean_hi, mean_lo, real(rstd)), x.shape[1]
-        segment, segment_count, channels = segments
-        c = first_channel
-        if segment_count == 1:
+        segment, _, channels = segments
+        c, source, target = first_channel, x[i], y[i]
+        if not wide and segment == width:  # the loop over short segments is then faster
             weight = part(weights[0], c), part(weights[1], c)
-            apply_segment(x[i], width, row, weight, y[i], nontemporal)
+            apply_segment(source, width, row, weight, target, nontemporal)
             return
-        for p in range(segment_count):
-            left, right = p * segment, (p + 1) * segment
+        for left in range(0, width, segment):
             weight = part(weights[0], c), part(weights[1], c)
-            apply_segment(x[i][left:right], width, row, weight, y[i][left:right], nontemporal)
+            values, results = window(source, left, segment), window(target, left, segment)
+            apply_segment(values, width, row, weight, results, nontemporal)
             c = c + 1 if c + 1 < channels else 0
 
     return apply_row
@@ -66,9 +64,7 @@ def _make_append_row(
     the buffer's new state.
     """
     real = element_type.compute_type
-    apply_segment = make_apply(
-        formula, element_type, 2 * element_type.lanes, prefetches=has_avx512()
-    )
+    apply_segment = make_apply(formula, element_type, wide=True)
 
     @inlined
     def append_row(x, statistics, weights, buffer, state, flat_y):
@@ -90,10 +86,7 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
 
     It normalizes these rows, of any width, one after the other.
     """
-    # Processors with AVX-512 may have a slow third-level cache: they need the next row prefetched.
-    apply_row = _make_apply_row(
-        formula, element_type, 2 * element_type.lanes, prefetches=has_avx512()
-    )
+    apply_row = _make_apply_row(formula, element_type, wide=True)
     row_statistics, peel_of = make_row_statistics(formula, element_type), make_peel(element_type)
     line_scratch = make_buffer(element_type, tuning.SUM_BLOCK_ELEMENTS)
     append, finish = make_write_combiner(element_type)
@@ -131,7 +124,7 @@ def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
     wide_rows, pair = _make_wide_rows(formula, element_type), make_pair(formula, element_type)
     are_paired = make_are_paired(formula)
     row_statistics = make_row_statistics(formula, element_type)
-    apply_row = _make_apply_row(formula, element_type, element_type.lanes)
+    apply_row = _make_apply_row(formula, element_type, wide=False)
     narrow_rows = make_narrow_rows(formula, element_type, row_statistics, apply_row)
     tile_width = widest(element_type)
 

@@ -32,6 +32,7 @@ from numnorm.backends.cpu.simd.optional_vector import (
     masked_add,
     masked_add_product,
 )
+from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import (
     make_load,
     make_zeros,
@@ -79,14 +80,15 @@ def make_mapped(formula: Formula, element_type: ElementType) -> Callable[..., An
     return mapped
 
 
-def make_apply(
-    formula: Formula, element_type: ElementType, count: int, *, prefetches: bool
-) -> Callable[..., Any]:
+def make_apply(formula: Formula, element_type: ElementType, *, wide: bool) -> Callable[..., Any]:
     """Return a compiled ``apply_segment(x, ahead, statistics, weights, y, nontemporal)``.
 
-    It stores the result of one segment, in vectors of `count` lanes. If it `prefetches`, it
-    prefetches the elements `ahead` of those it loads.
+    It stores the result of one segment. For `wide` rows it may prefetch the elements `ahead` of
+    those it loads, and takes two vectors at a time.
     """
+    count = 2 * element_type.lanes if wide else element_type.lanes
+    # Processors with AVX-512 may have a slow third-level cache: they need the next row prefetched.
+    prefetches = wide and has_avx512()
     real, mapped = element_type.compute_type, make_mapped(formula, element_type)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)

@@ -34,9 +34,10 @@ def make_row_statistics(formula: Formula, element_type: ElementType) -> Callable
         mean_hi, mean_lo, m2 = statistics(row, scale)
         total = m2 * inv_count + eps + eps_on_deviation * eps_on_deviation
         if not smallest < total < np.inf:
-            scale = rescale(row, max(math.sqrt(eps), eps_on_deviation))
+            root = math.sqrt(eps)
+            scale = rescale(row, root if root > eps_on_deviation else eps_on_deviation)
             mean_hi, mean_lo, m2 = statistics(row, scale)
-            root = math.sqrt(eps) * scale
+            root *= scale
             eps = root * root
         eps_on_deviation = np.float64(eps_on_deviation) * scale
         rstd = _inverse_deviation(m2 * inv_count, eps, eps_on_deviation)
