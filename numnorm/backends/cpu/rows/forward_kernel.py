@@ -19,7 +19,7 @@ from numnorm.backends.cpu.memory.write_combining import (
 from numnorm.backends.cpu.rows.arguments import Parameters, Scaling, Segments, Statistics
 from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next_channel
-from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows, widest
+from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part, slice_or_scalar
 from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
@@ -114,19 +114,22 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
     return wide_rows
 
 
-def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
-    """Return the forward kernel of a formula.
+def make_row_forward(formula: Formula, element_type: ElementType, *, narrow: bool) -> Kernel:
+    """Return the forward kernel of a formula for rows that are narrow, or for rows that are not.
 
     It takes ``x (N, D)``, gamma and beta, the segments, the scaling, y, the arrays for the saved
     statistics, and the number of parts that the rows are divided into. The arrays are ``(N,)``,
     or ``(0,)`` to save nothing. The mean of a formula without centring is the root mean square.
     """
-    wide_rows, pair = _make_wide_rows(formula, element_type), make_pair(formula, element_type)
-    are_paired = make_are_paired(formula)
-    row_statistics = make_row_statistics(formula, element_type)
-    apply_row = _make_apply_row(formula, element_type, wide=False)
-    narrow_rows = make_narrow_rows(formula, element_type, row_statistics, apply_row)
-    tile_width = widest(element_type)
+    if narrow:
+        some_rows = make_narrow_rows(
+            formula,
+            element_type,
+            make_row_statistics(formula, element_type),
+            _make_apply_row(formula, element_type, wide=False),
+        )
+    else:
+        some_rows = _make_paired_rows(formula, element_type)
 
     def kernel(
         x: Any,
@@ -141,17 +144,27 @@ def make_row_forward(formula: Formula, element_type: ElementType) -> Kernel:
     ) -> None:
         all_segments = segments.segment, x.shape[1] // segments.segment, segments.channels
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
-        if x.shape[1] <= tile_width:
-            narrow_rows(x, scaling, all_segments, weights, y, saved, start, stop)
-        else:
-            i, paired = start, are_paired(y, all_segments)
-            while i < stop:
-                if paired and i + 1 < stop and pair(x, i, scaling, weights, y, saved):
-                    i += 2
-                else:
-                    # One call for both cases: every call inlines another copy of the loops.
-                    end = min(i + 2, stop) if paired else stop
-                    wide_rows(x, scaling, all_segments, weights, y, saved, i, end)
-                    i = end
+        some_rows(x, scaling, all_segments, weights, y, saved, start, stop)
 
-    return make_grouped_kernel(f"row_forward.{formula.name}.{element_type.name}", kernel)
+    name = f"row_forward.{formula.name}.{element_type.name}" + ".narrow" * narrow
+    return make_grouped_kernel(name, kernel)
+
+
+def _make_paired_rows(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return `wide_rows` that takes rows in pairs where it can."""
+    wide_rows, pair = _make_wide_rows(formula, element_type), make_pair(formula, element_type)
+    are_paired = make_are_paired(formula)
+
+    @inlined
+    def paired_rows(x, scaling, segments, weights, y, saved, start, stop):
+        i, paired = start, are_paired(y, segments)
+        while i < stop:
+            if paired and i + 1 < stop and pair(x, i, scaling, weights, y, saved):
+                i += 2
+            else:
+                # One call for both cases: every call inlines another copy of the loops.
+                end = min(i + 2, stop) if paired else stop
+                wide_rows(x, scaling, segments, weights, y, saved, i, end)
+                i = end
+
+    return paired_rows

@@ -34,6 +34,7 @@ from numnorm.backends.cpu.rows.backward_kernel import make_row_backward
 from numnorm.backends.cpu.rows.fast_path import FastPath, make_fast_backward, make_fast_forward
 from numnorm.backends.cpu.rows.forward_kernel import make_row_forward
 from numnorm.backends.cpu.rows.parameter_gradient_kernel import make_row_totals
+from numnorm.backends.cpu.rows.tiles_forward import widest
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.layouts import RowLayout
 
@@ -60,8 +61,8 @@ class _Plan(NamedTuple):
 
 
 @functools.cache
-def _forward_kernel(formula: Formula, element_type: ElementType) -> Kernel:
-    return make_row_forward(formula, element_type)
+def _forward_kernel(formula: Formula, element_type: ElementType, narrow: bool) -> Kernel:
+    return make_row_forward(formula, element_type, narrow=narrow)
 
 
 @functools.cache
@@ -79,7 +80,7 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
     element_type = element_type_of(dtype)
     count = float(layout.width - scaling.ddof)
     return _Plan(
-        _forward_kernel(norm.formula, element_type),
+        _forward_kernel(norm.formula, element_type, layout.width <= widest(element_type)),
         {},
         element_type,
         (layout.rows, layout.width),
