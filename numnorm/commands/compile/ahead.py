@@ -1,0 +1,80 @@
+"""Running jobs in several processes, so that their kernels are compiled at the same time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from numnorm.commands.compile.calls import Job
+from numnorm.commands.progress import progress_bar
+
+
+def usable_processors() -> int:
+    """Return the number of processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def missing(jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs of which a kernel is not in the cache; the others are run, which loads them.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        The jobs.
+
+    Returns
+    -------
+    list of Job
+        Those that have something to compile.
+    """
+    from numnorm.backends.cpu.compiler.cache import NotCached, only_load
+
+    def is_missing(job: Job) -> bool:
+        try:
+            with only_load():
+                job.run()
+        except NotCached:
+            return True
+        return False
+
+    return [job for job in jobs if is_missing(job)]
+
+
+def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
+    """Run jobs in new processes, with a progress bar; their kernels are in the cache then.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        The jobs, in this order.
+    processes : int
+        The largest number of processes at a time.
+    """
+    if not jobs:
+        return
+    context = multiprocessing.get_context("spawn")
+    processes = min(processes, len(jobs))
+    pool = ProcessPoolExecutor(processes, context, initializer=_end_at_ctrl_c)
+    try:
+        with progress_bar("compiling", len(jobs)) as done:
+            futures = [pool.submit(job.run) for job in jobs]
+            for future in as_completed(futures):
+                future.result()
+                done(1)
+    except BaseException:
+        # Nobody waits for what is being compiled: a file is written whole, or not at all.
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_at_ctrl_c() -> None:
+    """Let this process end at once, and print nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
