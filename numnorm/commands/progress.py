@@ -44,7 +44,7 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]
 def _messages_to(console: Any) -> Iterator[None]:
     """Print the messages of numnorm's logger on a console of rich while the block runs."""
     logger, handler = logging.getLogger("numnorm"), logging.Handler(logging.INFO)
-    handler.emit = lambda record: console.print(record.getMessage(), markup=False)  # type: ignore[method-assign]
+    handler.emit = lambda record: console.print(record.getMessage(), markup=False, highlight=False)  # type: ignore[method-assign]
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

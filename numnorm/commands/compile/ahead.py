@@ -45,6 +45,21 @@ def missing(jobs: Sequence[Job]) -> list[Job]:
     return [job for job in jobs if is_missing(job)]
 
 
+def prepare(jobs: Sequence[Job]) -> None:
+    """Compile in parallel what jobs need, unless it is in the cache or cannot be kept there.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        The jobs, the slowest first.
+    """
+    from numnorm.backends.cpu.compiler.cache import is_kept
+
+    todo, processes = missing(jobs), usable_processors()
+    if len(todo) > 1 and processes > 1 and is_kept():
+        compile_ahead(todo, processes)
+
+
 def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
     """Run jobs in new processes, with a progress bar; their kernels are in the cache then.
 

@@ -99,7 +99,7 @@ def _compile(norms: Sequence[str], dtypes: Sequence[str], processes: int) -> Non
             ) from error
     from numba.core import config
 
-    from numnorm.backends.cpu.compiler.cache import directory
+    from numnorm.backends.cpu.compiler.cache import directory, is_kept
 
     if config.DISABLE_JIT:
         raise CommandError("NUMBA_DISABLE_JIT is set, so that nothing is compiled")
@@ -110,6 +110,8 @@ def _compile(norms: Sequence[str], dtypes: Sequence[str], processes: int) -> Non
     folder = directory()
     if folder is None:
         raise CommandError("no folder can be written to: set NUMBA_CACHE_DIR to one that can")
+    if not is_kept():
+        raise CommandError("kernels are not kept: the sources are in an archive, or have changed")
     before = _kernels(folder)
     compile_ahead(todo, processes)
     print(f"Compiled {len(_kernels(folder) - before)} kernels into {folder}.")

@@ -101,7 +101,7 @@ def _is_stale(origin: dict[str, Any]) -> bool:
     from numnorm.backends.cpu.compiler.origin import is_stale
 
     # What cannot be read may be usable: by a newer version of numnorm, for example.
-    with contextlib.suppress(OSError, KeyError, TypeError):
+    with contextlib.suppress(OSError, LookupError, TypeError, AttributeError):
         return is_stale(origin)
     return False
 

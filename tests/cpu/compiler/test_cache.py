@@ -10,6 +10,7 @@ import pickle
 import random
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import kernels
@@ -312,6 +313,99 @@ def test_in_the_cache_of_the_user_where_the_package_is_not_writable(copy, compil
     assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, True)
     assert len(list(home.rglob("*.bin"))) == 1
     assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, False)
+
+
+# A superuser may write anywhere. Without capabilities it may not, if the permissions forbid it.
+OBEDIENT = """
+import ctypes
+header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+assert ctypes.CDLL(None).capset(header, none) == 0
+"""
+
+
+@pytest.fixture
+def read_only(with_kernel):
+    """That copy, whose cache nobody may write to, and what its processes execute before a call."""
+    copy, result, _ = with_kernel
+    if os.name == "nt" or (os.geteuid() == 0 and sys.platform != "linux"):
+        pytest.skip("needs folders that cannot be written to")
+    copy.call("half")  # it notes that it uses the kernels
+    folders = [copy.kernels, *copy.kernels.glob("*/")]
+    for folder in folders:
+        folder.chmod(0o555)
+    yield copy, result, OBEDIENT if os.geteuid() == 0 else ""
+    for folder in folders:
+        if folder.exists():
+            folder.chmod(0o755)
+
+
+def entries(folder):
+    """All that a folder holds, with the times of the last changes."""
+    return {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+
+
+def test_a_read_only_cache_is_used_and_never_written(read_only):
+    copy, result, before = read_only
+    held = entries(copy.kernels)
+    assert copy.finish(copy.start("half", before=before)) == (result, False)
+    for _ in range(2):  # nobody named another folder: what is not there is not kept
+        assert copy.finish(copy.start("half:float64", before=before))[1]
+    assert entries(copy.kernels) == held
+
+
+def test_a_read_only_cache_beside_the_package(read_only, tmp_path):
+    copy, result, before = read_only
+    shared = copy.package / "__pycache__" / "kernels"
+    shared.parent.mkdir(exist_ok=True)
+    copy.kernels.rename(shared)
+    home = tmp_path / "home"
+    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), str(home))
+    changes = {"before": before, "NUMBA_CACHE_DIR": None, **homes}
+    held = entries(shared)
+    assert copy.finish(copy.start("half", **changes)) == (result, False)
+    assert not list(home.rglob("*.bin"))
+    # The user's own cache takes what is not there.
+    assert copy.finish(copy.start("half:float64", **changes))[1]
+    assert copy.finish(copy.start("half:float64", "half", **changes))[1] is False
+    assert entries(shared) == held
+
+
+def test_kernels_can_be_read_by_others(with_kernel):
+    *_, file = with_kernel
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in file.parent.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_each_installation_notes_that_it_uses_the_kernels(with_kernel):
+    copy, _, file = with_kernel
+    copy.call("half")
+    origins = [json.loads(path.read_text()) for path in file.parent.glob("origin-*.json")]
+    packages = {origin["package"] for origin in origins}
+    assert len(origins) == len(packages) == 2  # that which compiled them, and the copy
+    assert str(copy.package) in packages
+
+
+MESSAGE = """
+import logging
+
+from numnorm.backends.cpu.compiler import waiting
+
+waiting._left = 0.01
+messages = logging.Handler()
+messages.emit = lambda record: print(record.levelname, record.getMessage())
+logging.getLogger("numnorm").addHandler(messages)
+logging.getLogger("numnorm").setLevel("INFO")
+"""
+
+
+def test_a_message_while_a_kernel_is_compiled(copy):
+    script = MESSAGE + CALLS
+    message, _ = in_new_process("-c", script, "half", **copy.environment).splitlines()
+    assert message.startswith("INFO numnorm compiles half.serial ")
+    assert str(copy.kernels) in message
+    (_,) = in_new_process("-c", script, "half", **copy.environment).splitlines()
 
 
 class Raises:

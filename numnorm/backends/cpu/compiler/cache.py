@@ -82,6 +82,11 @@ def directory() -> Path | None:
     return None
 
 
+def is_kept() -> bool:
+    """Return whether a kernel that is compiled now is kept."""
+    return directory() is not None and source_token() is not None
+
+
 @functools.cache
 def build(processor: tuple[str, ...]) -> str | None:
     """Return the name of the folder with this build's kernels for a processor.
@@ -135,7 +140,7 @@ class KernelCache(_Cache):
                     return loaded
         if _only_load:
             raise NotCached(self._name)
-        waiting.begin(self._name)
+        waiting.begin(self._name, directory())
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -3,22 +3,27 @@
 import os
 import threading
 import time
+from pathlib import Path
 
 _DELAY = 2.0
 """The seconds of compiling in this process after which it says so, once."""
 
 _left = _DELAY
+_said = False
 _timer: threading.Timer | None = None
 _kernel = ""
 _since = 0.0
 
 
-def begin(kernel: str) -> None:
-    """Note that a kernel is being compiled, unless another one is, which contains it."""
+def begin(kernel: str, folder: Path | None) -> None:
+    """Note that a kernel is being compiled, to be kept in a folder.
+
+    Do nothing while another kernel is being compiled, which then contains it.
+    """
     global _timer, _kernel, _since
-    if _timer is None and _left > 0:
+    if _timer is None and not _said:
         _kernel, _since = kernel, time.monotonic()
-        _timer = threading.Timer(_left, _say, (kernel,))
+        _timer = threading.Timer(max(_left, 0.0), _say, (kernel, folder))
         _timer.daemon = True
         _timer.start()
 
@@ -32,12 +37,11 @@ def end(kernel: str) -> None:
         _left -= time.monotonic() - _since
 
 
-def _say(kernel: str) -> None:
+def _say(kernel: str, folder: Path | None) -> None:
+    global _said
     import logging  # here, as most processes find all kernels on disk
 
-    from numnorm.backends.cpu.compiler.cache import directory
-
-    folder = directory()
+    _said = True
     kept = f"kept in {folder}" if folder else "not kept, as no folder of the cache is writable"
     logging.getLogger("numnorm").info(
         "numnorm compiles %s for its first use, which takes a while; compiled kernels are %s, and "
