@@ -150,11 +150,11 @@ def cells(kinds: Sequence[str], dtype: str, norms: Sequence[str | None] = (None,
     """Run the forward and the backward pass of recurrent cells with each norm."""
     for kind in kinds:
         for norm in norms:
-            cell(kind, dtype, norm=norm)
+            cell(kind, dtype, {"norm": norm})
 
 
-def cell(kind: str, dtype: Any, **options: Any) -> None:
-    """Run the forward and the backward pass of a recurrent cell."""
+def cell(kind: str, dtype: Any, options: dict[str, Any]) -> None:
+    """Run the forward and the backward pass of a recurrent cell with a norm and a variant."""
     rng = np.random.default_rng(0)
     parameters = getattr(rnn, f"{kind}_init")(3, 4, rng=rng, dtype=dtype, **options)
     x, state = np.ones((2, 2, 3), dtype), np.ones((2, 4), dtype)
