@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 
 from numnorm.commands.compile.calls import Job
+from numnorm.commands.errors import CommandError
 from numnorm.commands.progress import progress_bar
 
 
@@ -48,6 +51,8 @@ def missing(jobs: Sequence[Job]) -> list[Job]:
 def prepare(jobs: Sequence[Job]) -> None:
     """Compile in parallel what jobs need, unless it is in the cache or cannot be kept there.
 
+    If that is not possible, nothing happens: the calls themselves compile.
+
     Parameters
     ----------
     jobs : sequence of Job
@@ -57,7 +62,9 @@ def prepare(jobs: Sequence[Job]) -> None:
 
     todo, processes = missing(jobs), usable_processors()
     if len(todo) > 1 and processes > 1 and is_kept():
-        compile_ahead(todo, processes)
+        # Some systems have no semaphores for a pool of processes.
+        with contextlib.suppress(CommandError, ImportError, NotImplementedError, OSError):
+            compile_ahead(todo, processes)
 
 
 def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
@@ -69,6 +76,11 @@ def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
         The jobs, in this order.
     processes : int
         The largest number of processes at a time.
+
+    Raises
+    ------
+    CommandError
+        If a process ends before its work is done.
     """
     if not jobs:
         return
@@ -81,6 +93,10 @@ def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
             for future in as_completed(futures):
                 future.result()
                 done(1)
+    except BrokenProcessPool as error:
+        raise CommandError(
+            "a process that compiled was ended: is there too little memory?"
+        ) from error
     except BaseException:
         # Nobody waits for what is being compiled: a file is written whole, or not at all.
         for process in multiprocessing.active_children():
@@ -91,5 +107,6 @@ def compile_ahead(jobs: Sequence[Job], processes: int) -> None:
 
 
 def _end_at_ctrl_c() -> None:
-    """Let this process end at once, and print nothing."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Let this process end at once, and print nothing, unless it ignores the signal (nohup)."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
