@@ -138,11 +138,13 @@ def channels(dtype: str, shapes: Sequence[tuple[int, ...]] = (ACROSS, ALONG)) ->
     for shape in shapes:
         x = np.ones(shape, dtype)
         running: dict[str, Any] = {"running_mean": np.zeros(4), "running_var": np.ones(4)}
+        single = {name: value.astype(np.float32) for name, value in running.items()}
         for gamma in (None, np.ones(4, dtype)):
             _, mean, rstd = numnorm.batch_norm_forward(x, gamma, gamma, **running)
             for training in (True, False):
                 numnorm.batch_norm_backward(x, x, mean, rstd, gamma, training=training)
-        numnorm.batch_norm(x, training=False, **running)
+            for stored in (running, single):
+                numnorm.batch_norm(x, gamma, gamma, training=False, **stored)
         numnorm.batch_moments(x, after=numnorm.batch_moments(x))
 
 
