@@ -57,12 +57,12 @@ def test_the_same_sums_whatever_the_cache_has_room_for(monkeypatch, dtype):
     kernels = []
     for large_l1d in (True, False):
         monkeypatch.setattr(column_tiles, "has_large_l1d", lambda large_l1d=large_l1d: large_l1d)
-        kernels.append(make_sums_across(element_type).serial)
-        kernels[-1]._cache.disable()  # kernels of one name share their files
+        kernels.append(make_sums_across(element_type))
+        kernels[-1].entry._cache.disable()  # kernels of one name share their files
     for channels in (100, 510, 1000, 2100):
         x, dy, _ = cases(channels, 70, dtype)
         coefficients = np.ones((3, channels), dtype)
         found = [np.zeros((2, 3, channels)) for _ in kernels]
         for kernel, sums in zip(kernels, found, strict=True):
-            kernel(dy, x, coefficients, 32, sums, 0, 3)
+            kernel.serial(dy, x, coefficients, 32, sums, 0, 3)
         assert found[0].any() and found[0].tobytes() == found[1].tobytes()

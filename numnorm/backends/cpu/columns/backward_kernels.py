@@ -22,7 +22,7 @@ from numnorm.backends.cpu.columns.tile_sums import (
     make_tiles,
     tile_of_gradients,
 )
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
@@ -114,7 +114,6 @@ def make_sums_across(element_type: ElementType) -> Kernel:
     block_sums = _make_block_sums(element_type, (0, 1, 2))
 
     def kernel(dy, x, coefficients, block, sums, first, last):
-        mark_noinline()
         arrays, coefficients = (borrowed(dy), borrowed(x)), borrowed(coefficients)
         products, sums_dy = borrowed(sums)[0], borrowed(sums)[1]
         for p in range(first, last):
@@ -156,7 +155,6 @@ def make_frozen_statistics_across(element_type: ElementType) -> Kernel:
     tiling_of, _ = make_tiles(element_type, tile_of_gradients(element_type))
 
     def kernel(dy, x, coefficients, scaled, block, sums, dx, first, last):
-        mark_noinline()
         arrays, table = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(coefficients)
         products, sums_dy = borrowed(sums)[0], borrowed(sums)[1]
         peel, _ = tiling_of(arrays[2])
@@ -186,7 +184,6 @@ def make_sums_along(element_type: ElementType) -> Kernel:
         return product, sum_dy
 
     def kernel(dy, x, coefficients, block, sums, first, last):
-        mark_noinline()
         dy, x = borrowed(dy), borrowed(x)
         coefficients, sums = borrowed(coefficients), borrowed(sums)
         scale, mean_hi, rstd = coefficients[0], coefficients[1], coefficients[2]
@@ -220,7 +217,6 @@ def make_frozen_statistics_along(element_type: ElementType) -> Kernel:
         return product, sum_dy
 
     def kernel(dy, x, coefficients, scaled, block, sums, dx, first, last):
-        mark_noinline()
         dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
         coefficients, sums = borrowed(coefficients), borrowed(sums)
         scale, mean_hi, rstd = coefficients[0], coefficients[1], coefficients[2]
@@ -259,7 +255,6 @@ def make_dx_across(element_type: ElementType) -> Kernel:
     is_wide, tile = make_is_wide(element_type), tile_of_gradients(element_type)
 
     def kernel(dy, x, coefficients, scaled, dx, shift, parts, first, last):
-        mark_noinline()
         dy, x, dx, coefficients = borrowed(dy), borrowed(x), borrowed(dx), borrowed(coefficients)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         # The coefficients of a row of one tile stay in the first-level cache from row to row.
@@ -291,7 +286,6 @@ def make_dx_along(element_type: ElementType) -> Kernel:
     gradient_row, peel_of = make_gradient_row(element_type), make_peel(element_type)
 
     def kernel(dy, x, coefficients, scaled, dx, shift, parts, first, last):
-        mark_noinline()
         dy, x, dx, coefficients = borrowed(dy), borrowed(x), borrowed(dx), borrowed(coefficients)
         unpacked = _unpacked(coefficients, scaled, 0)
         scale, mean_hi, rstd, factor, xhat_factor, offset, back = unpacked

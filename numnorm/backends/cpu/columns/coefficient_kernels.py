@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
 from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import element
@@ -73,7 +73,7 @@ def _make_product(element_type: ElementType) -> Callable[..., Any]:
     return product
 
 
-def make_output_coefficients(element_type: ElementType) -> Kernel:
+def make_output_coefficients(element_type: ElementType) -> Function:
     """Return a kernel that computes the coefficients of `channel_output`, and rstd.
 
     Its arguments are ``mean, m2, divisor, eps, gamma, beta, rstd, table``. The variance is
@@ -81,14 +81,13 @@ def make_output_coefficients(element_type: ElementType) -> Kernel:
     """
     output_coefficients = _make_output(element_type)
 
-    def kernel(mean, m2, divisor, eps, gamma, beta, rstd, table, first, last):
-        mark_noinline()
+    def kernel(mean, m2, divisor, eps, gamma, beta, rstd, table):
         mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
         gamma, beta = borrowed(gamma), borrowed(beta)
         fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
         return output_coefficients(mean, rstd, gamma, beta, table)
 
-    return make_kernel(f"column_coefficients.output.{element_type.name}", kernel)
+    return make_function(f"column_coefficients.output.{element_type.name}", kernel)
 
 
 def _make_output(element_type: ElementType) -> Callable[..., Any]:
@@ -122,7 +121,7 @@ def _make_output(element_type: ElementType) -> Callable[..., Any]:
     return output_coefficients
 
 
-def make_centre_coefficients(element_type: ElementType) -> Kernel:
+def make_centre_coefficients(element_type: ElementType) -> Function:
     """Return a kernel that scales each channel's statistics and splits its mean.
 
     Its arguments are ``mean, rstd, table``. The first four rows of ``table`` become scale, mean_hi,
@@ -130,12 +129,11 @@ def make_centre_coefficients(element_type: ElementType) -> Kernel:
     """
     centre_coefficients = _make_centre(element_type)
 
-    def kernel(mean, rstd, table, first, last):
-        mark_noinline()
+    def kernel(mean, rstd, table):
         mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
         return centre_coefficients(mean, rstd, table)
 
-    return make_kernel(f"column_coefficients.centre.{element_type.name}", kernel)
+    return make_function(f"column_coefficients.centre.{element_type.name}", kernel)
 
 
 def _make_centre(element_type: ElementType) -> Callable[..., Any]:
@@ -204,7 +202,7 @@ def _mean_gradients(
     return mean_dy, mean_product, lost
 
 
-def make_gradient_coefficients(element_type: ElementType) -> Kernel:
+def make_gradient_coefficients(element_type: ElementType) -> Function:
     """Return a kernel that computes the coefficients of `channel_gradient`, dgamma and dbeta.
 
     Its arguments are ``gamma, sums, inv_count, inv_divisor, scaled, gradients, table``:
@@ -221,15 +219,14 @@ def make_gradient_coefficients(element_type: ElementType) -> Kernel:
     """
     gradient_coefficients = _make_gradient(element_type)
 
-    def kernel(gamma, sums, inv_count, inv_divisor, scaled, gradients, table, first, last):
-        mark_noinline()
+    def kernel(gamma, sums, inv_count, inv_divisor, scaled, gradients, table):
         gamma, gradients, table = borrowed(gamma), borrowed(gradients), borrowed(table)
         inv_counts, scaled_rstd = (inv_count, inv_divisor), table[2][: gradients.shape[1]]
         products, sums_dy = _merge_blocks(borrowed(sums))
         _store_gradients(products, sums_dy, scaled_rstd, table[3], gradients)
         return gradient_coefficients(gamma, products, sums_dy, inv_counts, table) or scaled
 
-    return make_kernel(f"column_coefficients.gradient.{element_type.name}", kernel)
+    return make_function(f"column_coefficients.gradient.{element_type.name}", kernel)
 
 
 def _make_gradient(element_type: ElementType) -> Callable[..., Any]:
@@ -262,7 +259,7 @@ def _make_gradient(element_type: ElementType) -> Callable[..., Any]:
     return gradient_coefficients
 
 
-def make_frozen_coefficients(element_type: ElementType) -> Kernel:
+def make_frozen_coefficients(element_type: ElementType) -> Function:
     """Return a kernel that computes the coefficients of the gradient for frozen statistics.
 
     Its arguments are ``mean, rstd, gamma, table``. The table's first four rows become the output
@@ -271,12 +268,11 @@ def make_frozen_coefficients(element_type: ElementType) -> Kernel:
     """
     frozen_coefficients = _make_frozen(element_type)
 
-    def kernel(mean, rstd, gamma, table, first, last):
-        mark_noinline()
+    def kernel(mean, rstd, gamma, table):
         mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
         return frozen_coefficients(mean, rstd, borrowed(gamma), table)
 
-    return make_kernel(f"column_coefficients.frozen.{element_type.name}", kernel)
+    return make_function(f"column_coefficients.frozen.{element_type.name}", kernel)
 
 
 def _make_frozen(element_type: ElementType) -> Callable[..., Any]:
@@ -304,13 +300,12 @@ def _make_frozen(element_type: ElementType) -> Callable[..., Any]:
     return frozen_coefficients
 
 
-def make_parameter_gradients(element_type: ElementType) -> Kernel:
+def make_parameter_gradients(element_type: ElementType) -> Function:
     """Return a kernel ``(sums, table, gradients)`` that stores dgamma and dbeta."""
 
-    def kernel(sums, table, gradients, first, last):
-        mark_noinline()
+    def kernel(sums, table, gradients):
         table, gradients = borrowed(table), borrowed(gradients)
         products, sums_dy = _merge_blocks(borrowed(sums))
         _store_gradients(products, sums_dy, table[2], table[3], gradients)
 
-    return make_kernel(f"column_coefficients.parameters.{element_type.name}", kernel)
+    return make_function(f"column_coefficients.parameters.{element_type.name}", kernel)

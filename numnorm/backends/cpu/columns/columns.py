@@ -205,7 +205,7 @@ def streamed_moments(
     count, mean, m2 = _moments_before(after, layout)
     last = layout.outer - (layout.blocks - 1) * layout.block
     counts = float(layout.block * layout.inner), float(last * layout.inner)
-    _fold().serial(float(count), mean, m2, *counts, means, m2s, 0, layout.blocks)
+    _fold()(float(count), mean, m2, *counts, means, m2s)
     return count + layout.per_channel, mean, m2
 
 
@@ -283,8 +283,8 @@ def column_forward(
     target = plan.target(source, x, out)
     shift = plan.shift(target)
     rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
-    scaled = _output_coefficients(element_type).serial(
-        mean, m2, divisor, eps, gamma, beta, rstd, coefficients, 0, layout.channels
+    scaled = _output_coefficients(element_type)(
+        mean, m2, divisor, eps, gamma, beta, rstd, coefficients
     )
     plan.repeat(coefficients, shift)
     kernel = plan.family.forward(element_type)
@@ -344,13 +344,13 @@ def _gradient(
     mean, rstd, weight = given
     shift = plan.shift(target)
     coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
-    scaled = _centre_coefficients(element_type).serial(mean, rstd, coefficients, 0, channels)
+    scaled = _centre_coefficients(element_type)(mean, rstd, coefficients)
     arguments = *arrays, coefficients, layout.block, sums
     plan.run(plan.family.sums(element_type), arguments, plan.block_parts)
     inv_count = 1.0 / layout.per_channel
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
-    scaled = _gradient_coefficients(element_type).serial(
-        weight, sums, *inv_counts, scaled, gradients, coefficients, 0, channels
+    scaled = _gradient_coefficients(element_type)(
+        weight, sums, *inv_counts, scaled, gradients, coefficients
     )
     plan.repeat(coefficients, shift)
     dx_arguments = *arrays, coefficients, scaled or None, target, shift, parts
@@ -368,7 +368,7 @@ def _frozen_statistics_gradient(
     """Store the same for frozen statistics: dx does not depend on x."""
     element_type, channels = plan.element_type, layout.channels
     coefficients, sums = plan.table(6), np.empty((2, layout.blocks, channels))
-    scaled = _frozen_coefficients(element_type).serial(*given, coefficients, 0, channels)
+    scaled = _frozen_coefficients(element_type)(*given, coefficients)
     arguments = *arrays, coefficients, scaled or None, layout.block, sums, target
     plan.run(plan.family.frozen_statistics(element_type), arguments, plan.block_parts)
-    _parameter_gradients(element_type).serial(sums, coefficients, gradients, 0, channels)
+    _parameter_gradients(element_type)(sums, coefficients, gradients)

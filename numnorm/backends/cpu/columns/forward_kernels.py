@@ -4,7 +4,7 @@ from typing import Any
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.loops import make_is_wide, make_output_group, make_output_row
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.alignment import make_peel
 from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, is_large, use_nontemporal
@@ -31,7 +31,6 @@ def make_forward_across(element_type: ElementType) -> Kernel:
     is_wide = make_is_wide(element_type)
 
     def kernel(x, coefficients, scaled, y, shift, parts, first, last):
-        mark_noinline()
         x, y, coefficients = borrowed(x), borrowed(y), borrowed(coefficients)
         start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
         # Groups of rows gain only where x comes from memory: caches are faster row by row.
@@ -61,7 +60,6 @@ def make_forward_along(element_type: ElementType) -> Kernel:
     output_row, peel_of = make_output_row(element_type), make_peel(element_type)
 
     def kernel(x, coefficients, scaled, y, shift, parts, first, last):
-        mark_noinline()
         x, y, coefficients = borrowed(x), borrowed(y), borrowed(coefficients)
         scale, mean_hi, factor, offset = _unpacked(coefficients, scaled, 0)
         segments = x.shape[0] * x.shape[1]

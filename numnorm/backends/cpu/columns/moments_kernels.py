@@ -12,7 +12,7 @@ import numpy as np
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.tile_sums import make_fill, make_tile_sums, make_tiles
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function, make_kernel
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
@@ -162,7 +162,6 @@ def make_moments_across(element_type: ElementType) -> Kernel:
             rescale_moments(x, channel, n, mean, m2)
 
     def kernel(x, block, means, m2s, first, last):
-        mark_noinline()
         x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
         peel, tiles = tiling_of(x)
         values, of_totals = scratch(), scratch_of_totals()
@@ -201,7 +200,6 @@ def make_moments_along(element_type: ElementType) -> Kernel:
         return mean, m2
 
     def kernel(x, block, means, m2s, first, last):
-        mark_noinline()
         x = borrowed(x)
         channels = x.shape[1]
         for t in range(first, last):
@@ -211,16 +209,15 @@ def make_moments_along(element_type: ElementType) -> Kernel:
     return make_kernel(f"column_moments.along.{element_type.name}", kernel)
 
 
-def make_fold() -> Kernel:
+def make_fold() -> Function:
     """Return a kernel ``(count, mean, m2, block_count, last_count, means, m2s)``.
 
     It merges the moments of all blocks in order into ``mean`` and ``m2``, the moments of ``count``
     values. A block has ``block_count`` values a channel, and the last one ``last_count``.
     """
 
-    def fold(count, mean, m2, block_count, last_count, means, m2s, first, last):
-        mark_noinline()
-        for p in range(first, last):
+    def fold(count, mean, m2, block_count, last_count, means, m2s):
+        for p in range(means.shape[0]):
             n = block_count if p < means.shape[0] - 1 else last_count
             for c in range(mean.size):
                 if count == 0.0:
@@ -230,4 +227,4 @@ def make_fold() -> Kernel:
                     mean[c], m2[c] = merged
             count += n
 
-    return make_kernel("column_moments.fold", fold)
+    return make_function("column_moments.fold", fold)

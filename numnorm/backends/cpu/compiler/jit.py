@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import prange
-from numba.core import cgutils, types
-from numba.extending import intrinsic, overload
+from numba.core import cgutils, config, types
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic
 
 from numnorm.backends.cpu.compiler.cache import KernelCache
 from numnorm.backends.cpu.compiler.helper_compiler import HelperCompiler
@@ -17,9 +19,10 @@ from numnorm.backends.cpu.compiler.helper_compiler import HelperCompiler
 # make deviations inexact: explicit vectors choose the order of sums instead.
 _FASTMATH = {"contract", "nsz"}
 # Python's error model puts a branch into every division, which keeps a loop from vectorizing.
-_COMMON = {"error_model": "numpy", "nogil": True}
+_COMMON = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
 
 Function = Callable[..., Any]
+_LAUNCHER_KINDS = (types.intp,) * 4
 
 
 @functools.cache
@@ -27,67 +30,73 @@ def inlined(function: Function) -> Function:
     """Compile a helper that kernels inline."""
     # Inlining is forced: otherwise each kernel would link its own copy of the helper, and the
     # loader would choose which copy runs.
-    options = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    options = {"forceinline": True, "no_cpython_wrapper": True}
     return numba.njit(fastmath=_FASTMATH, pipeline_class=HelperCompiler, **options, **_COMMON)(
         function
     )
 
 
 class Kernel(NamedTuple):
-    """A compiled kernel with a serial and a parallel variant, which give the same bytes.
+    """A compiled kernel, which does parts of its work serially, or all parts in parallel.
 
     Attributes
     ----------
+    entry : callable
+        ``entry(launcher, *arguments, first, last)`` does parts `first` to `last` - 1: itself if
+        `launcher` is 0, with threads if it is the `launcher_address`. Threads enter the same
+        machine code, so both ways give the same bytes.
     serial : callable
-        ``serial(*arguments, first, last)`` does parts `first` to `last` - 1 of the work.
-    parallel : callable
-        ``parallel(parts, *arguments)`` does all parts: its threads call ``serial`` once a part.
-        Load ``serial`` first, so that the loader binds these calls to it.
+        ``serial(*arguments, first, last)``: the entry without a launcher.
     """
 
+    entry: Function
     serial: Function
-    parallel: Function
 
-    def machine_code(self, arguments: tuple[Any, ...], alone: bool) -> "MachineCode | None":
-        """Return the code of one variant for arguments of these types; None if not compiled.
-
-        It is the serial variant if `alone` is true. Its arguments for `make_call` are then
-        ``((*arguments, first, last),)``; those of the parallel variant ``(parts, arguments)``.
-        """
-        kernel: Any = self.serial if alone else self.parallel
-        if not hasattr(kernel, "compile"):  # a plain function when NUMBA_DISABLE_JIT is set
+    def machine_code(self, arguments: tuple[Any, ...]) -> "MachineCode | None":
+        """Return the entry's code for arguments of these types; None if it is not compiled."""
+        kernel: Any = self.entry
+        if config.DISABLE_JIT:
             return None
-        one = kernel.typeof_pyval((*arguments, 0, 0) if alone else arguments)
-        kinds = (one,) if alone else (types.intp, one)
+        kinds = types.intp, kernel.typeof_pyval((*arguments, 0, 0))
         kernel.compile(kinds)
-        compiled = kernel.overloads[kinds]
-        # Numba's result of a compilation is a named tuple.
-        code = compiled._asdict()["library"]
-        address = code.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-        return MachineCode(address, kinds, alone)
+        return MachineCode(_address(kernel, kinds), kinds)
 
 
 class MachineCode(NamedTuple):
-    """The machine code of one variant of a kernel, which its dispatcher keeps alive.
+    """The machine code of a kernel, which its dispatcher keeps alive.
 
     Attributes
     ----------
     address : int
-        The address of its entry point.
+        The address of its entry.
     kinds : tuple
-        The Numba types of its arguments.
-    alone : bool
-        Whether it is the serial variant.
+        The Numba types of the launcher and of the tuple of the other arguments, for `make_call`.
     """
 
     address: int
     kinds: tuple[Any, ...]
-    alone: bool
+
+
+def _address(function: Any, kinds: tuple[Any, ...]) -> int:
+    """Return the address of the machine code of a function compiled for these types."""
+    compiled = function.overloads[kinds]
+    # Numba's result of a compilation is a named tuple.
+    code = compiled._asdict()["library"]
+    return int(code.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+
+
+def _call_at(context: Any, builder: Any, address: Any, kinds: tuple[Any, ...], values: Any) -> None:
+    """Generate a call of a compiled function by its address."""
+    kind = context.call_conv.get_function_type(types.none, kinds)
+    function = builder.inttoptr(address, kind.as_pointer())
+    status, _ = context.call_conv.call_function(builder, function, types.none, kinds, values)
+    with cgutils.if_unlikely(builder, status.is_error):
+        context.call_conv.return_status_propagate(builder, status)
 
 
 @functools.cache
 def make_call(kinds: tuple[Any, ...]) -> Function:
-    """Return a compiled ``call(address, arguments)`` of a kernel with arguments of these types.
+    """Return a compiled ``call(address, arguments)`` of an entry with arguments of these types.
 
     A call by name would link the kernel's code into the caller, and optimize it again.
     """
@@ -98,14 +107,7 @@ def make_call(kinds: tuple[Any, ...]) -> Function:
             raise TypeError(f"a kernel takes {kinds}, not {arguments}")
 
         def generate(context, builder, signature, values):
-            convention = context.call_conv
-            function = convention.get_function_type(types.none, kinds).as_pointer()
-            status, _ = convention.call_function(
-                builder, builder.inttoptr(values[0], function), types.none, kinds,
-                cgutils.unpack_tuple(builder, values[1]),
-            )  # fmt: skip
-            with cgutils.if_unlikely(builder, status.is_error):
-                convention.return_status_propagate(builder, status)
+            _call_at(context, builder, values[0], kinds, cgutils.unpack_tuple(builder, values[1]))
             return context.get_dummy_value()
 
         return types.void(types.intp, arguments), generate
@@ -113,20 +115,125 @@ def make_call(kinds: tuple[Any, ...]) -> Function:
     return call
 
 
-def make_kernel(name: str, kernel: Function) -> Kernel:
-    """Return both variants of ``kernel(*arguments, first, last)``, cached on disk under `name`.
+def _plain_ungrouped(arguments: Any) -> Any:
+    return arguments
 
-    The function does parts `first` to `last` - 1 of the work and calls `mark_noinline` first.
+
+def _ungrouped(typing_context: Any, arguments: Any) -> Any:
+    """Return the arguments."""
+
+    def generate(context, builder, signature, values):
+        # The result is a reference of its own, which the caller gives back.
+        return impl_ret_borrowed(context, builder, signature.return_type, values[0])
+
+    return arguments(arguments), generate
+
+
+ungrouped = _plain_ungrouped if config.DISABLE_JIT else intrinsic(_ungrouped)
+
+
+def make_kernel(name: str, kernel: Function, grouped: Function = ungrouped) -> Kernel:
+    """Return the compiled ``kernel(*arguments, first, last)``, cached on disk under `name`.
+
+    The function does parts `first` to `last` - 1 of the work. It gets the arguments of the entry
+    as the compiled ``grouped(arguments)`` returns them.
     """
-    serial = _entry(name + ".serial", kernel)
+    body = inlined(kernel)
+    launch = _make_launch(body, grouped)
 
-    def parallel(parts, *arguments):
-        for p in prange(parts):
-            # Numba counts a parallel loop in an unsigned integer: another type of argument.
-            first = np.int64(p)
-            serial(*arguments, first, first + 1)
+    def entry(launcher, *arguments):
+        if launcher == 0:
+            body(*grouped(arguments))
+        else:
+            launch(launcher, arguments)
 
-    return Kernel(serial, _entry(name + ".parallel", parallel, parallel=True))
+    compiled = _entry(name, entry)
+    return Kernel(compiled, functools.partial(compiled, 0))
+
+
+def _make_launch(body: Function, grouped: Function) -> Function:
+    """Return a compiled ``launch(launcher, arguments)``, with which an entry does its own parts."""
+
+    def plain(launcher, arguments):
+        *others, first, last = arguments
+        for part in range(first, last):
+            body(*grouped((*others, part, part + 1)))
+
+    def launch(typing_context, launcher, arguments):
+        def generate(context, builder, signature, values):
+            entry, kinds = builder.function, signature.args
+            # Inlined into its callers, the entry would be optimized there again, perhaps with
+            # other roundings.
+            entry.attributes.add("noinline")
+            with builder.goto_entry_block():
+                packed = builder.alloca(values[1].type)
+            builder.store(values[1], packed)
+            thunk = _add_thunk(context, entry, kinds)
+            first, last = cgutils.unpack_tuple(builder, values[1])[-2:]
+            addresses = [builder.ptrtoint(pointer, first.type) for pointer in (thunk, packed)]
+            _call_at(context, builder, values[0], _LAUNCHER_KINDS, [*addresses, first, last])
+            return context.get_dummy_value()
+
+        return types.void(launcher, arguments), generate
+
+    return plain if config.DISABLE_JIT else intrinsic(launch)
+
+
+def _add_thunk(context: Any, entry: Any, kinds: tuple[Any, ...]) -> Any:
+    """Add an LLVM function ``thunk(packed, part)`` that does one part of an entry's work.
+
+    The launcher, which knows no types, passes on the address of the packed arguments.
+    """
+    size = context.get_value_type(types.intp)
+    packed_type = context.get_value_type(kinds[1])
+    thunk = ir.Function(entry.module, _thunk_type(size), entry.name + ".part")
+    thunk.linkage = "internal"
+    builder = ir.IRBuilder(thunk.append_basic_block())
+    address, part = thunk.args
+    packed = builder.load(builder.inttoptr(address, packed_type.as_pointer()))
+    count = len(kinds[1])
+    packed = builder.insert_value(packed, part, count - 2)
+    packed = builder.insert_value(packed, builder.add(part, size(1)), count - 1)
+    context.call_conv.call_function(builder, entry, types.none, kinds, [size(0), packed])
+    builder.ret_void()
+    return thunk
+
+
+def _thunk_type(size: Any) -> Any:
+    return ir.FunctionType(ir.VoidType(), [size, size])
+
+
+@functools.cache
+def _launcher() -> Function:
+    """Return the compiled ``launch(thunk, packed, first, last)``, the only parallel loop."""
+
+    @intrinsic
+    def call_thunk(typing_context, thunk, packed, part):
+        def generate(context, builder, signature, values):
+            kind = _thunk_type(values[0].type)
+            builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp, types.intp), generate
+
+    def launch(thunk, packed, first, last):
+        for p in prange(last - first):
+            # Numba counts a parallel loop in an unsigned integer.
+            call_thunk(thunk, packed, first + np.int64(p))
+
+    compiled = _entry("launcher", launch, parallel=True)
+    compiled.compile(_LAUNCHER_KINDS)  # type: ignore[attr-defined]
+    return compiled
+
+
+def launcher_address() -> int:
+    """Return the launcher of kernels in parallel."""
+    return 1 if config.DISABLE_JIT else _address(_launcher(), _LAUNCHER_KINDS)
+
+
+def make_function(name: str, function: Function) -> Function:
+    """Return a compiled function without parts, cached on disk under `name`."""
+    return _entry(name, function)
 
 
 def entry(name: str, function: Function, kinds: tuple[Any, ...]) -> Function:
@@ -134,32 +241,11 @@ def entry(name: str, function: Function, kinds: tuple[Any, ...]) -> Function:
     return _entry(name, function).compile(kinds)  # type: ignore[attr-defined]
 
 
-def _entry(name: str, kernel: Function, *, parallel: bool = False) -> Function:
+def _entry(name: str, function: Function, *, parallel: bool = False) -> Function:
     # The symbol in the machine code consists of this name and a counter of the compiling process.
     # Without a name of its own, a kernel from another process could have the same symbol.
-    kernel.__name__ = kernel.__qualname__ = "numnorm_" + name.replace(".", "_")
-    compiled = numba.njit(fastmath=_FASTMATH, parallel=parallel, **_COMMON)(kernel)
+    function.__name__ = function.__qualname__ = "numnorm_" + name.replace(".", "_")
+    compiled = numba.njit(fastmath=_FASTMATH, parallel=parallel, **_COMMON)(function)
     if hasattr(compiled, "_cache"):  # a plain function when NUMBA_DISABLE_JIT is set
         compiled._cache = KernelCache(name)
     return compiled
-
-
-def mark_noinline() -> None:
-    """Keep the serial variant, which calls this first, out of the parallel one.
-
-    If it were inlined there, it would be optimized again, perhaps with other roundings.
-    """
-
-
-@intrinsic
-def _set_noinline(typing_context):
-    def generate(context, builder, signature, arguments):
-        builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@overload(mark_noinline, inline="always")
-def _mark_noinline_in_kernel() -> Function:
-    return lambda: _set_noinline()

@@ -13,7 +13,7 @@ from typing import Any
 import numba
 
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.jit import Kernel, launcher_address
 from numnorm.backends.forking import threads_are_gone
 
 _workqueue_lock = threading.Lock()
@@ -38,8 +38,7 @@ def run(kernel: Kernel, arguments: tuple[Any, ...], elements: int, parts: int) -
 
 
 def _run_parallel(kernel: Kernel, arguments: tuple[Any, ...], parts: int) -> bool:
-    kernel.serial(*arguments, 0, 0)  # no work, but it loads the serial variant first: see Kernel
-    kernel.parallel(parts, *arguments)
+    kernel.entry(launcher_address(), *arguments, 0, parts)
     return True
 
 

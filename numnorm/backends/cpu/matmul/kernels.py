@@ -3,7 +3,7 @@
 import math
 
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul, tiling
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -18,7 +18,6 @@ def make_pack(element_type: ElementType) -> Kernel:
     load, masked_load = make_load(lanes), make_masked_load(lanes)
 
     def kernel(a, panels, parts, first, last):
-        mark_noinline()
         a, panels = borrowed(a), borrowed(panels)
         depth, width = a.shape
         start, stop = first * depth // parts, last * depth // parts
@@ -38,7 +37,6 @@ def make_pack_transposed(element_type: ElementType) -> Kernel:
     transpose = make_transpose(lanes)
 
     def kernel(a, panels, parts, first, last):
-        mark_noinline()
         width, depth = a.shape
         a, panels, flat = borrowed(a), borrowed(panels), borrowed(a.reshape(-1))
         panel_count = -(-width // lanes)
@@ -64,7 +62,6 @@ def make_rows_matmul(element_type: ElementType) -> Kernel:
     matmul = make_matmul(lanes, accumulate=False)
 
     def kernel(a, b, c, parts, first, last):
-        mark_noinline()
         depth, width, blocks = a.shape[1], c.shape[1], -(-a.shape[0] // most)
         start = first * blocks // parts * most
         stop = min(last * blocks // parts * most, a.shape[0])
@@ -98,7 +95,6 @@ def make_columns_matmul(element_type: ElementType) -> Kernel:
                 store(block, offset + full, masked_load(row, left + full, 0, rows - full))
 
     def kernel(a, b, c, parts, first, last):
-        mark_noinline()
         a, b, width = borrowed(a), borrowed(b), c.shape[1]
         flat, block = borrowed(c.reshape(-1)), scratch()
         depth, blocks = a.shape[0], -(-a.shape[1] // step)

@@ -5,7 +5,7 @@ from typing import Any
 
 from numba.core import cgutils, types
 
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.compiler.jit import Kernel, make_kernel
 from numnorm.backends.cpu.memory.borrowed import without_owner
 from numnorm.backends.cpu.simd.vector import compiled_as
 
@@ -22,18 +22,12 @@ def flattened(values: Any) -> Iterator[Any]:
 def make_grouped_kernel(name: str, kernel: Callable[..., None]) -> Kernel:
     """Compile a kernel that callers call with the `flattened` arguments.
 
-    Numba's parallel loops take no nested tuples, so the compiled kernel takes flat members and
+    Python passes flat arguments faster than nested tuples, so the entry takes flat members and
     groups them again. The annotations of `kernel` say which arguments are NamedTuples. All its
     arrays are borrowed.
     """
     kinds = [kind for name, kind in kernel.__annotations__.items() if name != "return"]
-    grouped, body = _make_grouped(kinds), inlined(kernel)
-
-    def entered(*members):
-        mark_noinline()
-        body(*grouped(members))
-
-    return make_kernel(name, entered)
+    return make_kernel(name, kernel, _make_grouped(kinds))
 
 
 def _make_grouped(kinds: list[Any]) -> Callable[..., Any]:

@@ -96,21 +96,6 @@ def _make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
     return vectors if shared else matrices
 
 
-def _make_enter(kinds: tuple[Any, ...], alone: bool) -> Callable[..., Any]:
-    """Return a compiled ``enter(address, arguments, parts)`` that does all parts of a kernel."""
-    call = make_call(kinds)
-
-    @inlined
-    def serially(address, arguments, parts):
-        call(address, ((*arguments, 0, parts),))
-
-    @inlined
-    def in_parallel(address, arguments, parts):
-        call(address, (parts, arguments))
-
-    return serially if alone else in_parallel
-
-
 @inlined
 def _is_safe(target, nbytes, source, itemsize):
     """Return whether a kernel that reads the source may write the target, of the same size.
@@ -126,10 +111,9 @@ def _make_forward(
     shared: bool,
     kinds: tuple[Any, ...],
     taken: tuple[Any, ...],
-    alone: bool,
 ) -> Any:
     """Return the compiled call for gamma and beta of these kinds, of a kernel of these types."""
-    enter, ndim = _make_enter(taken, alone), 1 if shared else 2
+    enter, ndim = make_call(taken), 1 if shared else 2
     rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
     itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
     gamma_fits, beta_fits = (_make_fits(kind, itemsize) for kind in kinds)
@@ -137,7 +121,7 @@ def _make_forward(
 
     def forward(
         address, like, rows, width, segment, channels, eps, eps_on_deviation, count, parts,
-        x, gamma, beta, y, mean, rstd, saved,
+        launcher, x, gamma, beta, y, mean, rstd, saved,
     ):  # fmt: skip
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(y, x) and _is_safe(y, nbytes, x, itemsize)):
@@ -148,15 +132,15 @@ def _make_forward(
             rows_of(x, (rows, width)), gamma_of(gamma, shape), beta_of(beta, shape),
             segment, channels, eps, eps_on_deviation, count, rows_of(y, (rows, width)),
             each_of(mean, (saved,)), each_of(rstd, (saved,)),
-            parts,
+            parts, 0, parts,
         )  # fmt: skip
-        enter(address, arguments, parts)
+        enter(address, (launcher, arguments))
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
-    name = _name("direct_forward", element_type, shared, alone)
+    name = _name("direct_forward", element_type, shared)
     arrays = NDARRAY_STRUCT, *kinds, *[NDARRAY_STRUCT] * 3
-    return entry(name, forward, (*constants, *arrays, _WHOLE))
+    return entry(name, forward, (*constants, _WHOLE, *arrays, _WHOLE))
 
 
 @functools.cache
@@ -165,10 +149,9 @@ def _make_backward(
     shared: bool,
     kinds: tuple[Any, ...],
     taken: tuple[Any, ...],
-    alone: bool,
 ) -> Any:
     """Return the compiled call for a mean, gamma, beta, dgamma and dbeta of these kinds."""
-    enter, ndim = _make_enter(taken, alone), 1 if shared else 2
+    enter, ndim = make_call(taken), 1 if shared else 2
     rows_of, each_of = make_as_array(element_type.storage_dtype, 2), make_as_array(np.float64, 1)
     itemsize, compute_type = element_type.storage_dtype.itemsize, element_type.compute_type
     mean_fits, mean_of = _make_fits(kinds[0], 8), _make_argument(kinds[0], np.float64, 1)
@@ -180,7 +163,7 @@ def _make_backward(
 
     def backward(
         address, like, each, rows, width, segment, channels, inv_count, inv_divisor,
-        eps_on_deviation, parts, dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta,
+        eps_on_deviation, parts, launcher, dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta,
     ):  # fmt: skip
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(dy, x) and is_like(dx, x)):
@@ -192,7 +175,7 @@ def _make_backward(
         if not (gamma_fits(gamma, like, dx, nbytes) and beta_fits(beta, like, dx, nbytes)):
             return False
         # A call that does all parts makes its own totals and adds them up itself.
-        total_parts = 0 if alone else parts
+        total_parts = 0 if launcher == 0 else parts
         dgammas, dbetas = gamma_totals(total_parts, shape), beta_totals(total_parts, shape)
         results = dgamma_of(dgamma, shape), dbeta_of(dbeta, shape)
         arguments = (
@@ -201,18 +184,18 @@ def _make_backward(
             gamma_of(gamma, shape), beta_of(beta, shape),
             segment, channels, inv_count, inv_divisor, eps_on_deviation,
             rows_of(dx, (rows, width)),
-            dgammas, dbetas, results[0], results[1], parts,
+            dgammas, dbetas, results[0], results[1], parts, 0, parts,
         )  # fmt: skip
-        enter(address, arguments, parts)
-        if not alone:
+        enter(address, (launcher, arguments))
+        if launcher != 0:
             add_parts(dgammas, results[0])
             add_parts(dbetas, results[1])
         keep_alive((dgammas, dbetas))
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
-    name = _name("direct_backward", element_type, shared, alone)
-    return entry(name, backward, (*constants, *[NDARRAY_STRUCT] * 4, *kinds))
+    name = _name("direct_backward", element_type, shared)
+    return entry(name, backward, (*constants, _WHOLE, *[NDARRAY_STRUCT] * 4, *kinds))
 
 
 def make_fast_forward(
@@ -223,18 +206,19 @@ def make_fast_forward(
     given: tuple[Any, Any],
     taken: tuple[Any, Any],
 ) -> FastPath | None:
-    """Return ``fast_path(x, gamma, beta, y, mean, rstd, saved)``; it returns whether it was done.
+    """Return ``fast_path(launcher, x, gamma, beta, y, mean, rstd, saved)``, or None.
 
-    `numbers` are the kernel's other arguments. x has the dtype and the shape of the layout, y is
-    any array, and mean and rstd are new arrays of `saved` elements. All arrays are of the class
-    numpy.ndarray itself. gamma and beta have the same classes as the `given` ones; `taken` are the
-    given ones as the kernel takes them. If another object was converted to an array, the result
-    is None: there is no fast path.
+    It returns whether it was done. `launcher` is the one of `Kernel.entry`. `numbers` are the
+    kernel's other arguments. x has the dtype and the shape of the layout, y is any array, and mean
+    and rstd are new arrays of `saved` elements. All arrays are of the class numpy.ndarray itself.
+    gamma and beta have the same classes as the `given` ones; `taken` are the given ones as the
+    kernel takes them. If another object was converted to an array, the result is None: there is no
+    fast path.
     """
     kinds = _kinds_of(given, taken)
     if code is None or None in kinds:
         return None
-    compiled = _make_forward(element_type, layout.shared, kinds, code.kinds, code.alone)
+    compiled = _make_forward(element_type, layout.shared, kinds, code.kinds)
     like = _like(layout.parameter_shape, element_type.compute_type)
     return functools.partial(compiled, code.address, like, layout.rows, layout.width, *numbers)
 
@@ -248,22 +232,22 @@ def make_fast_backward(
     taken: tuple[Any, Any, Any],
     gradients: tuple[Any, Any],
 ) -> FastPath | None:
-    """Return ``fast_path(dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, or None.
+    """Return ``fast_path(launcher, dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, or None.
 
     It is the same for mean, gamma and beta; dgamma and dbeta are new arrays like `gradients`.
     """
     kinds = _kinds_of((*given, *gradients), (*taken, *gradients))
     if code is None or None in kinds:
         return None
-    compiled = _make_backward(element_type, layout.shared, kinds, code.kinds, code.alone)
+    compiled = _make_backward(element_type, layout.shared, kinds, code.kinds)
     like = _like(layout.parameter_shape, element_type.compute_type)
     each = _like(layout.statistic_shape, np.float64)
     size = layout.rows, layout.width
     return functools.partial(compiled, code.address, like, each, *size, *numbers)
 
 
-def _name(call: str, element_type: ElementType, shared: bool, alone: bool) -> str:
-    return f"{call}.{element_type.name}" + ".shared" * shared + ".parallel" * (not alone)
+def _name(call: str, element_type: ElementType, shared: bool) -> str:
+    return f"{call}.{element_type.name}" + ".shared" * shared
 
 
 def _kinds_of(given: tuple[Any, ...], taken: tuple[Any, ...]) -> tuple[Any, ...]:

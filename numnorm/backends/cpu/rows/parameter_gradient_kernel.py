@@ -6,7 +6,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
 from numnorm.backends.cpu.memory.borrowed import borrowed, shaped
 
 
@@ -38,16 +38,15 @@ def _add_parts_of_parameter(totals, result):
     return implementation
 
 
-def make_row_totals() -> Kernel:
-    """Return the kernel ``(dgamma_parts, dbeta_parts, dgamma, dbeta, first, last)``.
+def make_row_totals() -> Function:
+    """Return the kernel ``(dgamma_parts, dbeta_parts, dgamma, dbeta)``.
 
     It adds up parts ``(parts, size)`` in order, into the first part, and rounds the sums once to
     dgamma and dbeta ``(size,)``. Parts of None are skipped.
     """
 
-    def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta, first, last):
-        mark_noinline()
+    def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta):
         add_parts(borrowed(dgamma_parts), borrowed(dgamma))
         add_parts(borrowed(dbeta_parts), borrowed(dbeta))
 
-    return make_kernel("row_totals", kernel)
+    return make_function("row_totals", kernel)

@@ -8,7 +8,7 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.jit import Function, Kernel, launcher_address
 from numnorm.backends.cpu.compiler.parallel import (
     in_parallel,
     is_serial,
@@ -45,7 +45,7 @@ class _Plan(NamedTuple):
     """What follows from norm, dtype and layout alone, computed once for all such calls."""
 
     kernel: Kernel
-    # The key: the classes of a mean, gamma and beta, and whether the kernel runs serially.
+    # The key: the classes of a mean, gamma and beta.
     fast_path: dict[tuple[Any, ...], FastPath | None]
     element_type: ElementType
     size: tuple[int, int]
@@ -70,7 +70,7 @@ def _backward_kernel(formula: Formula, element_type: ElementType) -> Kernel:
 
 
 @functools.cache
-def _totals_kernel() -> Kernel:
+def _totals_kernel() -> Function:
     return make_row_totals()
 
 
@@ -153,13 +153,13 @@ def row_forward(
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
     plan = _forward_plan(norm, x.dtype, layout, scaling)
     alone = plan.small or is_serial(plan.elements, plan.parts)
-    classes = type(gamma), type(beta), alone
+    classes = type(gamma), type(beta)
     fast_path = plan.fast_path.get(classes)
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         y = _new_output(plan, x) if out is None else out
         mean, rstd = _new_statistics(layout) if save else (_NOTHING, _NOTHING)
         arrays = x, gamma, beta, y, mean, rstd, layout.rows if save else 0
-        if fast_path(*arrays) if alone else in_parallel(fast_path, *arrays):
+        if fast_path(0, *arrays) if alone else in_parallel(fast_path, launcher_address(), *arrays):
             return y, mean, rstd
     element_type = plan.element_type
     source = as_kernel_array(x, element_type, layout.order, plan.size)
@@ -174,7 +174,7 @@ def row_forward(
         run(plan.kernel, arguments, plan.elements, plan.parts)
         if plan.usual and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_forward(
-                plan.kernel.machine_code(arguments, alone), element_type, layout,
+                plan.kernel.machine_code(arguments), element_type, layout,
                 (*plan.constants, plan.parts), (gamma, beta), weights,
             )  # fmt: skip
     else:
@@ -201,13 +201,13 @@ def row_backward(
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
     plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
     count, alone = norm.parameters, plan.small or is_serial(plan.elements, plan.parts)
-    classes = type(mean), type(gamma), type(beta), alone
+    classes = type(mean), type(gamma), type(beta)
     fast_path = plan.fast_path.get(classes) if type(dy) is type(rstd) is np.ndarray else None
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         dx = _new_dx(plan, x, dy) if out is None else out
         gradients = _one_each(count, np.empty, layout.parameter_shape, x.dtype)
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
-        if fast_path(*arrays) if alone else in_parallel(fast_path, *arrays):
+        if fast_path(0, *arrays) if alone else in_parallel(fast_path, launcher_address(), *arrays):
             return dx, *gradients
     element_type, order = plan.element_type, layout.order
     grad, source, statistics, weights, dtype = _as_kernel_takes(
@@ -235,7 +235,7 @@ def row_backward(
         summed = run(plan.kernel, arguments, plan.elements, plan.parts) and in_kernel
         if plan.usual and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_backward(
-                plan.kernel.machine_code(arguments, alone), element_type, layout,
+                plan.kernel.machine_code(arguments), element_type, layout,
                 (*plan.constants, plan.parts),
                 (mean, gamma, beta), (statistics[0], *weights), gradients,
             )  # fmt: skip
@@ -306,7 +306,7 @@ def _saved(statistic: Array, layout: RowLayout, element_type: ElementType) -> Ar
 def _add_up(totals: tuple[Any, Any], gradients: tuple[Any, Any]) -> None:
     """Add up all parts of both totals, and store the sums in the gradients."""
     rows = _of_each(totals, lambda total: total.reshape(len(total), -1))
-    _totals_kernel().serial(*rows, *gradients, 0, 1)
+    _totals_kernel()(*rows, *gradients)
 
 
 def _cast(gradient: Array, dtype: np.dtype[Any]) -> Array:

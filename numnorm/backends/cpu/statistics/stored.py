@@ -98,7 +98,7 @@ def update_running(
 ) -> None:
     """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
     moved = [a if _is_usual(a, mean.shape) else a.astype(np.float64) for a in running]
-    _moving_averages().serial(*moved, mean, m2, divisor, momentum, 0, mean.size)
+    _moving_averages()(*moved, mean, m2, divisor, momentum)
     for array, new in zip(running, moved, strict=True):
         if new is not array:
             array[...] = new

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel, mark_noinline
+from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
 from numnorm.backends.cpu.memory.borrowed import borrowed
 
 # Squares with a sum below this have lost digits in float64.
@@ -38,16 +38,15 @@ def _move(running: Any, new: Any, divisor: float, momentum: float) -> None:
         running[c] = np.float64(running[c]) * (1.0 - momentum) + new[c] / divisor * momentum
 
 
-def make_moving_averages() -> Kernel:
-    """Return the kernel ``(running_mean, running_var, mean, m2, divisor, momentum, first, last)``.
+def make_moving_averages() -> Function:
+    """Return the kernel ``(running_mean, running_var, mean, m2, divisor, momentum)``.
 
     It moves both running statistics towards the mean and the variance, m2 / divisor, of a new
     batch, whose weight is `momentum`.
     """
 
-    def kernel(running_mean, running_var, mean, m2, divisor, momentum, first, last):
-        mark_noinline()
+    def kernel(running_mean, running_var, mean, m2, divisor, momentum):
         _move(borrowed(running_mean), borrowed(mean), 1.0, momentum)
         _move(borrowed(running_var), borrowed(m2), divisor, momentum)
 
-    return make_kernel("stored_statistics.moving_averages", kernel)
+    return make_function("stored_statistics.moving_averages", kernel)
