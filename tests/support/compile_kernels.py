@@ -6,19 +6,13 @@ ones::
     python tests/support/compile_kernels.py
 """
 
-import every_call
 import kernels
 import numpy as np
 
 from numnorm.commands.compile.ahead import compile_ahead
-from numnorm.commands.compile.calls import Job, backward, cell, channels, forward
+from numnorm.commands.compile.calls import Job, backward, cell, channels, forward, launcher
 
 PROCESSES = 2
-
-
-def case(label):
-    """Run a call that is large enough for the parallel kernels."""
-    every_call.results_of(every_call.CASES[label])
 
 
 def jobs():
@@ -40,9 +34,7 @@ def jobs():
     for kind, norms in (("gru", kernels.GRUS), ("rnn", kernels.RNNS)):
         yield from (Job(cell, (kind, np.float64, {"norm": norm})) for norm in norms)
         yield Job(cell, (kind, np.float32, {"norm": "layer"}))
-    for name, one in every_call.CASES.items():
-        if one.size == "medium":
-            yield Job(case, (name,))
+    yield Job(launcher, ())
 
 
 if __name__ == "__main__":

@@ -36,10 +36,6 @@ _SAME_KERNELS = {"instance_norm": "group_norm"}
 _SAME_FORWARD = (("layer_norm", "group_norm"), ("rms_norm", "weight_norm"), ("ada_norm",))
 """Norms that share their forward kernels where they get no parameters."""
 
-FEW_ROWS = (3,)
-_ALSO_MANY_ROWS = (3, 1 << 16)
-"""With many rows, a call starts threads under every threading layer."""
-
 
 class Job(NamedTuple):
     """A call that compiles kernels, as it is sent to another process.
@@ -82,12 +78,7 @@ def jobs(names: Iterable[str], dtypes: Iterable[str]) -> list[Job]:
     known = list(dict.fromkeys(_SAME_KERNELS.get(name, name) for name in names))
     found = [job for dtype in dict.fromkeys(dtypes) for job in _of_dtype(known, dtype)]
     found.sort(key=lambda job: (cells, channels, backward, forward).index(job.function))
-    # The code that starts threads is the same for all kernels.
-    for i, job in enumerate(found):
-        if job.function is forward:
-            found[i] = Job(forward, (*job.arguments, _ALSO_MANY_ROWS))
-            break
-    return found
+    return [*found, Job(launcher, ())] if found else []
 
 
 def _of_dtype(names: Sequence[str], dtype: str) -> Iterator[Job]:
@@ -107,29 +98,25 @@ def _of_dtype(names: Sequence[str], dtype: str) -> Iterator[Job]:
             yield Job(forward, (chosen, dtype, False))
 
 
-def forward(names: Sequence[str], dtype: str, given: bool, rows: Sequence[int] = FEW_ROWS) -> None:
+def forward(names: Sequence[str], dtype: str, given: bool) -> None:
     """Run the forward passes of norms of rows, with their parameters if `given`."""
     for name in names:
-        for count in rows:
-            x, parameters, options = _arguments(name, dtype, given, count)
-            getattr(numnorm, f"{name}_forward")(x, *parameters, **options)
+        x, parameters, options = _arguments(name, dtype, given)
+        getattr(numnorm, f"{name}_forward")(x, *parameters, **options)
 
 
 def backward(name: str, dtype: str, given: bool) -> None:
     """Run the backward pass of a norm of rows, with its parameters if `given`."""
-    x, parameters, options = _arguments(name, dtype, given, 3)
+    x, parameters, options = _arguments(name, dtype, given)
     statistics = np.ones({"group_norm": (3, 2), "instance_norm": (3, 4)}.get(name, 3))
     saved = (statistics,) if name in ("rms_norm", "weight_norm") else (statistics, statistics)
     getattr(numnorm, f"{name}_backward")(x, x, *saved, *parameters[:1], **options)
 
 
-def _arguments(
-    name: str, dtype: str, given: bool, rows: int
-) -> tuple[Any, list[Any], dict[str, Any]]:
+def _arguments(name: str, dtype: str, given: bool) -> tuple[Any, list[Any], dict[str, Any]]:
     """Return x, the parameters of a norm, and its options."""
-    of_channels = name in ("group_norm", "instance_norm")
-    x = np.ones((rows, 4, 5) if of_channels else (rows, 4), dtype)
-    weight = np.ones(rows if name == "weight_norm" else 4, dtype) if given else None
+    x = np.ones((3, 4, 5) if name in ("group_norm", "instance_norm") else (3, 4), dtype)
+    weight = np.ones(3 if name == "weight_norm" else 4, dtype) if given else None
     return x, [weight] * PARAMETERS[name], {"groups": 2} if name == "group_norm" else {}
 
 
@@ -163,3 +150,10 @@ def cell(kind: str, dtype: Any, options: dict[str, Any]) -> None:
     states = (state, state) if kind == "lstm" else (state,)
     y, *_, saved = getattr(rnn, f"{kind}_forward")(x, parameters, *states, **options)
     getattr(rnn, f"{kind}_backward")(y, saved)
+
+
+def launcher() -> None:
+    """Compile what starts threads, which is the same for all kernels."""
+    from numnorm.backends.cpu.compiler.jit import launcher_address
+
+    launcher_address()
