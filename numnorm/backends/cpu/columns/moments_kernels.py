@@ -13,6 +13,7 @@ import numpy as np
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.tile_sums import make_fill, make_tile_sums, make_tiles
 from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function, make_kernel
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
@@ -83,6 +84,7 @@ def _make_finish(element_type: ElementType) -> tuple[Callable[..., Any], Callabl
     computes the moments of these channels again.
     """
     smallest, rescaled = element_type.smallest_variance, _make_rescaled(element_type)
+    zeros = make_aligned_zeros(element_type.storage_dtype, 1)
 
     @inlined
     def store_moments(pivots, totals, n, mean, m2):
@@ -98,7 +100,11 @@ def _make_finish(element_type: ElementType) -> tuple[Callable[..., Any], Callabl
     def rescale_moments(x, channel, n, mean, m2):
         for t in range(mean.size):
             if not smallest * n < m2[t] < np.inf:
-                mean[t], m2[t] = rescaled(x[:, channel + t].copy(), mean[t], m2[t])
+                values = zeros((x.shape[0],), 0)
+                for i in range(x.shape[0]):
+                    values[i] = x[i, channel + t]
+                mean[t], m2[t] = rescaled(values, mean[t], m2[t])
+                release(values)
 
     return store_moments, rescale_moments
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numba
@@ -9,31 +10,81 @@ import numpy as np
 from llvmlite import ir
 from numba import prange
 from numba.core import cgutils, config, types
-from numba.core.imputils import impl_ret_borrowed
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from numnorm.backends.cpu.compiler.cache import KernelCache
-from numnorm.backends.cpu.compiler.helper_compiler import HelperCompiler
+from numnorm.backends.cpu.compiler.helper_compiler import (
+    HelperCompiler,
+    KernelCompiler,
+    SharedHelperCompiler,
+)
 
 # Without `nnan` and `ninf`, so that NaN and infinity propagate, and without `reassoc`, which would
 # make deviations inexact: explicit vectors choose the order of sums instead.
 _FASTMATH = {"contract", "nsz"}
 # Python's error model puts a branch into every division, which keeps a loop from vectorizing.
-_COMMON = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
+_COMMON = {
+    "fastmath": _FASTMATH,
+    "error_model": "numpy",
+    "nogil": True,
+    "no_cfunc_wrapper": True,
+}
+# Inlining is forced: otherwise each kernel would link its own copy of a helper, and the loader
+# would choose which copy runs.
+_HELPER = {
+    **_COMMON,
+    "forceinline": True,
+    "no_cpython_wrapper": True,
+    "_nrt": True,  # without it Numba allows no helper to return an array
+    "pipeline_class": HelperCompiler,
+}
+_SHARED = {**_HELPER, "forceinline": False, "pipeline_class": SharedHelperCompiler}
 
 Function = Callable[..., Any]
 _LAUNCHER_KINDS = (types.intp,) * 4
+_helpers: dict[Any, Function] = {}
 
 
-@functools.cache
 def inlined(function: Function) -> Function:
-    """Compile a helper that kernels inline."""
-    # Inlining is forced: otherwise each kernel would link its own copy of the helper, and the
-    # loader would choose which copy runs.
-    options = {"forceinline": True, "no_cpython_wrapper": True}
-    return numba.njit(fastmath=_FASTMATH, pipeline_class=HelperCompiler, **options, **_COMMON)(
-        function
-    )
+    """Compile a helper that kernels inline.
+
+    Factories make many functions of one code and equal constants. They are one helper, which is
+    compiled once.
+    """
+    key = _identity(function)
+    if key not in _helpers:
+        _helpers[key] = numba.njit(**_HELPER)(function)
+    return _helpers[key]
+
+
+def shared(function: Function) -> Function:
+    """Compile a helper of which a kernel has one copy, however often it is called.
+
+    A call costs some nanoseconds. It is for large helpers outside of the inner loops.
+    """
+    key = _identity(function), "shared"
+    if key not in _helpers:
+        _helpers[key] = numba.njit(**_SHARED)(function)
+    return _helpers[key]
+
+
+def _identity(value: Any) -> Any:
+    """Return a key that is equal for values which make no difference to compiled code."""
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        return value.__code__, value.__module__, *map(_identity, cells)
+    if isinstance(value, tuple):
+        return type(value), *map(_identity, value)
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return type(value), value
+
+
+def overloaded(function: Function) -> Callable[[Function], Function]:
+    """Return Numba's decorator `overload` for a function of helpers, which kernels inline."""
+    return overload(function, jit_options=_HELPER)
 
 
 class Kernel(NamedTuple):
@@ -121,12 +172,7 @@ def _plain_ungrouped(arguments: Any) -> Any:
 
 def _ungrouped(typing_context: Any, arguments: Any) -> Any:
     """Return the arguments."""
-
-    def generate(context, builder, signature, values):
-        # The result is a reference of its own, which the caller gives back.
-        return impl_ret_borrowed(context, builder, signature.return_type, values[0])
-
-    return arguments(arguments), generate
+    return arguments(arguments), lambda context, builder, signature, values: values[0]
 
 
 ungrouped = _plain_ungrouped if config.DISABLE_JIT else intrinsic(_ungrouped)
@@ -147,7 +193,7 @@ def make_kernel(name: str, kernel: Function, grouped: Function = ungrouped) -> K
         else:
             launch(launcher, arguments)
 
-    compiled = _entry(name, entry)
+    compiled = _entry(name, entry, _nrt=False)
     return Kernel(compiled, functools.partial(compiled, 0))
 
 
@@ -233,19 +279,19 @@ def launcher_address() -> int:
 
 def make_function(name: str, function: Function) -> Function:
     """Return a compiled function without parts, cached on disk under `name`."""
-    return _entry(name, function)
+    return _entry(name, function, _nrt=False)
 
 
 def entry(name: str, function: Function, kinds: tuple[Any, ...]) -> Function:
     """Compile a function for arguments of these types, which its calls do not check."""
-    return _entry(name, function).compile(kinds)  # type: ignore[attr-defined]
+    return _entry(name, function, _nrt=False).compile(kinds)  # type: ignore[attr-defined]
 
 
-def _entry(name: str, function: Function, *, parallel: bool = False) -> Function:
+def _entry(name: str, function: Function, **options: Any) -> Function:
     # The symbol in the machine code consists of this name and a counter of the compiling process.
     # Without a name of its own, a kernel from another process could have the same symbol.
     function.__name__ = function.__qualname__ = "numnorm_" + name.replace(".", "_")
-    compiled = numba.njit(fastmath=_FASTMATH, parallel=parallel, **_COMMON)(function)
+    compiled = numba.njit(pipeline_class=KernelCompiler, **_COMMON, **options)(function)
     if hasattr(compiled, "_cache"):  # a plain function when NUMBA_DISABLE_JIT is set
         compiled._cache = KernelCache(name)
     return compiled

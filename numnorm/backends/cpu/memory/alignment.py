@@ -1,4 +1,4 @@
-"""Peeling of loops to cache-line alignment, aligned copies, and `keep_alive`.
+"""Peeling of loops to cache-line alignment, and aligned copies.
 
 A vector that crosses a cache line is slower to load and store. A loop first takes the few elements
 before the first cache line (the peel) and then works with aligned vectors. This aligns one array,
@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
-from numba.extending import overload
 
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.compiler.jit import inlined, overloaded
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 from numnorm.backends.cpu.memory.placement import LINE, address_of
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -85,12 +84,12 @@ def common_peel(x, segment):
 def aligned_copy(values, peel):
     """Return a 2-D array, or a copy, with a cache line that begins after `peel` elements.
 
-    Anything else is returned as it is.
+    Anything else is returned as it is. `release` frees the copy.
     """
     return values
 
 
-@overload(aligned_copy)
+@overloaded(aligned_copy)
 def _aligned_copy(values, peel):
     if not (isinstance(values, types.Array) and values.ndim == 2):
         return lambda values, peel: values
@@ -108,17 +107,3 @@ def _aligned_copy(values, peel):
         return copy
 
     return implementation
-
-
-def _plain_keep_alive(value: Any) -> None:
-    """Keep the owner of memory alive until here, for loops that use borrowed arrays of it."""
-
-
-@compiled_as(_plain_keep_alive)
-def keep_alive(typing_context, value):
-    """Keep the owner of memory alive until here, for loops that use borrowed arrays of it."""
-
-    def generate(context, builder, signature, arguments):
-        return context.get_dummy_value()
-
-    return types.void(value), generate

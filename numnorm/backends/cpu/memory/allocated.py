@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numba.core import cgutils, types
+from numba.core.runtime.context import NRTContext
 
 from numnorm.backends.cpu.memory.array_struct import contiguous
 from numnorm.backends.cpu.memory.borrowed import type_of
@@ -17,11 +18,16 @@ from numnorm.backends.cpu.memory.placement import LINE
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
+def _nrt(context: Any) -> Any:
+    """Return Numba's runtime, which the contexts of kernels do without."""
+    return NRTContext(context, True)
+
+
 @functools.cache
 def make_aligned_zeros(kind: Any, ndim: int) -> Callable[..., Any]:
     """Return a compiled ``zeros(shape, peel)``: a new array of zeros with `ndim` axes.
 
-    A cache line begins after the first `peel` elements. Borrowed arrays need `keep_alive` on it.
+    A cache line begins after the first `peel` elements. `release` frees the array.
     """
     element = type_of(kind)
     result = types.Array(element, ndim, "C")
@@ -38,13 +44,28 @@ def make_aligned_zeros(kind: Any, ndim: int) -> Callable[..., Any]:
             for size in sizes:
                 nbytes = builder.mul(nbytes, size)
             allocated = builder.add(nbytes, nbytes.type(LINE))
-            memory = context.nrt.meminfo_alloc_aligned(builder, allocated, LINE)
+            memory = _nrt(context).meminfo_alloc_aligned(builder, allocated, LINE)
             before = builder.neg(builder.mul(peel, itemsize))
             offset = builder.and_(before, nbytes.type(LINE - 1))
-            start = builder.gep(context.nrt.meminfo_data(builder, memory), [offset])
+            start = builder.gep(_nrt(context).meminfo_data(builder, memory), [offset])
             cgutils.memset(builder, start, nbytes, 0)
             return contiguous(context, builder, result, start, sizes, memory)
 
         return result(shape, types.intp), generate
 
     return zeros
+
+
+def _plain_release(arrays: Any) -> None:
+    """Free those of several arrays that a kernel has allocated."""
+
+
+@compiled_as(_plain_release)
+def release(typing_context, arrays):
+    """Free those of several arrays that a kernel has allocated."""
+
+    def generate(context, builder, signature, arguments):
+        _nrt(context).decref(builder, signature.args[0], arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(arrays), generate

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
+from numnorm.backends.cpu.compiler.jit import overloaded
 from numnorm.backends.cpu.memory.array_struct import contiguous
 from numnorm.backends.cpu.simd.vector import compiled_as
 
@@ -45,7 +46,7 @@ def _without_owner(typing_context, array):
     return array(array), generate
 
 
-@overload(borrowed)
+@overloaded(borrowed)
 def _borrowed(value):
     if isinstance(value, types.Array):
         return lambda value: _without_owner(value)
@@ -67,6 +68,22 @@ def shaped(typing_context, array, shape):
         return contiguous(context, builder, result, data, sizes)
 
     return result(array, shape), generate
+
+
+def _plain_as_flat(array: Any) -> Any:
+    return np.reshape(array, -1)
+
+
+@compiled_as(_plain_as_flat)
+def as_flat(typing_context, array):
+    """Return a contiguous array, borrowed, as one axis."""
+    result = types.Array(array.dtype, 1, "C")
+
+    def generate(context, builder, signature, arguments):
+        given = context.make_array(array)(context, builder, arguments[0])
+        return contiguous(context, builder, result, given.data, [given.nitems])
+
+    return result(array), generate
 
 
 def make_scratch(kind: Any, size: int) -> Callable[[], Any]:

@@ -11,9 +11,9 @@ from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.alignment import (
     aligned_copy,
     common_peel,
-    keep_alive,
     peels_to_alignment,
 )
+from numnorm.backends.cpu.memory.allocated import release
 from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
@@ -303,8 +303,8 @@ def _make_part(formula: Formula, element_type: ElementType) -> Callable[..., Any
         if by_element and short_rows(
             arrays, saved, segments, weights, coefficients, partial, totals, start, stop
         ):
-            return
-        if by_element and segments[1] == 1 and width < tile_width:
+            pass
+        elif by_element and segments[1] == 1 and width < tile_width:
             narrow_rows(
                 arrays, saved, segments, weights, coefficients, partial, totals, start, stop
             )
@@ -312,7 +312,7 @@ def _make_part(formula: Formula, element_type: ElementType) -> Callable[..., Any
             wide_rows(
                 arrays, peels, saved, segments, weights, coefficients, partial, totals, start, stop
             )
-        keep_alive((dgamma, dbeta))
+        release((dgamma, dbeta))
 
     return backward_part
 
@@ -362,6 +362,6 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         if last - first == parts:
             add_parts(borrowed(dgamma), results.gamma)
             add_parts(borrowed(dbeta), results.beta)
-        keep_alive((gamma, beta, dgamma, dbeta))
+        release((gamma, beta, dgamma, dbeta))
 
     return make_grouped_kernel(f"row_backward.{formula.name}.{element_type.name}", kernel)

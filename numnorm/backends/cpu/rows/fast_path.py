@@ -13,8 +13,7 @@ import numpy as np
 from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import MachineCode, entry, inlined, make_call
-from numnorm.backends.cpu.memory.alignment import keep_alive
-from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
+from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.ndarray_struct import (
     NDARRAY_STRUCT,
     is_apart,
@@ -190,7 +189,7 @@ def _make_backward(
         if launcher != 0:
             add_parts(dgammas, results[0])
             add_parts(dbetas, results[1])
-        keep_alive((dgammas, dbetas))
+        release((dgammas, dbetas))
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE

@@ -7,7 +7,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.alignment import make_peel
-from numnorm.backends.cpu.memory.borrowed import borrowed
+from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal
 from numnorm.backends.cpu.memory.write_combining import (
@@ -103,7 +103,7 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
     def wide_rows(x, scaling, segments, weights, y, saved, start, stop):
         nontemporal = use_nontemporal(y, segments[0], peel_of(y, segments[0]))
         combines = segments[1] == 1 and uses_write_combining(y) and not nontemporal
-        buffer, flat_y = line_scratch(), borrowed(y.reshape(-1))
+        buffer, flat_y = line_scratch(), as_flat(y)
         channel, state = channel_of(start, segments), begin(flat_y, start * x.shape[1])
         for i in range(start, stop):
             statistics = row_statistics(x[i], scaling)

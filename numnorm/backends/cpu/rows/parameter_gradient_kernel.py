@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
-from numba.extending import overload
 
-from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
+from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function, overloaded
 from numnorm.backends.cpu.memory.borrowed import borrowed, shaped
 
 
@@ -26,7 +25,7 @@ def add_parts(totals, result):
         _add_parts(np.reshape(totals, (totals.shape[0], -1)), result)
 
 
-@overload(add_parts)
+@overloaded(add_parts)
 def _add_parts_of_parameter(totals, result):
     if not isinstance(totals, types.Array):
         return lambda totals, result: None

@@ -12,7 +12,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores
 from numnorm.backends.cpu.memory.write_combining import (
     begin,
@@ -250,7 +250,7 @@ def make_narrow_rows(
         means = scratch[sums_size:], scratch[sums_size + lanes :]
         factors = scratch[sums_size + 2 * lanes :]
         sums = scratch[sums_size + 3 * lanes :], scratch[sums_size + 4 * lanes :]
-        flat, flat_y, width = borrowed(x.reshape(-1)), borrowed(y.reshape(-1)), x.shape[1]
+        flat, flat_y, width = as_flat(x), as_flat(y), x.shape[1]
         channel, one_segment = channel_of(start, segments), segments[1] == 1 and segments[2] <= 1
         combines, state = one_segment and uses_write_combining(y), begin(flat_y, start * width)
         for i in range(start, stop, lanes):

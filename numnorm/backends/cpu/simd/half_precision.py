@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
+from numnorm.backends.cpu.compiler.jit import overloaded
 from numnorm.backends.cpu.simd.vector import Vector, constant, indices
 
 _HALF, _FLOAT, _WORD = ir.HalfType(), ir.FloatType(), ir.IntType(16)
@@ -69,7 +70,7 @@ def _compiled_as(function: Callable[..., Any], result: types.Type, generate: Any
 
         return converted(value), code
 
-    @overload(function, inline="always")
+    @overloaded(function)
     def _implementation(value):
         return lambda value: convert(value)
 

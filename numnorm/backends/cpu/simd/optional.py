@@ -9,8 +9,8 @@ import operator
 
 import numpy as np
 from numba.core import types
-from numba.extending import overload
 
+from numnorm.backends.cpu.compiler.jit import overloaded
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
@@ -44,7 +44,7 @@ def slice_or_scalar(values, left, right):
     return values[left:right] if isinstance(values, np.ndarray) else values
 
 
-@overload(slice_or_scalar, inline="always")
+@overloaded(slice_or_scalar)
 def _slice_or_scalar(values, left, right):
     if isinstance(values, types.Array):
         return lambda values, left, right: values[left:right]
@@ -56,7 +56,7 @@ def present(flag, values):
     return None if flag is None else values
 
 
-@overload(present, inline="always")
+@overloaded(present)
 def _present(flag, values):
     if _is_missing(flag):
         return lambda flag, values: None
@@ -68,7 +68,7 @@ def element(values, index, default):
     return default if values is None else part(values, index)
 
 
-@overload(element, inline="always")
+@overloaded(element)
 def _element(values, index, default):
     if _is_missing(values):
         return lambda values, index, default: default
@@ -82,7 +82,7 @@ def scaled(value, scale):
     return value if scale is None else value * scale
 
 
-@overload(scaled, inline="always")
+@overloaded(scaled)
 def _scaled(value, scale):
     if _is_missing(scale):
         return lambda value, scale: value

@@ -8,8 +8,8 @@ float64 totals every few rows. The columns use the same two steps for sums of ch
 
 import numpy as np
 from numba.core import types
-from numba.extending import overload
 
+from numnorm.backends.cpu.compiler.jit import overloaded
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
 from numnorm.backends.cpu.memory.borrowed import shaped
 
@@ -29,7 +29,7 @@ def with_parts(totals, parts, result, once):
     return np.zeros((parts, *totals.shape[1:]))
 
 
-@overload(with_parts)
+@overloaded(with_parts)
 def _with_parts(totals, parts, result, once):
     if not isinstance(totals, types.Array):
         return lambda totals, parts, result, once: totals
@@ -59,7 +59,7 @@ def partial_sums(total, like, peel, result, shape):
     return np.zeros(shape, type(like))
 
 
-@overload(partial_sums)
+@overloaded(partial_sums)
 def _partial_sums(total, like, peel, result, shape):
     if not _is_matrix(total):
         return lambda total, like, peel, result, shape: None
@@ -80,7 +80,7 @@ def is_by_channel(total):
     return total is not None and total.ndim == 1
 
 
-@overload(is_by_channel, inline="always")
+@overloaded(is_by_channel)
 def _is_by_channel(total):
     by_channel = isinstance(total, types.Array) and total.ndim == 1
     return lambda total: by_channel
@@ -93,7 +93,7 @@ def flush(partial, total):
         partial[:] = 0
 
 
-@overload(flush)
+@overloaded(flush)
 def _flush(partial, total):
     if not isinstance(partial, types.Array):
         return lambda partial, total: None
@@ -116,7 +116,7 @@ def collect(total, channel, value):
         total[channel] += value
 
 
-@overload(collect)
+@overloaded(collect)
 def _collect(total, channel, value):
     if not isinstance(total, types.Array) or total.ndim != 1:
         return lambda total, channel, value: None

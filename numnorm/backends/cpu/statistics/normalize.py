@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
-from numba.extending import overload
 
-from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.compiler.jit import inlined, overloaded
 from numnorm.backends.cpu.simd.optional import _is_missing, scaled
 from numnorm.backends.cpu.simd.vector import multiply_add
 from numnorm.backends.formulas import norms as formulas
@@ -19,7 +18,7 @@ def _or_one(scale):
     return 1 if scale is None else scale
 
 
-@overload(_or_one, inline="always")
+@overloaded(_or_one)
 def _number_or_one(scale):
     if _is_missing(scale):
         return lambda scale: 1
@@ -48,7 +47,7 @@ def joined(mean_hi, mean_lo):
     return np.float64(mean_hi) + np.float64(mean_lo)
 
 
-@overload(joined, inline="always")
+@overloaded(joined)
 def _joined(mean_hi, mean_lo):
     return lambda mean_hi, mean_lo: np.float64(mean_hi) + np.float64(mean_lo)
 
@@ -60,7 +59,7 @@ def location(mean_hi, mean_lo, rstd):
     return joined(mean_hi, mean_lo)
 
 
-@overload(location, inline="always")
+@overloaded(location)
 def _location(mean_hi, mean_lo, rstd):
     if _is_missing(mean_hi):
         return lambda mean_hi, mean_lo, rstd: 1.0 / rstd if rstd != 0.0 else 0.0
@@ -78,7 +77,7 @@ def split(mean, scale):
     return mean_hi, type(scale)(mean * scale - mean_hi)
 
 
-@overload(split, inline="always")
+@overloaded(split)
 def _split(mean, scale):
     if _is_missing(mean):
         return lambda mean, scale: (None, None)

@@ -13,6 +13,7 @@ from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
+from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.recurrent.common.steps import (
     before_step,
@@ -65,7 +66,7 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         offsets, begin, dh = steps.offsets, steps.begin, gradients.dh
         (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
         left, right = rows_of_groups(first, last, groups, parts, size, batch)
-        wide, products, states = gates * width, gradients.dz.reshape(-1), dh.reshape(-1)
+        wide, products, states = gates * width, as_flat(gradients.dz), as_flat(dh)
         between = max(1, tuning.ROWS_BETWEEN_FLUSHES // size)
         for s in range(steps.end - 1, begin - 1, -1):
             rows = rows_of_step(steps.batch_sizes, s, left, right)

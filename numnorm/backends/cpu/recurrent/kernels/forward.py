@@ -11,6 +11,7 @@ from typing import Any
 from numnorm.backends.contract.recurrent import CellSpec, PackedSteps
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
+from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.recurrent.common.steps import before_step, rows_of_step
 from numnorm.backends.cpu.recurrent.kernels.arguments import (
@@ -88,9 +89,9 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
         batch, width = batch_sizes[0], state.shape[1]
         left, right = first * batch // parts, last * batch // parts
         from_x = x_result(z, xp)
-        left_hand, depths = (x.reshape(-1), state.reshape(-1)), (x.shape[1], width)
+        left_hand, depths = (as_flat(x), as_flat(state)), (x.shape[1], width)
         right_hand = factors.panels_x, factors.panels_h
-        results = from_x.reshape(-1), z.reshape(-1)
+        results = as_flat(from_x), as_flat(z)
         x_saved, z_saved = from_x.shape[0] > batch, z.shape[0] > batch
         for s in range(offsets.size):
             rows = rows_of_step(batch_sizes, s, left, right)
