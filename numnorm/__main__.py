@@ -15,6 +15,7 @@ from numnorm.commands.signals import signals_raise
 COMMANDS = {
     "demo": "train small networks with each norm, or LSTMs, and compare them",
     "apply": "normalize an .npy file of any size, block by block",
+    "compile": "compile kernels ahead, for containers, clusters and tests",
     "doctor": "show what numnorm runs on here, and test every norm",
 }
 
@@ -47,7 +48,7 @@ def _parser() -> CommandParser:
     commands = "\n".join(f"  {name:<8}{summary}" for name, summary in COMMANDS.items())
     parser = CommandParser(
         prog="numnorm",
-        usage="%(prog)s [-h] [--version] {demo,apply,doctor} ...",
+        usage="%(prog)s [-h] [--version] {demo,apply,compile,doctor} ...",
         description="Normalization layers on arrays, from the command line.",
         epilog=f"commands:\n{commands}\n\n`numnorm COMMAND --help` tells what a command takes.",
     )

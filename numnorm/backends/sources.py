@@ -1,17 +1,18 @@
-"""A hash of the loaded sources: the key of the kernels compiled from them."""
+"""A hash of the loaded sources, on which the compiled kernels depend."""
 
 import functools
 import os
+from collections.abc import Iterable
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # The sources of the CPU kernels; CUDA kernels are not cached with this key.
-_COMPILED_FOLDERS = ("backends/contract", "backends/cpu", "backends/formulas", "norms")
+COMPILED_FOLDERS = ("backends/contract", "backends/cpu", "backends/formulas", "norms")
 
 
-def _files() -> list[str]:
-    """Return every source file whose code may be part of a kernel."""
-    folders = (os.path.join(PACKAGE, *folder.split("/")) for folder in _COMPILED_FOLDERS)
-    walks = (entry for folder in folders for entry in os.walk(folder))
+def _files(package: str, folders: Iterable[str]) -> list[str]:
+    """Return every source file of some folders of a package."""
+    paths = (os.path.join(package, *folder.split("/")) for folder in folders)
+    walks = (entry for path in paths for entry in os.walk(path))
     return sorted(
         os.path.join(folder, name)
         for folder, _, names in walks
@@ -21,7 +22,7 @@ def _files() -> list[str]:
 
 
 def _stamps() -> list[tuple[str, int, int]]:
-    stats = [(path, os.stat(path)) for path in _files()]
+    stats = [(path, os.stat(path)) for path in _files(PACKAGE, COMPILED_FOLDERS)]
     return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats]
 
 
@@ -37,11 +38,16 @@ def source_token() -> str | None:
     """
     if not _AT_IMPORT or _stamps() != _AT_IMPORT:
         return None
+    return hash_of_sources(PACKAGE, COMPILED_FOLDERS)
+
+
+def hash_of_sources(package: str, folders: Iterable[str]) -> str:
+    """Return a hash of the names and contents of the source files in folders of a package."""
     import hashlib  # here, to keep `import numnorm` fast
 
     digest = hashlib.blake2b(digest_size=16)
-    for path in _files():
-        digest.update(os.path.relpath(path, PACKAGE).replace(os.sep, "/").encode() + b"\0")
+    for path in _files(package, folders):
+        digest.update(os.path.relpath(path, package).replace(os.sep, "/").encode() + b"\0")
         with open(path, "rb") as file:
             digest.update(file.read() + b"\0")
     return digest.hexdigest()

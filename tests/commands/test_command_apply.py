@@ -3,6 +3,7 @@
 import errno
 import importlib
 import io
+import logging
 import math
 import os
 import signal
@@ -542,6 +543,17 @@ def test_progress_is_shown_on_terminals_only(monkeypatch, terminal):
         done(2)
         done(2)
     assert ("100%" in stream.getvalue()) == terminal
+
+
+def test_messages_stand_above_the_progress(monkeypatch):
+    stream, logger = Terminal(), logging.getLogger("numnorm")
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    before = logger.level, list(logger.handlers)
+    with progress_bar("layer_norm", 4):
+        logger.info("compiling [%s]", "a kernel")
+    assert "compiling [a kernel]" in stream.getvalue()
+    assert (logger.level, logger.handlers) == before
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=4), st.integers(1, 500), st.data())

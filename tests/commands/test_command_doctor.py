@@ -176,9 +176,11 @@ def test_advice_on_blas(monkeypatch, libraries, features, advised):
         assert "OPENBLAS_CORETYPE=SkylakeX" in told[-1][1]
 
 
-def test_no_place_for_the_cache(monkeypatch):
+def test_no_place_for_the_cache(monkeypatch, tmp_path):
     monkeypatch.setattr(cache, "directory", lambda: None)
-    ((key, value),) = facts.cache()
+    monkeypatch.setattr(cache, "folders", lambda: (tmp_path, tmp_path / "none"))
+    (_, read), (key, value) = facts.cache()
+    assert read == f"{tmp_path} (only read)"
     assert (key, value.startswith("none: no place can be written to")) == ("cache", True)
 
 
@@ -237,7 +239,7 @@ def test_command_line_as_a_whole(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     told = capsys.readouterr().out
-    assert all(f"\n  {name} " in told for name in ("demo", "apply", "doctor"))
+    assert all(f"\n  {name} " in told for name in ("demo", "apply", "compile", "doctor"))
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"numnorm {numnorm.__version__}\n"
@@ -289,7 +291,7 @@ def test_nobody_to_print_for(monkeypatch, status):
     assert _run("numnorm test", lambda arguments: print("a line") or status, []) == status
 
 
-@pytest.mark.parametrize("command", ["demo", "apply", "doctor"])
+@pytest.mark.parametrize("command", ["demo", "apply", "compile", "doctor"])
 def test_help(capsys, command):
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])

@@ -18,6 +18,7 @@ from every_call import in_new_process
 
 import numnorm
 import numnorm.cuda
+from numnorm.commands.compile import calls
 
 PACKAGE = Path(numnorm.__file__).parent
 SOURCES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
@@ -181,6 +182,7 @@ TABLES = [
     "README.md",
     "docs/architecture.md",
     "asv_benchmarks/benchmarks/calls.py",
+    "numnorm/commands/compile/calls.py",
     "numnorm/commands/doctor/selftest.py",
     "tests/support/reference.py",
     "tests/support/every_call.py",
@@ -202,6 +204,16 @@ def test_every_norm_and_every_dtype_is_compiled_by_default():
     assert set(kernels.DEFAULT) == set(NORMS)
     compiled = {dtype for cases in kernels.DEFAULT.values() for dtype, _ in cases}
     assert compiled == {"float16", "bfloat16", "float32", "float64"}
+
+
+def test_every_norm_can_be_compiled_ahead():
+    assert set(calls.PARAMETERS) == set(NORMS)
+    jobs = [name for job in calls.jobs(NORMS, ["float32"]) for name in job.arguments]
+    batch = [job.function for job in calls.jobs(["batch_norm"], ["float32"])]
+    assert batch == [calls.channels, calls.launcher]
+    for norm in set(NORMS) - {"batch_norm", "instance_norm"}:
+        assert norm in jobs  # backward
+        assert any(isinstance(names, tuple) and norm in names for names in jobs)  # forward
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

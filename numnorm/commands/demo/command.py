@@ -9,10 +9,12 @@ from typing import BinaryIO
 
 import numpy as np
 
+from numnorm.commands.compile.ahead import prepare
+from numnorm.commands.compile.calls import Job
 from numnorm.commands.demo import curves
 from numnorm.commands.demo.classifier import Classifier
 from numnorm.commands.demo.layers import AdaNorm, Array, BatchNorm, LayerNorm, NoNorm, Norm, RmsNorm
-from numnorm.commands.demo.recurrent import comparison, pictures, report
+from numnorm.commands.demo.recurrent import cells, comparison, pictures, report
 from numnorm.commands.demo.training import one_thread, train, watched
 from numnorm.commands.errors import CommandError, CommandParser, require
 from numnorm.commands.wholefile import appearing, check_writable
@@ -69,6 +71,11 @@ def main(argv: Sequence[str]) -> int:
     for name in ("rich", "matplotlib", "threadpoolctl"):
         require(name)
     data = digits(arguments.seed)
+    first_step, names = (
+        (comparison.first_step, cells.NORMS) if recurrent else (first_classifier_step, NORMS)
+    )
+    # What takes longest comes last in the tables.
+    prepare([Job(first_step, (name,)) for name in reversed(names)])
     show = _lstms if recurrent else _classifiers
     draw = show(data, arguments.epochs, arguments.seed)
     with appearing(output) as file:
@@ -156,6 +163,13 @@ def compare(
             batch_size: {name: _errors(data, name, batch_size, epochs, seed) for name in NORMS}
             for batch_size in batch_sizes
         }
+
+
+def first_classifier_step(name: str) -> None:
+    """Train a tiny classifier for an epoch, so that the kernels of its norm are compiled."""
+    rng = np.random.default_rng(0)
+    samples = rng.standard_normal((2, 4), np.float32), np.zeros(2, int)
+    next(train(Classifier((4, 4, 10), NORMS[name], rng), samples, samples, 2, rng))
 
 
 def _errors(data: Data, name: str, batch_size: int, epochs: int, seed: int) -> list[float]:

@@ -103,17 +103,21 @@ def _without_avx512(library: dict[str, Any]) -> bool:
 
 
 def cache() -> Iterator[Fact]:
-    """Yield the folder of the compiled kernels."""
-    from numnorm.backends.cpu.compiler.cache import directory
+    """Yield the folders of the compiled kernels."""
+    from numnorm.backends.cpu.compiler.cache import directory, folders
 
-    folder = directory()
-    if folder is None:
+    kept = directory()
+    for folder in folders():
+        if folder == kept:
+            yield "cache", f"{folder} (writable)"
+        elif folder.is_dir():
+            yield "cache", f"{folder} (only read)"
+    if kept is None:
         yield (
             "cache",
-            "none: no place can be written to, so every process compiles anew; set NUMBA_CACHE_DIR",
+            "none: no place can be written to, so every process compiles anew what is not there; "
+            "set NUMBA_CACHE_DIR",
         )
-    else:
-        yield "cache", f"{folder} (writable)"
 
 
 def gpu() -> Iterator[Fact]:

@@ -10,6 +10,7 @@ import pickle
 import random
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import kernels
@@ -70,6 +71,10 @@ class Copy:
         shutil.copytree(Path(numnorm.__file__).parent, self.package, ignore=ignored)
         self.environment = {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
 
+    def files(self):
+        """The compiled kernels, and what is left of those that were being written."""
+        return [path for path in self.kernels.glob("*/*") if path.suffix != ".json"]
+
     def start(self, *norms, before="", **changes):
         return start("-c", before + CALLS, *norms, **self.environment | changes)
 
@@ -94,7 +99,7 @@ def compiled(tmp_path_factory):
     copy = Copy(tmp_path_factory.mktemp("compiled"))
     result, was_compiled = copy.call("half")
     assert was_compiled
-    assert len(list(copy.kernels.iterdir())) == 1
+    assert len(copy.files()) == 1
     return copy, result
 
 
@@ -103,7 +108,7 @@ def with_kernel(copy, compiled):
     """A copy of that copy, and the result, and the file."""
     original, result = compiled
     shutil.copytree(original.kernels, copy.kernels)
-    (file,) = copy.kernels.iterdir()
+    (file,) = copy.files()
     return copy, result, file
 
 
@@ -111,7 +116,7 @@ def test_second_process_compiles_nothing(with_kernel):
     copy, result, file = with_kernel
     content = file.read_bytes()
     assert copy.call("half") == (result, False)
-    assert list(copy.kernels.iterdir()) == [file]
+    assert copy.files() == [file]
     assert file.read_bytes() == content
 
 
@@ -160,7 +165,7 @@ def begin_return_with(beginning, function, path):
 )
 def test_edited_sources_give_the_new_result(copy, function, source):
     (before,), _ = copy.call("layer_norm")
-    (file,) = copy.kernels.glob("row_forward.*")  # beside that of its direct call
+    (file,) = copy.kernels.glob("*/row_forward.*")  # beside that of its direct call
     begins = "1 + " if function == "affine" else "value + "
     begin_return_with(begins, function, copy.package / source)
     (after,), compiled = copy.call("layer_norm")
@@ -264,7 +269,7 @@ def test_processes_that_compile_at_once(copy, compiled):
     processes = [copy.start("half") for _ in range(4)]
     assert [copy.finish(process)[0] for process in processes] == [result] * 4
     # One whole file, and none that was being written.
-    assert len(list(copy.kernels.iterdir())) == 1
+    assert len(copy.files()) == 1
     assert copy.call("half") == (result, False)
 
 
@@ -296,7 +301,7 @@ def test_nowhere_to_write(copy, compiled, tmp_path):
 def test_beside_the_package_without_a_choice(copy, compiled):
     _, result = compiled
     assert copy.call("half", NUMBA_CACHE_DIR=None) == (result, True)
-    assert len(list((copy.package / "__pycache__" / "kernels").iterdir())) == 1
+    assert len(list((copy.package / "__pycache__" / "kernels").rglob("*.bin"))) == 1
     assert not copy.kernels.exists()
 
 
@@ -306,8 +311,101 @@ def test_in_the_cache_of_the_user_where_the_package_is_not_writable(copy, compil
     home = tmp_path / "home"
     homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), str(home))
     assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, True)
-    assert len([path for path in home.rglob("*") if path.is_file()]) == 1
+    assert len(list(home.rglob("*.bin"))) == 1
     assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, False)
+
+
+# A superuser may write anywhere. Without capabilities it may not, if the permissions forbid it.
+OBEDIENT = """
+import ctypes
+header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+assert ctypes.CDLL(None).capset(header, none) == 0
+"""
+
+
+@pytest.fixture
+def read_only(with_kernel):
+    """That copy, whose cache nobody may write to, and what its processes execute before a call."""
+    copy, result, _ = with_kernel
+    if os.name == "nt" or (os.geteuid() == 0 and sys.platform != "linux"):
+        pytest.skip("needs folders that cannot be written to")
+    copy.call("half")  # it notes that it uses the kernels
+    folders = [copy.kernels, *copy.kernels.glob("*/")]
+    for folder in folders:
+        folder.chmod(0o555)
+    yield copy, result, OBEDIENT if os.geteuid() == 0 else ""
+    for folder in folders:
+        if folder.exists():
+            folder.chmod(0o755)
+
+
+def entries(folder):
+    """All that a folder holds, with the times of the last changes."""
+    return {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+
+
+def test_a_read_only_cache_is_used_and_never_written(read_only):
+    copy, result, before = read_only
+    held = entries(copy.kernels)
+    assert copy.finish(copy.start("half", before=before)) == (result, False)
+    for _ in range(2):  # nobody named another folder: what is not there is not kept
+        assert copy.finish(copy.start("half:float64", before=before))[1]
+    assert entries(copy.kernels) == held
+
+
+def test_a_read_only_cache_beside_the_package(read_only, tmp_path):
+    copy, result, before = read_only
+    shared = copy.package / "__pycache__" / "kernels"
+    shared.parent.mkdir(exist_ok=True)
+    copy.kernels.rename(shared)
+    home = tmp_path / "home"
+    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), str(home))
+    changes = {"before": before, "NUMBA_CACHE_DIR": None, **homes}
+    held = entries(shared)
+    assert copy.finish(copy.start("half", **changes)) == (result, False)
+    assert not list(home.rglob("*.bin"))
+    # The user's own cache takes what is not there.
+    assert copy.finish(copy.start("half:float64", **changes))[1]
+    assert copy.finish(copy.start("half:float64", "half", **changes))[1] is False
+    assert entries(shared) == held
+
+
+def test_kernels_can_be_read_by_others(with_kernel):
+    *_, file = with_kernel
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in file.parent.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_each_installation_notes_that_it_uses_the_kernels(with_kernel):
+    copy, _, file = with_kernel
+    copy.call("half")
+    origins = [json.loads(path.read_text()) for path in file.parent.glob("origin-*.json")]
+    packages = {origin["package"] for origin in origins}
+    assert len(origins) == len(packages) == 2  # that which compiled them, and the copy
+    assert str(copy.package) in packages
+
+
+MESSAGE = """
+import logging
+
+from numnorm.backends.cpu.compiler import waiting
+
+waiting._left = 0.01
+messages = logging.Handler()
+messages.emit = lambda record: print(record.levelname, record.getMessage())
+logging.getLogger("numnorm").addHandler(messages)
+logging.getLogger("numnorm").setLevel("INFO")
+"""
+
+
+def test_a_message_while_a_kernel_is_compiled(copy):
+    script = MESSAGE + CALLS
+    message, _ = in_new_process("-c", script, "half", **copy.environment).splitlines()
+    assert message.startswith("INFO numnorm compiles half ")
+    assert str(copy.kernels) in message
+    (_,) = in_new_process("-c", script, "half", **copy.environment).splitlines()
 
 
 class Raises:
@@ -342,7 +440,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_file_is_compiled_again(with_kernel, damage):
     copy, result, file = with_kernel
-    damaged = damage(file.read_bytes(), file.name)
+    damaged = damage(file.read_bytes(), f"{file.parent.name}/{file.name}")
     file.write_bytes(damaged)
     assert copy.call("half") == (result, True)
     assert file.read_bytes() != damaged
@@ -353,7 +451,7 @@ def test_folder_in_place_of_the_file(with_kernel):
     file.unlink()
     file.mkdir()
     assert copy.call("half") == (result, True)
-    assert list(copy.kernels.iterdir()) == [file]
+    assert copy.files() == [file]
 
 
 def test_folder_removed_between_calls(copy):

@@ -131,6 +131,17 @@ def compare(tasks: list[Task], seed: int) -> Results:
         return [(task, {name: _learned(task, name, seed) for name in NORMS}) for task in tasks]
 
 
+def first_step(name: str) -> None:
+    """Train tiny networks for an epoch, so that the kernels of their cell are compiled."""
+    rng = np.random.default_rng(0)
+    pixels = rng.standard_normal((2, ROWS * ROWS), np.float32)
+    images = pixels, np.zeros(2, int), np.full(2, ROWS)
+    walks = (corners.walks(2, 0),)
+    for batch_size in (2, 1):
+        next(train(Reader(name, 4, rng), images, images, batch_size, rng))
+    next(train(Walker(name, 4, 4, rng), walks, walks, 2, rng))
+
+
 def _learned(task: Task, name: str, seed: int) -> Result:
     network = task.network(name, np.random.default_rng(seed))
     order = np.random.default_rng([seed, task.batch_size])

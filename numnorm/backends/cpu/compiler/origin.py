@@ -1,0 +1,64 @@
+"""Which installation uses the kernels of a folder, and whether it still can."""
+
+import importlib.util
+import json
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+from typing import Any
+
+from numnorm.backends.sources import COMPILED_FOLDERS, PACKAGE, hash_of_sources, source_token
+
+_LIBRARIES = ("numba", "llvmlite")
+
+
+def content(processor: tuple[str, ...]) -> bytes:
+    """Return a description of this installation as JSON."""
+    origin = {
+        "package": PACKAGE,
+        "folders": COMPILED_FOLDERS,
+        "sources": source_token(),
+        "interpreter": sys.executable,
+        "python": sys.version,
+        "libraries": {name: _library(name) for name in _LIBRARIES},
+        "processor": " ".join(processor[:2]),
+        "host": platform.node(),
+    }
+    return json.dumps(origin, indent=1).encode()
+
+
+def _library(name: str) -> dict[str, str | None]:
+    """Return the folder that an installed library lies in, and its version if it is known."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None and spec.origin is not None
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        installed = None
+    return {"folder": str(Path(spec.origin).parents[1]), "version": installed}
+
+
+def is_stale(origin: dict[str, Any]) -> bool:
+    """Return whether the installation of an origin is gone, or would compile other kernels now.
+
+    What cannot be known, as of a folder that only another machine has, counts as usable.
+    """
+    here = origin["host"] == platform.node()
+    libraries = origin["libraries"]
+    paths = [origin["package"], *(os.path.join(v["folder"], k) for k, v in libraries.items())]
+    paths += [origin["interpreter"]] * bool(origin["interpreter"])
+    if not all(map(os.path.exists, paths)):
+        return here
+    if origin["interpreter"] == sys.executable and origin["python"] != sys.version:
+        return True
+    if any(_is_replaced(name, **library) for name, library in libraries.items()):
+        return True
+    return hash_of_sources(origin["package"], origin["folders"]) != origin["sources"]
+
+
+def _is_replaced(name: str, folder: str, version: str | None) -> bool:
+    """Return whether a folder has another version of a library now."""
+    found = {installed.version for installed in distributions(name=name, path=[folder])}
+    return bool(found) and version is not None and version not in found

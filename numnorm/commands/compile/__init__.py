@@ -1,0 +1,1 @@
+"""``numnorm compile``: kernels compiled ahead into the cache."""

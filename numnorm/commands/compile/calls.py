@@ -1,0 +1,159 @@
+"""Calls that compile the kernels of each norm and of each recurrent cell.
+
+Small arrays suffice, as kernels are compiled for a dtype and not for a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import numnorm
+from numnorm import rnn
+
+PARAMETERS = {
+    "layer_norm": 2,
+    "rms_norm": 1,
+    "ada_norm": 0,
+    "group_norm": 2,
+    "instance_norm": 2,
+    "weight_norm": 1,
+    "batch_norm": 2,
+}
+"""The number of parameters of each norm."""
+
+CELLS = ("lstm", "gru", "rnn")
+"""The recurrent cells, which are compiled without a norm and with layer norm."""
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+ACROSS, ALONG = (3, 4), (3, 4, 5)
+"""Shapes for which batch norm loops across the channels, and along each channel."""
+
+_SAME_KERNELS = {"instance_norm": "group_norm"}
+_SAME_FORWARD = (("layer_norm", "group_norm"), ("rms_norm", "weight_norm"), ("ada_norm",))
+"""Norms that share their forward kernels where they get no parameters."""
+
+
+class Job(NamedTuple):
+    """A call that compiles kernels, as it is sent to another process.
+
+    Attributes
+    ----------
+    function : callable
+        A function of this module.
+    arguments : tuple
+        Its arguments.
+    """
+
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+
+    def run(self) -> None:
+        """Call the function."""
+        if "bfloat16" in self.arguments:
+            import ml_dtypes  # noqa: F401  # NumPy knows the name from then on
+        self.function(*self.arguments)
+
+
+def jobs(names: Iterable[str], dtypes: Iterable[str]) -> list[Job]:
+    """Return jobs that compile the kernels of some norms and cells, the slowest first.
+
+    No kernel is compiled by two of them.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Of `PARAMETERS` and `CELLS`.
+    dtypes : iterable of str
+        Of `DTYPES`.
+
+    Returns
+    -------
+    list of Job
+        The jobs.
+    """
+    known = list(dict.fromkeys(_SAME_KERNELS.get(name, name) for name in names))
+    found = [job for dtype in dict.fromkeys(dtypes) for job in _of_dtype(known, dtype)]
+    found.sort(key=lambda job: (cells, channels, backward, forward).index(job.function))
+    return [*found, Job(launcher, ())] if found else []
+
+
+def _of_dtype(names: Sequence[str], dtype: str) -> Iterator[Job]:
+    kinds = tuple(name for name in names if name in CELLS)
+    if kinds:
+        yield Job(cells, (kinds, dtype))
+    if "batch_norm" in names:
+        yield Job(channels, (dtype,))
+    for family in _SAME_FORWARD:
+        chosen = tuple(name for name in family if name in names)
+        for name in chosen:
+            yield Job(backward, (name, dtype, False))
+            if PARAMETERS[name]:
+                yield Job(backward, (name, dtype, True))
+                yield Job(forward, ((name,), dtype, True))
+        if chosen:
+            yield Job(forward, (chosen, dtype, False))
+
+
+def forward(names: Sequence[str], dtype: str, given: bool) -> None:
+    """Run the forward passes of norms of rows, with their parameters if `given`."""
+    for name in names:
+        x, parameters, options = _arguments(name, dtype, given)
+        getattr(numnorm, f"{name}_forward")(x, *parameters, **options)
+
+
+def backward(name: str, dtype: str, given: bool) -> None:
+    """Run the backward pass of a norm of rows, with its parameters if `given`."""
+    x, parameters, options = _arguments(name, dtype, given)
+    statistics = np.ones({"group_norm": (3, 2), "instance_norm": (3, 4)}.get(name, 3))
+    saved = (statistics,) if name in ("rms_norm", "weight_norm") else (statistics, statistics)
+    getattr(numnorm, f"{name}_backward")(x, x, *saved, *parameters[:1], **options)
+
+
+def _arguments(name: str, dtype: str, given: bool) -> tuple[Any, list[Any], dict[str, Any]]:
+    """Return x, the parameters of a norm, and its options."""
+    x = np.ones((3, 4, 5) if name in ("group_norm", "instance_norm") else (3, 4), dtype)
+    weight = np.ones(3 if name == "weight_norm" else 4, dtype) if given else None
+    return x, [weight] * PARAMETERS[name], {"groups": 2} if name == "group_norm" else {}
+
+
+def channels(dtype: str, shapes: Sequence[tuple[int, ...]] = (ACROSS, ALONG)) -> None:
+    """Run all passes of batch norm, in training and with stored statistics."""
+    for shape in shapes:
+        x = np.ones(shape, dtype)
+        running: dict[str, Any] = {"running_mean": np.zeros(4), "running_var": np.ones(4)}
+        single = {name: value.astype(np.float32) for name, value in running.items()}
+        for gamma in (None, np.ones(4, dtype)):
+            _, mean, rstd = numnorm.batch_norm_forward(x, gamma, gamma, **running)
+            for training in (True, False):
+                numnorm.batch_norm_backward(x, x, mean, rstd, gamma, training=training)
+            for stored in (running, single):
+                numnorm.batch_norm(x, gamma, gamma, training=False, **stored)
+        numnorm.batch_moments(x, after=numnorm.batch_moments(x))
+
+
+def cells(kinds: Sequence[str], dtype: str, norms: Sequence[str | None] = (None, "layer")) -> None:
+    """Run the forward and the backward pass of recurrent cells with each norm."""
+    for kind in kinds:
+        for norm in norms:
+            cell(kind, dtype, {"norm": norm})
+
+
+def cell(kind: str, dtype: Any, options: dict[str, Any]) -> None:
+    """Run the forward and the backward pass of a recurrent cell with a norm and a variant."""
+    rng = np.random.default_rng(0)
+    parameters = getattr(rnn, f"{kind}_init")(3, 4, rng=rng, dtype=dtype, **options)
+    x, state = np.ones((2, 2, 3), dtype), np.ones((2, 4), dtype)
+    states = (state, state) if kind == "lstm" else (state,)
+    y, *_, saved = getattr(rnn, f"{kind}_forward")(x, parameters, *states, **options)
+    getattr(rnn, f"{kind}_backward")(y, saved)
+
+
+def launcher() -> None:
+    """Compile what starts threads, which is the same for all kernels."""
+    from numnorm.backends.cpu.compiler.jit import launcher_address
+
+    launcher_address()

@@ -1,0 +1,147 @@
+"""``numnorm compile``: kernels compiled ahead into the cache."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from numnorm.commands.compile import calls, folders
+from numnorm.commands.compile.ahead import compile_ahead, missing, usable_processors
+from numnorm.commands.errors import CommandError, CommandParser
+
+_DESCRIPTION = """\
+Compile the kernels of norms ahead, in parallel processes, so that no call has to wait for the
+compiler: when a container image is built, or once for a cluster or before tests.
+
+They are kept in NUMBA_CACHE_DIR if it is set, else beside the package or, where that cannot be
+written to, in the user's cache. What is there already is not compiled again. Kernels are for the
+processor of this machine."""
+
+_EPILOG = """\
+examples:
+  numnorm compile
+  numnorm compile layer_norm lstm --dtype float32
+  numnorm compile --clean"""
+
+_DEFAULT_DTYPES = ("float32", "float64")
+_MIB = 2**20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The words after ``numnorm compile``.
+
+    Returns
+    -------
+    int
+        The exit status, 0; errors are raised.
+    """
+    arguments = _parser().parse_args(argv)
+    unknown = [name for name in arguments.norms if name not in (*calls.PARAMETERS, *calls.CELLS)]
+    if unknown:
+        known = ", ".join((*calls.PARAMETERS, *calls.CELLS))
+        raise CommandError(f"NORM must be one of {known}, got {unknown[0]}")
+    if arguments.jobs < 1:
+        raise CommandError(f"--jobs must be at least 1, got {arguments.jobs}")
+    if arguments.clean:
+        _clean()
+    elif arguments.list:
+        _list()
+    else:
+        _compile(arguments.norms or list(calls.PARAMETERS), arguments.dtype, arguments.jobs)
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        prog="numnorm compile",
+        usage="%(prog)s [NORM ...] [options]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    names = f"{', '.join(calls.PARAMETERS)} (default: all of these); {', '.join(calls.CELLS)}"
+    parser.add_argument("norms", nargs="*", metavar="NORM", help=names)
+    parser.add_argument(
+        "--dtype",
+        nargs="+",
+        choices=calls.DTYPES,
+        default=_DEFAULT_DTYPES,
+        metavar="DTYPE",
+        help=f"{', '.join(calls.DTYPES)} (default: {' '.join(_DEFAULT_DTYPES)})",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=usable_processors(),
+        metavar="N",
+        help="processes at a time (default: one for each processor, here %(default)s)",
+    )
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--list", action="store_true", help="show what is there, and stop")
+    instead.add_argument(
+        "--clean", action="store_true", help="remove what no installed version can use, and stop"
+    )
+    return parser
+
+
+def _compile(norms: Sequence[str], dtypes: Sequence[str], processes: int) -> None:
+    if "bfloat16" in dtypes:
+        try:
+            importlib.import_module("ml_dtypes")
+        except ImportError as error:
+            raise CommandError(
+                'bfloat16 needs ml_dtypes: pip install "numnorm[bfloat16]"'
+            ) from error
+    from numba.core import config
+
+    from numnorm.backends.cpu.compiler.cache import directory, is_kept
+
+    if config.DISABLE_JIT:
+        raise CommandError("NUMBA_DISABLE_JIT is set, so that nothing is compiled")
+    todo = missing(calls.jobs(norms, dtypes))
+    if not todo:
+        print("Nothing to compile: all of these kernels are in the cache.")
+        return
+    folder = directory()
+    if folder is None:
+        raise CommandError("no folder can be written to: set NUMBA_CACHE_DIR to one that can")
+    if not is_kept():
+        raise CommandError("kernels are not kept: the sources are in an archive, or have changed")
+    before = _kernels(folder)
+    compile_ahead(todo, processes)
+    print(f"Compiled {len(_kernels(folder) - before)} kernels into {folder}.")
+
+
+def _kernels(folder: Path) -> set[Path]:
+    return set(folder.rglob("*.bin"))
+
+
+def _list() -> None:
+    from numnorm.backends.cpu.compiler import cache
+
+    for folder in cache.folders():
+        kept = "new kernels are kept here" if folder == cache.directory() else "only read"
+        print(f"{folder} ({kept})")
+        found = list(folders.builds(folder))
+        for build in found:
+            size = sum(file.stat().st_size for file in build.files) / _MIB
+            use = "nobody can use them" if build.stale else "in use"
+            print(f"  {build.path.name}: {len(build.files)} kernels, {size:.1f} MiB, {use}")
+            for origin in build.origins:
+                python = str(origin.get("python")).partition(" ")[0]
+                print(f"    {origin.get('package')}, Python {python}, {origin.get('processor')}")
+        if not found:
+            print("  no kernels")
+
+
+def _clean() -> None:
+    from numnorm.backends.cpu.compiler import cache
+
+    for folder in cache.folders():
+        count, size = folders.clean(folder)
+        print(f"{folder}: removed {count} files, {size / _MIB:.1f} MiB")

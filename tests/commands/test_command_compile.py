@@ -1,0 +1,191 @@
+"""``numnorm compile``: it fills the cache, does so once, and removes only what nobody can use."""
+
+import json
+import os
+import sys
+import time
+
+import pytest
+from every_call import COMPILED, in_new_process
+
+from numnorm.__main__ import main
+from numnorm.backends.cpu.compiler import cache, origin
+from numnorm.commands.compile import ahead, calls
+
+NAMES = [*calls.PARAMETERS, *calls.CELLS]
+COUNT = """
+import numba.core.event
+import numpy as np
+
+import numnorm
+
+compiled = numba.core.event.RecordingListener()
+numba.core.event.register("numba:compile", compiled)
+x = np.ones((2, 3), np.float32)
+y, mean, rstd = numnorm.ada_norm_forward(x)
+numnorm.ada_norm_backward(x, x, mean, rstd)
+print(len(compiled.buffer))
+"""
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_what_is_compiled_is_found(tmp_path):
+    command = "-m", "numnorm", "compile", "ada_norm", "--dtype", "float32", "--jobs", "2"
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (in_new_process(*command, **environment) for _ in range(2))
+    files = list(tmp_path.rglob("*.bin"))
+    assert first == f"Compiled {len(files)} kernels into {tmp_path / 'numnorm'}.\n"
+    assert second == "Nothing to compile: all of these kernels are in the cache.\n"
+    assert in_new_process("-c", COUNT, **environment) == "0\n"
+    assert set(tmp_path.rglob("*.bin")) == set(files)
+    listed = in_new_process("-m", "numnorm", "compile", "--list", **environment)
+    assert f"{len(files)} kernels" in listed
+    assert "in use" in listed
+
+
+@pytest.mark.skipif(COMPILED, reason="takes minutes")
+@pytest.mark.parametrize("dtype", calls.DTYPES)
+def test_every_job_runs(dtype):
+    for job in calls.jobs(NAMES, [dtype]):
+        job.run()
+
+
+def test_jobs_have_no_call_in_common():
+    jobs = calls.jobs(NAMES * 2, ["float32", "float64"] * 2)
+    assert len(set(jobs)) == len(jobs)
+    assert {dtype for job in jobs for dtype in job.arguments if dtype in calls.DTYPES} == {
+        "float32",
+        "float64",
+    }
+
+
+def test_of_the_jobs_only_those_that_are_missing(monkeypatch):
+    def lacks_a_kernel():
+        assert cache._only_load
+        raise cache.NotCached
+
+    jobs = [calls.Job(lambda: None, ()), calls.Job(lacks_a_kernel, ())]
+    assert ahead.missing(jobs) == jobs[1:]
+    assert not cache._only_load
+    monkeypatch.setattr(cache, "directory", lambda: None)
+    monkeypatch.setattr(ahead, "compile_ahead", pytest.fail)
+    ahead.prepare(jobs[1:] * 2)  # as nothing could be kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["batchnorm"], f"NORM must be one of {', '.join(NAMES)}, got batchnorm"),
+        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+    ],
+)
+def test_errors(capsys, arguments, message):
+    assert main(["compile", *arguments]) == 2
+    assert capsys.readouterr() == ("", f"numnorm compile: error: {message}\n")
+
+
+@pytest.mark.skipif(COMPILED, reason="something is compiled")
+def test_without_a_compiler(capsys):
+    assert main(["compile"]) == 2
+    assert "NUMBA_DISABLE_JIT is set" in capsys.readouterr().err
+
+
+def test_without_a_folder(capsys, monkeypatch):
+    from numba.core import config
+
+    from numnorm.commands.compile import command
+
+    monkeypatch.setattr(config, "DISABLE_JIT", 0)
+    monkeypatch.setattr(cache, "directory", lambda: None)
+    monkeypatch.setattr(command, "missing", list)
+    assert main(["compile"]) == 2
+    assert "no folder can be written to" in capsys.readouterr().err
+
+
+# Listing and cleaning
+
+
+def place_build(folder, *origins, age=0.0):
+    """Make a folder of kernels that installations have used, each given by what it has changed."""
+    folder.mkdir(parents=True)
+    (folder / "kernel.bin").write_bytes(b"code")
+    for number, changes in enumerate(origins):
+        record = folder / f"origin-{number}.json"
+        if changes is None:
+            record.write_text("no JSON")
+        else:
+            own = json.loads(origin.content(("linux", "znver9", "+avx")))
+            record.write_text(json.dumps(own | changes))
+    os.utime(folder, (time.time() - age,) * 2)
+
+
+GONE = {"package": "/nowhere/numnorm"}
+ELSEWHERE = {"host": "another"}
+LIBRARIES = json.loads(origin.content(("linux", "znver9", "+avx")))["libraries"]
+KEPT = {
+    "own": ({},),
+    "another-processor": ({"processor": "arm"},),
+    "package-of-another-machine": (GONE | ELSEWHERE,),
+    "one-of-two": (GONE, {}),
+    "unreadable": (None,),
+    "unknown-form": ({"libraries": 1},),
+    "no-interpreter": ({"interpreter": ""},),
+    "another-interpreter": ({"interpreter": __file__, "python": "another"},),
+    "unknown-version": (
+        {"libraries": {n: lib | {"version": None} for n, lib in LIBRARIES.items()}},
+    ),
+    "not-yet-signed": (),
+}
+STALE = {
+    "package-gone": (GONE,),
+    "other-sources": ({"sources": "0" * 32},),
+    "other-sources-of-another-machine": ({"sources": "0" * 32} | ELSEWHERE,),
+    "two": (GONE, {"sources": "0" * 32}),
+    "interpreter-gone": ({"interpreter": "/nowhere/python"},),
+    "another-python": ({"interpreter": sys.executable, "python": "3.0"},),
+    "another-numba": ({"libraries": {"numba": LIBRARIES["numba"] | {"version": "0.1"}}},),
+    "no-llvmlite": ({"libraries": {"llvmlite": {"folder": "/nowhere", "version": "0.1"}}},),
+}
+
+
+@pytest.fixture
+def filled(monkeypatch, tmp_path):
+    """A cache with all of these, and with other files."""
+    for name, origins in (KEPT | STALE).items():
+        place_build(tmp_path / name, *origins)
+    place_build(tmp_path / "never-signed", age=7200)
+    (tmp_path / "notes").mkdir()
+    for name in ("of-an-earlier-version.bin", "readme", "notes/mine", "own/new.tmp", "own/old.tmp"):
+        (tmp_path / name).write_bytes(b"1234")
+    os.utime(tmp_path / "own" / "old.tmp", (time.time() - 7200,) * 2)
+    monkeypatch.setattr(cache, "folders", lambda: (tmp_path, tmp_path / "missing"))
+    monkeypatch.setattr(cache, "directory", lambda: tmp_path)
+    return tmp_path
+
+
+def files_in(folder):
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_clean_removes_exactly_what_is_stale(capsys, filled):
+    stale = {path for name in (*STALE, "never-signed") for path in files_in(filled / name)}
+    stale |= {filled / "of-an-earlier-version.bin", filled / "own" / "old.tmp"}
+    kept = files_in(filled) - stale
+    assert main(["compile", "--clean"]) == 0
+    assert files_in(filled) == kept
+    assert {path.name for path in filled.iterdir() if path.is_dir()} == {*KEPT, "notes"}
+    out = capsys.readouterr().out
+    assert out.startswith(f"{filled}: removed {len(stale)} files")
+    assert main(["compile", "--clean"]) == 0
+    assert capsys.readouterr().out.startswith(f"{filled}: removed 0 files")
+
+
+def test_list(capsys, filled):
+    assert main(["compile", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{filled} (new kernels are kept here)"
+    assert lines[-2:] == [f"{filled / 'missing'} (only read)", "  no kernels"]
+    told = {line.split(":")[0].strip(): line for line in lines if line.startswith("  ")}
+    for names, use in ((KEPT, "in use"), (STALE, "nobody can use them")):
+        for name in names:
+            assert told[name] == f"  {name}: 1 kernels, 0.0 MiB, {use}"
