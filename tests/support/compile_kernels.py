@@ -18,7 +18,8 @@ PROCESSES = 2
 def jobs():
     """Yield calls that compile each kernel once, the slowest to compile first."""
     of_rows = [
-        (norm, dtype, which == "both")
+        (norm, dtype, which == "both", wide)
+        for wide in (True, False)
         for norm, cases in kernels.DEFAULT.items()
         if norm not in ("batch_norm", "instance_norm")  # the latter has those of group norm
         for dtype, which in sorted(cases)

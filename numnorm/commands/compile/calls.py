@@ -1,6 +1,7 @@
 """Calls that compile the kernels of each norm and of each recurrent cell.
 
-Small arrays suffice, as kernels are compiled for a dtype and not for a shape.
+Small arrays suffice, as kernels are compiled for a dtype and not for a shape. Only narrow and wide
+rows have different ones.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 ACROSS, ALONG = (3, 4), (3, 4, 5)
 """Shapes for which batch norm loops across the channels, and along each channel."""
+
+WIDE = 1200
+"""The width of rows that no kernel of narrow rows takes; other rows are as narrow as `ACROSS`."""
 
 _SAME_KERNELS = {"instance_norm": "group_norm"}
 _SAME_FORWARD = (("layer_norm", "group_norm"), ("rms_norm", "weight_norm"), ("ada_norm",))
@@ -89,34 +93,42 @@ def _of_dtype(names: Sequence[str], dtype: str) -> Iterator[Job]:
         yield Job(channels, (dtype,))
     for family in _SAME_FORWARD:
         chosen = tuple(name for name in family if name in names)
-        for name in chosen:
-            yield Job(backward, (name, dtype, False))
-            if PARAMETERS[name]:
-                yield Job(backward, (name, dtype, True))
-                yield Job(forward, ((name,), dtype, True))
-        if chosen:
-            yield Job(forward, (chosen, dtype, False))
+        for wide in (True, False):
+            for name in chosen:
+                yield Job(backward, (name, dtype, False, wide))
+                if PARAMETERS[name]:
+                    yield Job(backward, (name, dtype, True, wide))
+                    yield Job(forward, ((name,), dtype, True, wide))
+            if chosen:
+                yield Job(forward, (chosen, dtype, False, wide))
 
 
-def forward(names: Sequence[str], dtype: str, given: bool) -> None:
+def forward(names: Sequence[str], dtype: str, given: bool, wide: bool) -> None:
     """Run the forward passes of norms of rows, with their parameters if `given`."""
     for name in names:
-        x, parameters, options = _arguments(name, dtype, given)
+        x, parameters, options = _arguments(name, dtype, given, wide)
         getattr(numnorm, f"{name}_forward")(x, *parameters, **options)
 
 
-def backward(name: str, dtype: str, given: bool) -> None:
+def backward(name: str, dtype: str, given: bool, wide: bool) -> None:
     """Run the backward pass of a norm of rows, with its parameters if `given`."""
-    x, parameters, options = _arguments(name, dtype, given)
+    x, parameters, options = _arguments(name, dtype, given, wide)
     statistics = np.ones({"group_norm": (3, 2), "instance_norm": (3, 4)}.get(name, 3))
     saved = (statistics,) if name in ("rms_norm", "weight_norm") else (statistics, statistics)
     getattr(numnorm, f"{name}_backward")(x, x, *saved, *parameters[:1], **options)
 
 
-def _arguments(name: str, dtype: str, given: bool) -> tuple[Any, list[Any], dict[str, Any]]:
+def _arguments(
+    name: str, dtype: str, given: bool, wide: bool
+) -> tuple[Any, list[Any], dict[str, Any]]:
     """Return x, the parameters of a norm, and its options."""
-    x = np.ones((3, 4, 5) if name in ("group_norm", "instance_norm") else (3, 4), dtype)
-    weight = np.ones(3 if name == "weight_norm" else 4, dtype) if given else None
+    if name in ("group_norm", "instance_norm"):
+        x = np.ones((3, 4, WIDE) if wide else ALONG, dtype)
+        size = 4
+    else:
+        x = np.ones((3, WIDE) if wide else ACROSS, dtype)
+        size = x.shape[0 if name == "weight_norm" else 1]
+    weight = np.ones(size, dtype) if given else None
     return x, [weight] * PARAMETERS[name], {"groups": 2} if name == "group_norm" else {}
 
 
