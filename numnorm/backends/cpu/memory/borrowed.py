@@ -87,18 +87,41 @@ def as_flat(typing_context, array):
 
 
 def _plain_window(array: Any, start: int, size: int) -> Any:
-    return array[start : start + size]
+    return array[start : start + size] if isinstance(array, np.ndarray) else array
 
 
 @compiled_as(_plain_window)
 def window(typing_context, array, start, size):
-    """Return `size` elements of a flat array from `start` on, borrowed, without any check."""
+    """Return `size` elements of a flat array from `start` on, borrowed, without any check.
+
+    A number or None is returned as it is.
+    """
+    if not isinstance(array, types.Array):
+        return array(array, types.intp, types.intp), lambda c, b, signature, arguments: arguments[0]
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[0]).data
         return contiguous(context, builder, array, builder.gep(data, arguments[1:2]), arguments[2:])
 
     return array(array, types.intp, types.intp), generate
+
+
+def _plain_row(matrix: Any, i: int) -> Any:
+    return matrix[i]
+
+
+@compiled_as(_plain_row)
+def row(typing_context, matrix, i):
+    """Return row i of a contiguous matrix, borrowed, without any check."""
+    result = types.Array(matrix.dtype, 1, "C")
+
+    def generate(context, builder, signature, arguments):
+        given = context.make_array(matrix)(context, builder, arguments[0])
+        width = cgutils.unpack_tuple(builder, given.shape)[1]
+        start = builder.gep(given.data, [builder.mul(arguments[1], width)])
+        return contiguous(context, builder, result, start, [width])
+
+    return result(matrix, types.intp), generate
 
 
 def make_scratch(kind: Any, size: int) -> Callable[[], Any]:

@@ -7,7 +7,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.memory.alignment import make_peel
-from numnorm.backends.cpu.memory.borrowed import as_flat, window
+from numnorm.backends.cpu.memory.borrowed import as_flat, row, window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal
 from numnorm.backends.cpu.memory.write_combining import (
@@ -21,7 +21,7 @@ from numnorm.backends.cpu.rows.pairs_forward import make_are_paired, make_pair
 from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next_channel
 from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.optional import part, slice_or_scalar
+from numnorm.backends.cpu.simd.optional import part
 from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
 from numnorm.backends.cpu.statistics.saved import save
 
@@ -39,17 +39,17 @@ def _make_apply_row(
     @inlined
     def apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal):
         scale, mean_hi, mean_lo, rstd = statistics
-        row, width = (scale, mean_hi, mean_lo, real(rstd)), x.shape[1]
+        of_row, width = (scale, mean_hi, mean_lo, real(rstd)), x.shape[1]
         segment, _, channels = segments
-        c, source, target = first_channel, x[i], y[i]
+        c, source, target = first_channel, row(x, i), row(y, i)
         if not wide and segment == width:  # the loop over short segments is then faster
             weight = part(weights[0], c), part(weights[1], c)
-            apply_segment(source, width, row, weight, target, nontemporal)
+            apply_segment(source, width, of_row, weight, target, nontemporal)
             return
         for left in range(0, width, segment):
             weight = part(weights[0], c), part(weights[1], c)
             values, results = window(source, left, segment), window(target, left, segment)
-            apply_segment(values, width, row, weight, results, nontemporal)
+            apply_segment(values, width, of_row, weight, results, nontemporal)
             c = c + 1 if c + 1 < channels else 0
 
     return apply_row
@@ -69,13 +69,13 @@ def _make_append_row(
     @inlined
     def append_row(x, statistics, weights, buffer, state, flat_y):
         scale, mean_hi, mean_lo, rstd = statistics
-        row, (gamma, beta) = (scale, mean_hi, mean_lo, real(rstd)), weights
+        of_row, (gamma, beta) = (scale, mean_hi, mean_lo, real(rstd)), weights
         for left in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
-            right = min(left + tuning.SUM_BLOCK_ELEMENTS, x.size)
-            weight = slice_or_scalar(gamma, left, right), slice_or_scalar(beta, left, right)
-            target = buffer[state[1] : state[1] + right - left]
-            apply_segment(x[left:right], x.size, row, weight, target, False)
-            state = append(buffer, state, right - left, flat_y)
+            size = min(tuning.SUM_BLOCK_ELEMENTS, x.size - left)
+            weight = window(gamma, left, size), window(beta, left, size)
+            values, target = window(x, left, size), window(buffer, state[1], size)
+            apply_segment(values, x.size, of_row, weight, target, False)
+            state = append(buffer, state, size, flat_y)
         return state
 
     return append_row
@@ -99,10 +99,10 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
         buffer, flat_y = line_scratch(), as_flat(y)
         channel, state = channel_of(start, segments), begin(flat_y, start * x.shape[1])
         for i in range(start, stop):
-            statistics = row_statistics(x[i], scaling)
+            statistics = row_statistics(row(x, i), scaling)
             if combines:
                 weight = part(weights[0], channel), part(weights[1], channel)
-                state = append_row(x[i], statistics, weight, buffer, state, flat_y)
+                state = append_row(row(x, i), statistics, weight, buffer, state, flat_y)
             else:
                 apply_row(x, i, statistics, segments, channel, weights, y, nontemporal)
             save(saved, i, statistics)

@@ -14,6 +14,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
+from numnorm.backends.cpu.memory.borrowed import row
 from numnorm.backends.cpu.rows.segment_loops import make_apply_pair
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
@@ -56,10 +57,10 @@ def _make_sums(element_type: ElementType, count: int, *, centred: bool) -> Calla
     pivot, peel_of = make_pivot(element_type), make_peel(element_type)
     peeled = each_peels_to_alignment(element_type)
 
-    def pivot_of_row(row):
-        return pivot(row, real(1))
+    def pivot_of_row(values):
+        return pivot(values, real(1))
 
-    def zero(row):
+    def zero(values):
         return real(0)
 
     pivot_of = inlined(pivot_of_row if centred else zero)
@@ -149,14 +150,15 @@ def make_pair(formula: Formula, element_type: ElementType) -> Callable[..., Any]
 
     @inlined
     def pair(x, i, scaling, weights, y, saved):
-        a, b = sums(x[i], x[i + 1])
+        rows, results = (row(x, i), row(x, i + 1)), (row(y, i), row(y, i + 1))
+        a, b = sums(rows[0], rows[1])
         a_fine, a_statistics = statistics(a, x.shape[1], scaling)
         b_fine, b_statistics = statistics(b, x.shape[1], scaling)
         if not (a_fine and b_fine):
             return False
         both = in_compute_type(a_statistics), in_compute_type(b_statistics)
         weight = part(weights[0], 0), part(weights[1], 0)
-        apply_pair((x[i], x[i + 1]), both, weight, (y[i], y[i + 1]))
+        apply_pair(rows, both, weight, results)
         save(saved, i, a_statistics)
         save(saved, i + 1, b_statistics)
         return True

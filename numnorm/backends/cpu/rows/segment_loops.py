@@ -83,8 +83,8 @@ def make_mapped(formula: Formula, element_type: ElementType) -> Callable[..., An
 def make_apply(formula: Formula, element_type: ElementType, *, wide: bool) -> Callable[..., Any]:
     """Return a compiled ``apply_segment(x, ahead, statistics, weights, y, nontemporal)``.
 
-    It stores the result of one segment. For `wide` rows it may prefetch the elements `ahead` of
-    those it loads, and takes two vectors at a time.
+    It stores the result of one segment. Only for `wide` rows does it take two vectors at a time,
+    prefetch the elements `ahead` of those it loads, and use non-temporal stores.
     """
     count = 2 * element_type.lanes if wide else element_type.lanes
     # Processors with AVX-512 may have a slow third-level cache: they need the next row prefetched.
@@ -123,8 +123,11 @@ def make_apply(formula: Formula, element_type: ElementType, *, wide: bool) -> Ca
         if peeled and peel > 0:
             store_masked(x, statistics, weights, y, peel - count, count - peel, count)
         tail = y.size - (y.size - peel) % count
-        if nontemporal:
-            store_nontemporal_full(x, ahead, peel, tail, statistics, weights, y)
+        if wide:
+            if nontemporal:
+                store_nontemporal_full(x, ahead, peel, tail, statistics, weights, y)
+            else:
+                store_full(x, ahead, peel, tail, statistics, weights, y)
         else:
             store_full(x, ahead, peel, tail, statistics, weights, y)
         if tail < y.size:

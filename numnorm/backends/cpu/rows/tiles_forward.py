@@ -12,7 +12,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
-from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch
+from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch, row
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores
 from numnorm.backends.cpu.memory.write_combining import (
     begin,
@@ -203,11 +203,11 @@ def _make_store_singly(
     @inlined
     def store_singly(x, start, number, scaling, segments, channel, weights, y, means, rstds, saved):
         for t in range(number):
-            row = statistics_of(means, rstds, t)
+            of_row = statistics_of(means, rstds, t)
             if load_scalar(rstds, t) == 0.0:
-                row = row_statistics(x[start + t], scaling)
-            apply_row(x, start + t, row, segments, channel, weights, y, False)
-            save(saved, start + t, row)
+                of_row = row_statistics(row(x, start + t), scaling)
+            apply_row(x, start + t, of_row, segments, channel, weights, y, False)
+            save(saved, start + t, of_row)
             channel = next_channel(channel, segments)
         return channel
 
@@ -234,7 +234,8 @@ def make_narrow_rows(
         _make_store_tile(formula, element_type),
         make_write_combiner(element_type),
     )
-    compute_scratch = make_scratch(element_type.compute_type, sums_size + 5 * lanes)
+    sums_scratch = make_scratch(element_type.compute_type, sums_size)
+    lane_scratch = make_scratch(element_type.compute_type, lanes)
     line_scratch = make_buffer(element_type, lanes * widest(element_type))
     rstd_scratch = make_scratch(np.float64, lanes)
 
@@ -246,10 +247,9 @@ def make_narrow_rows(
 
     @inlined
     def narrow_rows(x, scaling, segments, weights, y, saved, start, stop):
-        scratch, rstds, buffer = compute_scratch(), rstd_scratch(), line_scratch()
-        means = scratch[sums_size:], scratch[sums_size + lanes :]
-        factors = scratch[sums_size + 2 * lanes :]
-        sums = scratch[sums_size + 3 * lanes :], scratch[sums_size + 4 * lanes :]
+        scratch, rstds, buffer = sums_scratch(), rstd_scratch(), line_scratch()
+        means, factors = (lane_scratch(), lane_scratch()), lane_scratch()
+        sums = lane_scratch(), lane_scratch()
         flat, flat_y, width = as_flat(x), as_flat(y), x.shape[1]
         channel, one_segment = channel_of(start, segments), segments[1] == 1 and segments[2] <= 1
         combines, state = one_segment and uses_write_combining(y), begin(flat_y, start * width)
