@@ -45,6 +45,9 @@ from numnorm.backends.cpu.statistics.accumulators import (
 )
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
 
+# Python's numbers would be literals, for each of which Numba compiles a helper again.
+_ZERO, _FALSE = np.int64(0), np.bool_(False)
+
 
 def _tile_width(element_type: ElementType) -> int:
     """Return the width below which rows are taken in tiles, twice as large for halves."""
@@ -139,7 +142,7 @@ def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[...
     def whole_row(row, peels, ahead, nontemporal, rstd, statistics, weights, coefficients, targets):
         dy, x, dx = row
         g, g_xhat, _, _ = gradient_lanes(
-            dy, x, 0, x.size, peels[0], ahead, statistics, weights, targets
+            dy, x, _ZERO, x.size, peels[0], ahead, statistics, weights, targets
         )
         sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat))
         means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
@@ -179,7 +182,7 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
         else:
             statistics = scale, mean_hi, mean_lo, factor
             loops(
-                row, (0, 0), False, rstd, statistics, c, segments, weights, coefficients,
+                row, (_ZERO, _ZERO), _FALSE, rstd, statistics, c, segments, weights, coefficients,
                 partial, totals,
             )  # fmt: skip
 
@@ -211,7 +214,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
             weight = part(weights[0], channel), part(weights[1], channel)
             targets = part(partial[0], channel), part(partial[1], channel)
             g, g_xhat, _, _ = gradient_lanes(
-                dy[i], x[i], 0, x.shape[1], 0, 0, statistics, weight, targets
+                dy[i], x[i], _ZERO, x.shape[1], _ZERO, _ZERO, statistics, weight, targets
             )
             store(scratch, t * lanes, g)
             store(scratch, (lanes + t) * lanes, g_xhat)
@@ -225,7 +228,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
             sum_g, sum_g_xhat = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
             means = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
             weight = part(weights[0], channel), part(weights[1], channel)
-            input_gradients(dy[i], x[i], 0, statistics, weight, means, dx[i])
+            input_gradients(dy[i], x[i], _ZERO, statistics, weight, means, dx[i], _FALSE)
             channel = next_channel(channel, segments)
         return channel
 
