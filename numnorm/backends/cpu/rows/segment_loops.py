@@ -40,7 +40,6 @@ from numnorm.backends.cpu.simd.vector import (
     prefetch_l1,
     reduce_sum,
     store,
-    store_either,
     store_nontemporal,
 )
 from numnorm.backends.cpu.statistics.normalize import make_normalized
@@ -322,6 +321,12 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
         return to_storage(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
 
     @inlined
+    def full(dy, x, statistics, weights, means, j):
+        weight = load_or_scalar(weights[0], j, real(1))
+        bias = load_or_scalar(weights[1], j, real(0))
+        return gradient(load(dy, j), load(x, j), statistics, weight, bias, means)
+
+    @inlined
     def store_masked(dy, x, statistics, weights, means, dx, j, begin, end):
         weight = masked_elements(weights[0], j, begin, end, real(1))
         bias = masked_elements(weights[1], j, begin, end, real(0))
@@ -330,16 +335,17 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
 
     @inlined
     def input_gradients(dy, x, peel, statistics, weights, means, dx, nontemporal=False):
-        gamma, beta = weights
         peel = min(peel, x.size)
         if peel > 0:
             j = peel - count
             store_masked(dy, x, statistics, weights, means, dx, j, count - peel, all_lanes)
         tail = x.size - (x.size - peel) % count
-        for j in range(peel, tail, count):
-            weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
-            value = gradient(load(dy, j), load(x, j), statistics, weight, bias, means)
-            store_either(dx, j, value, nontemporal)
+        if nontemporal:
+            for j in range(peel, tail, count):
+                store_nontemporal(dx, j, full(dy, x, statistics, weights, means, j))
+        else:
+            for j in range(peel, tail, count):
+                store(dx, j, full(dy, x, statistics, weights, means, j))
         if tail < x.size:
             store_masked(dy, x, statistics, weights, means, dx, tail, no_lane, x.size - tail)
 
