@@ -86,6 +86,41 @@ def as_flat(typing_context, array):
     return result(array), generate
 
 
+def _plain_span(array: Any, start: int, stop: int) -> Any:
+    return array[start:stop]
+
+
+@compiled_as(_plain_span)
+def span(typing_context, array, start, stop):
+    """Return the elements from start to stop of a flat contiguous array, borrowed, unchecked."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        first, last = arguments[1:]
+        size = builder.sub(last, first)
+        return contiguous(context, builder, array, builder.gep(data, [first]), [size])
+
+    return array(array, types.intp, types.intp), generate
+
+
+def _plain_row(array: Any, index: int) -> Any:
+    return array[index]
+
+
+@compiled_as(_plain_row)
+def row(typing_context, array, index):
+    """Return ``array[index]`` of a contiguous array of two axes, borrowed, unchecked."""
+    result = types.Array(array.dtype, 1, "C")
+
+    def generate(context, builder, signature, arguments):
+        given = context.make_array(array)(context, builder, arguments[0])
+        width = cgutils.unpack_tuple(builder, given.shape)[1]
+        start = builder.gep(given.data, [builder.mul(arguments[1], width)])
+        return contiguous(context, builder, result, start, [width])
+
+    return result(array, types.intp), generate
+
+
 def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     """Return a compiled ``scratch()``: an uninitialized array on the stack of a kernel.
 

@@ -12,6 +12,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.borrowed import row
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
@@ -65,13 +66,13 @@ def _make_backward(formula: Formula, element_type: ElementType, count: int) -> C
             dgamma, dbeta = zeros(), zeros()
             for i in range(begin, min(begin + tuning.ROWS_BETWEEN_FLUSHES, stop)):
                 scale, mean_hi, mean_lo, factor = statistics_of(part(mean, i), rstd[i])
-                grad = to_compute(load(dy[i], 0))
-                xhat = normalized(to_compute(load(x[i], 0)), scale, mean_hi, mean_lo, factor)
+                grad = to_compute(load(row(dy, i), 0))
+                xhat = normalized(to_compute(load(row(x, i), 0)), scale, mean_hi, mean_lo, factor)
                 g = backward(grad, xhat, gamma, beta)
                 sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
                 mean_g, mean_g_xhat = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
                 gradient = _input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale
-                store_either(dx[i], 0, to_storage(gradient), nontemporal)
+                store_either(row(dx, i), 0, to_storage(gradient), nontemporal)
                 dgamma, dbeta = dgamma + grad * xhat, dbeta + grad
             add(part(partial[0], 0), 0, dgamma)
             add(part(partial[1], 0), 0, dbeta)

@@ -11,7 +11,7 @@ from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import overloaded
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
-from numnorm.backends.cpu.memory.borrowed import shaped
+from numnorm.backends.cpu.memory.borrowed import row, shaped
 
 
 def _is_matrix(kind):
@@ -105,7 +105,7 @@ def _flush(partial, total):
 
     def matrix(partial, total):
         for c in range(total.shape[0]):
-            flush(partial[c], total[c])
+            flush(row(partial, c), row(total, c))
 
     return vector if partial.ndim == 1 else matrix
 
