@@ -156,17 +156,11 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
                 (part(weights[0], c), part(weights[1], c)), coefficients,
                 (part(partial[0], c), part(partial[1], c)),
             )  # fmt: skip
-        elif scale == real(1):
-            statistics = None, mean_hi, mean_lo, factor
-            loops(
-                arrays, peels, nontemporal, rstd, statistics, c, segments, weights, coefficients,
-                partial, totals,
-            )  # fmt: skip
         else:
             statistics = scale, mean_hi, mean_lo, factor
             loops(
-                arrays, (_ZERO, _ZERO), _FALSE, rstd, statistics, c, segments, weights,
-                coefficients, partial, totals,
+                arrays, peels, nontemporal, rstd, statistics, c, segments, weights, coefficients,
+                partial, totals,
             )  # fmt: skip
 
     return backward_row
