@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.compiler.jit import inlined, shared
+from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.statistics.normalize import location, split
 from numnorm.backends.cpu.statistics.row_moments import make_power_of_two
@@ -35,15 +35,11 @@ def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
     power_of_two = make_power_of_two(element_type)
     largest = 2.0**element_type.largest_exponent
 
-    @shared
-    def scale_of(rstd):
-        return real(1) / power_of_two(rstd)
-
     @inlined
     def statistics(mean, rstd):
         # An rstd out of the range of the compute type is divided by a power of two, the scale.
         fits = 1.0 / largest < rstd < largest
-        scale = real(1) if fits else scale_of(rstd)
+        scale = real(1) if fits else real(1) / power_of_two(rstd)
         mean_hi, mean_lo = split(mean, scale)
         return scale, mean_hi, mean_lo, real(rstd / scale)
 
