@@ -14,7 +14,7 @@ from numnorm.backends.cpu.memory.alignment import (
     peels_to_alignment,
 )
 from numnorm.backends.cpu.memory.allocated import release
-from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch, row, window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.rows.arguments import (
@@ -45,6 +45,9 @@ from numnorm.backends.cpu.statistics.accumulators import (
 )
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
 
+# Python's numbers would be literals, for each of which Numba compiles a helper again.
+_ZERO, _FALSE = np.int64(0), np.bool_(False)
+
 
 def _tile_width(element_type: ElementType) -> int:
     """Return the width below which rows are taken in tiles, twice as large for halves."""
@@ -59,66 +62,47 @@ def _rows_between_flushes(segments: tuple[int, int, int]) -> int:
     return tuning.ROWS_BETWEEN_FLUSHES * max(1, channels // segment_count)
 
 
-def _make_row_sums(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function that sums g and g * xhat over a row, segment by segment.
+def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled function for one row with known statistics, segment by segment.
 
-    ``row_sums(dy, x, peel, statistics, first_channel, segments, weights, partial, totals)`` also
-    adds the gradients of gamma and beta to the partial sums or the totals.
+    `arrays` are the row's dy, x and dx; `peels` are the peels of the loops over x and over dx;
+    `rstd` is the saved one. The gradients of gamma and beta are added to the partial sums or the
+    totals.
     """
     gradient_sums = make_gradient_sums(formula, element_type)
+    input_gradients = make_input_gradients(formula, element_type)
+    means_of = make_means(element_type)
     prefetched = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     @inlined
-    def row_sums(dy, x, peel, statistics, first_channel, segments, weights, partial, totals):
+    def loops(
+        arrays, peels, nontemporal, rstd, statistics, first_channel, segments, weights,
+        coefficients, partial, totals,
+    ):  # fmt: skip
+        dy, x, dx = arrays
         segment, segment_count, channels = segments
         ahead = x.size if x.size >= prefetched else 0
-        gamma, beta = weights
         sum_g, sum_g_xhat = np.float64(0), np.float64(0)
         c = first_channel
         for p in range(segment_count):
-            left, right = p * segment, (p + 1) * segment
-            weight = part(gamma, c), part(beta, c)
-            targets = part(partial[0], c), part(partial[1], c)
+            left = p * segment
             g, g_xhat, dy_xhat, grad = gradient_sums(
-                dy[left:right], x[left:right], peel, ahead, statistics, weight, targets
-            )
+                window(dy, left, segment), window(x, left, segment), peels[0], ahead, statistics,
+                (part(weights[0], c), part(weights[1], c)),
+                (part(partial[0], c), part(partial[1], c)),
+            )  # fmt: skip
             sum_g += g
             sum_g_xhat += g_xhat
             collect(totals[0], c, dy_xhat)
             collect(totals[1], c, grad)
             c = c + 1 if c + 1 < channels else 0
-        return sum_g, sum_g_xhat
-
-    return row_sums
-
-
-def _make_loops(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled function for one row with known statistics, segment by segment.
-
-    `row` is dy, x and dx; `peels` are the peels of the loops over x and over dx; `rstd` is the
-    saved one.
-    """
-    row_sums, means_of = _make_row_sums(formula, element_type), make_means(element_type)
-    input_gradients = make_input_gradients(formula, element_type)
-
-    @inlined
-    def loops(
-        row, peels, nontemporal, rstd, statistics, first_channel, segments, weights, coefficients,
-        partial, totals,
-    ):  # fmt: skip
-        dy, x, dx = row
-        segment, segment_count, channels = segments
-        gamma, beta = weights
-        sum_g, sum_g_xhat = row_sums(
-            dy, x, peels[0], statistics, first_channel, segments, weights, partial, totals
-        )
         means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
         c = first_channel
         for p in range(segment_count):
-            left, right = p * segment, (p + 1) * segment
-            weight = part(gamma, c), part(beta, c)
+            left = p * segment
             input_gradients(
-                dy[left:right], x[left:right], peels[1], statistics, weight, means, dx[left:right],
+                window(dy, left, segment), window(x, left, segment), peels[1], statistics,
+                (part(weights[0], c), part(weights[1], c)), means, window(dx, left, segment),
                 nontemporal,
             )  # fmt: skip
             c = c + 1 if c + 1 < channels else 0
@@ -136,10 +120,12 @@ def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[...
     means_of = make_means(element_type)
 
     @inlined
-    def whole_row(row, peels, ahead, nontemporal, rstd, statistics, weights, coefficients, targets):
-        dy, x, dx = row
+    def whole_row(
+        arrays, peels, ahead, nontemporal, rstd, statistics, weights, coefficients, targets
+    ):
+        dy, x, dx = arrays
         g, g_xhat, _, _ = gradient_lanes(
-            dy, x, 0, x.size, peels[0], ahead, statistics, weights, targets
+            dy, x, _ZERO, x.size, peels[0], ahead, statistics, weights, targets
         )
         sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g_xhat))
         means = means_of(sum_g, sum_g_xhat, rstd, coefficients)
@@ -156,30 +142,24 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
 
     @inlined
     def backward_row(
-        row, peels, nontemporal, saved, c, segments, weights, coefficients, partial, totals
+        arrays, peels, nontemporal, saved, c, segments, weights, coefficients, partial, totals
     ):
         mean, rstd = saved
         scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
-        size = row[1].size
+        size = arrays[1].size
         # A row with a parameter for each element, or with none, is one segment.
         if not is_by_channel(totals[0]) and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
             statistics = None, mean_hi, mean_lo, factor
             ahead = size if nontemporal or size >= prefetched else 0
             whole_row(
-                row, peels, ahead, nontemporal, rstd, statistics,
+                arrays, peels, ahead, nontemporal, rstd, statistics,
                 (part(weights[0], c), part(weights[1], c)), coefficients,
                 (part(partial[0], c), part(partial[1], c)),
-            )  # fmt: skip
-        elif scale == real(1):
-            statistics = None, mean_hi, mean_lo, factor
-            loops(
-                row, peels, nontemporal, rstd, statistics, c, segments, weights, coefficients,
-                partial, totals,
             )  # fmt: skip
         else:
             statistics = scale, mean_hi, mean_lo, factor
             loops(
-                row, (0, 0), False, rstd, statistics, c, segments, weights, coefficients,
+                arrays, peels, nontemporal, rstd, statistics, c, segments, weights, coefficients,
                 partial, totals,
             )  # fmt: skip
 
@@ -204,20 +184,22 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
         dy, x, dx = arrays
         mean, rstd = saved
         channel = first
-        sums_of_g, sums_of_g_xhat = scratch[sums_size:], scratch[sums_size + lanes :]
+        end = sums_size + lanes
+        sums_of_g = window(scratch, sums_size, lanes)
+        sums_of_g_xhat = window(scratch, end, lanes)
         for t in range(number):
             i = start + t
             statistics = statistics_of(part(mean, i), rstd[i])
             weight = part(weights[0], channel), part(weights[1], channel)
             targets = part(partial[0], channel), part(partial[1], channel)
             g, g_xhat, _, _ = gradient_lanes(
-                dy[i], x[i], 0, x.shape[1], 0, 0, statistics, weight, targets
+                row(dy, i), row(x, i), _ZERO, x.shape[1], _ZERO, _ZERO, statistics, weight, targets
             )
             store(scratch, t * lanes, g)
             store(scratch, (lanes + t) * lanes, g_xhat)
             channel = next_channel(channel, segments)
         store(sums_of_g, 0, reduce(scratch))
-        store(sums_of_g_xhat, 0, reduce(scratch[lanes * lanes :]))
+        store(sums_of_g_xhat, 0, reduce(window(scratch, lanes * lanes, lanes * lanes)))
         channel = first
         for t in range(number):
             i = start + t
@@ -225,7 +207,9 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
             sum_g, sum_g_xhat = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
             means = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
             weight = part(weights[0], channel), part(weights[1], channel)
-            input_gradients(dy[i], x[i], 0, statistics, weight, means, dx[i])
+            input_gradients(
+                row(dy, i), row(x, i), _ZERO, statistics, weight, means, row(dx, i), _FALSE
+            )
             channel = next_channel(channel, segments)
         return channel
 
@@ -247,8 +231,9 @@ def _make_wide_rows(formula: Formula, element_type: ElementType) -> Callable[...
         for begin in range(start, stop, between):
             for i in range(begin, min(begin + between, stop)):
                 backward_row(
-                    (dy[i], x[i], dx[i]), peels, nontemporal, (part(mean, i), rstd[i]), channel,
-                    segments, weights, coefficients, partial, totals,
+                    (row(dy, i), row(x, i), row(dx, i)), peels, nontemporal,
+                    (part(mean, i), rstd[i]), channel, segments, weights, coefficients,
+                    partial, totals,
                 )  # fmt: skip
                 channel = next_channel(channel, segments)
             flush(partial[0], totals[0])

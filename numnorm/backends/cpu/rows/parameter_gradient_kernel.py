@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function, overloaded
+from numnorm.backends.cpu.compiler.jit import Function, make_function, overloaded, shared
 from numnorm.backends.cpu.memory.borrowed import borrowed, shaped
 
 
-@inlined
+@shared
 def _add_parts(totals: Any, result: Any) -> None:
     """Add up parts ``(parts, size)`` in order, into the first one, and round the sum once."""
     for p in range(1, totals.shape[0]):

@@ -12,6 +12,7 @@ import numpy as np
 from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.borrowed import row
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
@@ -20,8 +21,7 @@ from numnorm.backends.cpu.simd.vector import (
     make_load,
     make_zeros,
     reduce_sum,
-    store,
-    store_nontemporal,
+    store_either,
 )
 from numnorm.backends.cpu.statistics.accumulators import flush
 from numnorm.backends.cpu.statistics.normalize import make_normalized
@@ -44,75 +44,36 @@ def _has_short_rows(element_type: ElementType) -> bool:
     return element_type.storage_dtype.itemsize > 2
 
 
-def _make_backward_row(
-    formula: Formula, element_type: ElementType, count: int, put: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return a compiled ``backward_row(dy, x, dx, saved, weights, coefficients)``.
+def _make_backward(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:
+    """Return a compiled function for rows of `count` elements.
 
-    It stores dx of one row by ``put(array, index, vector)``, and returns the vectors that the row
-    adds to the gradients of gamma and beta.
+    ``rows(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop)`` takes
+    dy, x and dx as `arrays`. It adds the gradients of gamma and beta to the partial sums, and
+    flushes these to the totals.
     """
     backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
     statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
-    load = make_load(count)
+    real, load = element_type.compute_type, make_load(count)
+    load_or_scalar, zeros = make_load_or_scalar(count), make_zeros(real, count)
 
     @inlined
-    def backward_row(dy, x, dx, saved, weights, coefficients):
-        mean, rstd = saved
-        scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
-        grad = to_compute(load(dy, 0))
-        xhat = normalized(to_compute(load(x, 0)), scale, mean_hi, mean_lo, factor)
-        g = backward(grad, xhat, weights[0], weights[1])
-        sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
-        mean_g, mean_g_xhat = means_of(sum_g, sum_g_xhat, rstd, coefficients)
-        put(dx, 0, to_storage(_input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale))
-        return grad * xhat, grad
-
-    return backward_row
-
-
-def _make_backward(formula: Formula, element_type: ElementType, count: int) -> Callable[..., Any]:
-    """Return a compiled function for rows of `count` elements; it picks the kind of stores."""
-    store_rows = _make_backward_rows(formula, element_type, count, store)
-    nontemporal_rows = _make_backward_rows(formula, element_type, count, store_nontemporal)
-
-    @inlined
-    def rows(arrays, saved, weights, coefficients, partial, totals, start, stop):
-        nontemporal = use_nontemporal_gradient(arrays[2], count)
-        if nontemporal:
-            nontemporal_rows(arrays, saved, weights, coefficients, partial, totals, start, stop)
-        else:
-            store_rows(arrays, saved, weights, coefficients, partial, totals, start, stop)
-        fence_after_stores(nontemporal)
-
-    return rows
-
-
-def _make_backward_rows(
-    formula: Formula, element_type: ElementType, count: int, put: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return a compiled function for rows of `count` elements, with one kind of stores.
-
-    ``rows(arrays, saved, weights, coefficients, partial, totals, start, stop)`` takes dy, x and dx
-    as `arrays`. It adds the gradients of gamma and beta to the partial sums, and flushes these to
-    the totals.
-    """
-    backward_row = _make_backward_row(formula, element_type, count, put)
-    real, load_or_scalar = element_type.compute_type, make_load_or_scalar(count)
-    zeros = make_zeros(real, count)
-
-    @inlined
-    def rows(arrays, saved, weights, coefficients, partial, totals, start, stop):
+    def rows(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop):
         (dy, x, dx), (mean, rstd) = arrays, saved
         gamma = load_or_scalar(part(weights[0], 0), 0, real(1))
         beta = load_or_scalar(part(weights[1], 0), 0, real(0))
         for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
             dgamma, dbeta = zeros(), zeros()
             for i in range(begin, min(begin + tuning.ROWS_BETWEEN_FLUSHES, stop)):
-                row = part(mean, i), rstd[i]
-                dy_xhat, grad = backward_row(dy[i], x[i], dx[i], row, (gamma, beta), coefficients)
-                dgamma, dbeta = dgamma + dy_xhat, dbeta + grad
+                scale, mean_hi, mean_lo, factor = statistics_of(part(mean, i), rstd[i])
+                grad = to_compute(load(row(dy, i), 0))
+                xhat = normalized(to_compute(load(row(x, i), 0)), scale, mean_hi, mean_lo, factor)
+                g = backward(grad, xhat, gamma, beta)
+                sum_g, sum_g_xhat = np.float64(reduce_sum(g)), np.float64(reduce_sum(g * xhat))
+                mean_g, mean_g_xhat = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
+                gradient = _input_gradient(g, xhat, mean_g, mean_g_xhat, factor) * scale
+                store_either(row(dx, i), 0, to_storage(gradient), nontemporal)
+                dgamma, dbeta = dgamma + grad * xhat, dbeta + grad
             add(part(partial[0], 0), 0, dgamma)
             add(part(partial[1], 0), 0, dbeta)
             flush(partial[0], totals[0])
@@ -139,14 +100,16 @@ def make_short_backward(formula: Formula, element_type: ElementType) -> Callable
         width = arrays[1].shape[1]
         if segments[1] != 1 or segments[2] > 1:
             return False
+        nontemporal = use_nontemporal_gradient(arrays[2], width)
         if width == lanes:
-            one(arrays, saved, weights, coefficients, partial, totals, start, stop)
+            one(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop)
         elif width == 2 * lanes:
-            two(arrays, saved, weights, coefficients, partial, totals, start, stop)
+            two(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop)
         elif width == 4 * lanes:
-            four(arrays, saved, weights, coefficients, partial, totals, start, stop)
+            four(arrays, nontemporal, saved, weights, coefficients, partial, totals, start, stop)
         else:
             return False
+        fence_after_stores(nontemporal)
         return True
 
     return short_rows

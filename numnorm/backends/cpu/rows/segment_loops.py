@@ -49,6 +49,14 @@ from numnorm.backends.formulas.norms import input_gradient
 _input_gradient = inlined(input_gradient)
 
 
+def _lane_bounds(count: int) -> tuple[Any, Any]:
+    """Return 0 and `count` as NumPy integers.
+
+    A helper with literal arguments would be compiled once for each of their values.
+    """
+    return np.int64(0), np.int64(count)
+
+
 @inlined
 def channel_of(row: int, segments: tuple[int, int, int]) -> int:
     """Return the channel of a row's first segment."""
@@ -245,7 +253,7 @@ def make_gradient_lanes(
     sum_full, sum_masked = _make_summing(formula, element_type)
     # Twice as many would leave AVX2 no register for the row's statistics.
     count = element_type.lanes
-    zeros = make_zeros(element_type.compute_type, count)
+    zeros, (no_lane, all_lanes) = make_zeros(element_type.compute_type, count), _lane_bounds(count)
     line_elements = LINE // element_type.storage_dtype.itemsize
 
     @inlined
@@ -255,7 +263,7 @@ def make_gradient_lanes(
         aligned = start + peel
         if peel > 0:
             j = aligned - count
-            sums = sum_masked(sums, dy, x, statistics, weights, targets, j, count - peel, count)
+            sums = sum_masked(sums, dy, x, statistics, weights, targets, j, count - peel, all_lanes)
         tail = stop - (stop - aligned) % count
         for j in range(aligned, tail, count):
             if ahead > 0:
@@ -264,7 +272,8 @@ def make_gradient_lanes(
                     prefetch_ahead(x, line + ahead)
             sums = sum_full(sums, dy, x, statistics, weights, targets, j)
         if tail < stop:
-            sums = sum_masked(sums, dy, x, statistics, weights, targets, tail, 0, stop - tail)
+            n = stop - tail
+            sums = sum_masked(sums, dy, x, statistics, weights, targets, tail, no_lane, n)
         return sums
 
     return gradient_lanes
@@ -308,6 +317,7 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
     g_and_xhat = _make_g_and_xhat(formula, element_type)
     load, masked_load = make_load(count), make_masked_load(count)
     load_or_scalar, masked_elements = make_load_or_scalar(count), make_masked_elements(count)
+    no_lane, all_lanes = _lane_bounds(count)
 
     @inlined
     def gradient(dy, x, statistics, gamma, beta, means):
@@ -315,17 +325,11 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
         scale, _, _, rstd = statistics
         return to_storage(scaled(_input_gradient(g, xhat, means[0], means[1], rstd), scale))
 
-    def make_full_loop(put):
-        @inlined
-        def full_loop(dy, x, start, stop, statistics, weights, means, dx):
-            gamma, beta = weights
-            for j in range(start, stop, count):
-                weight, bias = load_or_scalar(gamma, j, real(1)), load_or_scalar(beta, j, real(0))
-                put(dx, j, gradient(load(dy, j), load(x, j), statistics, weight, bias, means))
-
-        return full_loop
-
-    store_full, store_nontemporal_full = make_full_loop(store), make_full_loop(store_nontemporal)
+    @inlined
+    def full(dy, x, statistics, weights, means, j):
+        weight = load_or_scalar(weights[0], j, real(1))
+        bias = load_or_scalar(weights[1], j, real(0))
+        return gradient(load(dy, j), load(x, j), statistics, weight, bias, means)
 
     @inlined
     def store_masked(dy, x, statistics, weights, means, dx, j, begin, end):
@@ -339,13 +343,15 @@ def make_input_gradients(formula: Formula, element_type: ElementType) -> Callabl
         peel = min(peel, x.size)
         if peel > 0:
             j = peel - count
-            store_masked(dy, x, statistics, weights, means, dx, j, count - peel, count)
+            store_masked(dy, x, statistics, weights, means, dx, j, count - peel, all_lanes)
         tail = x.size - (x.size - peel) % count
         if nontemporal:
-            store_nontemporal_full(dy, x, peel, tail, statistics, weights, means, dx)
+            for j in range(peel, tail, count):
+                store_nontemporal(dx, j, full(dy, x, statistics, weights, means, j))
         else:
-            store_full(dy, x, peel, tail, statistics, weights, means, dx)
+            for j in range(peel, tail, count):
+                store(dx, j, full(dy, x, statistics, weights, means, j))
         if tail < x.size:
-            store_masked(dy, x, statistics, weights, means, dx, tail, 0, x.size - tail)
+            store_masked(dy, x, statistics, weights, means, dx, tail, no_lane, x.size - tail)
 
     return input_gradients

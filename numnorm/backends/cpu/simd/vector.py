@@ -244,12 +244,39 @@ def store_nontemporal(typing_context, array, index, lanes):
 
     def generate(context, builder, signature, arguments):
         pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
-        size = lanes.count * alignment(pointer.type.pointee)
-        stored = builder.store(arguments[2], pointer, align=min(size, 64))
-        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
+        _store_nontemporal_at(builder, pointer, arguments[2])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), generate
+
+
+def _store_nontemporal_at(builder: Any, pointer: Any, lanes: Any) -> None:
+    """Store a vector at a pointer with a non-temporal store."""
+    size = lanes.type.count * alignment(pointer.type.pointee)
+    stored = builder.store(lanes, pointer, align=min(size, 64))
+    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
+
+
+def _plain_store_either(array: Any, index: int, lanes: Any, nontemporal: bool) -> None:
+    _plain_store(array, index, lanes)
+
+
+@compiled_as(_plain_store_either)
+def store_either(typing_context, array, index, lanes, nontemporal):
+    """Store a vector by `store` or, if the flag `nontemporal` is set, by `store_nontemporal`."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
+        with builder.if_else(arguments[3]) as (then, otherwise):
+            with then:
+                _store_nontemporal_at(builder, pointer, arguments[2])
+                # Without it LLVM could merge the two stores into a normal one.
+                builder.asm(ir.FunctionType(ir.VoidType(), []), "", "", [], side_effect=True)
+            with otherwise:
+                store_at(builder, pointer, arguments[2])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes, types.boolean), generate
 
 
 def _plain_store_fence() -> None:

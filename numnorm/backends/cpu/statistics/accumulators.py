@@ -9,9 +9,9 @@ float64 totals every few rows. The columns use the same two steps for sums of ch
 import numpy as np
 from numba.core import types
 
-from numnorm.backends.cpu.compiler.jit import overloaded
+from numnorm.backends.cpu.compiler.jit import overloaded, shared
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros
-from numnorm.backends.cpu.memory.borrowed import shaped
+from numnorm.backends.cpu.memory.borrowed import as_flat, shaped
 
 
 def _is_matrix(kind):
@@ -93,21 +93,21 @@ def flush(partial, total):
         partial[:] = 0
 
 
+@shared
+def _flush_all(partial, total):
+    # The total is empty if the partial sums are the result: see `partial_sums`.
+    for j in range(total.size):
+        total[j] += partial[j]
+        partial[j] = 0
+
+
 @overloaded(flush)
 def _flush(partial, total):
     if not isinstance(partial, types.Array):
         return lambda partial, total: None
-
-    def vector(partial, total):
-        for j in range(partial.size):
-            total[j] += partial[j]
-            partial[j] = 0
-
-    def matrix(partial, total):
-        for c in range(total.shape[0]):
-            flush(partial[c], total[c])
-
-    return vector if partial.ndim == 1 else matrix
+    if partial.ndim == 1:
+        return lambda partial, total: _flush_all(partial, total)
+    return lambda partial, total: _flush_all(as_flat(partial), as_flat(total))
 
 
 def collect(total, channel, value):
