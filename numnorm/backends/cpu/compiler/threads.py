@@ -86,7 +86,7 @@ def _quota_of(folder: Path) -> Iterator[float]:
             quota, period = " ".join((folder / name).read_text() for name in files).split()
             if quota.isdecimal():  # neither "max" nor "-1"
                 yield int(quota) / int(period)
-        except (OSError, ValueError):
+        except (OSError, ValueError, ZeroDivisionError):
             continue
 
 
