@@ -18,6 +18,7 @@ from numnorm.norms.results import (
 from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
 from numnorm.norms.weight import weight_norm, weight_norm_backward, weight_norm_forward
 from numnorm.positions import positional_encoding
+from numnorm.threads import num_threads
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "layer_norm_forward",
+    "num_threads",
     "positional_encoding",
     "rms_norm",
     "rms_norm_backward",

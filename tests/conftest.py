@@ -2,6 +2,10 @@
 
 import os
 
+import pytest
+
+from numnorm.backends.cpu import tuning
+
 UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
@@ -29,3 +33,11 @@ def pytest_ignore_collect(collection_path, config):
         is_test = name.startswith("test_") and collection_path.suffix == ".py"
         return True if is_test and folder != "gpu" else None
     return True if name == "gpu" and collection_path.is_dir() else None
+
+
+@pytest.fixture
+def parallel_at_small_sizes(monkeypatch):
+    """Run arrays in parallel that are too small to gain by it, whatever time it takes."""
+    monkeypatch.setattr(tuning, "PARALLEL_LEAST_WORK", 1 << 17)
+    monkeypatch.setattr(tuning, "PARALLEL_WORKQUEUE_LEAST_WORK", 1 << 17)
+    monkeypatch.setattr(tuning, "PARALLEL_TIMED_BELOW_WORK", 0)

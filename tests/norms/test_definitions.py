@@ -208,7 +208,8 @@ def large(names, dtypes, parameters=("none",)):
 
 @compiled
 @large(LARGE, [np.float32])
-def test_sizes_that_are_worth_threads(name, dtype, which):
+@pytest.mark.usefixtures("parallel_at_small_sizes")
+def test_sizes_for_threads(name, dtype, which):
     norm = LARGE[name]
     assert math.prod(norm.shape) > 1 << 15
     check(norm, *draw_all(norm, dtype, which))
@@ -216,12 +217,14 @@ def test_sizes_that_are_worth_threads(name, dtype, which):
 
 @compiled
 @large(["layer", "batch-images", "group", "weight"], [np.float32], ["both"])
+@pytest.mark.usefixtures("parallel_at_small_sizes")
 def test_large_with_parameters(name, dtype, which):
     check(LARGE[name], *draw_all(LARGE[name], dtype, which))
 
 
 @compiled
 @large(["layer", "batch"], [BFLOAT16, np.float64])
+@pytest.mark.usefixtures("parallel_at_small_sizes")
 def test_large_in_other_precisions(name, dtype, which):
     check(LARGE[name], *draw_all(LARGE[name], dtype, which))
 

@@ -199,6 +199,7 @@ def test_step_by_step_gives_the_same_bytes(norm, variant, dtype):
 
 @pytest.mark.parametrize(("norm", "variant", "dtype"), kernels.lstms(SOME_SPECS, [np.float32]))
 @pytest.mark.skipif(not COMPILED, reason="threads need compiled kernels")
+@pytest.mark.usefixtures("parallel_at_small_sizes")
 def test_threads_give_the_same_bytes(norm, variant, dtype):
     parameters, x, h, c = problem(
         norm, variant, time=20, batch=24, inputs=40, hidden=64, dtype=dtype

@@ -315,6 +315,7 @@ def test_single_steps_give_the_same_bytes(case):
 
 @pytest.mark.parametrize("case", SOME, ids=ids)
 @pytest.mark.skipif(not COMPILED, reason="threads need compiled kernels")
+@pytest.mark.usefixtures("parallel_at_small_sizes")
 def test_threads_give_the_same_bytes(case):
     parameters, x, (h,) = problem(case, time=20, batch=24, inputs=40, hidden=64, dtype=np.float32)
     results = []

@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
     @property
     def size(self) -> str:
-        """Where it runs in parallel: tiny nowhere, medium in all layers except workqueue."""
+        """Where `choose_by_size` has it run in parallel: medium not in workqueue, tiny nowhere."""
         elements = int(np.prod(self.shape))
         return "tiny" if elements < 1 << 15 else "medium" if elements < 1 << 18 else "large"
 
@@ -145,21 +145,41 @@ def digest(case: Case) -> str:
     return hashed.hexdigest()
 
 
-def stay_with(variant: str) -> None:
-    """Run every kernel's serial or parallel variant from now on, whatever the size."""
-    parallel = importlib.import_module("numnorm.backends.cpu.compiler.parallel")
-    vars(parallel).update(_worth_it=lambda *_: variant == "parallel")
+def in_compiler(module: str) -> Any:
+    """Return a module of the CPU's compiler, imported."""
+    return importlib.import_module(f"numnorm.backends.cpu.compiler.{module}")
+
+
+def choose_by_size(medium: int = 1 << 17, large: int = 1 << 20) -> None:
+    """Let the size alone decide what runs in parallel, and the environment with how many threads.
+
+    The sizes in bytes are smaller than those that are worth a thread, and neither the processors
+    nor the time that calls take have a say.
+    """
     tuning = importlib.import_module("numnorm.backends.cpu.tuning")
-    vars(tuning).update(PARALLEL_LEAST_ELEMENTS=0, PARALLEL_WORKQUEUE_LEAST_ELEMENTS=0)
+    vars(tuning).update(PARALLEL_LEAST_WORK=medium, PARALLEL_WORKQUEUE_LEAST_WORK=large)
+    vars(tuning).update(PARALLEL_TIMED_BELOW_WORK=0)
+    vars(in_compiler("threads")).update(_processors=lambda: 1 << 20, _fixed_limit=lambda: 1 << 20)
+
+
+def stay_with(variant: str) -> None:
+    """Run every kernel serially or in parallel from now on, whatever the size."""
+    choose_by_size(0, 0)
+    vars(in_compiler("parallel")).update(_worth_it=lambda *_: variant == "parallel")
+    vars(importlib.import_module("numnorm.backends.cpu.tuning")).update(PLACE_LEAST_ELEMENTS=0)
 
 
 class Launches:
-    """The parallel regions that compiled code enters, each as its number of threads."""
+    """The parallel regions that compiled code enters, each as its number of threads.
+
+    From the first object on, the size alone chooses them.
+    """
 
     # Keeps the callbacks alive: compiled code refers to them until the process ends.
     _linked: ClassVar[list[Any]] = []
 
     def __init__(self) -> None:
+        choose_by_size()
         parallel = importlib.import_module("numba.np.ufunc.parallel")
         parallel._launch_threads()
         self.layer: str = parallel.threading_layer()

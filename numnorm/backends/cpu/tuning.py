@@ -4,17 +4,21 @@ They only affect speed, except the ones that say how sums are grouped: those aff
 measurements behind them are in ``docs/performance/log.md``.
 """
 
-# Threads.
-PARALLEL_LEAST_ELEMENTS = 1 << 15  # Smaller work is done before threads have started.
-PARALLEL_WORKQUEUE_LEAST_ELEMENTS = 1 << 18  # The same for workqueue, the slowest layer.
+# Threads. Work is in bytes that a call reads and writes, or that take as long.
+PARALLEL_LEAST_WORK = 10 << 20  # Threads gain too little for smaller work.
+PARALLEL_WORKQUEUE_LEAST_WORK = 64 << 20  # The same for workqueue, the slowest layer.
+PARALLEL_TIMED_BELOW_WORK = 1 << 29  # Larger calls are long beside a time slice of the scheduler.
+PARALLEL_SAVED_MOST_NS = 10_000_000  # Parallel calls may lose this much before they stop.
+PARALLEL_RETRY = 64  # The other way is tried after this multiple of the time it may take.
+PARALLEL_RETRY_MOST_NS = 2_000_000_000  # A call that compiles does not postpone this further.
 PART_LEAST_ELEMENTS = 1 << 13  # Smaller parts are not worth a call.
 PARTS_MOST = 256  # More parts do not balance the load better.
 SUMMED_PART_LEAST_ELEMENTS = 1 << 16  # Smaller parts are not worth sums of their own.
 SUMMED_PARTS_MOST = 32  # More parts have too many sums to add up.
 SUMMED_PART_INPUTS_PER_SUM = 64  # Keeps the sums of all parts small beside the input.
-FAST_PATH_MOST_ELEMENTS = 1 << 20  # Larger calls gain too little from the fast path.
 
 # Memory.
+PLACE_LEAST_ELEMENTS = 1 << 15  # Placing smaller outputs takes longer than it saves.
 PLACE_LEAST_BYTES = 1 << 19  # Smaller outputs are in cache, wherever they lie.
 PEEL_LEAST_ROW_BYTES = 1 << 10  # Loops over shorter rows do not peel to a cache line.
 DX_AT_LINE_MOST_ROW_BYTES = 1 << 11  # Above this, dx gets the same alignment as x.
@@ -44,6 +48,7 @@ GRADIENT_TILE_MOST_BYTES = 1 << 12  # A row, its coefficients and sums fit a lar
 GRADIENT_ROW_ALONE_LEAST_BYTES = 1 << 11  # Narrower rows are added to their sums in groups.
 
 # Matrix products.
+MATMUL_MULTIPLICATIONS_PER_WORD = 8  # They take as long as to read or write one element.
 MATMUL_BLOCK_ROWS = 480  # These rows stay in cache while every panel passes.
 MATMUL_PART_LEAST_ROWS = 48  # A part has rows for a few of the largest tiles.
 MATMUL_PARTS_MOST = 64  # More parts do not balance the load better.

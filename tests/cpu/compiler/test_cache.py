@@ -34,7 +34,10 @@ import numpy as np
 from numba.core import event
 
 import numnorm
+from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import make_kernel
+
+tuning.PARALLEL_LEAST_WORK = 1 << 20
 
 @lambda halve: make_kernel("half", halve).serial
 def halve(rows, halves, first, last):

@@ -254,6 +254,7 @@ assert numba.np.ufunc.parallel._is_initialized is False, "importing starts threa
 """
 
 CALLING = """
+every_call.choose_by_size()
 before = state()
 is_right(expected)
 check(before)

@@ -32,6 +32,7 @@ import every_call
 from every_call import CASES, Launches, digest
 
 every_call.load_tbb()
+every_call.choose_by_size()
 
 def at_once(count, work):
     start = threading.Barrier(count)

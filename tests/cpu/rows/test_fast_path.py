@@ -164,6 +164,7 @@ def test_batches_of_any_shape(dtype):
 
 @pytest.mark.parametrize("size", [ROWS, 1500])  # one call, and threads where there are some
 @pytest.mark.parametrize("dtype", EITHER)
+@pytest.mark.usefixtures("parallel_at_small_sizes")
 def test_out_where_it_can_be_written_at_once(size, dtype):
     x = RNG.standard_normal((size, WIDTH)).astype(dtype)
     gamma = RNG.standard_normal(WIDTH).astype(dtype)

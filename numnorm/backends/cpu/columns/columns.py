@@ -118,12 +118,13 @@ class _Plan(NamedTuple):
     channels: tuple[int]
     compute_dtype: np.dtype[Any]
 
-    def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int) -> None:
-        """Run all parts of a kernel's work."""
+    def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int, arrays: int) -> None:
+        """Run all parts of a kernel's work, which reads and writes so many arrays like x."""
         if self.small:
             kernel.serial(*arguments, 0, parts)
         else:
-            run(kernel, arguments, self.elements, parts)
+            work = arrays * self.elements * self.element_type.storage_dtype.itemsize
+            run(kernel, arguments, work, parts)
 
     def source(self, x: Array) -> Array:
         """Return an array in the form that kernels take."""
@@ -199,7 +200,7 @@ def streamed_moments(
     shape = (layout.blocks, layout.channels)
     means, m2s = np.empty(shape), np.empty(shape)
     kernel = plan.family.moments(plan.element_type)
-    plan.run(kernel, (source, layout.block, means, m2s), plan.block_parts)
+    plan.run(kernel, (source, layout.block, means, m2s), plan.block_parts, 1)
     if after is None and layout.blocks == 1:  # nothing to merge
         return layout.per_channel, means[0], m2s[0]
     count, mean, m2 = _moments_before(after, layout)
@@ -291,7 +292,7 @@ def column_forward(
     if plan.small:
         kernel.serial(source, coefficients, scaled or None, target, shift, parts, 0, parts)
     else:
-        plan.run(kernel, (source, coefficients, scaled or None, target, shift, parts), parts)
+        plan.run(kernel, (source, coefficients, scaled or None, target, shift, parts), parts, 2)
     return target if source is x and out is None else result(target, x, out, None), rstd
 
 
@@ -346,7 +347,7 @@ def _gradient(
     coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
     scaled = _centre_coefficients(element_type)(mean, rstd, coefficients)
     arguments = *arrays, coefficients, layout.block, sums
-    plan.run(plan.family.sums(element_type), arguments, plan.block_parts)
+    plan.run(plan.family.sums(element_type), arguments, plan.block_parts, 2)
     inv_count = 1.0 / layout.per_channel
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
     scaled = _gradient_coefficients(element_type)(
@@ -354,7 +355,7 @@ def _gradient(
     )
     plan.repeat(coefficients, shift)
     dx_arguments = *arrays, coefficients, scaled or None, target, shift, parts
-    plan.run(plan.family.dx(element_type), dx_arguments, parts)
+    plan.run(plan.family.dx(element_type), dx_arguments, parts, 3)
 
 
 def _frozen_statistics_gradient(
@@ -370,5 +371,5 @@ def _frozen_statistics_gradient(
     coefficients, sums = plan.table(6), np.empty((2, layout.blocks, channels))
     scaled = _frozen_coefficients(element_type)(*given, coefficients)
     arguments = *arrays, coefficients, scaled or None, layout.block, sums, target
-    plan.run(plan.family.frozen_statistics(element_type), arguments, plan.block_parts)
+    plan.run(plan.family.frozen_statistics(element_type), arguments, plan.block_parts, 3)
     _parameter_gradients(element_type)(sums, coefficients, gradients)

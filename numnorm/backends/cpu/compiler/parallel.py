@@ -1,12 +1,14 @@
 """Running a kernel serially or in parallel, without ever risking the process.
 
-Both variants give the same bytes, so the choice is free. Three facts decide it. Numba's workqueue
+Both ways give the same bytes, so the choice is free. Four facts decide it. Numba's workqueue
 layer aborts the process when two threads enter it at once. GNU OpenMP kills a forked child at its
-first parallel region. And a launch costs more than a small array's work.
+first parallel region. A launch costs more than a small array's work. And beside a busy program the
+threads wait for each other.
 """
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,8 @@ import numba
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, launcher_address
-from numnorm.backends.forking import threads_are_gone
+from numnorm.backends.cpu.compiler.threads import available
+from numnorm.backends.cpu.compiler.timings import timings_of
 
 _workqueue_lock = threading.Lock()
 
@@ -29,9 +32,25 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def run(kernel: Kernel, arguments: tuple[Any, ...], elements: int, parts: int) -> bool:
-    """Run all parts of a kernel's work; return whether the serial variant did it."""
-    if is_serial(elements, parts) or not in_parallel(_run_parallel, kernel, arguments, parts):
+def run(kernel: Kernel, arguments: tuple[Any, ...], work: int, parts: int) -> bool:
+    """Run all parts of a kernel's work; return whether they ran serially.
+
+    `work` is the number of bytes that the kernel reads and writes, or that take as long.
+    """
+    if is_serial(work, parts):
+        kernel.serial(*arguments, 0, parts)
+        return True
+    if work >= tuning.PARALLEL_TIMED_BELOW_WORK:
+        return _run(False, kernel, arguments, parts)
+    timings = timings_of(kernel, work.bit_length())
+    start = time.perf_counter_ns()
+    serial = _run(timings.serial, kernel, arguments, parts)
+    timings.add(serial, work, time.perf_counter_ns() - start)
+    return serial
+
+
+def _run(serial: bool, kernel: Kernel, arguments: tuple[Any, ...], parts: int) -> bool:
+    if serial or not in_parallel(_run_parallel, kernel, arguments, parts):
         kernel.serial(*arguments, 0, parts)
         return True
     return False
@@ -48,45 +67,46 @@ def in_parallel(call: Callable[..., bool], *arguments: Any) -> bool:
     It may not while another thread is in a parallel region of the workqueue layer.
     """
     if numba.threading_layer() != "workqueue":
-        return call(*arguments)
+        return _with_threads(call, *arguments)
     if not _workqueue_lock.acquire(blocking=False):
         return False
     try:
-        return call(*arguments)
+        return _with_threads(call, *arguments)
     finally:
         _workqueue_lock.release()
 
 
-def is_serial(elements: int, parts: int) -> bool:
-    """Return whether one call of the serial variant is the faster way to do all parts."""
-    if not _worth_it(elements, parts):
+def _with_threads(call: Callable[..., bool], *arguments: Any) -> bool:
+    own, count = numba.get_num_threads(), available()
+    if count == own:
+        return call(*arguments)
+    numba.set_num_threads(count)
+    try:
+        return call(*arguments)
+    finally:
+        numba.set_num_threads(own)
+
+
+def is_serial(work: int, parts: int) -> bool:
+    """Return whether threads gain too little for the work, or there are none."""
+    if not _worth_it(work, parts):
         return True
-    least = tuning.PARALLEL_WORKQUEUE_LEAST_ELEMENTS
-    return numba.threading_layer() == "workqueue" and elements < least
+    least = tuning.PARALLEL_WORKQUEUE_LEAST_WORK
+    return numba.threading_layer() == "workqueue" and work < least
 
 
 def is_small(elements: int) -> bool:
-    """Return whether the work takes less time than starting threads."""
-    return elements < tuning.PARALLEL_LEAST_ELEMENTS
+    """Return whether a result is too small to look for the place where stores are fast."""
+    return elements < tuning.PLACE_LEAST_ELEMENTS
 
 
-def _worth_it(elements: int, parts: int) -> bool:
-    return not is_small(elements) and parts > 1 and _has_threads()
+def _worth_it(work: int, parts: int) -> bool:
+    return parts > 1 and threads(work) > 1
 
 
-def threads() -> int:
-    """Return how many threads a parallel kernel would use."""
-    return int(numba.get_num_threads()) if _has_threads() else 1
-
-
-def _has_threads() -> bool:
-    # The cheap questions come first.
-    if threads_are_gone() or numba.config.NUMBA_NUM_THREADS == 1:
-        return False
-    try:
-        return bool(numba.get_num_threads() > 1)  # starts them at the first call
-    except ValueError:  # the requested threading layer cannot be loaded
-        return False
+def threads(work: int) -> int:
+    """Return how many threads a parallel kernel may use for its work."""
+    return available() if work >= tuning.PARALLEL_LEAST_WORK else 1
 
 
 def row_parts(rows: int, elements: int, least: int = 1) -> int:

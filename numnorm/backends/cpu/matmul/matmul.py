@@ -25,11 +25,16 @@ def _kernel(make: Any, element_type: ElementType) -> Kernel:
     return made
 
 
-def _parts(size: int) -> int:
+def _parts(size: int, work: int) -> int:
     """Return into how many parts to divide rows or columns: a multiple of the number of threads."""
-    most, count = size // tuning.MATMUL_PART_LEAST_ROWS, threads()
+    most, count = size // tuning.MATMUL_PART_LEAST_ROWS, threads(work)
     parts = max(1, min(tuning.MATMUL_PARTS_MOST, most))
     return parts if parts < count else parts // count * count
+
+
+def _work(size: int, width: int, itemsize: int) -> int:
+    """Return the work of a product of `size` times `width` multiplications."""
+    return size * width * itemsize // tuning.MATMUL_MULTIPLICATIONS_PER_WORD
 
 
 def packed_shape(depth: int, width: int, element_type: ElementType) -> tuple[int]:
@@ -44,16 +49,17 @@ def packed(matrix: Array, panels: Array, element_type: ElementType) -> Array:
         make, source = make_pack, matrix
     else:
         make, source = make_pack_transposed, matrix.T
-    parts = _parts(max(depth, width))
-    run(_kernel(make, element_type), (source, panels, parts), matrix.size, parts)
+    work = 2 * matrix.nbytes
+    parts = _parts(max(depth, width), work)
+    run(_kernel(make, element_type), (source, panels, parts), work, parts)
     return panels
 
 
 def matmul(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
     """Store ``a @ b`` for a packed b in `result`, and return it."""
-    width = result.shape[1]
-    parts = _parts(a.shape[0])
-    run(_kernel(make_rows_matmul, element_type), (a, b, result, parts), a.size * width // 64, parts)
+    work = _work(a.size, result.shape[1], a.itemsize)
+    parts = _parts(a.shape[0], work)
+    run(_kernel(make_rows_matmul, element_type), (a, b, result, parts), work, parts)
     return result
 
 
@@ -65,7 +71,7 @@ def transposed_matmul(a: Array, b: Array, width: int, element_type: ElementType)
 
 def add_transposed_matmul(a: Array, b: Array, result: Array, element_type: ElementType) -> Array:
     """Add ``a.T @ b`` for a packed b to `result`, and return it."""
-    parts = _parts(a.shape[1])
-    work = a.size * result.shape[1] // 64
+    work = _work(a.size, result.shape[1], a.itemsize)
+    parts = _parts(a.shape[1], work)
     run(_kernel(make_columns_matmul, element_type), (a, b, result, parts), work, parts)
     return result

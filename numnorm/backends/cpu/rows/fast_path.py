@@ -21,7 +21,6 @@ from numnorm.backends.cpu.memory.ndarray_struct import (
     is_plain,
     make_as_array,
 )
-from numnorm.backends.cpu.rows.parameter_gradient_kernel import add_parts
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.layouts import RowLayout
 
@@ -75,19 +74,22 @@ def _make_argument(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
 
 
 def _make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
-    """Return a compiled ``totals(parts, shape)``: zeros for a gradient's sums, part by part."""
+    """Return a compiled ``totals(shape)``: room for no part of a gradient's sums.
+
+    A call that does all parts makes room of its own and adds the sums up itself.
+    """
     zeros = make_aligned_zeros(np.float64, 2 if shared else 3)
 
     @inlined
-    def vectors(parts, shape):
-        return zeros((parts, shape[0]), 0)
+    def vectors(shape):
+        return zeros((0, shape[0]), 0)
 
     @inlined
-    def matrices(parts, shape):
-        return zeros((parts, shape[0], shape[1]), 0)
+    def matrices(shape):
+        return zeros((0, shape[0], shape[1]), 0)
 
     @inlined
-    def nothing(parts, shape):
+    def nothing(shape):
         return None
 
     if kind is not NDARRAY_STRUCT:
@@ -120,7 +122,7 @@ def _make_forward(
 
     def forward(
         address, like, rows, width, segment, channels, eps, eps_on_deviation, count, parts,
-        launcher, x, gamma, beta, y, mean, rstd, saved,
+        x, gamma, beta, y, mean, rstd, saved,
     ):  # fmt: skip
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(y, x) and _is_safe(y, nbytes, x, itemsize)):
@@ -133,13 +135,13 @@ def _make_forward(
             each_of(mean, (saved,)), each_of(rstd, (saved,)),
             parts, 0, parts,
         )  # fmt: skip
-        enter(address, (launcher, arguments))
+        enter(address, (0, arguments))
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
     name = _name("direct_forward", element_type, shared)
     arrays = NDARRAY_STRUCT, *kinds, *[NDARRAY_STRUCT] * 3
-    return entry(name, forward, (*constants, _WHOLE, *arrays, _WHOLE))
+    return entry(name, forward, (*constants, *arrays, _WHOLE))
 
 
 @functools.cache
@@ -162,7 +164,7 @@ def _make_backward(
 
     def backward(
         address, like, each, rows, width, segment, channels, inv_count, inv_divisor,
-        eps_on_deviation, parts, launcher, dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta,
+        eps_on_deviation, parts, dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta,
     ):  # fmt: skip
         nbytes, shape = rows * width * itemsize, (channels, 1 if shared else segment)
         if not (is_plain(x) and is_like(dy, x) and is_like(dx, x)):
@@ -173,9 +175,7 @@ def _make_backward(
             return False
         if not (gamma_fits(gamma, like, dx, nbytes) and beta_fits(beta, like, dx, nbytes)):
             return False
-        # A call that does all parts makes its own totals and adds them up itself.
-        total_parts = 0 if launcher == 0 else parts
-        dgammas, dbetas = gamma_totals(total_parts, shape), beta_totals(total_parts, shape)
+        dgammas, dbetas = gamma_totals(shape), beta_totals(shape)
         results = dgamma_of(dgamma, shape), dbeta_of(dbeta, shape)
         arguments = (
             rows_of(dy, (rows, width)), rows_of(x, (rows, width)),
@@ -185,16 +185,13 @@ def _make_backward(
             rows_of(dx, (rows, width)),
             dgammas, dbetas, results[0], results[1], parts, 0, parts,
         )  # fmt: skip
-        enter(address, (launcher, arguments))
-        if launcher != 0:
-            add_parts(dgammas, results[0])
-            add_parts(dbetas, results[1])
+        enter(address, (0, arguments))
         release((dgammas, dbetas))
         return True
 
     constants = _WHOLE, NDARRAY_STRUCT, NDARRAY_STRUCT, *[_WHOLE] * 4, *[_REAL] * 3, _WHOLE
     name = _name("direct_backward", element_type, shared)
-    return entry(name, backward, (*constants, _WHOLE, *[NDARRAY_STRUCT] * 4, *kinds))
+    return entry(name, backward, (*constants, *[NDARRAY_STRUCT] * 4, *kinds))
 
 
 def make_fast_forward(
@@ -205,14 +202,13 @@ def make_fast_forward(
     given: tuple[Any, Any],
     taken: tuple[Any, Any],
 ) -> FastPath | None:
-    """Return ``fast_path(launcher, x, gamma, beta, y, mean, rstd, saved)``, or None.
+    """Return ``fast_path(x, gamma, beta, y, mean, rstd, saved)``, or None.
 
-    It returns whether it was done. `launcher` is the one of `Kernel.entry`. `numbers` are the
-    kernel's other arguments. x has the dtype and the shape of the layout, y is any array, and mean
-    and rstd are new arrays of `saved` elements. All arrays are of the class numpy.ndarray itself.
-    gamma and beta have the same classes as the `given` ones; `taken` are the given ones as the
-    kernel takes them. If another object was converted to an array, the result is None: there is no
-    fast path.
+    It returns whether it was done. `numbers` are the kernel's other arguments. x has the dtype and
+    the shape of the layout, y is any array, and mean and rstd are new arrays of `saved` elements.
+    All arrays are of the class numpy.ndarray itself. gamma and beta have the same classes as the
+    `given` ones; `taken` are the given ones as the kernel takes them. If another object was
+    converted to an array, the result is None: there is no fast path.
     """
     kinds = _kinds_of(given, taken)
     if code is None or None in kinds:
@@ -231,7 +227,7 @@ def make_fast_backward(
     taken: tuple[Any, Any, Any],
     gradients: tuple[Any, Any],
 ) -> FastPath | None:
-    """Return ``fast_path(launcher, dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, or None.
+    """Return ``fast_path(dy, x, rstd, dx, mean, gamma, beta, dgamma, dbeta)``, or None.
 
     It is the same for mean, gamma and beta; dgamma and dbeta are new arrays like `gradients`.
     """

@@ -8,10 +8,8 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Function, Kernel, launcher_address
+from numnorm.backends.cpu.compiler.jit import Function, Kernel
 from numnorm.backends.cpu.compiler.parallel import (
-    in_parallel,
-    is_serial,
     is_small,
     row_parts,
     run,
@@ -51,12 +49,13 @@ class _Plan(NamedTuple):
     element_type: ElementType
     size: tuple[int, int]
     elements: int
+    # The bytes that the kernel reads and writes.
+    work: int
     parts: int
     constants: tuple[Any, ...]
-    # Whether the kernel takes contiguous arrays as they are, and they are small enough for a fast
-    # path.
+    # Whether the kernel takes contiguous arrays as they are, and they are too small for threads.
     usual: bool
-    # Whether the call is too small for threads and for aligned outputs.
+    # Whether the call is too small for aligned outputs.
     small: bool
 
 
@@ -79,15 +78,17 @@ def _totals_kernel() -> Function:
 def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -> _Plan:
     element_type = element_type_of(dtype)
     count = float(layout.width - scaling.ddof)
+    work = 2 * layout.rows * layout.width * dtype.itemsize
     return _Plan(
         _forward_kernel(norm.formula, element_type, layout.width <= widest(element_type)),
         {},
         element_type,
         (layout.rows, layout.width),
         layout.rows * layout.width,
+        work,
         row_parts(layout.rows, layout.rows * layout.width),
         (layout.segment, layout.channels, scaling.eps, scaling.eps_on_deviation, count),
-        _is_usual(dtype, element_type, layout),
+        _is_usual(dtype, element_type, layout, work),
         is_small(layout.rows * layout.width),
     )
 
@@ -102,23 +103,25 @@ def _backward_plan(
     inv_divisor = 1.0 / count if count else 0.0
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_divisor
     summed = math.prod(layout.kernel_shape) if norm.parameters else 0
+    work = 3 * layout.rows * layout.width * dtype.itemsize
     return _Plan(
         _backward_kernel(norm.formula, element_type),
         {},
         element_type,
         (layout.rows, layout.width),
         layout.rows * layout.width,
+        work,
         summed_parts(layout.rows, layout.width, summed),
         (layout.segment, layout.channels, *inv_counts, scaling.eps_on_deviation),
-        _is_usual(dtype, element_type, layout),
+        _is_usual(dtype, element_type, layout, work),
         is_small(layout.rows * layout.width),
     )
 
 
-def _is_usual(dtype: Any, element_type: ElementType, layout: RowLayout) -> bool:
+def _is_usual(dtype: Any, element_type: ElementType, layout: RowLayout, work: int) -> bool:
     # Unpickled arrays have a dtype object of their own, so dtypes are compared by value.
     is_plain = dtype == element_type.storage_dtype and layout.order is None
-    return is_plain and layout.rows * layout.width <= tuning.FAST_PATH_MOST_ELEMENTS
+    return is_plain and work < tuning.PARALLEL_LEAST_WORK
 
 
 def _weight(name: str, value: Any, layout: RowLayout, compute_type: np.dtype[Any]) -> Any:
@@ -153,14 +156,13 @@ def row_forward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
     plan = _forward_plan(norm, x.dtype, layout, scaling)
-    alone = plan.small or is_serial(plan.elements, plan.parts)
     classes = type(gamma), type(beta)
     fast_path = plan.fast_path.get(classes)
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         y = _new_output(plan, x) if out is None else out
         mean, rstd = _new_statistics(layout) if save else (_NOTHING, _NOTHING)
         arrays = x, gamma, beta, y, mean, rstd, layout.rows if save else 0
-        if fast_path(0, *arrays) if alone else in_parallel(fast_path, launcher_address(), *arrays):
+        if fast_path(*arrays):
             return y, mean, rstd
     element_type = plan.element_type
     source = as_kernel_array(x, element_type, layout.order, plan.size)
@@ -172,7 +174,7 @@ def row_forward(
     mean, rstd = np.empty((2, layout.rows)) if save else (_NOTHING, _NOTHING)
     if plan.elements:
         arguments = source, *weights, *plan.constants, target, mean, rstd, plan.parts
-        run(plan.kernel, arguments, plan.elements, plan.parts)
+        run(plan.kernel, arguments, plan.work, plan.parts)
         if plan.usual and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_forward(
                 plan.kernel.machine_code(arguments), element_type, layout,
@@ -201,14 +203,13 @@ def row_backward(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
     plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
-    count, alone = norm.parameters, plan.small or is_serial(plan.elements, plan.parts)
-    classes = type(mean), type(gamma), type(beta)
+    count, classes = norm.parameters, (type(mean), type(gamma), type(beta))
     fast_path = plan.fast_path.get(classes) if type(dy) is type(rstd) is np.ndarray else None
     if fast_path is not None and (out is None or type(out) is np.ndarray):
         dx = _new_dx(plan, x, dy) if out is None else out
         gradients = _one_each(count, np.empty, layout.parameter_shape, x.dtype)
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
-        if fast_path(0, *arrays) if alone else in_parallel(fast_path, launcher_address(), *arrays):
+        if fast_path(*arrays):
             return dx, *gradients
     element_type, order = plan.element_type, layout.order
     grad, source, statistics, weights, dtype = _as_kernel_takes(
@@ -233,7 +234,7 @@ def row_backward(
             grad, source, *statistics, *weights, *plan.constants, target, *totals, *results,
             plan.parts,
         )  # fmt: skip
-        summed = run(plan.kernel, arguments, plan.elements, plan.parts) and in_kernel
+        summed = run(plan.kernel, arguments, plan.work, plan.parts) and in_kernel
         if plan.usual and classes not in plan.fast_path:
             plan.fast_path[classes] = make_fast_backward(
                 plan.kernel.machine_code(arguments), element_type, layout,

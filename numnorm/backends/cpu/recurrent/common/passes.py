@@ -96,7 +96,7 @@ def forward(
             steps, groups.Factors(x if fused else x[:0], panels_x, panels_h), weights.others,
             saved, _scalings(kind, spec, scaling, width), _masks(masks), scratch,
         ),
-        rows, width, batch // tuning.CELL_PART_LEAST_ROWS,
+        _work(rows, width, element_type), batch // tuning.CELL_PART_LEAST_ROWS,
     )  # fmt: skip
     return (state, carried)[: len(states)], saved if save else None
 
@@ -138,19 +138,24 @@ def backward(
     max_parts = min(group_count, group_count * sums.size // tuning.CELL_PART_LEAST_ROWS)
     for chunk in gradients.chunks:
         step_range = groups.StepRange(*steps, chunk.begin, chunk.end)
-        run_kernel(kernel, (step_range, *arguments), chunk.rows, width, max_parts)
+        run_kernel(
+            kernel, (step_range, *arguments), _work(chunk.rows, width, element_type), max_parts
+        )
         gradients.add(chunk, (dxp if each else dz, dz))
     vectors = kind.gradients(sums.totals.sum(axis=0), width)
     return CellGradients(gradients.x, dstates, gradients.of_weights() | vectors)
 
 
-def run_kernel(
-    kernel: Kernel, arguments: tuple[Any, ...], rows: int, width: int, max_parts: int
-) -> None:
+def _work(rows: int, width: int, element_type: ElementType) -> int:
+    """Return the work of a pass over rows of states: about an LSTM's eight products of a row."""
+    return rows * width * width * element_type.compute_dtype.itemsize
+
+
+def run_kernel(kernel: Kernel, arguments: tuple[Any, ...], work: int, max_parts: int) -> None:
     """Run a kernel of steps; its result does not depend on the number of parts."""
-    parts = min(threads(), max_parts) if max_parts > 1 else 1
-    if rows:  # the kernels read the batch size of the first step
-        run(kernel, (*flattened(arguments), parts), rows * width * width // 64, parts)
+    parts = min(threads(work), max_parts) if max_parts > 1 else 1
+    if work:  # the kernels read the batch size of the first step
+        run(kernel, (*flattened(arguments), parts), work, parts)
 
 
 def _panels(weights: Weights, element_type: ElementType, shape: tuple[int, ...]) -> list[Array]:
