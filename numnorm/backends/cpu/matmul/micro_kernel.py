@@ -14,7 +14,6 @@ import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.masked import masked_load_at, masked_store_at
 from numnorm.backends.cpu.simd.processor import has_avx512
 from numnorm.backends.cpu.simd.vector import (
@@ -75,152 +74,170 @@ def make_matmul(lanes: int, *, accumulate: bool) -> Callable[..., Any]:
     for r < rows and n < width. With `accumulate` it adds to c instead. The arrays are flat. The
     first panel of b begins at `b_at`, and panels begin `panel` elements apart.
     """
-    sizes = tiling()
-    (fewest, fewest_panels), (few, few_panels) = sizes.few_rows
-    groups = _make_groups(sizes.rows, sizes.panels, lanes, accumulate=accumulate)
-    fewest_groups = _make_groups(range(fewest, 0, -1), fewest_panels, lanes, accumulate=accumulate)
-    few_groups = _make_groups(range(few, fewest, -1), few_panels, lanes, accumulate=accumulate)
-    single = _make_rows(sizes.single_panel_rows, 1, lanes, accumulate=accumulate, partial=True)
 
-    @inlined
-    def matmul(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
-        full, p = width // lanes, 0
-        left, right, target = (a, at, row, step, rows), (b, b_at, panel, depth), (c, c_at, c_row)
-        if rows <= fewest:
-            p = fewest_groups(left, right, target, p, full)
-        elif rows <= few:
-            p = few_groups(left, right, target, p, full)
-        grouped = groups(left, right, target, p, full)
-        for p in range(grouped, -(-width // lanes)):
-            b_p, c_p, tail = b_at + p * panel, c_at + p * lanes, min(lanes, width - p * lanes)
-            single(a, at, row, step, rows, b, b_p, b_p, panel, depth, c, c_p, c_row, tail)
-
-    return matmul
-
-
-def _make_groups(sizes: Sequence[int], panels: int, lanes: int, *, accumulate: bool) -> Any:
-    """Return a compiled product of all rows with groups of `panels` full panels.
-
-    ``groups(left, right, target, first, full)`` starts at panel `first`, takes the arguments of
-    `make_matmul`'s function as tuples, and returns the first panel that is left of `full` panels.
-    """
-    all_rows = _make_rows(sizes, panels, lanes, accumulate=accumulate, partial=False)
-
-    @inlined
-    def groups(left, right, target, first, full):
-        (a, at, row, step, rows), (b, b_at, panel, depth) = left, right
-        c, c_at, c_row = target
-        stop = full - (full - first) % panels
-        for p in range(first, stop, panels):
-            following = p + panels if p + panels < stop else first
-            b_p, next_p, c_p = b_at + p * panel, b_at + following * panel, c_at + p * lanes
-            all_rows(a, at, row, step, rows, b, b_p, next_p, panel, depth, c, c_p, c_row, 0)
-        return stop
-
-    return groups
-
-
-def _make_rows(
-    sizes: Sequence[int], panels: int, lanes: int, *, accumulate: bool, partial: bool
-) -> Callable[..., Any]:
-    """Return a compiled product of all rows with some panels, in tiles of these `sizes`.
-
-    It has the signature of `_make_tiles`.
-    """
-    tiles: Any = None
-    for rows in reversed(sizes):
-        tiles = _make_tiles(rows, panels, lanes, tiles, accumulate=accumulate, partial=partial)
-    return tiles
-
-
-@inlined
-def _tiled_rows(rows: int, count: int, shared: int) -> int:
-    """Return how many of the rows to process in tiles of `count` rows."""
-    left = rows % count
-    tiled = rows - left
-    return tiled - count if 0 < left <= shared and tiled > 0 else tiled
-
-
-def _make_tiles(
-    count: int, panels: int, lanes: int, smaller: Any, *, accumulate: bool, partial: bool
-) -> Callable[..., Any]:
-    """Return a compiled product in tiles of `count` rows, with `smaller` tiles for the others.
-
-    ``tiles(a, at, row, step, rows, b, b_at, b_next, panel, depth, c, c_at, c_row, tail)`` has
-    the arguments of `make_matmul`'s function, except for `b_next` and `tail`: see `_make_tile`.
-    """
-    tile = _make_tile(count, panels, lanes, accumulate=accumulate, partial=partial)
-    shared = tiling().shared_rows if count == tiling().rows[0] else 0
-
-    @inlined
-    def tiles(a, at, row, step, rows, b, b_at, b_next, panel, depth, c, c_at, c_row, tail):
-        prefetched = 0
-        for r in range(0, _tiled_rows(rows, count, shared), count):
-            a_r, c_r, next_p = at + r * row, c_at + r * c_row, b_next + prefetched * panel
-            tile(a, a_r, row, step, b, b_at, next_p, panel, depth, c, c_r, c_row, tail)
-            prefetched = prefetched + 1 if prefetched + 1 < panels else 0
-
-    if smaller is None:
-        return tiles
-
-    @inlined
-    def all_tiles(a, at, row, step, rows, b, b_at, b_next, panel, depth, c, c_at, c_row, tail):
-        tiles(a, at, row, step, rows, b, b_at, b_next, panel, depth, c, c_at, c_row, tail)
-        done = _tiled_rows(rows, count, shared)
-        left = rows - done
-        if left > 0:
-            a_r, c_r = at + done * row, c_at + done * c_row
-            smaller(a, a_r, row, step, left, b, b_at, b_next, panel, depth, c, c_r, c_row, tail)
-
-    return all_tiles
-
-
-def _make_tile(
-    rows: int, panels: int, lanes: int, *, accumulate: bool, partial: bool
-) -> Callable[..., Any]:
-    """Return a compiled product of one tile.
-
-    ``tile(a, at, row, step, b, b_at, b_next, panel, depth, c, c_at, c_row, tail)`` also
-    prefetches the panel of b that begins at `b_next` into the second-level cache: the first
-    tiles of the next panels would wait for it. If it is `partial`, c has only the first `tail`
-    columns of the panel.
-    """
-
-    def plain(a, at, row, step, b, b_at, b_next, panel, depth, c, c_at, c_row, tail):
-        width = tail if partial else lanes
+    def plain(a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width):
         for r in range(rows):
-            for p in range(panels):
-                start = c_at + r * c_row + p * lanes
-                span = slice(start, start + width)
-                total = np.zeros(width, c.dtype)
+            for n in range(0, width, lanes):
+                columns, start = min(lanes, width - n), c_at + r * c_row + n
+                total = np.zeros(columns, c.dtype)
                 for k in range(depth):
-                    left = b_at + p * panel + k * lanes
-                    total += a[at + r * row + k * step] * b[left : left + width]
+                    right = b_at + n // lanes * panel + k * lanes
+                    total += a[at + r * row + k * step] * b[right : right + columns]
+                span = slice(start, start + columns)
                 c[span] = c[span] + total if accumulate else total
 
     @compiled_as(plain)
-    def tile(typing_context, a, at, row, step, b, b_at, b_next, panel, depth, c, c_at, c_row, tail):
-        numbers = [types.intp] * 3
-        kinds = (a, *numbers, b, *numbers, types.intp, c, *numbers)
+    def matmul(
+        typing_context, a, at, row, step, rows, b, b_at, panel, depth, c, c_at, c_row, width
+    ):
+        number = types.intp
+        kinds = a, *[number] * 4, b, *[number] * 3, c, *[number] * 3
 
         def generate(context, builder, signature, arguments):
             left, right, target = (
                 _element(context, builder, signature.args[i], arguments[i], arguments[i + 1])
-                for i in (0, 4, 9)
+                for i in (0, 5, 9)
             )
-            _, _, row, step, _, _, _, panel, depth, _, _, c_row, tail = arguments
-            following = _element(context, builder, signature.args[4], arguments[4], arguments[6])
-            block = _Block(builder, rows, panels, ir.VectorType(left.type.pointee, lanes))
-            block.begin(target, c_row, accumulate=accumulate)
-            with cgutils.for_range(builder, depth) as loop:
-                block.prefetch(following, loop.index)
-                block.add(left, loop.index, row, step, right, panel)
-            block.end(tail if partial else None, accumulate=accumulate)
+            _, _, row, step, rows, _, _, panel, depth, _, _, c_row, width = arguments
+            values = left, row, step, rows, right, panel, depth, target, c_row, width
+            builder.call(_product(builder.module, left.type, lanes, accumulate), values)
             return context.get_dummy_value()
 
         return types.void(*kinds), generate
 
-    return tile
+    return matmul
+
+
+class _Operands(NamedTuple):
+    """The arguments of a product's LLVM function: `make_matmul`'s, with addresses for arrays."""
+
+    a: Any
+    row: Any
+    step: Any
+    rows: Any
+    b: Any
+    panel: Any
+    depth: Any
+    c: Any
+    c_row: Any
+    width: Any
+
+
+def _product(module: Any, pointer: Any, lanes: int, accumulate: bool) -> Any:
+    """Return the LLVM function of a product, which is added to the module if it lacks it."""
+    name = f"numnorm_matmul_{pointer.pointee}_{lanes}_{'add' if accumulate else 'store'}"
+    if name in module.globals:
+        return module.globals[name]
+    number = ir.IntType(64)
+    kinds = [pointer, *[number] * 3, pointer, *[number] * 2, pointer, *[number] * 2]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    builder = ir.IRBuilder(function.append_basic_block())
+    _Product(builder, _Operands(*function.args), lanes, accumulate=accumulate).generate()
+    builder.ret_void()
+    return function
+
+
+class _Product:
+    """The instructions of a product: loops over groups of panels and over tiles of rows."""
+
+    def __init__(self, builder: Any, operands: _Operands, lanes: int, *, accumulate: bool) -> None:
+        self.builder, self.operands, self.lanes = builder, operands, lanes
+        self.accumulate = accumulate
+        self.panels_done = cgutils.alloca_once_value(builder, _size(0))
+
+    def generate(self) -> None:
+        """Multiply by groups of full panels, then by the remaining panels."""
+        builder, operands, sizes = self.builder, self.operands, tiling()
+        lanes, width = _size(self.lanes), operands.width
+        full = builder.udiv(width, lanes)
+        fewest = 0
+        for most, panels in sizes.few_rows:
+            above = builder.icmp_signed(">", operands.rows, _size(fewest))
+            up_to = builder.icmp_signed("<=", operands.rows, _size(most))
+            with builder.if_then(builder.and_(above, up_to)):
+                self._groups(range(most, fewest, -1), panels, full)
+            fewest = most
+        self._groups(sizes.rows, sizes.panels, full)
+        first = builder.load(self.panels_done)
+        end = builder.udiv(builder.add(width, _size(self.lanes - 1)), lanes)
+        with cgutils.for_range_slice(builder, first, end, _size(1)) as (p, _):
+            column = builder.mul(p, lanes)
+            columns = builder.sub(width, column)
+            whole = builder.icmp_signed("<", lanes, columns)
+            tail = builder.select(whole, lanes, columns)
+            b = self._panel(p)
+            c = builder.gep(operands.c, [column])
+            self._rows(sizes.single_panel_rows, 1, (b, b, c), tail)
+
+    def _panel(self, p: Any) -> Any:
+        return self.builder.gep(self.operands.b, [self.builder.mul(p, self.operands.panel)])
+
+    def _groups(self, sizes: Sequence[int], panels: int, full: Any) -> None:
+        """Multiply by as many of the `full` panels as make groups of `panels` panels."""
+        builder, count = self.builder, _size(panels)
+        first = builder.load(self.panels_done)
+        stop = builder.sub(full, builder.urem(builder.sub(full, first), count))
+        with cgutils.for_range_slice(builder, first, stop, count) as (p, _):
+            after = builder.add(p, count)
+            following = builder.select(builder.icmp_signed("<", after, stop), after, first)
+            c = builder.gep(self.operands.c, [builder.mul(p, _size(self.lanes))])
+            self._rows(sizes, panels, (self._panel(p), self._panel(following), c), None)
+        builder.store(stop, self.panels_done)
+
+    def _rows(self, sizes: Sequence[int], panels: int, at: Any, tail: Any) -> None:
+        """Multiply all rows by some panels, in tiles of these `sizes`."""
+        builder, rows = self.builder, self.operands.rows
+        done_at = cgutils.alloca_once(builder, rows.type)
+        builder.store(_size(0), done_at)
+        most = None
+        for count in sizes:
+            done = builder.load(done_at)
+            left = builder.sub(rows, done)
+            shared = tiling().shared_rows if count == tiling().rows[0] else 0
+            if most is not None and 2 * count > most:
+                with builder.if_then(builder.icmp_signed(">=", left, _size(count))):
+                    self._tile(count, panels, at, done, _size(0), tail)
+                    builder.store(builder.add(done, _size(count)), done_at)
+            else:
+                tiles = self._tile_count(left, count, shared)
+                with cgutils.for_range(builder, tiles) as loop:
+                    first = builder.add(done, builder.mul(loop.index, _size(count)))
+                    self._tile(count, panels, at, first, loop.index, tail)
+                builder.store(builder.add(done, builder.mul(tiles, _size(count))), done_at)
+            most = count + shared if shared else count - 1
+
+    def _tile_count(self, left: Any, count: int, shared: int) -> Any:
+        """Return in how many tiles of `count` rows to process the rows that are left."""
+        builder = self.builder
+        tiles = builder.udiv(left, _size(count))
+        if not shared:
+            return tiles
+        # The rows that share tiles with the last of these.
+        over = builder.sub(builder.urem(left, _size(count)), _size(1))
+        fewer = builder.icmp_unsigned("<", over, _size(shared))
+        fewer = builder.and_(fewer, builder.icmp_signed(">", tiles, _size(0)))
+        return builder.sub(tiles, builder.zext(fewer, tiles.type))
+
+    def _tile(self, rows: int, panels: int, at: Any, first: Any, index: Any, tail: Any) -> None:
+        """Multiply the `rows` rows from `first` on.
+
+        The tile also prefetches a panel of the next group into the second-level cache: the first
+        tiles of that group would wait for it. If `tail` is not None, c has only that many columns.
+        """
+        builder, operands = self.builder, self.operands
+        b, following, c = at
+        shift = builder.mul(builder.urem(index, _size(panels)), operands.panel)
+        following = builder.gep(following, [shift])
+        a = builder.gep(operands.a, [builder.mul(first, operands.row)])
+        c = builder.gep(c, [builder.mul(first, operands.c_row)])
+        block = _Block(builder, rows, panels, ir.VectorType(a.type.pointee, self.lanes))
+        block.begin(c, operands.c_row, accumulate=self.accumulate)
+        with cgutils.for_range(builder, operands.depth) as loop:
+            block.prefetch(following, loop.index)
+            block.add(a, loop.index, operands.row, operands.step, b, operands.panel)
+        block.end(tail, accumulate=self.accumulate)
 
 
 class _Block:
