@@ -14,7 +14,7 @@ from numnorm.backends.cpu.memory.alignment import (
     peels_to_alignment,
 )
 from numnorm.backends.cpu.memory.allocated import release
-from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch, row, window
+from numnorm.backends.cpu.memory.borrowed import make_scratch, row, window
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.rows.arguments import (
@@ -283,7 +283,7 @@ def _make_part(formula: Formula, element_type: ElementType) -> Callable[..., Any
         width = arrays[1].shape[1]
         dgamma = partial_sums(totals[0], real(0), peels[0], results[0], (channels, segment))
         dbeta = partial_sums(totals[1], real(0), peels[0], results[1], (channels, segment))
-        partial = borrowed(dgamma), borrowed(dbeta)
+        partial = dgamma, dbeta
         by_element = not (is_by_channel(totals[0]) or is_by_channel(totals[1]))
         if by_element and short_rows(
             arrays, saved, segments, weights, coefficients, partial, totals, start, stop
@@ -333,20 +333,19 @@ def make_row_backward(formula: Formula, element_type: ElementType) -> Kernel:
         peels = (common_peel(x, segment), common_peel(dx, segment)) if is_peeled else (0, 0)
         gamma, beta = aligned_copy(weights.gamma, peels[0]), aligned_copy(weights.beta, peels[0])
         all_segments = segment, x.shape[1] // segment, segments.channels
-        borrowed_weights = borrowed(gamma), borrowed(beta)
         once = last - first == parts == 1 and x.shape[0] <= _rows_between_flushes(all_segments)
         dgamma = with_parts(sums.gamma, parts, results.gamma, once)
         dbeta = with_parts(sums.beta, parts, results.beta, once)
         for p in range(first, last):
-            totals = (borrowed(part(dgamma, p)), borrowed(part(dbeta, p)))
+            totals = part(dgamma, p), part(dbeta, p)
             start, stop = p * x.shape[0] // parts, (p + 1) * x.shape[0] // parts
             backward_part(
-                arrays, peels, saved, all_segments, borrowed_weights, coefficients, results,
+                arrays, peels, saved, all_segments, (gamma, beta), coefficients, results,
                 totals, start, stop,
             )  # fmt: skip
         if last - first == parts:
-            add_parts(borrowed(dgamma), results.gamma)
-            add_parts(borrowed(dbeta), results.beta)
+            add_parts(dgamma, results.gamma)
+            add_parts(dbeta, results.beta)
         release((gamma, beta, dgamma, dbeta))
 
     return make_grouped_kernel(f"row_backward.{formula.name}.{element_type.name}", kernel)

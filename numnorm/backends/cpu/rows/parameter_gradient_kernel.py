@@ -6,7 +6,7 @@ import numpy as np
 from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import Function, make_function, overloaded, shared
-from numnorm.backends.cpu.memory.borrowed import borrowed, shaped
+from numnorm.backends.cpu.memory.borrowed import shaped
 
 
 @shared
@@ -45,7 +45,7 @@ def make_row_totals() -> Function:
     """
 
     def kernel(dgamma_parts, dbeta_parts, dgamma, dbeta):
-        add_parts(borrowed(dgamma_parts), borrowed(dgamma))
-        add_parts(borrowed(dbeta_parts), borrowed(dbeta))
+        add_parts(dgamma_parts, dgamma)
+        add_parts(dbeta_parts, dbeta)
 
     return make_function("row_totals", kernel)
