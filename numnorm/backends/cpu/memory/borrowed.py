@@ -86,6 +86,23 @@ def as_flat(typing_context, array):
     return result(array), generate
 
 
+def _plain_segment(array: Any, start: int, size: int) -> Any:
+    return np.reshape(array, -1)[start : start + size]
+
+
+@compiled_as(_plain_segment)
+def segment(typing_context, array, start, size):
+    """Return `size` elements of a contiguous array, borrowed, from the flat index `start` on."""
+    result = types.Array(array.dtype, 1, "C")
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        first = builder.gep(data, [arguments[1]])
+        return contiguous(context, builder, result, first, [arguments[2]])
+
+    return result(array, types.intp, types.intp), generate
+
+
 def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     """Return a compiled ``scratch()``: an uninitialized array on the stack of a kernel.
 

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from numnorm.backends.cpu.simd import half_precision as halves
+from numnorm.backends.cpu.simd.vector import compiled_as
 
 
-@register_jitable
-def _same(value: Any) -> Any:
-    return value
+@compiled_as(lambda value: value)
+def _same(typing_context: Any, value: Any) -> Any:
+    """Return the value."""
+    return value(value), lambda context, builder, signature, arguments: arguments[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -180,6 +180,13 @@ def store_at(builder: Any, pointer: Any, lanes: Any) -> None:
     builder.store(lanes, pointer, align=alignment(pointer.type.pointee))
 
 
+def store_nontemporal_at(builder: Any, pointer: Any, lanes: Any) -> None:
+    """Store a vector at a pointer with a non-temporal store: see `store_nontemporal`."""
+    size = lanes.type.count * alignment(lanes.type)
+    stored = builder.store(lanes, pointer, align=min(size, 64))
+    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
+
+
 def alignment(kind: Any) -> int:
     """Return the size of an element of a vector type in bytes, the alignment of its loads."""
     return {"float": 4, "double": 8, "i16": 2}[str(kind.element)]
@@ -244,9 +251,7 @@ def store_nontemporal(typing_context, array, index, lanes):
 
     def generate(context, builder, signature, arguments):
         pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
-        size = lanes.count * alignment(pointer.type.pointee)
-        stored = builder.store(arguments[2], pointer, align=min(size, 64))
-        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
+        store_nontemporal_at(builder, pointer, arguments[2])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), generate
@@ -285,8 +290,12 @@ def _plain_prefetch(array: Any, index: int) -> None:
 def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
     def prefetch(typing_context, array, index):
         def generate(context, builder, signature, arguments):
-            pointer = pointer_of(context, builder, signature.args[0], arguments, 1)
-            prefetch_at(builder, pointer, level_of())
+            kinds, arrays = [array], [arguments[0]]
+            if not isinstance(array, types.Array):
+                kinds, arrays = list(array), cgutils.unpack_tuple(builder, arguments[0])
+            for kind, value in zip(kinds, arrays, strict=True):
+                pointer = pointer_of(context, builder, kind, (value, arguments[1]), 1)
+                prefetch_at(builder, pointer, level_of())
             return context.get_dummy_value()
 
         return types.void(array, types.intp), generate
@@ -294,8 +303,9 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
     return compiled_as(_plain_prefetch)(prefetch)
 
 
-# Compiled ``prefetch(array, index)``: prefetches into L2, inside the array or beyond. `prefetch_l1`
-# prefetches into L1 if that is large: in a small L1 it would evict live data.
+# Compiled ``prefetch(array, index)``: prefetches into L2, inside the array or beyond, or the same
+# index of each array of a tuple. `prefetch_l1` prefetches into L1 if that is large: in a small L1
+# it would evict live data.
 prefetch = _make_prefetch(lambda: 2)
 prefetch_l1 = _make_prefetch(lambda: 3 if has_large_l1d() else 2)
 
