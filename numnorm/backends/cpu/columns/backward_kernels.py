@@ -11,33 +11,29 @@ import numpy as np
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.loops import (
     make_frozen_statistics_gradient,
-    make_gradient_group,
     make_gradient_row,
     make_gradient_sums,
-    make_is_wide,
+    make_store_gradient_rows,
 )
 from numnorm.backends.cpu.columns.tile_sums import (
     make_fill,
+    make_flush,
     make_gradient_rows,
     make_tiles,
     tile_of_gradients,
 )
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.alignment import make_peel
-from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.memory.borrowed import as_flat, borrowed, make_scratch, window
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
-from numnorm.backends.cpu.memory.shifted_rows import shifted_rows
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.optional import part, present
 from numnorm.backends.cpu.simd.optional_vector import make_load_or_scalar
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
-from numnorm.backends.cpu.statistics.accumulators import flush
 
 
 @inlined
-def _put_nothing(
-    arrays: Any, i: int, j: int, tail: int, grad: Any, coefficients: Any, t: int
-) -> None:
+def _put_nothing(arrays: Any, j: int, active: Any, grad: Any, coefficients: Any, t: int) -> None:
     pass
 
 
@@ -50,56 +46,63 @@ def _make_block_sums(
 ) -> Callable[..., Any]:
     """Return a compiled loop over the tiles of a block of rows of ``x (outer, channels)``.
 
-    ``block_sums(arrays, start, stop, scaled, coefficients, products, sums_dy)`` stores the sums of
-    ``dy * (x * scale - mean_hi) * rstd`` and of dy. ``make_put(access)`` returns a compiled
-    ``put(arrays, i, j, tail, grad, (loaded, scaled), t)``, which may store a result of a vector of
+    ``block_sums(arrays, target, start, stop, scaled, coefficients, sums, p)`` stores the sums of
+    ``dy * (x * scale - mean_hi) * rstd`` and of dy in block p of `sums`. The arrays are flat, and
+    `target` is the 2-D array that tiles are aligned to. ``make_put(access)`` returns a compiled
+    ``put(arrays, j, active, grad, (loaded, scaled), t)``, which may store a result of a vector of
     dy. ``loaded`` holds a tile of each of the `rows` of the coefficients, one after the other, and
     ``scaled`` is the same array, or None if nothing is scaled.
     """
     real, to_compute = element_type.compute_type, element_type.to_compute
-    load, tile = make_load(element_type.lanes), tile_of_gradients(element_type)
+    tile = tile_of_gradients(element_type)
+    load, whole_row = make_load(element_type.lanes), np.int64(tile)
     fill = make_fill(element_type_of(element_type.compute_dtype))
+    flush = make_flush(tile)
 
     def make_add(access):
         read, put = access.read, make_put(access)
 
         @inlined
-        def add(arrays, i, j, tail, coefficients, t, sums):
+        def add(arrays, j, active, coefficients, t, sums):
             loaded, _ = coefficients
-            grad = to_compute(read(arrays[0][i], j, tail))
-            x = to_compute(read(arrays[1][i], j, tail))
+            grad = to_compute(read(arrays[0], j, active))
+            x = to_compute(read(arrays[1], j, active))
             deviation = x * load(loaded, t) - load(loaded, tile + t)
             xhat = deviation * load(loaded, 2 * tile + t)
             added = multiply_add(grad, xhat, sums[0]), sums[1] + grad
-            put(arrays, i, j, tail, grad, coefficients, t)
+            put(arrays, j, active, grad, coefficients, t)
             return added
 
         return add
 
-    tiling_of, tile_of = make_tiles(element_type, tile)
+    tiling_of, tile_of = make_tiles(element_type)
     some_rows = make_gradient_rows(element_type, make_add, nontemporal=nontemporal)
     scratch, scratch_of_sums = make_scratch(real, len(rows) * tile), make_scratch(real, 2 * tile)
 
     @inlined
-    def block_sums(arrays, start, stop, scaled, coefficients, products, sums_dy):
-        loaded, of_tile = scratch(), scratch_of_sums()
-        sums = of_tile[:tile], of_tile[tile:]
-        of_tile[:] = 0
-        products[:] = 0
-        sums_dy[:] = 0
-        # Aligned to dx if it is an output: an unaligned store costs more than an unaligned load.
-        peel, tiles = tiling_of(arrays[-1])
+    def block_sums(arrays, target, start, stop, scaled, coefficients, sums, p):
+        loaded, of_tile, totals = scratch(), scratch_of_sums(), as_flat(sums)
+        _, blocks, channels = sums.shape
+        table, stride = as_flat(coefficients), coefficients.shape[1]
+        products, sums_dy = p * channels, (blocks + p) * channels
+        for t in range(2 * tile):
+            of_tile[t] = 0
+        one, other = window(totals, products, channels), window(totals, sums_dy, channels)
+        for c in range(channels):
+            one[c] = 0
+            other[c] = 0
+        peel, tiles = tiling_of(target, whole_row)
         # All channels of a few rows, not a few channels of all rows, so that pages are read whole.
         for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
-            end = min(begin + tuning.ROWS_BETWEEN_FLUSHES, stop)
+            end = begin + tuning.ROWS_BETWEEN_FLUSHES
+            end = end if end < stop else stop
             for number in range(tiles):
-                channel, width = tile_of(number, products.size, peel)
+                c, width = tile_of(number, channels, whole_row, peel)
                 for k in range(len(rows)):
-                    fill(loaded[k * tile :], coefficients[rows[k]], channel, width)
+                    fill(loaded, k * tile, table, rows[k] * stride + c, width)
                 given = loaded, present(scaled, loaded)
-                some_rows(arrays, begin, end, channel, width, given, sums)
-                flush(sums[0][:width], products[channel : channel + width])
-                flush(sums[1][:width], sums_dy[channel : channel + width])
+                some_rows(arrays, begin, end, channels, c, width, given, of_tile)
+                flush(of_tile, width, totals, products + c, sums_dy + c)
 
     return block_sums
 
@@ -114,11 +117,10 @@ def make_sums_across(element_type: ElementType) -> Kernel:
     block_sums = _make_block_sums(element_type, (0, 1, 2))
 
     def kernel(dy, x, coefficients, block, sums, first, last):
-        arrays, coefficients = (borrowed(dy), borrowed(x)), borrowed(coefficients)
-        products, sums_dy = borrowed(sums)[0], borrowed(sums)[1]
+        arrays = as_flat(dy), as_flat(x)
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
-            block_sums(arrays, start, stop, None, coefficients, products[p], sums_dy[p])
+            block_sums(arrays, x, start, stop, None, coefficients, sums, p)
 
     return make_kernel(f"column_sums.across.{element_type.name}", kernel)
 
@@ -132,11 +134,11 @@ def _make_put_frozen_statistics(element_type: ElementType) -> Callable[..., Any]
         write = access.write
 
         @inlined
-        def put(arrays, i, j, tail, grad, coefficients, t):
+        def put(arrays, j, active, grad, coefficients, t):
             loaded, scaled = coefficients
             grad = grad * load_or_scalar(scaled, 4 * tile + t, one)
             dx = grad * load_or_scalar(loaded, 3 * tile + t, one)
-            write(arrays[2][i], j, to_storage(dx), tail)
+            write(arrays[2], j, to_storage(dx), active)
 
         return put
 
@@ -152,82 +154,93 @@ def make_frozen_statistics_across(element_type: ElementType) -> Kernel:
     rows, make_put = (0, 1, 2, 4, 5), _make_put_frozen_statistics(element_type)
     store_block = _make_block_sums(element_type, rows, make_put)
     store_block_nontemporal = _make_block_sums(element_type, rows, make_put, nontemporal=True)
-    tiling_of, _ = make_tiles(element_type, tile_of_gradients(element_type))
+    tiling_of, _ = make_tiles(element_type)
+    whole_row = np.int64(tile_of_gradients(element_type))
 
     def kernel(dy, x, coefficients, scaled, block, sums, dx, first, last):
-        arrays, table = (borrowed(dy), borrowed(x), borrowed(dx)), borrowed(coefficients)
-        products, sums_dy = borrowed(sums)[0], borrowed(sums)[1]
-        peel, _ = tiling_of(arrays[2])
-        nontemporal = use_nontemporal_gradient(arrays[2], dx.shape[1], peel)
+        arrays = as_flat(dy), as_flat(x), as_flat(dx)
+        # Tiles are aligned to dx: an unaligned store costs more than an unaligned load.
+        peel, _ = tiling_of(dx, whole_row)
+        nontemporal = use_nontemporal_gradient(dx, dx.shape[1], peel)
         for p in range(first, last):
             start, stop = p * block, min((p + 1) * block, x.shape[0])
             if nontemporal:
-                store_block_nontemporal(arrays, start, stop, scaled, table, products[p], sums_dy[p])
+                store_block_nontemporal(arrays, dx, start, stop, scaled, coefficients, sums, p)
             else:
-                store_block(arrays, start, stop, scaled, table, products[p], sums_dy[p])
+                store_block(arrays, dx, start, stop, scaled, coefficients, sums, p)
         fence_after_stores(nontemporal)
 
     return make_kernel(f"column_frozen_statistics.across.{element_type.name}", kernel)
 
 
-def make_sums_along(element_type: ElementType) -> Kernel:
-    """Return the kernel of `make_sums_across` for ``x (outer, channels, inner)``."""
-    gradient_sums = make_gradient_sums(element_type)
+def _make_channel_sums(
+    element_type: ElementType, segment_sums: Callable[..., Any], *, peels: bool
+) -> Callable[..., Any]:
+    """Return a compiled ``channel_sums(arrays, shape, rows, c, stats, factors)``.
+
+    It adds up ``segment_sums`` over the segments of channel c in the rows from ``rows[0]`` to
+    ``rows[1]`` - 1. The arrays are flat, with this `shape`. With `peels`, segments are peeled to
+    cache lines of the last array.
+    """
+    peel_of = make_peel(element_type)
 
     @inlined
-    def block_sums(dy, x, start, stop, c, stats):
+    def channel_sums(arrays, shape, rows, c, stats, factors):
+        _, channels, inner = shape
         product, sum_dy = np.float64(0), np.float64(0)
-        for i in range(start, stop):
-            one, two = gradient_sums(dy[i, c], x[i, c], stats)
+        for i in range(rows[0], rows[1]):
+            begin = (i * channels + c) * inner
+            peel = peel_of(window(arrays[-1], begin, inner), inner) if peels else 0
+            one, two = segment_sums(arrays, begin, inner, peel, stats, factors)
             product += one
             sum_dy += two
         return product, sum_dy
 
+    return channel_sums
+
+
+def make_sums_along(element_type: ElementType) -> Kernel:
+    """Return the kernel of `make_sums_across` for ``x (outer, channels, inner)``."""
+    gradient_sums = make_gradient_sums(element_type)
+    channel_sums = _make_channel_sums(element_type, gradient_sums, peels=False)
+
     def kernel(dy, x, coefficients, block, sums, first, last):
-        dy, x = borrowed(dy), borrowed(x)
+        arrays = as_flat(dy), as_flat(x)
         coefficients, sums = borrowed(coefficients), borrowed(sums)
-        scale, mean_hi, rstd = coefficients[0], coefficients[1], coefficients[2]
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels
-            start, stop = p * block, min((p + 1) * block, x.shape[0])
-            stats = scale[c], mean_hi[c], rstd[c]
-            sums[0, p, c], sums[1, p, c] = block_sums(dy, x, start, stop, c, stats)
+            rows = p * block, min((p + 1) * block, x.shape[0])
+            stats = coefficients[0, c], coefficients[1, c], coefficients[2, c]
+            sums[0, p, c], sums[1, p, c] = channel_sums(arrays, x.shape, rows, c, stats, None)
 
     return make_kernel(f"column_sums.along.{element_type.name}", kernel)
 
 
 def make_frozen_statistics_along(element_type: ElementType) -> Kernel:
     """Return the kernel of `make_frozen_statistics_across` for ``x (outer, channels, inner)``."""
-    store_segment = make_frozen_statistics_gradient(element_type, nontemporal=False)
-    store_segment_nontemporal = make_frozen_statistics_gradient(element_type, nontemporal=True)
+
+    def make_gradient(nontemporal):
+        gradient = make_frozen_statistics_gradient(element_type, nontemporal=nontemporal)
+        return _make_channel_sums(element_type, gradient, peels=True)
+
+    store_channel, store_channel_nontemporal = make_gradient(False), make_gradient(True)
     peel_of = make_peel(element_type)
 
-    @inlined
-    def block_gradient(dy, x, start, stop, c, coefficients, dx, nontemporal):
-        stats, factors = coefficients
-        product, sum_dy = np.float64(0), np.float64(0)
-        for i in range(start, stop):
-            if nontemporal:
-                one, two = store_segment_nontemporal(dy[i, c], x[i, c], stats, factors, dx[i, c])
-            else:
-                one, two = store_segment(dy[i, c], x[i, c], stats, factors, dx[i, c])
-            product += one
-            sum_dy += two
-        return product, sum_dy
-
     def kernel(dy, x, coefficients, scaled, block, sums, dx, first, last):
-        dy, x, dx = borrowed(dy), borrowed(x), borrowed(dx)
+        arrays = as_flat(dy), as_flat(x), as_flat(dx)
         coefficients, sums = borrowed(coefficients), borrowed(sums)
-        scale, mean_hi, rstd = coefficients[0], coefficients[1], coefficients[2]
-        factor, back = coefficients[4], present(scaled, coefficients[5])
-        channels, segment = x.shape[1], x.shape[2]
-        nontemporal = use_nontemporal_gradient(dx, segment, peel_of(dx, segment))
+        channels, inner = x.shape[1], x.shape[2]
+        nontemporal = use_nontemporal_gradient(dx, inner, peel_of(dx, inner))
         for t in range(first, last):
             p, c = t // channels, t % channels
-            start, stop = p * block, min((p + 1) * block, x.shape[0])
-            of_channel = (scale[c], mean_hi[c], rstd[c]), (factor[c], part(back, c))
-            one, two = block_gradient(dy, x, start, stop, c, of_channel, dx, nontemporal)
+            rows = p * block, min((p + 1) * block, x.shape[0])
+            stats = coefficients[0, c], coefficients[1, c], coefficients[2, c]
+            factors = coefficients[4, c], present(scaled, coefficients[5, c])
+            if nontemporal:
+                one, two = store_channel_nontemporal(arrays, x.shape, rows, c, stats, factors)
+            else:
+                one, two = store_channel(arrays, x.shape, rows, c, stats, factors)
             sums[0, p, c], sums[1, p, c] = one, two
         fence_after_stores(nontemporal)
 
@@ -235,11 +248,17 @@ def make_frozen_statistics_along(element_type: ElementType) -> Kernel:
 
 
 @inlined
-def _unpacked(coefficients: Any, scaled: Any, start: int) -> Any:
-    """Return the coefficients of `channel_gradient` of the channels from `start` on."""
-    scale, back = present(scaled, coefficients[0][start:]), present(scaled, coefficients[7][start:])
-    stats = scale, coefficients[1][start:], coefficients[2][start:]
-    return (*stats, coefficients[4][start:], coefficients[5][start:], coefficients[6][start:], back)
+def _unpacked(coefficients: Any, scaled: Any) -> Any:
+    """Return the coefficients of `channel_gradient` of all channels."""
+    size = coefficients.shape[1]
+    scale = present(scaled, window(coefficients, 0, size))
+    mean_hi, rstd = window(coefficients, size, size), window(coefficients, 2 * size, size)
+    factor, xhat_factor = (
+        window(coefficients, 4 * size, size),
+        window(coefficients, 5 * size, size),
+    )
+    offset, back = window(coefficients, 6 * size, size), window(coefficients, 7 * size, size)
+    return scale, mean_hi, rstd, factor, xhat_factor, offset, present(scaled, back)
 
 
 def make_dx_across(element_type: ElementType) -> Kernel:
@@ -247,32 +266,22 @@ def make_dx_across(element_type: ElementType) -> Kernel:
 
     Its arguments are ``dy, x``, the ``coefficients`` of `make_gradient_coefficients`, ``scaled``,
     which is None if every scale and back is 1, ``dx``, ``shift`` and ``parts``. If ``shift`` is not
-    0, it works on the `shifted_rows`, and the first ``shift`` columns of ``coefficients`` follow
-    the last ones.
+    0, it works on shifted rows, and the first ``shift`` columns of ``coefficients`` follow the last
+    ones.
     """
-    gradient_row = make_gradient_row(element_type)
-    gradient_group = make_gradient_group(element_type)
-    is_wide, tile = make_is_wide(element_type), tile_of_gradients(element_type)
+    gradient_rows = make_store_gradient_rows(element_type)
+    tile = tile_of_gradients(element_type)
+    least_width = tuning.GROUP_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
     def kernel(dy, x, coefficients, scaled, dx, shift, parts, first, last):
-        dy, x, dx, coefficients = borrowed(dy), borrowed(x), borrowed(dx), borrowed(coefficients)
-        start, stop = first * x.shape[0] // parts, last * x.shape[0] // parts
+        count, width = x.shape
+        rows = first * count // parts, last * count // parts
         # The coefficients of a row of one tile stay in the first-level cache from row to row.
-        unpacked, in_groups = _unpacked(coefficients, scaled, 0), is_wide(x) and x.shape[1] > tile
-        nontemporal = use_nontemporal_gradient(dx, dx.shape[1], shift)
-        if shift > 0 and start < stop:
-            stop -= 1
-            begin = dy[start][:shift], x[start][:shift]
-            gradient_row(begin, unpacked, dx[start][:shift], False)
-            unpacked = _unpacked(coefficients, scaled, shift)
-            end = dy[stop][shift:], x[stop][shift:]
-            gradient_row(end, unpacked, dx[stop][shift:], False)
-            dy, x, dx = shifted_rows(dy, shift), shifted_rows(x, shift), shifted_rows(dx, shift)
-        grouped = stop - (stop - start) % tuning.GROUP_ROWS if in_groups else start
-        for i in range(start, grouped, tuning.GROUP_ROWS):
-            gradient_group((dy, x), i, unpacked, dx, nontemporal)
-        for i in range(grouped, stop):
-            gradient_row((dy[i], x[i]), unpacked, dx[i], nontemporal)
+        in_groups = width >= least_width and width > tile
+        nontemporal = use_nontemporal_gradient(dx, width, shift)
+        arrays, how = (as_flat(dy), as_flat(x)), (in_groups, nontemporal)
+        given = _unpacked(coefficients, scaled)
+        gradient_rows(arrays, rows, width, shift, given, as_flat(dx), how)
         fence_after_stores(nontemporal)
 
     return make_kernel(f"column_dx.across.{element_type.name}", kernel)
@@ -286,16 +295,17 @@ def make_dx_along(element_type: ElementType) -> Kernel:
     gradient_row, peel_of = make_gradient_row(element_type), make_peel(element_type)
 
     def kernel(dy, x, coefficients, scaled, dx, shift, parts, first, last):
-        dy, x, dx, coefficients = borrowed(dy), borrowed(x), borrowed(dx), borrowed(coefficients)
-        unpacked = _unpacked(coefficients, scaled, 0)
-        scale, mean_hi, rstd, factor, xhat_factor, offset, back = unpacked
-        segments = x.shape[0] * x.shape[1]
-        nontemporal = use_nontemporal_gradient(dx, dx.shape[2], peel_of(dx, dx.shape[2]))
+        outer, channels, inner = x.shape
+        arrays, dx = (as_flat(dy), as_flat(x)), as_flat(dx)
+        given = _unpacked(coefficients, scaled)
+        scale, mean_hi, rstd, factor, xhat_factor, offset, back = given
+        segments = outer * channels
+        nontemporal = use_nontemporal_gradient(dx, inner, peel_of(dx, inner))
         for t in range(first * segments // parts, last * segments // parts):
-            i, c = t // x.shape[1], t % x.shape[1]
+            c = t % channels
             stats = part(scale, c), mean_hi[c], rstd[c]
             of_channel = (*stats, factor[c], xhat_factor[c], offset[c], part(back, c))
-            gradient_row((dy[i, c], x[i, c]), of_channel, dx[i, c], nontemporal)
+            gradient_row(arrays, t * inner, inner, of_channel, 0, dx, nontemporal)
         fence_after_stores(nontemporal)
 
     return make_kernel(f"column_dx.along.{element_type.name}", kernel)

@@ -33,6 +33,13 @@ def _exponent(value: float) -> int:
 _exponent_of = inlined(_exponent)
 
 
+@inlined
+def _clamped(value: Any, least: Any, most: Any) -> Any:
+    """Return the nearest number from `least` to `most`; Numba's `min` and `max` compile slowly."""
+    above = least if value < least else value
+    return most if above > most else above
+
+
 @functools.cache
 def _make_powers(element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``powers(mean, rstd, gamma)``, which returns two powers of two.
@@ -53,9 +60,11 @@ def _make_powers(element_type: ElementType) -> Callable[..., Any]:
         rstd_exponent, x_exponent = _exponent_of(rstd), 0
         if abs(rstd_exponent) > usual:
             # The scaled mean has to stay in range: a limit that only a constant channel reaches.
-            x_exponent = min(max(rstd_exponent, -most), most, most - _exponent_of(mean))
+            exponent = most - _exponent_of(mean)
+            x_exponent = _clamped(rstd_exponent, -most, most)
+            x_exponent = exponent if exponent < x_exponent else x_exponent
         product = rstd_exponent - x_exponent + _exponent_of(gamma)
-        excess = product - min(max(product, -widest), widest)
+        excess = product - _clamped(product, -widest, widest)
         return math.ldexp(1.0, x_exponent), math.ldexp(1.0, excess)
 
     return powers
@@ -68,7 +77,7 @@ def _make_product(element_type: ElementType) -> Callable[..., Any]:
 
     @inlined
     def product(power, other):
-        return min(max(power * other, 1.0 / largest), largest)
+        return _clamped(power * other, 1.0 / largest, largest)
 
     return product
 

@@ -6,264 +6,262 @@ The coefficients `scale` and `back` are None if they are 1 for every channel.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.memory.alignment import each_peels_to_alignment, make_peel
-from numnorm.backends.cpu.simd.access import VectorAccess, full_access, peel_access, tail_access
+from numnorm.backends.cpu.memory.borrowed import window
+from numnorm.backends.cpu.simd.access import VectorAccess, full_access, tail_access
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
-from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, prefetch, reduce_sum
 from numnorm.backends.formulas.norms import channel_gradient, channel_output
 
 _channel_output, _channel_gradient = inlined(channel_output), inlined(channel_gradient)
 
 
-@functools.cache
-def make_is_wide(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``is_wide(x)``: whether its rows are wide enough for groups of rows."""
-    itemsize = element_type.storage_dtype.itemsize
-    return inlined(lambda x: x.shape[1] * itemsize >= tuning.GROUP_LEAST_ROW_BYTES)
+def _make_put_output(element_type: ElementType, access: VectorAccess) -> Callable[..., Any]:
+    """Return a compiled ``put(arrays, j, active, coefficients, y)``: `channel_output` of x.
 
-
-class _Elementwise(NamedTuple):
-    """Compiled functions that compute a vector of a result, for one kind of access.
-
-    Attributes
-    ----------
-    coefficients : callable
-        ``coefficients(given, j, tail)`` loads the coefficients of the elements from j on.
-    put : callable
-        ``put(rows, j, tail, coefficients, out)`` computes and stores the elements from j on.
+    It computes and stores a vector from the flat index j on. Its coefficients are scale, mean_hi,
+    factor and offset.
     """
-
-    coefficients: Callable[..., Any]
-    put: Callable[..., Any]
-
-
-def _output(element_type: ElementType, access: VectorAccess) -> _Elementwise:
-    """Return `channel_output` of x, with the coefficients scale, mean_hi, factor and offset."""
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
-    read, coefficient, write = access
-    one, zero = element_type.compute_type(1), element_type.compute_type(0)
+    read, write = access.read, access.write
 
     @inlined
-    def coefficients(given, j, tail):
-        scale, mean_hi, factor, offset = given
-        return (
-            coefficient(scale, j, tail, one), coefficient(mean_hi, j, tail, zero),
-            coefficient(factor, j, tail, one), coefficient(offset, j, tail, zero),
-        )  # fmt: skip
-
-    @inlined
-    def put(rows, j, tail, coefficients, y):
+    def put(arrays, j, active, coefficients, y):
         scale, mean_hi, factor, offset = coefficients
-        x = to_compute(read(rows[0], j, tail)) * scale
-        write(y, j, to_storage(_channel_output(x, mean_hi, factor, offset)), tail)
+        x = to_compute(read(arrays[0], j, active)) * scale
+        write(y, j, to_storage(_channel_output(x, mean_hi, factor, offset)), active)
 
-    return _Elementwise(coefficients, put)
+    return put
 
 
-def _gradient(element_type: ElementType, access: VectorAccess) -> _Elementwise:
-    """Return `channel_gradient` of dy and x, times back.
+def _make_put_gradient(element_type: ElementType, access: VectorAccess) -> Callable[..., Any]:
+    """Return a compiled ``put((dy, x), j, active, coefficients, dx)`` of `channel_gradient`.
 
-    The coefficients are scale, mean_hi, rstd, factor, xhat_factor, offset and back.
+    The coefficients are scale, mean_hi, rstd, factor, xhat_factor, offset and back, by which the
+    gradient is multiplied.
     """
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
-    read, coefficient, write = access
-    one, zero = element_type.compute_type(1), element_type.compute_type(0)
+    read, write = access.read, access.write
 
     @inlined
-    def coefficients(given, j, tail):
-        scale, mean_hi, rstd, factor, xhat_factor, offset, back = given
-        return (
-            coefficient(scale, j, tail, one), coefficient(mean_hi, j, tail, zero),
-            coefficient(rstd, j, tail, one), coefficient(factor, j, tail, one),
-            coefficient(xhat_factor, j, tail, zero), coefficient(offset, j, tail, zero),
-            coefficient(back, j, tail, one),
-        )  # fmt: skip
-
-    @inlined
-    def put(rows, j, tail, coefficients, dx):
+    def put(arrays, j, active, coefficients, dx):
         scale, mean_hi, rstd, factor, xhat_factor, offset, back = coefficients
-        dy, x = to_compute(read(rows[0], j, tail)), to_compute(read(rows[1], j, tail)) * scale
-        values = _channel_gradient(dy, x, mean_hi, rstd, factor, xhat_factor, offset) * back
-        write(dx, j, to_storage(values), tail)
+        dy, x = to_compute(read(arrays[0], j, active)), to_compute(read(arrays[1], j, active))
+        values = _channel_gradient(dy, x * scale, mean_hi, rstd, factor, xhat_factor, offset)
+        write(dx, j, to_storage(values * back), active)
 
-    return _Elementwise(coefficients, put)
+    return put
 
 
-def _make_row(element_type: ElementType, kind: Callable[..., Any]) -> Any:
-    """Return a compiled ``store_row(rows, coefficients, out, nontemporal)``.
+def _make_row(element_type: ElementType, make_put: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled ``store_row(arrays, begin, size, given, offset, out, nontemporal)``.
 
-    It takes one row of each array, and computes the peel, the full vectors and the tail.
+    It takes `size` elements of flat arrays, from the index `begin` on, in the peel, full vectors
+    and the tail. The coefficients of the first element have the index `offset`.
     """
     count, peel_of = 2 * element_type.lanes, make_peel(element_type)
-    peels = each_peels_to_alignment(element_type)
-    tail_coefficients, put_tail = kind(element_type, tail_access(count))
-    peel_coefficients, put_peel = kind(element_type, peel_access(count))
+    peels, one = each_peels_to_alignment(element_type), element_type.compute_type(1)
+    some = tail_access(count)
+    load_some, put_some = some.coefficient, make_put(element_type, some)
 
     def make_full(nontemporal):
-        coefficients_of, put = kind(element_type, full_access(count, nontemporal=nontemporal))
+        access = full_access(count, nontemporal=nontemporal)
+        load_full, put = access.coefficient, make_put(element_type, access)
 
         @inlined
-        def full(rows, start, stop, coefficients, out):
+        def full(arrays, begin, start, stop, given, offset, out):
             for j in range(start, stop, count):
-                put(rows, j, count, coefficients_of(coefficients, j, count), out)
+                coefficients = load_full(given, offset + j, count, one)
+                put(arrays, begin + j, count, coefficients, out)
 
         return full
 
     store_full, store_full_nontemporal = make_full(False), make_full(True)
 
     @inlined
-    def store_row(rows, coefficients, out, nontemporal):
-        start = min(peel_of(out, out.size), out.size)
+    def store_row(arrays, begin, size, given, offset, out, nontemporal):
+        start = peel_of(window(out, begin, size), size)
         if peels and start > 0:
-            j = start - count
-            put_peel(rows, j, start, peel_coefficients(coefficients, j, start), out)
-        stop = out.size - (out.size - start) % count
+            j, lanes = start - count, (count - start, np.int64(count))
+            coefficients = load_some(given, offset + j, lanes, one)
+            put_some(arrays, begin + j, lanes, coefficients, out)
+        stop = size - (size - start) % count
         if nontemporal:
-            store_full_nontemporal(rows, start, stop, coefficients, out)
+            store_full_nontemporal(arrays, begin, start, stop, given, offset, out)
         else:
-            store_full(rows, start, stop, coefficients, out)
-        tail = out.size - stop
-        if tail > 0:
-            put_tail(rows, stop, tail, tail_coefficients(coefficients, stop, tail), out)
+            store_full(arrays, begin, start, stop, given, offset, out)
+        if stop < size:
+            lanes = np.int64(0), size - stop
+            coefficients = load_some(given, offset + stop, lanes, one)
+            put_some(arrays, begin + stop, lanes, coefficients, out)
 
     return store_row
 
 
-def _make_group(
-    element_type: ElementType, kind: Callable[..., Any], rows_of: Callable[..., Any]
-) -> Any:
-    """Return a compiled ``store_group(arrays, i, coefficients, out, nontemporal)``.
+def _make_group(element_type: ElementType, make_put: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled ``store_group(arrays, begin, width, given, offset, out, nontemporal)``.
 
-    It computes a group of rows from row i on, and loads the coefficients once for all of them.
+    It computes a group of rows from the flat index `begin` on, and loads the coefficients once for
+    all of them.
     """
-    count = element_type.lanes
-    tail_coefficients, put_tail = kind(element_type, tail_access(count))
+    count, one = element_type.lanes, element_type.compute_type(1)
+    some = tail_access(count)
+    load_some, put_some = some.coefficient, make_put(element_type, some)
 
     def make_full(nontemporal):
-        access = full_access(count, ahead=tuning.GROUP_ROWS, nontemporal=nontemporal)
-        coefficients_of, put = kind(element_type, access)
+        access = full_access(count, nontemporal=nontemporal)
+        load_full, put = access.coefficient, make_put(element_type, access)
 
         @inlined
-        def full(arrays, i, stop, coefficients, out):
-            for j in range(0, stop, count):
-                loaded = coefficients_of(coefficients, j, count)
+        def full(arrays, begin, width, given, offset, out):
+            for j in range(0, width - width % count, count):
+                coefficients = load_full(given, offset + j, count, one)
                 for r in range(tuning.GROUP_ROWS):
-                    put(rows_of(arrays, i + r), j, count, loaded, out[i + r])
+                    prefetch(arrays, begin + (r + tuning.GROUP_ROWS) * width + j)
+                    put(arrays, begin + r * width + j, count, coefficients, out)
 
         return full
 
     store_full, store_full_nontemporal = make_full(False), make_full(True)
 
     @inlined
-    def store_group(arrays, i, coefficients, out, nontemporal):
-        width = out.shape[1]
-        tail = width % count
-        stop = width - tail
+    def store_group(arrays, begin, width, given, offset, out, nontemporal):
         if nontemporal:
-            store_full_nontemporal(arrays, i, stop, coefficients, out)
+            store_full_nontemporal(arrays, begin, width, given, offset, out)
         else:
-            store_full(arrays, i, stop, coefficients, out)
+            store_full(arrays, begin, width, given, offset, out)
+        tail = width % count
         if tail > 0:
-            loaded = tail_coefficients(coefficients, stop, tail)
+            stop = width - tail
+            coefficients = load_some(given, offset + stop, tail, one)
             for r in range(tuning.GROUP_ROWS):
-                put_tail(rows_of(arrays, i + r), stop, tail, loaded, out[i + r])
+                put_some(arrays, begin + r * width + stop, tail, coefficients, out)
 
     return store_group
 
 
-@inlined
-def _row(arrays: Any, i: int) -> Any:
-    (x,) = arrays
-    return (x[i],)
+def _make_rows(element_type: ElementType, make_put: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled ``store_rows(arrays, rows, width, shift, given, out, how)``.
 
+    It computes the rows from ``rows[0]`` to ``rows[1]`` - 1 of flat arrays, which have `width`
+    channels. ``how`` says whether to take groups of rows, and whether stores are non-temporal.
+    If `shift` is not 0, rows begin `shift` elements later, at a cache line, and the first and the
+    last are partial. The coefficients of the first `shift` channels follow the last channel's.
+    """
+    store_row, store_group = _make_row(element_type, make_put), _make_group(element_type, make_put)
 
-@inlined
-def _pair_of_rows(arrays: Any, i: int) -> Any:
-    dy, x = arrays
-    return dy[i], x[i]
+    @inlined
+    def store_rows(arrays, rows, width, shift, given, out, how):
+        (start, stop), (in_groups, nontemporal) = rows, how
+        partial = 1 if shift > 0 and start < stop else 0
+        whole = stop - partial
+        grouped = whole - (whole - start) % tuning.GROUP_ROWS if in_groups else start
+        for i in range(start, grouped, tuning.GROUP_ROWS):
+            store_group(arrays, i * width + shift, width, given, shift, out, nontemporal)
+        # The rows that are left: the end of row `start` - 1, whole rows, the beginning of the last.
+        for k in range(1 - partial, 2 + partial):
+            if k == 0:
+                begin, size, offset, end = start * width, shift, width, start * width + shift
+            elif k == 1:
+                begin, size, offset = grouped * width + shift, width, shift
+                end = whole * width + shift
+            else:
+                begin, size, offset = whole * width + shift, width - shift, shift
+                end = stop * width
+            for j in range(begin, end, size):
+                store_row(arrays, j, size, given, offset, out, nontemporal)
+
+    return store_rows
 
 
 @functools.cache
 def make_output_row(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``output_row((x,), coefficients, y, nontemporal)`` for one row."""
-    return _make_row(element_type, _output)
+    """Return the ``store_row`` of `_make_row` for `channel_output`."""
+    return _make_row(element_type, _make_put_output)
 
 
 @functools.cache
-def make_output_group(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``output_group((x,), i, coefficients, y, nontemporal)``."""
-    return _make_group(element_type, _output, _row)
+def make_store_output_rows(element_type: ElementType) -> Callable[..., Any]:
+    """Return the ``store_rows`` of `_make_rows` for `channel_output`."""
+    return _make_rows(element_type, _make_put_output)
 
 
 @functools.cache
 def make_gradient_row(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``gradient_row((dy, x), coefficients, dx, nontemporal)`` for one row."""
-    return _make_row(element_type, _gradient)
+    """Return the ``store_row`` of `_make_row` for `channel_gradient`."""
+    return _make_row(element_type, _make_put_gradient)
 
 
 @functools.cache
-def make_gradient_group(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``gradient_group((dy, x), i, coefficients, dx, nontemporal)``."""
-    return _make_group(element_type, _gradient, _pair_of_rows)
+def make_store_gradient_rows(element_type: ElementType) -> Callable[..., Any]:
+    """Return the ``store_rows`` of `_make_rows` for `channel_gradient`."""
+    return _make_rows(element_type, _make_put_gradient)
 
 
 def _make_segment_sums(
-    element_type: ElementType,
-    put: Callable[..., Any],
-    put_tail: Callable[..., Any],
-    put_peel: Callable[..., Any],
-) -> Any:
-    """Return a compiled ``segment_sums(dy, x, peel, stats, factors, dx)`` of a channel's segment.
+    element_type: ElementType, make_put: Callable[..., Any], *, nontemporal: bool = False
+) -> Callable[..., Any]:
+    """Return a compiled ``segment_sums(arrays, begin, size, peel, stats, factors)``.
 
-    It returns the sums of ``dy * (x * scale - mean_hi) * rstd`` and of dy in float64, where `stats`
-    is ``(scale, mean_hi, rstd)``. The `put` functions get each vector of dy, and `factors`:
-    ``put(dx, j, grad, tail, factors)``. The first `peel` elements are the last lanes of a vector.
+    It returns the sums of ``dy * (x * scale - mean_hi) * rstd`` and of dy in float64, over `size`
+    elements of the flat arrays ``(dy, x, ...)`` from index `begin` on, where `stats` is
+    ``(scale, mean_hi, rstd)``. ``make_put(access)`` returns a compiled
+    ``put(arrays, j, active, grad, factors)``, which gets each vector of dy. The first `peel`
+    elements are the last lanes of a vector.
     """
     count, to_compute = 2 * element_type.lanes, element_type.to_compute
     load, masked_load = make_load(count), make_masked_load(count)
     zeros = make_zeros(element_type.compute_type, count)
-    peels = each_peels_to_alignment(element_type)
+    peels, lanes = each_peels_to_alignment(element_type), np.int64(count)
+    put, put_some = (
+        make_put(full_access(count, nontemporal=nontemporal)),
+        make_put(tail_access(count)),
+    )
 
     @inlined
-    def block_sums(dy, x, start, stop, peel, stats, factors, dx):
+    def add_some(arrays, j, low, high, stats, factors, products, grads):
         scale, mean_hi, rstd = stats
-        products, grads = zeros(), zeros()
-        first = start + min(peel, stop - start)
+        grad = to_compute(masked_load(arrays[0], j, low, high))
+        xhat = (to_compute(masked_load(arrays[1], j, low, high)) * scale - mean_hi) * rstd
+        products = products + grad * select_lanes(xhat, low, high)
+        put_some(arrays, j, (low, high), grad, factors)
+        return products, grads + grad
+
+    @inlined
+    def block_sums(arrays, start, stop, peel, stats, factors):
+        scale, mean_hi, rstd = stats
+        sums = zeros(), zeros()
+        first = start + (peel if peel < stop - start else stop - start)
         if peels and first > start:
-            j, low = first - count, count - (first - start)
-            grad = to_compute(masked_load(dy, j, low, count))
-            xhat = (to_compute(masked_load(x, j, low, count)) * scale - mean_hi) * rstd
-            products = products + grad * select_lanes(xhat, low, count)
-            grads = grads + grad
-            put_peel(dx, j, grad, first - start, factors)
+            low = count - (first - start)
+            sums = add_some(arrays, first - count, low, lanes, stats, factors, *sums)
         end = stop - (stop - first) % count
+        products, grads = sums
         for j in range(first, end, count):
-            grad = to_compute(load(dy, j))
-            products = products + grad * ((to_compute(load(x, j)) * scale - mean_hi) * rstd)
+            grad = to_compute(load(arrays[0], j))
+            xhat = (to_compute(load(arrays[1], j)) * scale - mean_hi) * rstd
+            products = products + grad * xhat
             grads = grads + grad
-            put(dx, j, grad, count, factors)
-        tail = stop - end
-        if tail > 0:
-            grad = to_compute(masked_load(dy, end, 0, tail))
-            xhat = (to_compute(masked_load(x, end, 0, tail)) * scale - mean_hi) * rstd
-            products = products + grad * select_lanes(xhat, 0, tail)
-            grads = grads + grad
-            put_tail(dx, end, grad, tail, factors)
+            put(arrays, j, lanes, grad, factors)
+        if end < stop:
+            products, grads = add_some(
+                arrays, end, np.int64(0), stop - end, stats, factors, products, grads
+            )
         return reduce_sum(products), reduce_sum(grads)
 
     @inlined
-    def segment_sums(dy, x, peel, stats, factors, dx):
+    def segment_sums(arrays, begin, size, peel, stats, factors):
         sum_of_products, sum_dy = np.float64(0), np.float64(0)
-        for start in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
-            stop = min(start + tuning.SUM_BLOCK_ELEMENTS, x.size)
-            one, two = block_sums(dy, x, start, stop, peel, stats, factors, dx)
+        for start in range(begin, begin + size, tuning.SUM_BLOCK_ELEMENTS):
+            stop = min(start + tuning.SUM_BLOCK_ELEMENTS, begin + size)
+            one, two = block_sums(arrays, start, stop, peel, stats, factors)
             sum_of_products += one
             sum_dy += two
         return sum_of_products, sum_dy
@@ -272,47 +270,35 @@ def _make_segment_sums(
 
 
 @inlined
-def _put_nothing(dx: Any, j: int, grad: Any, tail: int, factors: Any) -> None:
+def _put_nothing(arrays: Any, j: int, active: Any, grad: Any, factors: Any) -> None:
     pass
 
 
 @functools.cache
 def make_gradient_sums(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``gradient_sums(dy, x, (scale, mean_hi, rstd))`` of a segment.
-
-    It returns the sums of ``dy * (x * scale - mean_hi) * rstd`` and of dy.
-    """
-    segment_sums = _make_segment_sums(element_type, _put_nothing, _put_nothing, _put_nothing)
-    return inlined(lambda dy, x, stats: segment_sums(dy, x, 0, stats, None, None))
+    """Return the ``segment_sums`` of a segment of dy and x that stores nothing."""
+    return _make_segment_sums(element_type, lambda access: _put_nothing)
 
 
 @functools.cache
 def make_frozen_statistics_gradient(
     element_type: ElementType, *, nontemporal: bool
 ) -> Callable[..., Any]:
-    """Return a compiled function that returns the same sums and stores dx.
+    """Return the ``segment_sums`` of a segment of dy, x and dx that stores dx.
 
-    ``frozen_statistics_gradient(dy, x, (scale, mean_hi, rstd), (factor, back), dx)`` stores
-    ``dy * back * factor`` as dx. A `back` of None stands for 1.
+    The factors are ``(factor, back)``, and dx is ``dy * back * factor``. A `back` of None stands
+    for 1.
     """
-    count, peel_of = 2 * element_type.lanes, make_peel(element_type)
 
     def make_put(access):
-        _, coefficient, write = access
+        coefficient, write = access.coefficient, access.write
         to_storage, one = element_type.to_storage, element_type.compute_type(1)
 
         @inlined
-        def put(dx, j, grad, tail, factors):
-            factor, back = factors
-            scaled = grad * coefficient(back, j, tail, one)
-            write(dx, j, to_storage(scaled * factor), tail)
+        def put(arrays, j, active, grad, factors):
+            factor, back = coefficient(factors, j, active, one)
+            write(arrays[2], j, to_storage(grad * back * factor), active)
 
         return put
 
-    puts = (full_access(count, nontemporal=nontemporal), tail_access(count), peel_access(count))
-    segment_sums = _make_segment_sums(element_type, *map(make_put, puts))
-    return inlined(
-        lambda dy, x, stats, factors, dx: segment_sums(
-            dy, x, peel_of(dx, dx.size), stats, factors, dx
-        )
-    )
+    return _make_segment_sums(element_type, make_put, nontemporal=nontemporal)

@@ -12,9 +12,16 @@ import numpy as np
 
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.tile_sums import make_fill, make_tile_sums, make_tiles
-from numnorm.backends.cpu.compiler.jit import Function, Kernel, inlined, make_function, make_kernel
+from numnorm.backends.cpu.compiler.jit import (
+    Function,
+    Kernel,
+    inlined,
+    make_function,
+    make_kernel,
+    shared,
+)
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
-from numnorm.backends.cpu.memory.borrowed import borrowed, make_scratch
+from numnorm.backends.cpu.memory.borrowed import as_flat, borrowed, make_scratch, window
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
 from numnorm.backends.cpu.statistics.normalize import joined
@@ -49,39 +56,39 @@ def _make_rescaled(element_type: ElementType) -> Callable[..., Any]:
     return rescaled
 
 
-def _make_pivot_checks(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return compiled ``(poor_pivots, improve)``, which judge the pivots by the sums around them.
+def _make_improve(element_type: ElementType, tile: int) -> Callable[..., Any]:
+    """Return a compiled ``improve(pivots, totals, n, width)``, which judges pivots by their sums.
 
-    A pivot is poor if it is more than a standard deviation away from the mean.
-    ``poor_pivots(totals, n, width)`` counts the poor pivots, and ``improve(pivots, totals, n,
-    width)`` moves them to the mean.
+    A pivot is poor if it is more than a standard deviation away from the mean. Poor pivots move to
+    the mean. The function returns how many there are.
     """
     real = element_type.compute_type
 
     @inlined
-    def poor_pivots(totals, n, width):
+    def improve(pivots, totals, n, width):
         poor = 0
         for t in range(width):
-            first, second = totals[0][t], totals[1][t]
+            first, second = totals[t], totals[tile + t]
             poor += 1 if 2.0 * first * first > second * n else 0
+        if poor > 0:
+            for t in range(width):
+                first, second = totals[t], totals[tile + t]
+                if 2.0 * first * first > second * n:
+                    pivots[t] = real(pivots[t] + first / n)
         return poor
 
-    @inlined
-    def improve(pivots, totals, n, width):
-        for t in range(width):
-            first, second = totals[0][t], totals[1][t]
-            if 2.0 * first * first > second * n:
-                pivots[t] = real(pivots[t] + first / n)
-
-    return poor_pivots, improve
+    return improve
 
 
-def _make_finish(element_type: ElementType) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _make_finish(
+    element_type: ElementType, tile: int
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``(store_moments, rescale_moments)`` of a tile.
 
     ``store_moments(pivots, totals, n, mean, m2)`` computes the moments from sums and returns how
-    many channels have squares out of range, and ``rescale_moments(x, channel, n, mean, m2)``
-    computes the moments of these channels again.
+    many channels have squares out of range. ``rescale_moments(x, start, stride, n, mean, m2)``
+    computes the moments of these channels again. The first channel has the flat indices `start`,
+    `start` + `stride` and so on.
     """
     smallest, rescaled = element_type.smallest_variance, _make_rescaled(element_type)
     zeros = make_aligned_zeros(element_type.storage_dtype, 1)
@@ -90,19 +97,19 @@ def _make_finish(element_type: ElementType) -> tuple[Callable[..., Any], Callabl
     def store_moments(pivots, totals, n, mean, m2):
         wrong, least = 0, smallest * n
         for t in range(mean.size):
-            mean_lo = totals[0][t] / n
-            squares = totals[1][t] - totals[0][t] * mean_lo
+            mean_lo = totals[t] / n
+            squares = totals[tile + t] - totals[t] * mean_lo
             mean[t], m2[t] = np.float64(pivots[t]) + mean_lo, squares
             wrong += 0 if (least < squares) & (squares < np.inf) else 1
         return wrong
 
-    @inlined
-    def rescale_moments(x, channel, n, mean, m2):
+    @shared
+    def rescale_moments(x, start, stride, n, mean, m2):
         for t in range(mean.size):
             if not smallest * n < m2[t] < np.inf:
-                values = zeros((x.shape[0],), 0)
-                for i in range(x.shape[0]):
-                    values[i] = x[i, channel + t]
+                values = zeros((n,), 0)
+                for i in range(n):
+                    values[i] = x[start + i * stride + t]
                 mean[t], m2[t] = rescaled(values, mean[t], m2[t])
                 release(values)
 
@@ -117,8 +124,8 @@ def _make_deviations(element_type: ElementType) -> Callable[..., Any]:
         read = access.read
 
         @inlined
-        def add(arrays, i, j, tail, coefficients, t, sums):
-            deviation = to_compute(read(arrays[0][i], j, tail)) - load(coefficients[0], t)
+        def add(arrays, j, active, pivots, t, sums):
+            deviation = to_compute(read(arrays[0], j, active)) - load(pivots, t)
             return sums[0] + deviation, multiply_add(deviation, deviation, sums[1])
 
         return add
@@ -133,52 +140,51 @@ def make_moments_across(element_type: ElementType) -> Kernel:
     """
     real, fill = element_type.compute_type, make_fill(element_type)
     tile = tuning.COLUMN_TILE_ELEMENTS
-    poor_pivots, improve = _make_pivot_checks(element_type)
-    store_moments, rescale_moments = _make_finish(element_type)
-
+    size = np.int64(tile)
+    improve = _make_improve(element_type, tile)
+    store_moments, rescale_moments = _make_finish(element_type, tile)
     tiling_of, tile_of = make_tiles(element_type)
-    some_rows, all_rows = make_tile_sums(element_type, _make_deviations(element_type))
+    all_rows = make_tile_sums(element_type, _make_deviations(element_type), tile)
     scratch, scratch_of_totals = make_scratch(real, 3 * tile), make_scratch(np.float64, 2 * tile)
 
     @inlined
-    def choose_pivots(x, channel, width, pivots, sums):
-        # Relative to the first row, so that the pivot of a constant channel is its value.
-        n = min(x.shape[0], tuning.PIVOT_ROWS)
-        fill(pivots, x[0], channel, width)
-        some_rows((x,), 0, n, channel, width, (pivots,), sums)
-        for t in range(width):
-            pivots[t] += sums[0][t] / real(n)
-        sums[0][:] = 0
-        sums[1][:] = 0
+    def clear(totals):
+        for t in range(2 * tile):
+            totals[t] = 0
 
     @inlined
-    def tile_moments(x, channel, width, pivots, sums, totals, mean, m2):
-        n = float(x.shape[0])
-        for k in range(2):
-            sums[k][:] = 0
-            totals[k][:] = 0
-        choose_pivots(x, channel, width, pivots, sums)
-        all_rows((x,), 0, x.shape[0], channel, width, (pivots,), sums, totals)
-        if poor_pivots(totals, n, width) > 0:
-            improve(pivots, totals, n, width)
-            totals[0][:] = 0
-            totals[1][:] = 0
-            all_rows((x,), 0, x.shape[0], channel, width, (pivots,), sums, totals)
+    def tile_moments(x, begin, rows, channels, width, scratch, totals, mean, m2):
+        pivots, sums = window(scratch, 0, size), window(scratch, size, 2 * size)
+        # The pivots are means of the first rows, relative to the first row, so that the pivot of a
+        # constant channel is its value.
+        few = rows if rows < tuning.PIVOT_ROWS else tuning.PIVOT_ROWS
+        fill(pivots, 0, x, begin, width)
+        clear(sums)
+        clear(totals)
+        all_rows((x,), 0, few, channels, begin, width, pivots, sums, totals)
+        for t in range(width):
+            pivots[t] += real(totals[t]) / real(few)
+        poor, n = 1, float(rows)
+        for attempt in range(2):
+            if poor > 0:
+                clear(totals)
+                all_rows((x,), 0, rows, channels, begin, width, pivots, sums, totals)
+                poor = improve(pivots, totals, n, width) if attempt == 0 else 0
         if store_moments(pivots, totals, n, mean, m2) > 0:
-            rescale_moments(x, channel, n, mean, m2)
+            rescale_moments(x, begin, channels, rows, mean, m2)
 
     def kernel(x, block, means, m2s, first, last):
-        x, means, m2s = borrowed(x), borrowed(means), borrowed(m2s)
-        peel, tiles = tiling_of(x)
-        values, of_totals = scratch(), scratch_of_totals()
-        pivots, sums = values[:tile], (values[tile : 2 * tile], values[2 * tile :])
-        totals = of_totals[:tile], of_totals[tile:]
+        count, channels = x.shape
+        peel, tiles = tiling_of(x, size)
+        values, totals, flat = scratch(), scratch_of_totals(), as_flat(x)
         for p in range(first, last):
-            rows = x[p * block : (p + 1) * block]
+            start = p * block
+            rows = block if block < count - start else count - start
             for k in range(tiles):
-                channel, width = tile_of(k, x.shape[1], peel)
-                mean, m2 = means[p][channel : channel + width], m2s[p][channel : channel + width]
-                tile_moments(rows, channel, width, pivots, sums, totals, mean, m2)
+                c, width = tile_of(k, channels, size, peel)
+                begin, result = start * channels + c, p * channels + c
+                mean, m2 = window(means, result, width), window(m2s, result, width)
+                tile_moments(flat, begin, rows, channels, width, values, totals, mean, m2)
 
     return make_kernel(f"column_moments.across.{element_type.name}", kernel)
 

@@ -87,23 +87,26 @@ def as_flat(typing_context, array):
 
 
 def _plain_window(array: Any, start: int, size: int) -> Any:
-    return array[start : start + size] if isinstance(array, np.ndarray) else array
+    flat = np.reshape(array, -1) if isinstance(array, np.ndarray) else None
+    return array if flat is None else flat[start : start + size]
 
 
 @compiled_as(_plain_window)
 def window(typing_context, array, start, size):
-    """Return `size` elements of a flat array from `start` on, borrowed, without any check.
+    """Return `size` elements of a contiguous array from the flat index `start` on, borrowed.
 
-    A number or None is returned as it is.
+    Nothing is checked. A number or None is returned as it is.
     """
     if not isinstance(array, types.Array):
         return array(array, types.intp, types.intp), lambda c, b, signature, arguments: arguments[0]
+    result = types.Array(array.dtype, 1, "C")
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[0]).data
-        return contiguous(context, builder, array, builder.gep(data, arguments[1:2]), arguments[2:])
+        first = builder.gep(data, arguments[1:2])
+        return contiguous(context, builder, result, first, arguments[2:])
 
-    return array(array, types.intp, types.intp), generate
+    return result(array, types.intp, types.intp), generate
 
 
 def _plain_row(matrix: Any, i: int) -> Any:

@@ -35,7 +35,8 @@ from numnorm.backends.cpu.rows.segment_loops import (
 from numnorm.backends.cpu.rows.tile_sums import sums_scratch_size
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
-from numnorm.backends.cpu.simd.vector import make_reduce_rows, reduce_sum, store
+from numnorm.backends.cpu.simd.reduce_rows import make_reduce_rows
+from numnorm.backends.cpu.simd.vector import reduce_sum, store
 from numnorm.backends.cpu.statistics.accumulators import (
     collect,
     flush,

@@ -12,11 +12,11 @@ from typing import Any
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load, select_lanes
+from numnorm.backends.cpu.simd.reduce_rows import make_reduce_rows
 from numnorm.backends.cpu.simd.transpose import make_transpose
 from numnorm.backends.cpu.simd.vector import (
     load_scalar,
     make_load,
-    make_reduce_rows,
     make_zeros,
     store,
 )

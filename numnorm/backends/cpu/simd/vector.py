@@ -180,6 +180,13 @@ def store_at(builder: Any, pointer: Any, lanes: Any) -> None:
     builder.store(lanes, pointer, align=alignment(pointer.type.pointee))
 
 
+def store_nontemporal_at(builder: Any, pointer: Any, lanes: Any) -> None:
+    """Store a vector at a pointer with a non-temporal store: see `store_nontemporal`."""
+    size = lanes.type.count * alignment(lanes.type)
+    stored = builder.store(lanes, pointer, align=min(size, 64))
+    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
+
+
 def alignment(kind: Any) -> int:
     """Return the size of an element of a vector type in bytes, the alignment of its loads."""
     return {"float": 4, "double": 8, "i16": 2}[str(kind.element)]
@@ -244,17 +251,10 @@ def store_nontemporal(typing_context, array, index, lanes):
 
     def generate(context, builder, signature, arguments):
         pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
-        _store_nontemporal_at(builder, pointer, arguments[2])
+        store_nontemporal_at(builder, pointer, arguments[2])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), generate
-
-
-def _store_nontemporal_at(builder: Any, pointer: Any, lanes: Any) -> None:
-    """Store a vector at a pointer with a non-temporal store."""
-    size = lanes.type.count * alignment(pointer.type.pointee)
-    stored = builder.store(lanes, pointer, align=min(size, 64))
-    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(INDEX, 1)]))
 
 
 def _plain_store_either(array: Any, index: int, lanes: Any, nontemporal: bool) -> None:
@@ -269,7 +269,7 @@ def store_either(typing_context, array, index, lanes, nontemporal):
         pointer = pointer_of(context, builder, signature.args[0], arguments, lanes.count)
         with builder.if_else(arguments[3]) as (then, otherwise):
             with then:
-                _store_nontemporal_at(builder, pointer, arguments[2])
+                store_nontemporal_at(builder, pointer, arguments[2])
                 # Without it LLVM could merge the two stores into a normal one.
                 builder.asm(ir.FunctionType(ir.VoidType(), []), "", "", [], side_effect=True)
             with otherwise:
@@ -312,8 +312,12 @@ def _plain_prefetch(array: Any, index: int) -> None:
 def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
     def prefetch(typing_context, array, index):
         def generate(context, builder, signature, arguments):
-            pointer = pointer_of(context, builder, signature.args[0], arguments, 1)
-            prefetch_at(builder, pointer, level_of())
+            kinds, arrays = [array], [arguments[0]]
+            if not isinstance(array, types.Array):
+                kinds, arrays = list(array), cgutils.unpack_tuple(builder, arguments[0])
+            for kind, value in zip(kinds, arrays, strict=True):
+                pointer = pointer_of(context, builder, kind, (value, arguments[1]), 1)
+                prefetch_at(builder, pointer, level_of())
             return context.get_dummy_value()
 
         return types.void(array, types.intp), generate
@@ -321,8 +325,9 @@ def _make_prefetch(level_of: Callable[[], int]) -> Callable[..., Any]:
     return compiled_as(_plain_prefetch)(prefetch)
 
 
-# Compiled ``prefetch(array, index)``: prefetches into L2, inside the array or beyond. `prefetch_l1`
-# prefetches into L1 if that is large: in a small L1 it would evict live data.
+# Compiled ``prefetch(array, index)``: prefetches into L2, inside the array or beyond, or the same
+# index of each array of a tuple. `prefetch_l1` prefetches into L1 if that is large: in a small L1
+# it would evict live data.
 prefetch = _make_prefetch(lambda: 2)
 prefetch_l1 = _make_prefetch(lambda: 3 if has_large_l1d() else 2)
 
@@ -343,58 +348,3 @@ def make_zeros(kind: Any, count: int) -> Callable[[], Any]:
         return result(), generate
 
     return operation
-
-
-@functools.cache
-def make_reduce_rows(count: int) -> Callable[..., Any]:
-    """Return a compiled ``reduce_rows(array)``: the row sums of a flat (count, count) array.
-
-    Lane i is the sum of row i, in a different order from `reduce_sum`.
-    """
-
-    def plain(array):
-        rows = list(array[: count * count].reshape(count, count))
-        lane = np.arange(count)
-        while len(rows) > 1:
-            half = len(rows) // 2
-            first = (lane & half) == 0
-            rows = [
-                np.where(first, a, b) + np.where(first, a[lane ^ half], b[lane ^ half])
-                for a, b in zip(rows[:half], rows[half:], strict=True)
-            ]
-        return rows[0]
-
-    @compiled_as(plain)
-    def operation(typing_context, array):
-        lanes = Vector(array.dtype, count)
-
-        def generate(context, builder, signature, arguments):
-            start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-            kind = context.get_value_type(lanes)
-            start = builder.bitcast(start, kind.as_pointer())
-            rows = [load_from(builder, builder.gep(start, [INDEX(i)])) for i in range(count)]
-            return _sums_across(builder, rows)
-
-        return lanes(array), generate
-
-    return operation
-
-
-def _sums_across(builder: Any, rows: list[Any]) -> Any:
-    """Return a vector with the sum of row i in lane i: each step merges pairs of rows into one."""
-    count = len(rows)
-    while len(rows) > 1:
-        half = len(rows) // 2
-        same, other = [], []
-        for lane in range(count):
-            from_second = count if lane & half else 0
-            same.append(lane + from_second)
-            other.append((lane ^ half) + from_second)
-        rows = [
-            builder.fadd(
-                builder.shuffle_vector(a, b, indices(same)),
-                builder.shuffle_vector(a, b, indices(other)),
-            )
-            for a, b in zip(rows[:half], rows[half:], strict=True)
-        ]
-    return rows[0]
