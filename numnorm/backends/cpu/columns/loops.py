@@ -175,7 +175,8 @@ def _make_rows(element_type: ElementType, make_put: Callable[..., Any]) -> Calla
             else:
                 begin, size, offset = whole * width + shift, width - shift, shift
                 end = stop * width
-            for j in range(begin, end, size):
+            # Without channels there is nothing to do, and a step of 0 would be an error.
+            for j in range(begin, end, size if size > 0 else 1):
                 store_row(arrays, j, size, given, offset, out, nontemporal)
 
     return store_rows
