@@ -159,7 +159,9 @@ def choose_by_size(medium: int = 1 << 17, large: int = 1 << 20) -> None:
     tuning = importlib.import_module("numnorm.backends.cpu.tuning")
     vars(tuning).update(PARALLEL_LEAST_WORK=medium, PARALLEL_WORKQUEUE_LEAST_WORK=large)
     vars(tuning).update(PARALLEL_TIMED_BELOW_WORK=0)
-    vars(in_compiler("threads")).update(_processors=lambda: 1 << 20, _fixed_limit=lambda: 1 << 20)
+    vars(in_compiler("threads")).update(
+        usable_processors=lambda: 1 << 20, _fixed_limit=lambda: 1 << 20
+    )
 
 
 def stay_with(variant: str) -> None:

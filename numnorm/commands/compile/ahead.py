@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -13,13 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from numnorm.commands.compile.calls import Job
 from numnorm.commands.errors import CommandError
 from numnorm.commands.progress import progress_bar
-
-
-def usable_processors() -> int:
-    """Return the number of processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+from numnorm.threads import usable_processors
 
 
 def missing(jobs: Sequence[Job]) -> list[Job]:

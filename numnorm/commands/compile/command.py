@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from numnorm.commands.compile import calls, folders
-from numnorm.commands.compile.ahead import compile_ahead, missing, usable_processors
+from numnorm.commands.compile.ahead import compile_ahead, missing
 from numnorm.commands.errors import CommandError, CommandParser
+from numnorm.threads import usable_processors
 
 _DESCRIPTION = """\
 Compile the kernels of norms ahead, in parallel processes, so that no call has to wait for the

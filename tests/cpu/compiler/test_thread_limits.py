@@ -30,8 +30,8 @@ from numnorm.backends.cpu.compiler import threads
 from numnorm.backends.cpu.compiler.threads import available
 
 every_call.load_tbb()
-processors = threads._processors
-threads._processors = lambda: 8
+processors = threads.usable_processors
+threads.usable_processors = lambda: 8
 threads.quota_limit = lambda: 8
 
 def show(*values):
@@ -65,7 +65,7 @@ def test_set_num_threads_of_numba_limits_the_threads():
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity")
 def test_affinity_limits_the_threads():
     script = """
-threads._processors = processors
+threads.usable_processors = processors
 allowed = os.sched_getaffinity(0)
 before = available()
 os.sched_setaffinity(0, {min(allowed)})
@@ -100,7 +100,7 @@ import joblib
 
 def count():
     from numnorm.backends.cpu.compiler import threads
-    threads._processors = lambda: 8
+    threads.usable_processors = lambda: 8
     return threads.available()
 
 with joblib.parallel_config("loky", n_jobs=2, inner_max_num_threads=1):

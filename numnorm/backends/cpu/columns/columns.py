@@ -119,7 +119,7 @@ class _Plan(NamedTuple):
     compute_dtype: np.dtype[Any]
 
     def run(self, kernel: Kernel, arguments: tuple[Any, ...], parts: int, arrays: int) -> None:
-        """Run all parts of a kernel's work, which reads and writes so many arrays like x."""
+        """Run all parts of a kernel; it reads or writes `arrays` arrays of the size of x."""
         if self.small:
             kernel.serial(*arguments, 0, parts)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 import numba
 
 from numnorm.backends.forking import threads_are_gone
-from numnorm.threads import limit
+from numnorm.threads import limit, usable_processors
 
 _NO_LIMIT = sys.maxsize
 
@@ -22,7 +22,7 @@ def available() -> int:
     most = min(limit.get(), numba.config.NUMBA_NUM_THREADS, _fixed_limit())
     # The cheap questions come first, and the one that starts the threads comes last.
     if most > 1:
-        most = min(most, _processors())
+        most = min(most, usable_processors())
     if most > 1:
         most = min(most, _openmp_limit())
     if most <= 1:
@@ -31,13 +31,6 @@ def available() -> int:
         return min(most, int(numba.get_num_threads()))
     except ValueError:  # the requested threading layer cannot be loaded
         return 1
-
-
-def _processors() -> int:
-    """Return how many processors the affinity of the calling thread allows."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @functools.cache

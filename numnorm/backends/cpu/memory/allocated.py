@@ -57,12 +57,12 @@ def make_aligned_zeros(kind: Any, ndim: int) -> Callable[..., Any]:
 
 
 def _plain_release(arrays: Any) -> None:
-    """Free those of several arrays that a kernel has allocated."""
+    """Free the arrays of a tuple that a kernel has allocated, and leave the others alone."""
 
 
 @compiled_as(_plain_release)
 def release(typing_context, arrays):
-    """Free those of several arrays that a kernel has allocated."""
+    """Free the arrays of a tuple that a kernel has allocated, and leave the others alone."""
 
     def generate(context, builder, signature, arguments):
         _nrt(context).decref(builder, signature.args[0], arguments[0])

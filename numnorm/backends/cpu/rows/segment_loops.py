@@ -131,11 +131,8 @@ def make_apply(formula: Formula, element_type: ElementType, *, wide: bool) -> Ca
         if peeled and peel > 0:
             store_masked(x, statistics, weights, y, peel - count, count - peel, count)
         tail = y.size - (y.size - peel) % count
-        if wide:
-            if nontemporal:
-                store_nontemporal_full(x, ahead, peel, tail, statistics, weights, y)
-            else:
-                store_full(x, ahead, peel, tail, statistics, weights, y)
+        if wide and nontemporal:
+            store_nontemporal_full(x, ahead, peel, tail, statistics, weights, y)
         else:
             store_full(x, ahead, peel, tail, statistics, weights, y)
         if tail < y.size:
