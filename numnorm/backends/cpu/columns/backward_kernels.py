@@ -24,7 +24,7 @@ from numnorm.backends.cpu.columns.tile_sums import (
 )
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.memory.alignment import make_peel
-from numnorm.backends.cpu.memory.borrowed import as_flat, borrowed, make_scratch, window
+from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch, window
 from numnorm.backends.cpu.memory.nontemporal import fence_after_stores, use_nontemporal_gradient
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.optional import part, present
@@ -206,7 +206,6 @@ def make_sums_along(element_type: ElementType) -> Kernel:
 
     def kernel(dy, x, coefficients, block, sums, first, last):
         arrays = as_flat(dy), as_flat(x)
-        coefficients, sums = borrowed(coefficients), borrowed(sums)
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels
@@ -229,7 +228,6 @@ def make_frozen_statistics_along(element_type: ElementType) -> Kernel:
 
     def kernel(dy, x, coefficients, scaled, block, sums, dx, first, last):
         arrays = as_flat(dy), as_flat(x), as_flat(dx)
-        coefficients, sums = borrowed(coefficients), borrowed(sums)
         channels, inner = x.shape[1], x.shape[2]
         nontemporal = use_nontemporal_gradient(dx, inner, peel_of(dx, inner))
         for t in range(first, last):

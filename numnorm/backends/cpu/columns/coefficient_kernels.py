@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
-from numnorm.backends.cpu.memory.borrowed import borrowed
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import element
 from numnorm.backends.cpu.statistics.stored_kernels import fill_reciprocal_deviations
@@ -91,9 +90,7 @@ def make_output_coefficients(element_type: ElementType) -> Function:
     output_coefficients = _make_output(element_type)
 
     def kernel(mean, m2, divisor, eps, gamma, beta, rstd, table):
-        mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
-        gamma, beta = borrowed(gamma), borrowed(beta)
-        fill_reciprocal_deviations(borrowed(m2), divisor, eps, rstd)
+        fill_reciprocal_deviations(m2, divisor, eps, rstd)
         return output_coefficients(mean, rstd, gamma, beta, table)
 
     return make_function(f"column_coefficients.output.{element_type.name}", kernel)
@@ -139,7 +136,6 @@ def make_centre_coefficients(element_type: ElementType) -> Function:
     centre_coefficients = _make_centre(element_type)
 
     def kernel(mean, rstd, table):
-        mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
         return centre_coefficients(mean, rstd, table)
 
     return make_function(f"column_coefficients.centre.{element_type.name}", kernel)
@@ -229,9 +225,8 @@ def make_gradient_coefficients(element_type: ElementType) -> Function:
     gradient_coefficients = _make_gradient(element_type)
 
     def kernel(gamma, sums, inv_count, inv_divisor, scaled, gradients, table):
-        gamma, gradients, table = borrowed(gamma), borrowed(gradients), borrowed(table)
         inv_counts, scaled_rstd = (inv_count, inv_divisor), table[2][: gradients.shape[1]]
-        products, sums_dy = _merge_blocks(borrowed(sums))
+        products, sums_dy = _merge_blocks(sums)
         _store_gradients(products, sums_dy, scaled_rstd, table[3], gradients)
         return gradient_coefficients(gamma, products, sums_dy, inv_counts, table) or scaled
 
@@ -278,8 +273,7 @@ def make_frozen_coefficients(element_type: ElementType) -> Function:
     frozen_coefficients = _make_frozen(element_type)
 
     def kernel(mean, rstd, gamma, table):
-        mean, rstd, table = borrowed(mean), borrowed(rstd), borrowed(table)
-        return frozen_coefficients(mean, rstd, borrowed(gamma), table)
+        return frozen_coefficients(mean, rstd, gamma, table)
 
     return make_function(f"column_coefficients.frozen.{element_type.name}", kernel)
 
@@ -313,8 +307,7 @@ def make_parameter_gradients(element_type: ElementType) -> Function:
     """Return a kernel ``(sums, table, gradients)`` that stores dgamma and dbeta."""
 
     def kernel(sums, table, gradients):
-        table, gradients = borrowed(table), borrowed(gradients)
-        products, sums_dy = _merge_blocks(borrowed(sums))
+        products, sums_dy = _merge_blocks(sums)
         _store_gradients(products, sums_dy, table[2], table[3], gradients)
 
     return make_function(f"column_coefficients.parameters.{element_type.name}", kernel)

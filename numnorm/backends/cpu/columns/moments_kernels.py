@@ -21,7 +21,7 @@ from numnorm.backends.cpu.compiler.jit import (
     shared,
 )
 from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
-from numnorm.backends.cpu.memory.borrowed import as_flat, borrowed, make_scratch, window
+from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch, window
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
 from numnorm.backends.cpu.statistics.normalize import joined
@@ -212,7 +212,6 @@ def make_moments_along(element_type: ElementType) -> Kernel:
         return mean, m2
 
     def kernel(x, block, means, m2s, first, last):
-        x = borrowed(x)
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels

@@ -5,7 +5,7 @@ import math
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.compiler.jit import Kernel, inlined, make_kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul, tiling
-from numnorm.backends.cpu.memory.borrowed import as_flat, borrowed, make_scratch
+from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.masked import make_masked_load
 from numnorm.backends.cpu.simd.transpose import make_transpose
@@ -18,7 +18,6 @@ def make_pack(element_type: ElementType) -> Kernel:
     load, masked_load = make_load(lanes), make_masked_load(lanes)
 
     def kernel(a, panels, parts, first, last):
-        a, panels = borrowed(a), borrowed(panels)
         depth, width = a.shape
         start, stop = first * depth // parts, last * depth // parts
         for p in range(-(-width // lanes)):
@@ -38,7 +37,7 @@ def make_pack_transposed(element_type: ElementType) -> Kernel:
 
     def kernel(a, panels, parts, first, last):
         width, depth = a.shape
-        a, panels, flat = borrowed(a), borrowed(panels), as_flat(a)
+        flat = as_flat(a)
         panel_count = -(-width // lanes)
         for p in range(first * panel_count // parts, last * panel_count // parts):
             left = p * lanes
@@ -65,7 +64,7 @@ def make_rows_matmul(element_type: ElementType) -> Kernel:
         depth, width, blocks = a.shape[1], c.shape[1], -(-a.shape[0] // most)
         start = first * blocks // parts * most
         stop = min(last * blocks // parts * most, a.shape[0])
-        a, b, c = as_flat(a), borrowed(b), as_flat(c)
+        a, c = as_flat(a), as_flat(c)
         for i in range(start, stop, block):
             matmul(
                 a, i * depth, depth, 1, min(block, stop - i), b, 0, depth * lanes, depth,
@@ -95,7 +94,7 @@ def make_columns_matmul(element_type: ElementType) -> Kernel:
                 store(block, offset + full, masked_load(row, left + full, 0, rows - full))
 
     def kernel(a, b, c, parts, first, last):
-        a, b, width = borrowed(a), borrowed(b), c.shape[1]
+        width = c.shape[1]
         flat, block = as_flat(c), scratch()
         depth, blocks = a.shape[0], -(-a.shape[1] // step)
         left, right = first * blocks // parts * step, last * blocks // parts * step

@@ -1,8 +1,7 @@
-"""Borrowed arrays, which count no references, for loops that slice them.
+"""Borrowed arrays: parts and other shapes of an array, and scratch on the stack of a kernel.
 
-Each slice of an owned array changes an atomic reference count, which can cost as much as the work
-on a narrow row. The caller of a kernel keeps its arrays alive anyway. Small scratch arrays of a
-kernel lie on the stack.
+Kernels count no references. The caller of a kernel keeps its arrays alive, and whatever is made of
+them here only borrows their memory.
 """
 
 from collections.abc import Callable
@@ -11,9 +10,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
 
-from numnorm.backends.cpu.compiler.jit import overloaded
 from numnorm.backends.cpu.memory.array_struct import contiguous
 from numnorm.backends.cpu.simd.vector import compiled_as
 
@@ -23,34 +20,6 @@ _TYPES = {np.dtype(kind.name): kind for kind in (types.float32, types.float64, t
 def type_of(kind: Any) -> Any:
     """Return the Numba type of a NumPy dtype."""
     return _TYPES[np.dtype(kind)]
-
-
-def borrowed(value):
-    """Return an array without its reference count; anything else as it is."""
-    return value
-
-
-def without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return LLVM's value of an array of a Numba type without its reference count."""
-    view = context.make_array(kind)(context, builder, value)
-    view.meminfo = cgutils.get_null_value(view.meminfo.type)
-    view.parent = cgutils.get_null_value(view.parent.type)
-    return view._getvalue()
-
-
-@intrinsic
-def _without_owner(typing_context, array):
-    def generate(context, builder, signature, arguments):
-        return without_owner(context, builder, array, arguments[0])
-
-    return array(array), generate
-
-
-@overloaded(borrowed)
-def _borrowed(value):
-    if isinstance(value, types.Array):
-        return lambda value: _without_owner(value)
-    return lambda value: value
 
 
 def _plain_shaped(array: Any, shape: Any) -> Any:

@@ -6,7 +6,6 @@ from typing import Any
 from numba.core import cgutils, types
 
 from numnorm.backends.cpu.compiler.jit import Kernel, make_kernel
-from numnorm.backends.cpu.memory.borrowed import without_owner
 from numnorm.backends.cpu.simd.vector import compiled_as
 
 
@@ -23,8 +22,7 @@ def make_grouped_kernel(name: str, kernel: Callable[..., None]) -> Kernel:
     """Compile a kernel that callers call with the `flattened` arguments.
 
     Python passes flat arguments faster than nested tuples, so the entry takes flat members and
-    groups them again. The annotations of `kernel` say which arguments are NamedTuples. All its
-    arrays are borrowed.
+    groups them again. The annotations of `kernel` say which arguments are NamedTuples.
     """
     kinds = [kind for name, kind in kernel.__annotations__.items() if name != "return"]
     return make_kernel(name, kernel, _make_grouped(kinds))
@@ -48,9 +46,7 @@ def _make_grouped(kinds: list[Any]) -> Callable[..., Any]:
         result = tuples.Tuple([_filled(kind, values, made_of) for kind in kinds])
 
         def generate(context, builder, signature, arguments):
-            given = cgutils.unpack_tuple(builder, arguments[0])
-            pairs = zip(signature.args[0], given, strict=True)
-            values = iter([_borrowed(context, builder, kind, value) for kind, value in pairs])
+            values = iter(cgutils.unpack_tuple(builder, arguments[0]))
 
             def made(kind):
                 if not isinstance(kind, tuples.BaseTuple):
@@ -69,10 +65,3 @@ def _filled(kind: Any, values: Iterator[Any], make: Callable[..., Any]) -> Any:
     if not hasattr(kind, "_fields"):
         return next(values)
     return make(kind, [_filled(member, values, make) for member in kind.__annotations__.values()])
-
-
-def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return an array without its reference count; anything else as it is."""
-    if not isinstance(kind, types.Array):
-        return value
-    return without_owner(context, builder, kind, value)

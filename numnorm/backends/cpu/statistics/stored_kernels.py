@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
-from numnorm.backends.cpu.memory.borrowed import borrowed
 
 # Squares with a sum below this have lost digits in float64.
 _SMALLEST_VARIANCE = 1e-290
@@ -46,7 +45,7 @@ def make_moving_averages() -> Function:
     """
 
     def kernel(running_mean, running_var, mean, m2, divisor, momentum):
-        _move(borrowed(running_mean), borrowed(mean), 1.0, momentum)
-        _move(borrowed(running_var), borrowed(m2), divisor, momentum)
+        _move(running_mean, mean, 1.0, momentum)
+        _move(running_var, m2, divisor, momentum)
 
     return make_function("stored_statistics.moving_averages", kernel)
