@@ -39,18 +39,6 @@ def part(typing_context, values, index):
     return getitem.return_type(values, types.intp), generate
 
 
-def slice_or_scalar(values, left, right):
-    """Return ``values[left:right]`` of an array; return a number or None as it is."""
-    return values[left:right] if isinstance(values, np.ndarray) else values
-
-
-@overloaded(slice_or_scalar)
-def _slice_or_scalar(values, left, right):
-    if isinstance(values, types.Array):
-        return lambda values, left, right: values[left:right]
-    return lambda values, left, right: values
-
-
 def present(flag, values):
     """Return the values, or None if the flag is None."""
     return None if flag is None else values

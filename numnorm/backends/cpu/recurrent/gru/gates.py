@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.recurrent.common.cell_norm import make_cell_norm, make_normalized
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.optional import slice_or_scalar
 from numnorm.backends.formulas.cells import gru_candidate_input
 
 
@@ -70,15 +70,15 @@ def make_product_norm(spec: GRUSpec, element_type: ElementType) -> ProductNorm:
     def gradient(d_gates, d_candidate, row, saved, i, weights, coefficients, sums, result):
         mean, rstd = saved
         gamma, beta = weights
-        middle, end = d_gates.size, row.size
+        middle, rest = d_gates.size, row.size - d_gates.size
         norm.gradient(
             d_gates, row[:middle], mean, rstd, 2 * i,
-            slice_or_scalar(gamma, 0, middle), slice_or_scalar(beta, 0, middle),
+            window(gamma, 0, middle), window(beta, 0, middle),
             coefficients[0], (sums[:middle], None), result[:middle],
         )  # fmt: skip
         norm.gradient(
             d_candidate, row[middle:], mean, rstd, 2 * i + 1,
-            slice_or_scalar(gamma, middle, end), slice_or_scalar(beta, middle, end),
+            window(gamma, middle, rest), window(beta, middle, rest),
             coefficients[1], (sums[middle:], None), result[middle:],
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from numnorm.backends.contract.recurrent import LSTMSpec
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.memory.borrowed import window
 from numnorm.backends.cpu.recurrent.common.cell_norm import (
     CellNorm,
     make_cell_norm,
@@ -18,7 +19,6 @@ from numnorm.backends.cpu.recurrent.common.cell_norm import (
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.activations import make_sigmoid, make_tanh
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.simd.optional import slice_or_scalar
 
 
 class GateNorm(NamedTuple):
@@ -115,8 +115,7 @@ def _separate(norm: CellNorm) -> GateNorm:
             left, right = k * width, (k + 1) * width
             norm.gradient(
                 dz[left:right], z[left:right], saved.mean_h, saved.rstd_h, 4 * i + k,
-                slice_or_scalar(parameters.gamma_h, left, right),
-                slice_or_scalar(parameters.beta_h, left, right),
+                window(parameters.gamma_h, left, width), window(parameters.beta_h, left, width),
                 coefficients, (sums[0][left:right], None), results[0][left:right],
             )  # fmt: skip
 
