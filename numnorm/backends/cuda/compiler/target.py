@@ -20,7 +20,7 @@ from numba.cuda.cudadrv import driver
 from numnorm.backends.cuda.compiler import kernel_files
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused, DeviceLimits
 from numnorm.backends.cuda.compiler.element_type import ElementType
-from numnorm.backends.cuda.compiler.machine_code import compiled, device_runtime
+from numnorm.backends.cuda.compiler.machine_code import MachineCode, compiled, device_runtime
 from numnorm.backends.cuda.compiler.memory_access import (
     load_flag,
     load_index,
@@ -146,14 +146,22 @@ class Kernel:
         ``(class of a NamedTuple, kinds of its fields)``.
     threads : int
         The number of threads of a block.
+    grid_barriers : bool
+        Whether blocks wait for each other at `grid_barrier`.
     """
 
     def __init__(
-        self, function: Callable[..., Any], parameters: tuple[Any, ...], threads: int
+        self,
+        function: Callable[..., Any],
+        parameters: tuple[Any, ...],
+        threads: int,
+        *,
+        grid_barriers: bool = False,
     ) -> None:
         self.function = function
         self.signature = types.void(*map(_type_of, parameters))
         self.threads = threads
+        self.grid_barriers = grid_barriers
         self._converters = [_CONVERTERS[kind] for kind in _kinds_in(parameters)]
         self._loaded: dict[int, Any] = {}
         self._configured = functools.lru_cache(maxsize=64)(self._configure)
@@ -208,12 +216,19 @@ class Kernel:
             name = kernel_files.file_name(self.function, self.signature, self.threads, capability)
             code = kernel_files.load(name) if name is not None else None
             if code is None:
-                code = compiled(self.function, self.signature, self.threads, capability)
+                code = self.compiled(capability)
                 if name is not None:
                     kernel_files.save(name, code)
             loaded = ObjectCode.from_cubin(code.cubin).get_kernel(code.name)
             self._loaded[device] = loaded
         return loaded
+
+    def compiled(self, capability: tuple[int, int]) -> MachineCode:
+        """Return the machine code for a compute capability."""
+        return compiled(
+            self.function, self.signature, self.threads, capability,
+            grid_barriers=self.grid_barriers,
+        )  # fmt: skip
 
     def _configure(self, blocks: int, memory: int = 0, *, cooperative: bool = False) -> Any:
         option = {_COOPERATIVE: cooperative}
