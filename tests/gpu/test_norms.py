@@ -32,7 +32,7 @@ def test_forward_and_backward(library, case, dtype):
         pytest.skip("a dtype that this library does not have")
     shape, of_parameters, count, options, of_backward = NORMS[case]
     norm, kind = case.partition(" ")[0], dtype_of(dtype)
-    x, dy = draw(shape, kind), draw(shape, kind, 9)
+    x, dy = draw(shape, kind), (draw(shape, kind, 9) / 8).astype(kind)  # no sum leaves float16
     parameters = [draw(of_parameters, kind, seed) for seed in range(1, count + 1)]
     device = [library.take(array) for array in (x, *parameters)]
     found = getattr(numnorm, f"{norm}_forward")(*device, **options)

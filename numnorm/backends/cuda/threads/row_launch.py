@@ -27,7 +27,7 @@ _BACKWARD_TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
 # sums. Threads of a block that reads rows by columns.
 _BACKWARD_LOOP, _BACKWARD_STRIP = 512, 128
 _ROWS_OF_PART = 8  # the least rows of a part
-_THREADS = 1 << 17  # the most threads of a launch; more would not run at the same time
+_THREADS = 1 << 16  # the most threads of a launch; more would not run at the same time
 
 
 def launch_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
