@@ -3,116 +3,20 @@
 Every test works on a copy of the package, in processes of its own.
 """
 
-import hashlib
 import json
 import os
 import pickle
 import random
 import re
 import shutil
-import sys
-from pathlib import Path
 
 import kernels
 import numpy as np
 import pytest
-from every_call import CASES, COMPILED, in_new_process, output_of, start
-
-import numnorm
+from every_call import CASES, COMPILED, in_new_process
+from package_copy import CALLS, sealed
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
-
-# It prints what each call gives, to the last bit, and whether a kernel was compiled for that. A
-# call is the name of a norm, or name:dtype:copies for copies of the same few rows; or `half`,
-# of a kernel that takes a moment to compile, where which kernel it is does not matter.
-CALLS = """
-import json
-import sys
-
-import ml_dtypes
-import numpy as np
-from numba.core import event
-
-import numnorm
-from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import make_kernel
-
-tuning.PARALLEL_LEAST_WORK = 1 << 20
-
-@lambda halve: make_kernel("half", halve).serial
-def halve(rows, halves, first, last):
-    for row in range(first, last):
-        for column in range(rows.shape[1]):
-            halves[row, column] = rows[row, column] / 2
-
-def half(rows):
-    halves = np.empty_like(rows)
-    halve(rows, halves, 0, len(rows))
-    return halves
-
-compiled = event.RecordingListener()
-event.register("numba:compile", compiled)
-x = np.array([[1.0, 2.0, 6.0, 0.3], [0.1, 7.0, 3.0, 1e3]], np.float32)
-
-def call(name, dtype="float32", copies="1"):
-    rows = np.tile(x, (int(copies), 1)).astype(dtype)
-    function = half if name == "half" else getattr(numnorm, name)
-    return function(rows)[:2].astype(float).ravel().tolist()
-
-results = [call(*argument.split(":")) for argument in sys.argv[1:]]
-print(json.dumps([results, bool(compiled.buffer), numnorm.__file__]))
-"""
-
-
-class Copy:
-    """A copy of the package and a folder for its compiled kernels, to be run in new processes."""
-
-    def __init__(self, folder):
-        self.package = folder / "numnorm"
-        self.kernels = folder / "cache" / "numnorm"
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(numnorm.__file__).parent, self.package, ignore=ignored)
-        self.environment = {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
-
-    def files(self):
-        """The compiled kernels, and what is left of those that were being written."""
-        return [path for path in self.kernels.glob("*/*") if path.suffix != ".json"]
-
-    def start(self, *norms, before="", **changes):
-        return start("-c", before + CALLS, *norms, **self.environment | changes)
-
-    def finish(self, process):
-        """The results of the calls, and whether anything was compiled."""
-        results, compiled, file = json.loads(output_of(process))
-        assert Path(file).parent == self.package
-        return results, compiled
-
-    def call(self, *norms, **changes):
-        return self.finish(self.start(*norms, **changes))
-
-
-@pytest.fixture
-def copy(tmp_path):
-    return Copy(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """A copy that has compiled `half` and written it to its only file; and the result."""
-    copy = Copy(tmp_path_factory.mktemp("compiled"))
-    result, was_compiled = copy.call("half")
-    assert was_compiled
-    assert len(copy.files()) == 1
-    return copy, result
-
-
-@pytest.fixture
-def with_kernel(copy, compiled):
-    """A copy of that copy, and the result, and the file."""
-    original, result = compiled
-    shutil.copytree(original.kernels, copy.kernels)
-    (file,) = copy.files()
-    return copy, result, file
 
 
 def test_second_process_compiles_nothing(with_kernel):
@@ -142,6 +46,63 @@ def test_another_processor_gets_code_of_its_own(with_kernel):
     (result,), compiled = copy.call("half", NUMBA_CPU_NAME="generic")
     assert compiled
     assert result == pytest.approx(copy.call("half")[0][0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("OPT", "0"),
+        ("OPT", "max"),
+        ("BOUNDSCHECK", "1"),
+        *(
+            pytest.param(setting, value, marks=kernels.full)
+            for setting, value in (
+                ("LOOP_VECTORIZE", "0"),
+                ("SLP_VECTORIZE", "1"),
+                ("DEBUGINFO", "1"),
+                ("ENABLE_PROFILING", "1"),
+                ("DEBUG_NRT", "1"),
+                ("ENABLE_AVX", "0"),
+                ("CPU_FEATURES", ""),
+                ("LLVM_REFPRUNE_PASS", "0"),
+            )
+        ),
+    ],
+)
+def test_other_settings_of_the_compiler_get_code_of_their_own(with_kernel, setting, value):
+    copy, result, file = with_kernel
+    content = file.read_bytes()
+    for compiled in (True, False):
+        assert copy.call("half", **{f"NUMBA_{setting}": value}) == (result, compiled)
+    assert copy.call("half") == (result, False)
+    assert file.read_bytes() == content
+
+
+def test_settings_of_the_process_get_code_of_their_own(with_kernel):
+    copy, result, _ = with_kernel
+    before = "import numba\nnumba.config.BOUNDSCHECK = 1\n"
+    assert copy.finish(copy.start("half", before=before)) == (result, True)
+    assert copy.call("half", NUMBA_BOUNDSCHECK="1") == (result, False)
+
+
+# The settings that change no machine code, or are part of the processor's name and features.
+WITHOUT_EFFECT = re.compile(
+    "ALWAYS_WARN|ANNOTATE|CACHE|CHROME_TRACE|COLOR|CPU_|CUDA_|DEBUG$|DEBUG_(ARRAY_OPT|CACHE|FRONTEND)"
+    "$|DEBUG_(ARRAY_OPT_STATS|INLINE|NRT_STACK|PRINT|TYPEINFER)|DEVELOPER|DISABLE_|DUMP_|ENABLE_(AVX"
+    "|CUDASIM|SYS)|FORCE_CUDA|FULL_TRACEBACKS|FUNCTION_CACHE|GDB|HIGHLIGHT|HTML|IS_|JIT_COVERAGE|"
+    "LLVM_PASS_TIMINGS|MACHINE_BITS|NRT_STATS|NUMBA_|PYVERSION|_HAVE_YAML|_NUMBA|PARALLEL|PARFOR_MAX|RUNNING|SHOW|"
+    "THREADING|TRACE|USE_LLVMLITE"
+)
+
+
+def test_every_setting_of_the_compiler_is_known():
+    from numba.core import config
+
+    from numnorm.backends.cpu.compiler import cache
+
+    found = {name for name in vars(config) if name.isupper()}
+    unknown = {name for name in found if not WITHOUT_EFFECT.match(name)} - set(cache._SETTINGS)
+    assert not unknown, "does it change machine code?"
 
 
 def begin_return_with(beginning, function, path):
@@ -276,111 +237,6 @@ def test_processes_that_compile_at_once(copy, compiled):
     assert copy.call("half") == (result, False)
 
 
-def below_a_file(tmp_path):
-    (tmp_path / "file").write_text("")
-    return tmp_path / "file" / "folder"
-
-
-def below_proc(tmp_path):
-    if not Path("/proc/self").exists():
-        pytest.skip("needs /proc")
-    return Path("/proc/numnorm")
-
-
-@pytest.mark.parametrize("place", [below_a_file, below_proc])
-def test_unwritable_folder_of_the_environment(copy, compiled, tmp_path, place):
-    _, result = compiled
-    assert copy.call("half", NUMBA_CACHE_DIR=str(place(tmp_path))) == (result, True)
-
-
-def test_nowhere_to_write(copy, compiled, tmp_path):
-    _, result = compiled
-    nowhere = str(below_a_file(tmp_path))
-    (copy.package / "__pycache__").write_text("")
-    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), nowhere)
-    assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, True)
-
-
-def test_beside_the_package_without_a_choice(copy, compiled):
-    _, result = compiled
-    assert copy.call("half", NUMBA_CACHE_DIR=None) == (result, True)
-    assert len(list((copy.package / "__pycache__" / "kernels").rglob("*.bin"))) == 1
-    assert not copy.kernels.exists()
-
-
-def test_in_the_cache_of_the_user_where_the_package_is_not_writable(copy, compiled, tmp_path):
-    _, result = compiled
-    (copy.package / "__pycache__").write_text("")
-    home = tmp_path / "home"
-    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), str(home))
-    assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, True)
-    assert len(list(home.rglob("*.bin"))) == 1
-    assert copy.call("half", NUMBA_CACHE_DIR=None, **homes) == (result, False)
-
-
-# A superuser may write anywhere. Without capabilities it may not, if the permissions forbid it.
-OBEDIENT = """
-import ctypes
-header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-assert ctypes.CDLL(None).capset(header, none) == 0
-"""
-
-
-@pytest.fixture
-def read_only(with_kernel):
-    """That copy, whose cache nobody may write to, and what its processes execute before a call."""
-    copy, result, _ = with_kernel
-    if os.name == "nt" or (os.geteuid() == 0 and sys.platform != "linux"):
-        pytest.skip("needs folders that cannot be written to")
-    copy.call("half")  # it notes that it uses the kernels
-    folders = [copy.kernels, *copy.kernels.glob("*/")]
-    for folder in folders:
-        folder.chmod(0o555)
-    yield copy, result, OBEDIENT if os.geteuid() == 0 else ""
-    for folder in folders:
-        if folder.exists():
-            folder.chmod(0o755)
-
-
-def entries(folder):
-    """All that a folder holds, with the times of the last changes."""
-    return {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
-
-
-def test_a_read_only_cache_is_used_and_never_written(read_only):
-    copy, result, before = read_only
-    held = entries(copy.kernels)
-    assert copy.finish(copy.start("half", before=before)) == (result, False)
-    for _ in range(2):  # nobody named another folder: what is not there is not kept
-        assert copy.finish(copy.start("half:float64", before=before))[1]
-    assert entries(copy.kernels) == held
-
-
-def test_a_read_only_cache_beside_the_package(read_only, tmp_path):
-    copy, result, before = read_only
-    shared = copy.package / "__pycache__" / "kernels"
-    shared.parent.mkdir(exist_ok=True)
-    copy.kernels.rename(shared)
-    home = tmp_path / "home"
-    homes = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "LOCALAPPDATA"), str(home))
-    changes = {"before": before, "NUMBA_CACHE_DIR": None, **homes}
-    held = entries(shared)
-    assert copy.finish(copy.start("half", **changes)) == (result, False)
-    assert not list(home.rglob("*.bin"))
-    # The user's own cache takes what is not there.
-    assert copy.finish(copy.start("half:float64", **changes))[1]
-    assert copy.finish(copy.start("half:float64", "half", **changes))[1] is False
-    assert entries(shared) == held
-
-
-def test_kernels_can_be_read_by_others(with_kernel):
-    *_, file = with_kernel
-    umask = os.umask(0)
-    os.umask(umask)
-    for path in file.parent.iterdir():
-        assert path.stat().st_mode & 0o777 == 0o666 & ~umask
-
-
 def test_each_installation_notes_that_it_uses_the_kernels(with_kernel):
     copy, _, file = with_kernel
     copy.call("half")
@@ -416,11 +272,6 @@ class Raises:
 
     def __reduce__(self):
         return int, ("not a number",)
-
-
-def sealed(payload, name):
-    """A file of this name whose digest is right."""
-    return hashlib.sha256(name.encode() + b"\0" + payload).digest() + payload
 
 
 def flipped(content):

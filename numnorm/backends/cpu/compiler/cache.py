@@ -3,9 +3,9 @@
 Numba's own cache returns stale code when only an imported helper has changed, can return another
 signature's code when two processes write at once, and raises on a damaged file. Here one file
 holds one kernel for one signature. The files of one build of numnorm share a folder, whose name is
-a hash of the sources, the versions of the compiler and the processor. A file is written to a
-temporary name and renamed, and starts with a digest of its content. If anything is wrong with a
-file, the kernel is compiled instead.
+a hash of the sources, the versions and settings of the compiler, and the processor. A file is
+written to a temporary name and renamed, and starts with a digest of its content. If anything is
+wrong with a file, or if another user could have written it, the kernel is compiled instead.
 """
 
 import contextlib
@@ -24,14 +24,37 @@ import llvmlite
 import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, _Cache
+from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.misc.appdirs import AppDirs
 
 from numnorm.backends.cpu.compiler import waiting
+from numnorm.backends.cpu.compiler.trust import read, reason_against
 from numnorm.backends.sources import PACKAGE, source_token
 
 _DIGEST_SIZE = 32
+
+# As the umask allows, but nobody else may write, even where it would allow that: see `trust`.
+_FILE_MODE, _FOLDER_MODE = 0o644, 0o755
+
+# The settings of Numba that change machine code. `ENABLE_AVX` is part of the processor's features.
+_SETTINGS = (
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+    "DEBUG_ARRAY_OPT_RUNTIME",
+    "DEBUG_JIT",
+    "DEBUG_NRT",
+    "DIFF_IR",
+    "ENABLE_PROFILING",
+    "EXTEND_VARIABLE_LIFETIMES",
+    "LLVM_REFPRUNE_FLAGS",
+    "LLVM_REFPRUNE_PASS",
+    "LOOP_VECTORIZE",
+    "OPT",
+    "SLP_VECTORIZE",
+    "USING_SVML",
+)
 
 # Numba names the body of a parallel loop after an address in the compiling process. Two kernels
 # from different processes can have the same name, and the loader would run one for the other.
@@ -61,25 +84,39 @@ def only_load() -> Iterator[None]:
 def folders() -> tuple[Path, ...]:
     """Return the folders in which kernels are looked for, in this order.
 
-    ``NUMBA_CACHE_DIR`` alone if it is set; else a folder beside the package and the user's cache.
+    They are a folder beside the package and the user's cache. ``NUMBA_CACHE_DIR``, if it is set,
+    comes first, and is the only one if kernels can be kept in it.
     """
-    if config.CACHE_DIR:
-        return (Path(config.CACHE_DIR) / "numnorm",)
-    return (
+    usual = (
         Path(PACKAGE) / "__pycache__" / "kernels",
         Path(AppDirs("numnorm", False).user_cache_dir),
     )
+    # A user without a home has "~/.cache", which would be a folder where the program is started.
+    known = tuple(path for path in usual if path.is_absolute())
+    if not config.CACHE_DIR:
+        return known
+    named = Path(config.CACHE_DIR) / "numnorm"
+    return (named,) if _is_writable(named) else (named, *known)
 
 
 @functools.cache
 def directory() -> Path | None:
-    """Return the first of the folders that is writable: new kernels are kept there; or None."""
-    for path in folders():
-        with contextlib.suppress(OSError):
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                return path
-    return None
+    """Return the first of the folders in which new kernels can be kept; or None."""
+    return next(filter(_is_writable, folders()), None)
+
+
+@functools.cache
+def _is_writable(folder: Path) -> bool:
+    """Return whether kernels of this process can be written to a folder, and read again."""
+    own_build = build(cpu_target.target_context.codegen().magic_tuple())
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        # Another user may have made the folder of this build.
+        place = folder / str(own_build)
+        place = place if place.exists() else folder
+        with tempfile.TemporaryFile(dir=place):
+            return place == folder or reason_against(place.stat()) is None
+    return False
 
 
 def is_kept() -> bool:
@@ -87,16 +124,20 @@ def is_kept() -> bool:
     return directory() is not None and source_token() is not None
 
 
-@functools.cache
 def build(processor: tuple[str, ...]) -> str | None:
     """Return the name of the folder with this build's kernels for a processor.
 
     It is None if the sources have changed since they were imported.
     """
+    return _build(processor, tuple(repr(getattr(config, name, None)) for name in _SETTINGS))
+
+
+@functools.cache
+def _build(processor: tuple[str, ...], settings: tuple[str, ...]) -> str | None:
     token = source_token()
     if token is None:
         return None
-    parts = token, numba.__version__, llvmlite.__version__, sys.version, processor
+    parts = token, numba.__version__, llvmlite.__version__, sys.version, processor, settings
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -154,7 +195,7 @@ class KernelCache(_Cache):
             path = folder / name
             payload = dumps(CompileResultCacheImpl.reduce(None, data))
             _own_loop_bodies(payload, path.name)
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(_FOLDER_MODE, exist_ok=True)
             _sign(path.parent, processor)
             _write_whole(path, _digest(path, payload) + payload)
 
@@ -181,8 +222,10 @@ def _sign(folder: Path, processor: tuple[str, ...]) -> None:
 
 
 def _read(path: Path) -> Any:
-    """Return the content of a file; None if it is damaged or cannot be loaded beside another."""
-    content = path.read_bytes()
+    """Return what is in a file; None if it is untrusted, damaged or not to be loaded now."""
+    content = read(path)
+    if content is None:
+        return None
     digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
     if _digest(path, payload) != digest or not _own_loop_bodies(payload, path.name):
         return None
@@ -205,9 +248,13 @@ def _write_whole(path: Path, content: bytes) -> None:
     # Not by `tempfile`, whose files only their owner can read: others may share the folder.
     temporary = path.with_name(f"{path.stem}-{os.urandom(6).hex()}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=_create) as file:
             file.write(content)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _create(path: str, flags: int) -> int:
+    return os.open(path, flags, _FILE_MODE)

@@ -1,0 +1,61 @@
+"""Whether a file may be unpickled: that runs the code of whoever wrote the file."""
+
+import os
+from pathlib import Path
+
+_WRITABLE_BY_OTHERS = 0o022
+_said = False
+
+
+def reason_against(status: os.stat_result) -> str | None:
+    """Return why somebody else could have written a file or folder; None if only root could.
+
+    Where users have no numbers, as on Windows, it is always None.
+    """
+    if not hasattr(os, "geteuid"):
+        return None
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {status.st_uid}"
+    if status.st_mode & _WRITABLE_BY_OTHERS:
+        return "can be written by other users"
+    return None
+
+
+def read(path: Path) -> bytes | None:
+    """Return the content of a file; None if it is not trusted, which is logged once.
+
+    Raises
+    ------
+    OSError
+        If there is no such file.
+    """
+    # The folder first: in one of another user the file may be a pipe, which never opens.
+    reason = reason_against(os.stat(path.parent))
+    if reason is not None:
+        _say(path.parent, f"it {reason}")
+        return None
+    try:
+        with open(path, "rb") as file:
+            # Of the open file, as its name could be given to another one meanwhile.
+            reason = reason_against(os.fstat(file.fileno()))
+            if reason is None:
+                return file.read()
+    except PermissionError:
+        reason = "cannot be read by this user"
+    _say(path.parent, f"{path.name} {reason}")
+    return None
+
+
+def _say(folder: Path, reason: str) -> None:
+    global _said
+    if _said:
+        return
+    import logging  # here, as most processes trust what they find
+
+    _said = True
+    logging.getLogger("numnorm").warning(
+        "numnorm does not load compiled kernels from %s: %s; files and folder must belong to this "
+        "user or root, and nobody else may be able to write to them",
+        folder,
+        reason,
+    )
