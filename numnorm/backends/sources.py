@@ -5,8 +5,6 @@ import os
 from collections.abc import Iterable
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The sources of the CPU kernels.
-COMPILED_FOLDERS = ("backends/contract", "backends/cpu", "backends/formulas", "norms")
 
 
 def _files(package: str, folders: Iterable[str]) -> list[str]:
@@ -25,7 +23,7 @@ class Sources:
     """The source files in some folders of the package, as they are when this object is made."""
 
     def __init__(self, folders: Iterable[str]) -> None:
-        self._folders = tuple(folders)
+        self.folders = tuple(folders)
         self._stamps = self._stamps_now()
 
     @functools.cache  # noqa: B019  # the objects live as long as the module
@@ -37,10 +35,10 @@ class Sources:
         """
         if not self._stamps or self._stamps_now() != self._stamps:
             return None
-        return hash_of_sources(PACKAGE, self._folders)
+        return hash_of_sources(PACKAGE, self.folders)
 
     def _stamps_now(self) -> list[tuple[str, int, int]]:
-        stats = [(path, os.stat(path)) for path in _files(PACKAGE, self._folders)]
+        stats = [(path, os.stat(path)) for path in _files(PACKAGE, self.folders)]
         return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats]
 
 
@@ -56,9 +54,5 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-_OF_CPU = Sources(COMPILED_FOLDERS)
-
-
-def source_token() -> str | None:
-    """Return the hash of the sources of the CPU kernels, as they are loaded; or None."""
-    return _OF_CPU.token()
+# The sources of the CPU's kernels, recorded when numnorm is imported.
+CPU = Sources(("backends/contract", "backends/cpu", "backends/formulas", "norms"))

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.sass
 
 NAMES = """
 import sys
-from numnorm.backends.cuda.compiler import kernel_files
+from numnorm.backends.cuda.compiler import kept_machine_code
 from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
 from numnorm.backends.cuda.statistics.stored_kernels import make_converted
 
 def name_of(kernel, capability=(9, 0)):
-    return kernel_files.file_name(kernel.function, kernel.signature, kernel.threads, capability)
+    return kept_machine_code.file_name(kernel, capability)
 
 def kernel_of(source="float32", target="float64"):
     return make_converted(ELEMENT_TYPES[source], ELEMENT_TYPES[target])
@@ -48,12 +48,12 @@ def modules_of_backend():
 @pytest.fixture
 def kernels(tmp_path, monkeypatch, real_compiler):
     """The functions of `NAMES`, and a folder for the files."""
-    from numnorm.backends.cuda.compiler import kernel_files
+    from numnorm.backends.cuda.compiler import kept_machine_code
 
     found = {}
     exec(NAMES, found)
-    monkeypatch.setattr(kernel_files, "folders", lambda: (tmp_path,))
-    monkeypatch.setattr(kernel_files, "folder_to_write", lambda: tmp_path)
+    monkeypatch.setattr(kept_machine_code, "folders", lambda build: (tmp_path,))
+    monkeypatch.setattr(kept_machine_code, "folder_to_write", lambda build: tmp_path)
     return SimpleNamespace(**{name: found[name] for name in ("name_of", "kernel_of")})
 
 
@@ -92,7 +92,7 @@ def test_a_kernel_is_compiled_once(kernels, loaded):
 def test_a_damaged_file_is_compiled_again(kernels, loaded, tmp_path):
     compiled, code = loaded
     kernels.kernel_of()._on(0)
-    (file,) = tmp_path.glob("*/*.cubin")
+    (file,) = tmp_path.glob("*/*.bin")
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     kernels.kernel_of()._on(0)

@@ -17,7 +17,7 @@ from numba import cuda
 from numba.cuda import libdevice, types
 from numba.cuda.cudadrv import driver
 
-from numnorm.backends.cuda.compiler import kernel_files
+from numnorm.backends.cuda.compiler import kept_machine_code
 from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused, DeviceLimits
 from numnorm.backends.cuda.compiler.element_type import ElementType
 from numnorm.backends.cuda.compiler.machine_code import MachineCode, compiled, device_runtime
@@ -213,12 +213,12 @@ class Kernel:
         loaded = self._loaded.get(device)
         if loaded is None:
             capability = _capability(device)
-            name = kernel_files.file_name(self.function, self.signature, self.threads, capability)
-            code = kernel_files.load(name) if name is not None else None
+            name = kept_machine_code.file_name(self, capability)
+            code = kept_machine_code.load(name) if name is not None else None
             if code is None:
                 code = self.compiled(capability)
                 if name is not None:
-                    kernel_files.save(name, code)
+                    kept_machine_code.save(name, code)
             loaded = ObjectCode.from_cubin(code.cubin).get_kernel(code.name)
             self._loaded[device] = loaded
         return loaded

@@ -1,8 +1,8 @@
 """The machine code of kernels on disk.
 
 One file holds one kernel for one compute capability. The files of one build of numnorm share a
-folder, whose name is a hash of the sources and of the versions of the compiler. A file starts with
-a digest of its content. If anything is wrong with a file, the kernel is compiled instead.
+folder, whose name is a hash of the sources and of the versions of the compiler. If anything is
+wrong with a file, the kernel is compiled instead.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.extending import _Intrinsic
 
 from numnorm.backends.cuda.compiler.machine_code import MachineCode
-from numnorm.backends.kernel_folders import folder_to_write, folders, write_whole
+from numnorm.backends.kernel_files import files
+from numnorm.backends.kernel_files.folders import folder_to_write, folders
 from numnorm.backends.sources import Sources
 
 _SOURCES = Sources(("backends/contract", "backends/cuda", "backends/formulas", "norms"))
-_DIGEST_SIZE = 32
+_LIBRARIES = ("numba", "llvmlite", "numba_cuda")
 
 
 class _Unknown(Exception):
@@ -34,11 +34,11 @@ class _Unknown(Exception):
 
 def load(name: str) -> MachineCode | None:
     """Return the machine code in the file of this name, or None."""
-    for folder in folders():
+    for folder in folders(_build()):
         with contextlib.suppress(OSError):
-            content = (folder / name).read_bytes()
-            digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
-            if _digest(name, payload) == digest:
+            payload = files.read(folder / name)
+            if payload is not None:
+                _sign((folder / name).parent)
                 entry, _, cubin = payload.partition(b"\0")
                 return MachineCode(entry.decode(), cubin)
     return None
@@ -46,29 +46,30 @@ def load(name: str) -> MachineCode | None:
 
 def save(name: str, code: MachineCode) -> None:
     """Write machine code to the file of this name; do nothing if that fails."""
-    folder = folder_to_write()
+    folder = folder_to_write(_build())
     if folder is None:
         return
-    payload = code.name.encode() + b"\0" + code.cubin
     with contextlib.suppress(OSError):
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, _digest(name, payload) + payload)
+        files.write(folder / name, code.name.encode() + b"\0" + code.cubin)
+        _sign((folder / name).parent)
 
 
-def file_name(
-    function: Callable[..., Any], signature: Any, threads: int, capability: tuple[int, int]
-) -> str | None:
-    """Return the name of a kernel's file; None if the kernel must not be kept."""
+def _sign(folder: Path) -> None:
+    files.sign(folder, "CUDA", _SOURCES, _LIBRARIES)
+
+
+def file_name(kernel: Any, capability: tuple[int, int]) -> str | None:
+    """Return the name of the file of a `Kernel`; None if the kernel must not be kept."""
     build = _build()
     if build is None:
         return None
     try:
-        parts = repr((_content(function, {}), str(signature), threads, capability))
+        content = _content(kernel.function, {})
+        parts = repr((content, str(kernel.signature), kernel.threads, capability))
     except _Unknown:
         return None
     key = hashlib.blake2b(parts.encode(), digest_size=20).hexdigest()
-    return str(Path(build) / f"{function.__module__.rpartition('.')[2]}-{key}.cubin")
+    return f"{build}/{kernel.function.__module__.rpartition('.')[2]}-{key}.bin"
 
 
 @functools.cache
@@ -76,14 +77,10 @@ def _build() -> str | None:
     token = _SOURCES.token()
     if token is None:
         return None
-    versions = [version(package) for package in ("numba", "numba-cuda", "llvmlite", "numpy")]
+    versions = [version(package) for package in _LIBRARIES]
     settings = config.OPT, config.CUDA_DEBUGINFO_DEFAULT
     parts = token, versions, sys.version, str(settings)
     return f"cuda-{hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()}"
-
-
-def _digest(name: str, payload: bytes) -> bytes:
-    return hashlib.sha256(Path(name).as_posix().encode() + b"\0" + payload).digest()
 
 
 def _content(value: Any, seen: dict[int, int]) -> Any:
