@@ -203,6 +203,13 @@ def check_machine_code(session: nox.Session, chosen: str) -> None:
     session.run("pytest", "tests/cuda", "-m", chosen, *session.posargs)
 
 
+@nox.session(python="3.13", default=False)
+def newest(session: nox.Session) -> None:
+    """Install the extra for CUDA on a newer Python, where pip takes newer packages, and compile."""
+    session.install(".[cu13,test]")
+    session.run("pytest", "tests/cuda/compiled/test_kernel_files.py", "-m", "sass")
+
+
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """Run the tests that need a GPU, with a driver for CUDA 13."""

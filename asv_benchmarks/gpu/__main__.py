@@ -6,7 +6,7 @@ import argparse
 import datetime
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _LIBRARIES = ("numnorm", "numba_cuda", "torch", "triton", "cupy", "jax", "liger_
 
 
 def main() -> None:
-    """Measure, then write ``gpu.json`` and ``gpu.md``."""
+    """Measure, and write ``gpu.json`` and ``gpu.md`` after each case."""
     parser = argparse.ArgumentParser(prog="python -m gpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few shapes and 3 rounds")
     parser.add_argument("--megabytes", type=int, default=256, help="the size of a norm's x (256)")
@@ -39,7 +39,8 @@ def main() -> None:
     for family in ("norms", "cells"):
         contestants[family], absent = load(family)
         missing += absent.values()
-    write(measure(TorchDevice(), cases, rounds, contestants, missing), options.output)
+    for result in measure(TorchDevice(), cases, rounds, contestants, missing):
+        write(result, options.output)  # so that an end before the last case loses nothing
 
 
 def measure(
@@ -48,19 +49,19 @@ def measure(
     rounds: int,
     contestants: dict[str, dict[str, Maker]],
     missing: list[str],
-) -> dict[str, Any]:
-    """Return the results of all contestants for each case, and why others are missing."""
+) -> Iterator[dict[str, Any]]:
+    """Yield the results of all contestants for the cases so far, and why others are missing."""
     facts = device.description() | {
         "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
         "rounds": str(rounds),
         "date": datetime.date.today().isoformat(),
     }
-    records = []
+    records: list[dict[str, Any]] = []
     for case in cases:
         family = "norms" if isinstance(case, Case) else "cells"
         records.append(measured(device, case, rounds, contestants[family]))
         print(line(records[-1]), flush=True)
-    return {"device": facts, "missing": missing, "records": records}
+        yield {"device": facts, "missing": missing, "records": records}
 
 
 def _versions() -> dict[str, str]:

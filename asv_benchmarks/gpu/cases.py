@@ -45,8 +45,8 @@ class Case(NamedTuple):
 
 def all_cases(size: int, quick: bool) -> list[Case]:
     """Return the cases whose x has `size` bytes; a few of them if `quick`."""
-    dtypes = ("float32",) if quick else tuple(_ITEMSIZES)
-    widths = (256, 1024) if quick else WIDTHS
+    dtypes = ("float32", "bfloat16") if quick else tuple(_ITEMSIZES)
+    widths = (1024, 4096) if quick else WIDTHS
     norms = ("layer_norm",) if quick else ("layer_norm", "rms_norm", "ada_norm", "batch_norm")
     return [
         Case(norm, direction, dtype, max(1, size // (width * _ITEMSIZES[dtype])), width)

@@ -5,8 +5,6 @@ import os
 from collections.abc import Iterable
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The sources of the CPU kernels; CUDA kernels are not cached with this key.
-COMPILED_FOLDERS = ("backends/contract", "backends/cpu", "backends/formulas", "norms")
 
 
 def _files(package: str, folders: Iterable[str]) -> list[str]:
@@ -21,24 +19,27 @@ def _files(package: str, folders: Iterable[str]) -> list[str]:
     )
 
 
-def _stamps() -> list[tuple[str, int, int]]:
-    stats = [(path, os.stat(path)) for path in _files(PACKAGE, COMPILED_FOLDERS)]
-    return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats]
+class Sources:
+    """The source files in some folders of the package, as they are when this object is made."""
 
+    def __init__(self, folders: Iterable[str]) -> None:
+        self.folders = tuple(folders)
+        self._stamps = self._stamps_now()
 
-_AT_IMPORT = _stamps()
+    @functools.cache  # noqa: B019  # the objects live as long as the module
+    def token(self) -> str | None:
+        """Return a hash of the sources, or None if it could differ from that of the loaded code.
 
+        It could if the sources have changed since then, or if there are none (a zip archive, or
+        bytecode alone).
+        """
+        if not self._stamps or self._stamps_now() != self._stamps:
+            return None
+        return hash_of_sources(PACKAGE, self.folders)
 
-@functools.cache
-def source_token() -> str | None:
-    """Return a hash of the sources, or None if it could differ from that of the loaded code.
-
-    It could if the sources have changed since `import numnorm`, or if there are none (a zip
-    archive, or bytecode alone).
-    """
-    if not _AT_IMPORT or _stamps() != _AT_IMPORT:
-        return None
-    return hash_of_sources(PACKAGE, COMPILED_FOLDERS)
+    def _stamps_now(self) -> list[tuple[str, int, int]]:
+        stats = [(path, os.stat(path)) for path in _files(PACKAGE, self.folders)]
+        return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats]
 
 
 def hash_of_sources(package: str, folders: Iterable[str]) -> str:
@@ -51,3 +52,7 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
         with open(path, "rb") as file:
             digest.update(file.read() + b"\0")
     return digest.hexdigest()
+
+
+# The sources of the CPU's kernels, recorded when numnorm is imported.
+CPU = Sources(("backends/contract", "backends/cpu", "backends/formulas", "norms"))

@@ -9,7 +9,9 @@ import pytest
 from every_call import COMPILED, in_new_process
 
 from numnorm.__main__ import main
-from numnorm.backends.cpu.compiler import cache, origin
+from numnorm.backends.cpu.compiler import cache
+from numnorm.backends.kernel_files import origin
+from numnorm.backends.sources import CPU
 from numnorm.commands.compile import ahead, calls
 
 NAMES = [*calls.PARAMETERS, *calls.CELLS]
@@ -114,14 +116,14 @@ def place_build(folder, *origins, age=0.0):
         if changes is None:
             record.write_text("no JSON")
         else:
-            own = json.loads(origin.content(("linux", "znver9", "+avx")))
+            own = json.loads(origin.content("linux znver9", CPU, ("numba", "llvmlite")))
             record.write_text(json.dumps(own | changes))
     os.utime(folder, (time.time() - age,) * 2)
 
 
 GONE = {"package": "/nowhere/numnorm"}
 ELSEWHERE = {"host": "another"}
-LIBRARIES = json.loads(origin.content(("linux", "znver9", "+avx")))["libraries"]
+LIBRARIES = json.loads(origin.content("linux znver9", CPU, ("numba", "llvmlite")))["libraries"]
 KEPT = {
     "own": ({},),
     "another-processor": ({"processor": "arm"},),

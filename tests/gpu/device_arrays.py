@@ -75,10 +75,14 @@ def draw(shape, dtype, seed=0):
     return np.random.default_rng(seed).normal(3, 2, shape).astype(dtype)
 
 
-def check(got, expected, roundings):
-    """A few roundings of the working type, relative to the largest, and one of what is stored."""
+def check(got, expected, roundings, terms=0):
+    """A few roundings of the working type, relative to the largest, and one of what is stored.
+
+    For sums, `terms` is the sum of the absolute values of their terms, which may cancel.
+    """
     assert got.shape == expected.shape
     epsilon = float(np.finfo(np.float64 if got.dtype == np.float64 else np.float32).eps)
     storage = float(reference.exact(np.spacing(np.ones(1, got.dtype)))[0])
-    bound = roundings * epsilon * np.abs(expected).max() + storage / 2 * np.abs(expected)
+    largest = np.maximum(np.abs(expected).max(), terms)
+    bound = roundings * epsilon * largest + storage / 2 * np.abs(expected)
     assert np.all(np.abs(reference.exact(got) - expected) <= bound)

@@ -100,7 +100,7 @@ def _read(record: Path) -> dict[str, Any] | None:
 
 
 def _is_stale(origin: dict[str, Any]) -> bool:
-    from numnorm.backends.cpu.compiler.origin import is_stale
+    from numnorm.backends.kernel_files.origin import is_stale
 
     # What cannot be read may be usable: by a newer version of numnorm, for example.
     with contextlib.suppress(OSError, LookupError, TypeError, AttributeError):

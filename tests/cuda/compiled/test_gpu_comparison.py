@@ -94,6 +94,12 @@ def made_up_contestants(library):
     return contestants, waited
 
 
+def last(results):
+    """The results after the last case."""
+    *_, found = results
+    return found
+
+
 def one_case_of_each_kind():
     from gpu.cases import Case, all_cases
     from gpu.sequences import SequenceCase, all_sequences
@@ -114,7 +120,7 @@ def test_every_case_is_measured_and_reported(library, loaded, tmp_path):
     others, waited = made_up_contestants(library)
     contestants = {family: those | others for family, those in found.items()}
     cases = one_case_of_each_kind()
-    result = measure(SimulatedDevice(library), cases, 2, contestants, missing)
+    result = last(measure(SimulatedDevice(library), cases, 2, contestants, missing))
     assert len(result["records"]) == len(cases) == 8 + 2
     wrong = dict.fromkeys(("inexact", "not a number", "short"), "wrong")
     for record in result["records"]:
@@ -150,7 +156,7 @@ def test_time_of_the_host(library, loaded, seconds, cell):
     device = SimulatedDevice(library)
     device.host_seconds = lambda call, launches: seconds
     found, missing = loaded
-    report = markdown(measure(device, one_case_of_each_kind()[:1], 1, found, missing))
+    report = markdown(last(measure(device, one_case_of_each_kind()[:1], 1, found, missing)))
     [row] = rows_of(report)
     assert row.split("|")[-2].strip() == cell
     assert f"- time of the host for a norm of numnorm: {cell.strip('*')} µs, at most" in report
@@ -166,7 +172,8 @@ def test_a_norm_that_numnorm_does_not_have(library, loaded):
 
     found, missing = loaded
     contestants = {"norms": found["norms"] | {"numnorm": refuses}}
-    result = measure(SimulatedDevice(library), one_case_of_each_kind()[:1], 1, contestants, missing)
+    cases = one_case_of_each_kind()[:1]
+    result = last(measure(SimulatedDevice(library), cases, 1, contestants, missing))
     report = markdown(result)
     assert "**failed**" in report and "NotImplementedError: not there yet" in report
     assert "norm of numnorm: not known" in report
@@ -191,7 +198,8 @@ def test_times_of_a_cell_are_beside_those_of_the_yardstick(library, loaded):
     device.seconds = lambda call, launches: next(times)
     found, missing = loaded
     contestants = {"cells": found["cells"] | {YARDSTICK: without_norms}}
-    report = markdown(measure(device, one_case_of_each_kind()[-2:-1], 1, contestants, missing))
+    cases = one_case_of_each_kind()[-2:-1]
+    report = markdown(last(measure(device, cases, 1, contestants, missing)))
     [row] = rows_of(report)
     own, beside = (cell.strip() for cell in row.split("|")[2:4])
     assert (own, beside) == ("3", "2 (0.67)")

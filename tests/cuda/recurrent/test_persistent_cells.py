@@ -16,6 +16,7 @@ from fake_libraries import cupy
 from pass_checks import KINDS, PAPER, SOME_SPECS, SPECS, check, named, run, taken_by
 
 from numnorm.backends.contract.recurrent import wants_persistent_kernels
+from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
 from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
 from numnorm.backends.cuda.recurrent.persistent import passes as persistent_passes
 from numnorm.backends.cuda.recurrent.persistent import plans as persistent_plans
@@ -270,6 +271,17 @@ def test_steps_are_taken_one_by_one_where_there_is_no_room(spec, of, small, take
     problem = cells.problem(spec, 10, RAGGED)
     check(problem, *run(problem, taken, "float64"), "float64")
     assert small == []
+
+
+@KINDS
+def test_steps_are_taken_one_by_one_where_the_device_refuses(spec, small, taken, monkeypatch):
+    def refused(kernel, *arguments):
+        raise CooperativeLaunchRefused("too large")
+
+    monkeypatch.setattr(simulated_target.Kernel, "launch_cooperative", refused)
+    problem = cells.problem(spec, 10, RAGGED)
+    check(problem, *run(problem, taken, "float64"), "float64")
+    assert small != []
 
 
 @KINDS

@@ -355,14 +355,15 @@ _CONVERSIONS = {"address": int, "index": int, "float32": np.float32, "float64": 
 
 
 class Kernel:
-    def __init__(self, function, parameters, threads):
+    def __init__(self, function, parameters, threads, *, grid_barriers=False):
         self.function, self.parameters, self.threads = function, parameters, threads
+        self.grid_barriers = grid_barriers
 
     def launch(self, blocks, stream, *arguments):
         run(self.function, self._converted(arguments), blocks, self.threads)
 
     def launch_cooperative(self, blocks, stream, memory, *arguments):
-        if blocks > self.most_cooperative(memory):
+        if not self.grid_barriers or blocks > self.most_cooperative(memory):
             raise SimulationError(f"{blocks} blocks cannot run at the same time")
         run_together(self.function, self._converted(arguments), blocks, self.threads, memory)
 

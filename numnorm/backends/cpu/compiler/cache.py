@@ -11,11 +11,9 @@ wrong with a file, or if another user could have written it, the kernel is compi
 import contextlib
 import functools
 import hashlib
-import os
 import pickle
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,16 +25,13 @@ from numba.core.caching import CompileResultCacheImpl, _Cache
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
-from numba.misc.appdirs import AppDirs
 
 from numnorm.backends.cpu.compiler import waiting
-from numnorm.backends.cpu.compiler.trust import read, reason_against
-from numnorm.backends.sources import PACKAGE, source_token
+from numnorm.backends.kernel_files import files
+from numnorm.backends.kernel_files import folders as kernel_folders
+from numnorm.backends.sources import CPU as SOURCES
 
-_DIGEST_SIZE = 32
-
-# As the umask allows, but nobody else may write, even where it would allow that: see `trust`.
-_FILE_MODE, _FOLDER_MODE = 0o644, 0o755
+_LIBRARIES = ("numba", "llvmlite")
 
 # The settings of Numba that change machine code. `ENABLE_AVX` is part of the processor's features.
 _SETTINGS = (
@@ -80,48 +75,23 @@ def only_load() -> Iterator[None]:
         _only_load = False
 
 
-@functools.cache
 def folders() -> tuple[Path, ...]:
-    """Return the folders in which kernels are looked for, in this order.
-
-    They are a folder beside the package and the user's cache. ``NUMBA_CACHE_DIR``, if it is set,
-    comes first, and is the only one if kernels can be kept in it.
-    """
-    usual = (
-        Path(PACKAGE) / "__pycache__" / "kernels",
-        Path(AppDirs("numnorm", False).user_cache_dir),
-    )
-    # A user without a home has "~/.cache", which would be a folder where the program is started.
-    known = tuple(path for path in usual if path.is_absolute())
-    if not config.CACHE_DIR:
-        return known
-    named = Path(config.CACHE_DIR) / "numnorm"
-    return (named,) if _is_writable(named) else (named, *known)
+    """Return the folders in which kernels for this processor are looked for, in this order."""
+    return kernel_folders.folders(_own_build())
 
 
-@functools.cache
 def directory() -> Path | None:
     """Return the first of the folders in which new kernels can be kept; or None."""
-    return next(filter(_is_writable, folders()), None)
+    return kernel_folders.folder_to_write(_own_build())
 
 
-@functools.cache
-def _is_writable(folder: Path) -> bool:
-    """Return whether kernels of this process can be written to a folder, and read again."""
-    own_build = build(cpu_target.target_context.codegen().magic_tuple())
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        # Another user may have made the folder of this build.
-        place = folder / str(own_build)
-        place = place if place.exists() else folder
-        with tempfile.TemporaryFile(dir=place):
-            return place == folder or reason_against(place.stat()) is None
-    return False
+def _own_build() -> str | None:
+    return build(cpu_target.target_context.codegen().magic_tuple())
 
 
 def is_kept() -> bool:
     """Return whether a kernel that is compiled now is kept."""
-    return directory() is not None and source_token() is not None
+    return directory() is not None and SOURCES.token() is not None
 
 
 def build(processor: tuple[str, ...]) -> str | None:
@@ -134,7 +104,7 @@ def build(processor: tuple[str, ...]) -> str | None:
 
 @functools.cache
 def _build(processor: tuple[str, ...], settings: tuple[str, ...]) -> str | None:
-    token = source_token()
+    token = SOURCES.token()
     if token is None:
         return None
     parts = token, numba.__version__, llvmlite.__version__, sys.version, processor, settings
@@ -195,9 +165,8 @@ class KernelCache(_Cache):
             path = folder / name
             payload = dumps(CompileResultCacheImpl.reduce(None, data))
             _own_loop_bodies(payload, path.name)
-            path.parent.mkdir(_FOLDER_MODE, exist_ok=True)
+            files.write(path, payload)
             _sign(path.parent, processor)
-            _write_whole(path, _digest(path, payload) + payload)
 
     def _file_name(self, sig: Any, processor: tuple[str, ...]) -> str | None:
         """Return the name of the file, with its build's folder; None if nothing is to be kept."""
@@ -209,52 +178,18 @@ class KernelCache(_Cache):
 
 
 def _sign(folder: Path, processor: tuple[str, ...]) -> None:
-    """Write down, once, that this installation uses the folder of a build, if it is writable."""
-    place = f"{PACKAGE}\0{sys.executable}"
-    name = f"origin-{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}.json"
-    path = folder / name
-    if path.exists() or not os.access(folder, os.W_OK):
-        return
-    from numnorm.backends.cpu.compiler import origin  # late: it imports what loading does not need
-
-    with contextlib.suppress(Exception):
-        _write_whole(path, origin.content(processor))
+    files.sign(folder, " ".join(processor[:2]), SOURCES, _LIBRARIES)
 
 
 def _read(path: Path) -> Any:
     """Return what is in a file; None if it is untrusted, damaged or not to be loaded now."""
-    content = read(path)
-    if content is None:
-        return None
-    digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
-    if _digest(path, payload) != digest or not _own_loop_bodies(payload, path.name):
+    payload = files.read(path)
+    if payload is None or not _own_loop_bodies(payload, path.name):
         return None
     return pickle.loads(payload)
-
-
-def _digest(path: Path, payload: bytes) -> bytes:
-    """Return a digest of a file's content, its name and the name of its folder."""
-    name = f"{path.parent.name}/{path.name}"
-    return hashlib.sha256(name.encode() + b"\0" + payload).digest()
 
 
 def _own_loop_bodies(code: bytes, owner: str) -> bool:
     """Return whether no other kernel of this process has a loop body of the same name."""
     names = set(_LOOP_BODY.findall(code))
     return all(_loop_bodies.setdefault(name, owner) == owner for name in names)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    # Not by `tempfile`, whose files only their owner can read: others may share the folder.
-    temporary = path.with_name(f"{path.stem}-{os.urandom(6).hex()}.tmp")
-    try:
-        with open(temporary, "xb", opener=_create) as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _create(path: str, flags: int) -> int:
-    return os.open(path, flags, _FILE_MODE)

@@ -14,7 +14,7 @@ from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES, ElementTy
 Order = tuple[int, ...] | None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class DeviceArray:
     """An array in the memory of a CUDA device.
 
@@ -76,12 +76,19 @@ def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
         raise ValueError(
             f"{name} must be on device {x.device}, as {x.name} is, got one on device {array.device}"
         )
+    if library.carries_stream:
+        _check_stream(array, x)
+    return array
+
+
+def _check_stream(array: DeviceArray, x: DeviceArray) -> None:
     # Work on it would go to its own stream, in no order with the kernels on the stream of x. Only
     # the default stream, 0, waits for other streams.
-    own, of_x = library.stream(value), library.stream(x.array)
+    own, of_x = x.library.stream(array.array), x.library.stream(x.array)
     if own != of_x and own and of_x:
-        raise ValueError(f"{name} must be bound to the stream of {x.name}, got one of another")
-    return array
+        raise ValueError(
+            f"{array.name} must be bound to the stream of {x.name}, got one of another"
+        )
 
 
 def as_parameter(
@@ -90,7 +97,8 @@ def as_parameter(
     """Return a caller's array, checked to have the expected shape, and C-contiguous."""
     array = as_companion(name, value, x)
     check_shape(name, array.shape, expected, meaning)
-    return dataclasses.replace(array, array=array.library.contiguous(array.array))
+    array.array = array.library.contiguous(array.array)
+    return array
 
 
 def in_order(x: DeviceArray, order: Order) -> Any:

@@ -1,7 +1,5 @@
 """Launch a kernel on the stream of the library whose arrays it works on."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
@@ -16,12 +14,27 @@ class ArrayOffset(NamedTuple):
     offset: int
 
 
-@contextlib.contextmanager
-def on_device_of(x: DeviceArray) -> Iterator[None]:
+class _OnDevice:
+    """The device of an array as the current device, of its library and of the compiler."""
+
+    __slots__ = ("_contexts",)
+
+    def __init__(self, x: DeviceArray) -> None:
+        self._contexts = x.library.using(x.device), on_device(x.device)
+
+    def __enter__(self) -> None:
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)
+
+
+def on_device_of(x: DeviceArray) -> _OnDevice:
     """Return a context in which allocations and launches use the device of an array."""
     check_available()
-    with x.library.using(x.device), on_device(x.device):
-        yield
+    return _OnDevice(x)
 
 
 def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: Any) -> None:
@@ -31,37 +44,34 @@ def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: 
     the arrays, None becomes the address 0, numbers stay numbers, and NamedTuples become NamedTuples
     of addresses. The host waits only if the library hides the stream of its own work.
     """
-    with _launching(x) as stream:
-        kernel.launch(blocks, stream, *_addresses(x, arrays), *arguments)
+    stream = x.library.stream(x.array)
+    kernel.launch(blocks, stream, *_addresses(x.library, arrays), *arguments)
+    _wait_if_hidden(x, stream)
 
 
 def launch_cooperative(
     kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
 ) -> None:
     """Launch a kernel whose blocks wait for each other, each with `memory` bytes to share."""
-    with _launching(x) as stream:
-        kernel.launch_cooperative(blocks, stream, memory, *_addresses(x, arrays), *arguments)
+    stream, addresses = x.library.stream(x.array), _addresses(x.library, arrays)
+    kernel.launch_cooperative(blocks, stream, memory, *addresses, *arguments)
+    _wait_if_hidden(x, stream)
 
 
-@contextlib.contextmanager
-def _launching(x: DeviceArray) -> Iterator[int]:
-    stream = x.library.stream(x.array)
-    yield stream
+def _wait_if_hidden(x: DeviceArray, stream: int) -> None:
     if x.library.waits:
         synchronize(stream)
 
 
-def _addresses(x: DeviceArray, arrays: Any) -> list[Any]:
-    return [_address(x.library, array) for array in arrays]
+def _addresses(library: ArrayLibrary, arrays: Any) -> list[Any]:
+    return [_address(library, array) for array in arrays]
 
 
 def _address(library: ArrayLibrary, array: Any) -> Any:
-    if array is None:
-        return 0
-    if isinstance(array, int | float):
-        return array
     if isinstance(array, ArrayOffset):
         return library.address(array.array) + array.offset
     if isinstance(array, tuple):  # a group of a kernel's parameters
-        return type(array)(*(_address(library, field) for field in array))
-    return library.address(array)
+        return type(array)(*_addresses(library, array))
+    if array is None:
+        return 0
+    return array if type(array) in (int, float) else library.address(array)

@@ -26,12 +26,15 @@ class ArrayLibrary:
         Whether a caller may pass an array as `out`.
     waits : bool
         Whether the host waits for a kernel, because the library hides the stream of its own work.
+    carries_stream : bool
+        Whether each array may have a stream of its own.
     """
 
     package = ""
     type_name = ""
     writable = True
     waits = False
+    carries_stream = False
 
     @property
     def module(self) -> Any:
@@ -231,6 +234,7 @@ class _Numba(ArrayLibrary):
     """
 
     package, type_name = "numba.cuda.cudadrv.devicearray", "DeviceNDArray"
+    carries_stream = True
 
     @property
     def label(self) -> str:

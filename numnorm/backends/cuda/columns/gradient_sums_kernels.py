@@ -117,7 +117,7 @@ def make_sums_along(element: ElementType, shape: ColumnShape) -> Kernel:
     deep, compute_type = shape.teams * shape.ahead, element.compute_type
     read, work_of = make_read_along(element, shape), make_work_along(shape)
     load, store = make_load_one(compute_element_type(element)), make_store_one(FLOAT64)
-    team_sum, warps = make_team_sum(element, threads), max(1, threads // WARP)
+    team_sum, warps = make_team_sum(threads), max(1, threads // WARP)
     smem_size, kind, zero = _SMEM_PER_WARP * warps, FLOAT64.compute_type, constant(element, 0.0)
 
     @device

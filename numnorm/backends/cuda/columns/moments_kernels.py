@@ -261,7 +261,7 @@ def _make_moments_along(element: ElementType, shape: ColumnShape) -> Any:
     vector_length, lanes = shape.vector_length(element), shape.lanes
     compute_type = element.compute_type
     turn, deep = lanes * vector_length * shape.vectors, shape.teams * shape.ahead
-    team_sum, inverse = make_team_sum(element, shape.threads), reciprocal(element)
+    team_sum, inverse = make_team_sum(shape.threads), reciprocal(element)
     zero, warps = constant(element, 0.0), max(1, shape.threads // WARP)
 
     @device
@@ -313,7 +313,7 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     value_count = shape.ahead * shape.vectors * shape.vector_length(element)
     smem_size = _SMEM_PER_WARP * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
-    largest, largest_of = _make_largest_along(element, shape), make_team_largest(element, threads)
+    largest, largest_of = _make_largest_along(element, shape), make_team_largest(threads)
     unscaled, store = make_unscaled(element), make_store_one(FLOAT64)
 
     def kernel(x, counts, means, m2s, outer, channels, inner, block, segment):

@@ -6,6 +6,10 @@ from typing import NamedTuple
 _RESERVED = 1024
 
 
+class CooperativeLaunchRefused(RuntimeError):
+    """A device cannot run all blocks of a cooperative launch at the same time."""
+
+
 class DeviceLimits(NamedTuple):
     """The limits of one device, from its driver.
 

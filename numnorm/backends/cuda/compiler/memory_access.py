@@ -16,6 +16,7 @@ from numnorm.backends.cuda.compiler.element_type import ElementType
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _WORDS = ir.VectorType(_I32, 4)
+_I8_POINTER = ir.PointerType(_I8)
 _GLOBAL, _SHARED = 1, 3  # LLVM's address spaces of global and of shared memory
 
 
@@ -76,8 +77,33 @@ def _packed(builder: Any, name: str, values: list[Any]) -> Any:
     """Return 32 bits with elements of the compute type, converted."""
     if name == "float32":
         return builder.bitcast(values[0], _I32)
-    low, high = (builder.zext(_to_storage(builder, name, value), _I32) for value in values)
-    return builder.or_(low, builder.shl(high, _I32(16)))
+    with builder.if_else(_has_conversion_of_two(builder)) as (at_once, one_by_one):
+        with at_once:
+            kind = {"float16": "f16x2", "bfloat16": "bf16x2"}[name]
+            operands = ir.FunctionType(_I32, [_FLOAT, _FLOAT])
+            convert = f"cvt.rn.{kind}.f32 $0, $2, $1;"
+            fast, of_fast = builder.asm(operands, convert, "=r,f,f", values, False), builder.block
+        with one_by_one:
+            low, high = (builder.zext(_to_storage(builder, name, value), _I32) for value in values)
+            slow, of_slow = builder.or_(low, builder.shl(high, _I32(16))), builder.block
+    packed = builder.phi(_I32)
+    packed.add_incoming(fast, of_fast)
+    packed.add_incoming(slow, of_slow)
+    return packed
+
+
+def _has_conversion_of_two(builder: Any) -> Any:
+    """Return whether the GPU converts two numbers in one instruction: from capability 8.0 on.
+
+    The compiler of a kernel knows the answer, and keeps one branch.
+    """
+    text = bytearray(b"__CUDA_ARCH\0")
+    name = ir.Constant(ir.ArrayType(_I8, len(text)), text)
+    pointer = cgutils.global_constant(builder.module, "architecture", name).bitcast(_I8_POINTER)
+    ask = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(_I32, [_I8_POINTER]), "__nvvm_reflect"
+    )
+    return builder.icmp_signed(">=", builder.call(ask, [pointer]), _I32(800))
 
 
 def _compute_type(element: ElementType) -> Any:

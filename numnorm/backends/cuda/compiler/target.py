@@ -5,19 +5,22 @@ replace this module by one with the same names.
 """
 
 import contextlib
+import ctypes
 import functools
-from collections.abc import Callable
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from cuda.core import Stream
+from cuda.core import LaunchConfig, ObjectCode, Stream, launch
 from numba import cuda
 from numba.cuda import libdevice, types
-from numba.cuda.cudadrv import driver, libs
+from numba.cuda.cudadrv import driver
 
-from numnorm.backends.cuda.compiler.device_limits import DeviceLimits
+from numnorm.backends.cuda.compiler import kept_machine_code
+from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused, DeviceLimits
 from numnorm.backends.cuda.compiler.element_type import ElementType
+from numnorm.backends.cuda.compiler.machine_code import MachineCode, compiled, device_runtime
 from numnorm.backends.cuda.compiler.memory_access import (
     load_flag,
     load_index,
@@ -59,6 +62,28 @@ _TYPES = {
     "float32": types.float32,
     "float64": types.float64,
 }
+
+
+# A launch takes an integer as 8 bytes.
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "address": int,
+    "index": int,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
+# What the driver answers if the blocks cannot run at the same time.
+_REFUSED = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
+# The option of a cooperative launch, which has another name before cuda.core 1.0.
+_COOPERATIVE = "is_cooperative" if hasattr(LaunchConfig, "is_cooperative") else "cooperative_launch"
+
+
+def _kinds_in(kinds: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the kinds of a kernel's parameters, those in groups one by one."""
+    for kind in kinds:
+        if isinstance(kind, str):
+            yield kind
+        else:
+            yield from _kinds_in(kind[1])
 
 
 def _type_of(kind: Any) -> Any:
@@ -110,7 +135,7 @@ def make_tanh(element: ElementType) -> Any:
 
 
 class Kernel:
-    """A kernel of addresses, indices and numbers, compiled for each device when it is launched.
+    """A kernel of addresses, indices and numbers, compiled or loaded when it is first launched.
 
     Parameters
     ----------
@@ -121,52 +146,107 @@ class Kernel:
         ``(class of a NamedTuple, kinds of its fields)``.
     threads : int
         The number of threads of a block.
+    grid_barriers : bool
+        Whether blocks wait for each other at `grid_barrier`.
     """
 
     def __init__(
-        self, function: Callable[..., Any], parameters: tuple[Any, ...], threads: int
+        self,
+        function: Callable[..., Any],
+        parameters: tuple[Any, ...],
+        threads: int,
+        *,
+        grid_barriers: bool = False,
     ) -> None:
         self.function = function
         self.signature = types.void(*map(_type_of, parameters))
         self.threads = threads
-        self._dispatcher = cuda.jit(launch_bounds=threads)(function)
+        self.grid_barriers = grid_barriers
+        self._converters = [_CONVERTERS[kind] for kind in _kinds_in(parameters)]
+        self._loaded: dict[int, Any] = {}
+        self._configured = functools.lru_cache(maxsize=64)(self._configure)
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
         """Launch blocks on a stream of the current device, given by its handle."""
-        self._launch(blocks, stream, 0, arguments)
+        self._launch(self._configured(blocks), stream, arguments)
 
     def launch_cooperative(self, blocks: int, stream: int, memory: int, *arguments: Any) -> None:
         """Launch blocks that wait for each other at `grid_barrier`.
 
         Each block has `memory` bytes of `shared_memory`. `most_cooperative` is the limit of blocks.
+        Another program on the device may lower it: then this raises `CooperativeLaunchRefused`.
         """
-        self._launch(blocks, stream, memory, arguments)
+        configuration = self._configured(blocks, memory, cooperative=True)
+        try:
+            self._launch(configuration, stream, arguments)
+        except Exception as error:
+            if _REFUSED in str(error):
+                raise CooperativeLaunchRefused(str(error)) from error
+            raise
 
     def most_cooperative(self, memory: int) -> int:
         """Return how many blocks with `memory` bytes each the current device runs at a time."""
-        kernel = self._compiled()
-        function = kernel._codelibrary.get_cufunc()
-        device_number = function.device.id
+        device = _current_device()
+        kernel = self._on(device)
         # A block has 48 KB of dynamic shared memory at most, unless the limit is raised. It is
         # always raised to the device's own limit, so that calls of other threads cannot lower it.
-        limit = device_limits(device_number).shared_of_block - kernel.shared_mem_per_block
+        limits = device_limits(device)
         attribute = driver.binding.CUfunction_attribute
         driver.driver.cuKernelSetAttribute(
             attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            limit,
-            function.handle,
-            device_number,
+            limits.shared_of_block - kernel.attributes[device].shared_size_bytes,
+            kernel.handle,
+            device,
         )
-        return int(kernel.max_cooperative_grid_blocks(self.threads, memory))
+        of_one = kernel.occupancy.max_active_blocks_per_multiprocessor(self.threads, memory)
+        return int(of_one) * limits.multiprocessors
 
-    def _compiled(self) -> Any:
-        kernel = self._dispatcher.overloads.get(self.signature.args)
-        return self._dispatcher.compile(self.signature.args) if kernel is None else kernel
+    def _launch(self, configuration: LaunchConfig, stream: int, arguments: tuple[Any, ...]) -> None:
+        kernel = self._on(_current_device())
+        values: list[Any] = []
+        _flatten(arguments, values)
+        numbers = [of(value) for of, value in zip(self._converters, values, strict=True)]
+        launch(_stream(stream), configuration, kernel, *numbers)
 
-    def _launch(self, blocks: int, stream: int, memory: int, arguments: tuple[Any, ...]) -> None:
-        # _Kernel.launch takes no 0 for the default stream, so every handle becomes a Stream.
-        cuda_stream, kernel = Stream.from_handle(stream), self._compiled()
-        kernel.launch(arguments, (blocks, 1, 1), (self.threads, 1, 1), cuda_stream, memory)
+    def _on(self, device: int) -> Any:
+        """Return the kernel, loaded for a device."""
+        loaded = self._loaded.get(device)
+        if loaded is None:
+            capability = _capability(device)
+            name = kept_machine_code.file_name(self, capability)
+            code = kept_machine_code.load(name) if name is not None else None
+            if code is None:
+                code = self.compiled(capability)
+                if name is not None:
+                    kept_machine_code.save(name, code)
+            loaded = ObjectCode.from_cubin(code.cubin).get_kernel(code.name)
+            self._loaded[device] = loaded
+        return loaded
+
+    def compiled(self, capability: tuple[int, int]) -> MachineCode:
+        """Return the machine code for a compute capability."""
+        return compiled(
+            self.function, self.signature, self.threads, capability,
+            grid_barriers=self.grid_barriers,
+        )  # fmt: skip
+
+    def _configure(self, blocks: int, memory: int = 0, *, cooperative: bool = False) -> Any:
+        option = {_COOPERATIVE: cooperative}
+        return LaunchConfig(grid=blocks, block=self.threads, shmem_size=memory, **option)
+
+
+def _flatten(arguments: Any, values: list[Any]) -> None:
+    """Append numbers in any groups to a list."""
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            _flatten(argument, values)
+        else:
+            values.append(argument)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream(handle: int) -> Stream:
+    return Stream.from_handle(handle)
 
 
 # Devices
@@ -182,10 +262,31 @@ def check_available() -> None:
         )
 
 
+_thread = threading.local()
+
+
 def on_device(number: int) -> Any:
     """Return a context in which the device of this number is the current device."""
+    if not hasattr(_thread, "has_device"):
+        cuda.current_context()  # a new thread has no current device
+        _thread.has_device = True
     # Calls of the driver are slow, and a single device is always the current one.
-    return cuda.gpus[number] if len(cuda.gpus) > 1 else contextlib.nullcontext()
+    return cuda.gpus[number] if _device_count() > 1 else contextlib.nullcontext()
+
+
+def _current_device() -> int:
+    return 0 if _device_count() == 1 else int(cuda.get_current_device().id)
+
+
+@functools.cache
+def _device_count() -> int:
+    return len(cuda.gpus)
+
+
+@functools.cache
+def _capability(number: int) -> tuple[int, int]:
+    major, minor = cuda.gpus[number].compute_capability
+    return int(major), int(minor)
 
 
 def synchronize(stream: int) -> None:
@@ -203,14 +304,9 @@ def device_limits(number: int) -> DeviceLimits:
         shared=int(gpu.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
         threads=int(gpu.MAX_THREADS_PER_MULTIPROCESSOR),
         registers=int(gpu.MAX_REGISTERS_PER_MULTIPROCESSOR),
-        cooperative=bool(gpu.COOPERATIVE_LAUNCH) and _can_link_barriers(),
+        # Some installations lack the library for barriers.
+        cooperative=bool(gpu.COOPERATIVE_LAUNCH) and device_runtime().is_file(),
     )
-
-
-def _can_link_barriers() -> bool:
-    # A barrier of all blocks is a call into CUDA's library cudadevrt, which some installations
-    # lack.
-    return Path(libs.get_cudalib("cudadevrt", static=True)).is_file()
 
 
 # Barriers

@@ -38,7 +38,7 @@ def make_team_backward(row: TeamRow, detached: Detached) -> Any:
     """
     element, team, slots, ddof = row.element, row.team, row.slots, row.ddof
     split, means_of = make_split_statistics(row.norm.formula, element, FLOAT64), make_means(element)
-    team_two_sums, inverse = make_team_two_sums(element, team), reciprocal(element)
+    team_two_sums, inverse = make_team_two_sums(team), reciprocal(element)
     gamma_of, beta_of = make_parameter(row, 1.0), make_parameter(row, 0.0)
     grad_of, gradient = device(row.norm.formula.backward), device(input_gradient)
     compute_type, wide, warps = element.compute_type, FLOAT64.compute_type, row.warps

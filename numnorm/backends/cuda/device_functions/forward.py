@@ -22,6 +22,7 @@ from numnorm.backends.cuda.statistics.row_normalizer import (
 from numnorm.backends.cuda.statistics.saved import make_joined_statistics
 from numnorm.backends.cuda.threads.group_reductions import (
     WARP,
+    make_any,
     make_team_largest,
     make_team_sum,
     make_team_two_sums,
@@ -77,19 +78,6 @@ def make_parameter(row: TeamRow, missing: float) -> Any:
     return parameter
 
 
-def _make_any(row: TeamRow) -> Any:
-    """Return a device function ``of_any(flag)``: whether any team of the warp has set its flag.
-
-    All teams of a warp take a branch together, because the shuffles of a sum need all threads. The
-    threads of a wider team have the same flag.
-    """
-    if row.team >= WARP:
-        return device(lambda flag: flag)
-    largest_of = make_team_largest(row.element, WARP)
-    zero, one = constant(row.element, 0.0), constant(row.element, 1.0)
-    return device(lambda flag: largest_of(one if flag else zero, None) > zero)
-
-
 def _make_around(row: TeamRow) -> Any:
     """Return a device function ``around(values, at, width, mean_hi, inv_count, smem)``.
 
@@ -97,7 +85,7 @@ def _make_around(row: TeamRow) -> Any:
     deviations from the true mean; and the difference between the sum of squares around `mean_hi`
     and m2, which is n * mean_lo**2.
     """
-    two_sums, zero = make_team_two_sums(row.element, row.team), constant(row.element, 0.0)
+    two_sums, zero = make_team_two_sums(row.team), constant(row.element, 0.0)
     slots, team, squared_deviations = row.slots, row.team, make_squared_deviations(row.element)
 
     @device
@@ -122,7 +110,7 @@ def _make_row_statistics(row: TeamRow) -> Any:
     centred, and `m2` is the sum of the squared deviations. It sums around the rounded mean. If the
     rounding is large beside the deviations, it sums once more around a better mean.
     """
-    team_sum, of_any = make_team_sum(row.element, row.team), _make_any(row)
+    team_sum, of_any = make_team_sum(row.team), make_any(row.element, row.team)
     around = _make_around(row)
     slots, team, warps = row.slots, row.team, row.warps
     zero = constant(row.element, 0.0)
@@ -167,7 +155,7 @@ def _make_rescale(row: TeamRow) -> Any:
     It multiplies a row by a power of two that brings the largest absolute value of the row, or
     `least`, near 1, so that sums of squares stay in range. It returns the power.
     """
-    largest_of = make_team_largest(row.element, row.team)
+    largest_of = make_team_largest(row.team)
     power_of_two, slots, team = make_power_of_two(row.element), row.slots, row.team
 
     @device
@@ -193,7 +181,11 @@ def _make_statistics(row: TeamRow) -> Any:
     in range.
     """
     element, ddof = row.element, row.ddof
-    row_statistics, rescale, of_any = _make_row_statistics(row), _make_rescale(row), _make_any(row)
+    row_statistics, rescale, of_any = (
+        _make_row_statistics(row),
+        _make_rescale(row),
+        make_any(row.element, row.team),
+    )
     leaves_range = make_leaves_range(element)
     inverse_deviation = make_inverse_deviation(element)
     inverse, sqrt = reciprocal(element), make_sqrt(element)

@@ -159,7 +159,7 @@ def _make_gradient_of_row(
     columns = row_columns(element, shape)
     read_normalized = _make_read_normalized(formula, element, saved, shape)
     gradient_sums = make_column_gradient_sums(formula, element, count, columns)
-    team_two_sums, means_of = make_team_two_sums(element, shape.team), make_row_means(element)
+    team_two_sums, means_of = make_team_two_sums(shape.team), make_row_means(element)
     write_gradient = make_write_gradient(element, columns)
 
     @device
@@ -247,7 +247,7 @@ def _of_segments(
     team, teams, lanes, slots = shape.team, shape.teams, columns.lanes, columns.slots
     read_normalized = _make_read_normalized(formula, element, saved, shape)
     gradient_sums = make_segment_gradient_sums(formula, element, weights, count, shape)
-    team_two_sums, means_of = make_team_two_sums(element, team), make_row_means(element)
+    team_two_sums, means_of = make_team_two_sums(team), make_row_means(element)
     write_gradient, half = make_write_gradient(element, columns), smem_for_sums(shape)
     both = 2 * half
 

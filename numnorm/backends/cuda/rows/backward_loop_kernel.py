@@ -88,7 +88,7 @@ def _make_sums_of_segments(
     gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
     read_segment, add_each = _make_read_segment(formula, element, columns), make_add_each(4)
     joined, store_one = make_joined(element, table), make_store_one(table)
-    team_two_sums, half = make_team_two_sums(element, team), smem_for_sums(shape)
+    team_two_sums, half = make_team_two_sums(team), smem_for_sums(shape)
 
     @device
     def sums_of_segments(arrays, parameters, sums, row, at, sizes, coefficients, registers, smem):
@@ -181,7 +181,7 @@ def make_row_backward_loop(
     team, lanes, slots, half = shape.team, columns.lanes, columns.slots, smem_for_sums(shape)
     statistics, means_of = make_saved_statistics(formula, element, saved), make_row_means(element)
     sums_of_segments = _make_sums_of_segments(formula, element, weights, count, shape)
-    block_two_sums = make_team_two_sums(element, shape.threads)
+    block_two_sums = make_team_two_sums(shape.threads)
     write_segments, both = _make_write_segments(formula, element, weights, shape), 2 * half
 
     def kernel(dy, x, saved, parameters, dx, partials, sizes, parts, scaling):
@@ -218,7 +218,7 @@ def make_row_backward_coefficients(
     first_weight = make_first_weight(shared=False)
     gradient_sums = make_column_gradient_sums(formula, element, 0, columns)
     add_each, joined = make_add_each(2), make_joined(element, compute_element_type(element))
-    block_two_sums, smem_size = make_team_two_sums(element, shape.threads), smem_for_sums(shape)
+    block_two_sums, smem_size = make_team_two_sums(shape.threads), smem_for_sums(shape)
     write_coefficients, zero = make_write_coefficients(element), constant(element, 0.0)
 
     def kernel(dy, x, saved, parameters, coefficients, sizes, scaling):

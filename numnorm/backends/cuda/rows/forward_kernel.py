@@ -22,7 +22,13 @@ from numnorm.backends.cuda.statistics.row_normalizer import (
     normalized,
 )
 from numnorm.backends.cuda.statistics.saved import make_joined_statistics
-from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
+from numnorm.backends.cuda.threads.group_reductions import (
+    WARP,
+    make_any,
+    make_team_largest,
+    make_team_sum,
+    make_team_two_sums,
+)
 from numnorm.backends.cuda.threads.row_columns import (
     RowColumns,
     make_read_columns,
@@ -64,7 +70,8 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
     `mean_hi` from the values. `pivot` is the pivot, one of the values: it makes the mean of a
     constant row exact.
     """
-    team_sum, zero = make_team_sum(element, shape.team), constant(element, 0.0)
+    team_sum, zero = make_team_sum(shape.team), constant(element, 0.0)
+    team_two_sums = make_team_two_sums(shape.team)
     squared_deviations = make_squared_deviations(element)
     columns, warps = _columns_in_registers(element, shape)[0], max(1, shape.threads // WARP)
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
@@ -97,8 +104,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, shape: RowShape
                     values[p * lanes + j] = deviation
                     first += deviation
                     second += deviation * deviation
-        first = team_sum(first, smem[warps:])
-        second = team_sum(second, smem[2 * warps :])
+        first, second = team_two_sums(first, second, smem[warps:])
         mean_lo = first * inv_count
         return mean_hi, mean_lo, squared_deviations(second, first, mean_lo)
 
@@ -119,7 +125,7 @@ def _make_rescale(element: ElementType, shape: RowShape) -> Any:
     `least`, near 1, so that sums of squares stay in range. It returns the power. The next sum needs
     another part of shared memory, because some threads may still read `smem`.
     """
-    largest_of = make_team_largest(element, shape.team)
+    largest_of = make_team_largest(shape.team)
     power_of_two, slots = make_power_of_two(element), shape.vectors * element.vector
 
     @device
@@ -205,7 +211,7 @@ def make_row_forward(
     row_statistics = _make_row_statistics(formula, element, shape)
     write_row = _make_write_row(formula, element, weights, shape)
     inverse_deviation, save = make_inverse_deviation(element), make_save(formula, element, saved)
-    any_of, leaves_range = make_team_largest(element, max(team, WARP)), make_leaves_range(element)
+    any_of, leaves_range = make_any(element, team), make_leaves_range(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
     infinity, warps = constant(element, float("inf")), max(1, shape.threads // WARP)
     smem_size = _SMEM_PER_WARP * warps
@@ -225,10 +231,10 @@ def make_row_forward(
         read_row(x, first, at, width, values)
         mean_hi, mean_lo, m2 = row_statistics(values, pivot, at, width, inv_count, smem)
         poor = leaves_range(m2 * inv_divisor, eps, eps_on_deviation)
-        if any_of(one if poor else zero, smem[3 * warps :]) > zero:
+        if any_of(poor):
             read_row(x, first, at, width, values)
             least = max(root_eps, eps_on_deviation) if poor else infinity
-            scale = rescale(values, least, smem[2 * warps :])
+            scale = rescale(values, least, smem[3 * warps :])
             mean_hi, mean_lo, m2 = row_statistics(values, pivot * scale, at, width, inv_count, smem)
             eps = root_eps * scale * (root_eps * scale) if poor else eps
             eps_on_deviation = eps_on_deviation * scale

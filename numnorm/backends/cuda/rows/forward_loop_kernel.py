@@ -85,7 +85,7 @@ def _make_statistics(formula: Formula, element: ElementType, shape: RowShape) ->
     mean of the row's first columns. If the true mean is far from that mean, it sums once more,
     around the mean that the first sums give.
     """
-    sums, team_sum = _make_sums(element, shape), make_team_sum(element, shape.threads)
+    sums, team_sum = _make_sums(element, shape), make_team_sum(shape.threads)
     load_one, inverse = make_load_one(element), reciprocal(element)
     squared_deviations = make_squared_deviations(element)
     zero, warps, compute_type = constant(element, 0.0), shape.threads // WARP, element.compute_type
@@ -127,7 +127,7 @@ def _make_largest(element: ElementType, shape: RowShape) -> Any:
     columns = _columns_of_turn(element, shape)[0]
     slots, reach = columns.slots, columns.reach
     read = make_read_columns(element, columns)
-    team_largest = make_team_largest(element, shape.threads)
+    team_largest = make_team_largest(shape.threads)
 
     @device
     def largest(x, first, at, width, least, values, smem):

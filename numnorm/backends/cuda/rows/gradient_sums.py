@@ -106,7 +106,7 @@ def make_segment_gradient_sums(
     gamma_of, beta_of = (make_segment_weight(element, of) for of in (weights.gamma, weights.beta))
     sums_in_segment = make_sums_in_segment(formula, element, row_columns(element, shape))
     store_one = make_store_one(compute_element_type(element))
-    team_two_sums, half = make_team_two_sums(element, team), smem_for_sums(shape)
+    team_two_sums, half = make_team_two_sums(team), smem_for_sums(shape)
 
     @device
     def gradient_sums(

@@ -14,7 +14,7 @@ from numnorm.backends.cuda.threads.group_reductions import WARP
 COLUMNS = WARP  # columns of a block
 
 
-def make_parameter_gradients(element: ElementType, of: ElementType, strips: int = 8) -> Kernel:
+def make_parameter_gradients(element: ElementType, of: ElementType, strips: int = 32) -> Kernel:
     """Return the kernel that adds up the rows of ``sums (parameters, count, columns)``.
 
     It has a block for each `COLUMNS` columns of each parameter. It takes the addresses of sums,

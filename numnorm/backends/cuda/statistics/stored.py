@@ -36,7 +36,7 @@ _reciprocal_deviation = functools.cache(make_reciprocal_deviation)
 _update_running = functools.cache(make_update_running)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Statistic(DeviceArray):
     """A statistic of each channel or row, in C-contiguous memory.
 

@@ -27,17 +27,17 @@ def _larger(a, b):
 
 
 @functools.cache
-def make_team_sum(element: ElementType, team: int) -> Any:
+def make_team_sum(team: int) -> Any:
     """Return a device function ``team_sum(value, smem)``: the sum of a value over the team.
 
     For a team that is wider than a warp, `smem` is shared memory with one number for each warp of
     the block. No other sum may use it before the next barrier.
     """
-    return _make_fold(element, team, _sum)
+    return _make_fold(team, _sum)
 
 
 @functools.cache
-def make_team_two_sums(element: ElementType, team: int) -> Any:
+def make_team_two_sums(team: int) -> Any:
     """Return a device function ``team_two_sums(a, b, smem)``: both sums over the team, one barrier.
 
     For a team that is wider than a warp, the team is the block, and `smem` is shared memory with
@@ -51,7 +51,8 @@ def make_team_two_sums(element: ElementType, team: int) -> Any:
             return in_warp(a), in_warp(b)
 
         return of_narrow_team
-    warps, zero = team // WARP, constant(element, 0.0)
+    warps = team // WARP
+    of_warps = _make_fold_in_warp(warps, device(_sum))
 
     @device
     def of_wide_team(a, b, smem):
@@ -62,43 +63,55 @@ def make_team_two_sums(element: ElementType, team: int) -> Any:
             smem[warp] = a
             smem[warps + warp] = b
         cuda.syncthreads()
-        a = smem[lane] if lane < warps else zero
-        b = smem[warps + lane] if lane < warps else zero
-        return in_warp(a), in_warp(b)
+        return of_warps(smem[lane % warps]), of_warps(smem[warps + lane % warps])
 
     return of_wide_team
 
 
 @functools.cache
-def make_team_sums(element: ElementType, team: int, count: int) -> Any:
+def make_team_sums(team: int, count: int) -> Any:
     """Return a device function ``team_sums(values, smem)`` of `count` sums with one barrier.
 
     It replaces each number in the array `values` by the sum over the team. For a team that is
     wider than a warp, the team is the block, and `smem` is shared memory with `count` numbers for
     each warp.
     """
-    return _make_folds(element, team, count, _sum)
+    return _make_folds(team, count, _sum)
 
 
 @functools.cache
-def make_team_largest_of(element: ElementType, team: int, count: int) -> Any:
+def make_team_largest_of(team: int, count: int) -> Any:
     """Return a device function ``largest_of(values, smem)``, like `make_team_sums` for maxima.
 
     It replaces each number by its maximum over the team. The numbers must not be negative.
     """
-    return _make_folds(element, team, count, _larger)
+    return _make_folds(team, count, _larger)
 
 
 @functools.cache
-def make_team_largest(element: ElementType, team: int) -> Any:
+def make_team_largest(team: int) -> Any:
     """Return a device function ``team_largest(value, smem)``, like `make_team_sum` for the maximum.
 
     It ignores NaN and negative values.
     """
-    return _make_fold(element, team, _larger)
+    return _make_fold(team, _larger)
 
 
-def _make_fold(element: ElementType, team: int, fold: Callable[..., Any]) -> Any:
+@functools.cache
+def make_any(element: ElementType, team: int) -> Any:
+    """Return a device function ``any_of(flag)``: whether any team of the warp has set its flag.
+
+    All teams of a warp take a branch together, because the shuffles of a sum need all threads. The
+    threads of a wider team have the same flag already.
+    """
+    if team >= WARP:
+        return device(lambda flag: flag)
+    largest_of = make_team_largest(WARP)
+    zero, one = constant(element, 0.0), constant(element, 1.0)
+    return device(lambda flag: largest_of(one if flag else zero, None) > zero)
+
+
+def _make_fold(team: int, fold: Callable[..., Any]) -> Any:
     in_warp = _make_fold_in_warp(min(team, WARP), device(fold))
     if team <= WARP:
 
@@ -107,8 +120,8 @@ def _make_fold(element: ElementType, team: int, fold: Callable[..., Any]) -> Any
             return in_warp(value)
 
         return of_narrow_team
-    warps, none = team // WARP, constant(element, 0.0)
-    in_whole_warp = _make_fold_in_warp(WARP, device(fold))
+    warps = team // WARP
+    of_warps = _make_fold_in_warp(warps, device(fold))
 
     @device
     def of_wide_team(value, smem):
@@ -118,13 +131,12 @@ def _make_fold(element: ElementType, team: int, fold: Callable[..., Any]) -> Any
         if lane == 0:
             smem[warp] = value
         cuda.syncthreads()
-        first = warp // warps * warps
-        return in_whole_warp(smem[first + lane] if lane < warps else none)
+        return of_warps(smem[warp // warps * warps + lane % warps])
 
     return of_wide_team
 
 
-def _make_folds(element: ElementType, team: int, count: int, fold: Callable[..., Any]) -> Any:
+def _make_folds(team: int, count: int, fold: Callable[..., Any]) -> Any:
     in_warp = _make_fold_in_warp(min(team, WARP), device(fold))
     if team <= WARP:
 
@@ -134,7 +146,8 @@ def _make_folds(element: ElementType, team: int, count: int, fold: Callable[...,
                 values[k] = in_warp(values[k])
 
         return of_narrow_team
-    warps, none = team // WARP, constant(element, 0.0)
+    warps = team // WARP
+    of_warps = _make_fold_in_warp(warps, device(fold))
 
     @device
     def of_wide_team(values, smem):
@@ -146,7 +159,7 @@ def _make_folds(element: ElementType, team: int, count: int, fold: Callable[...,
                 smem[k * warps + warp] = value
         cuda.syncthreads()
         for k in range(count):
-            values[k] = in_warp(smem[k * warps + lane] if lane < warps else none)
+            values[k] = of_warps(smem[k * warps + lane % warps])
 
     return of_wide_team
 

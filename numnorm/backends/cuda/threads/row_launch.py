@@ -7,8 +7,9 @@ from numnorm.backends.cuda.threads.row_shape import RowShape
 # Threads of a block of several rows. Small blocks share a multiprocessor.
 _BLOCK = 128
 
-# Registers of 32 bits for a thread's elements: a low limit, and the highest.
-_EASY, _MOST = 16, 32
+# The most registers of 32 bits for a thread's elements: in a part of a warp, in a backward pass,
+# and in a team of a warp or more. A warp with many elements needs no barrier for its sums.
+_OF_PART, _OF_BACKWARD, _MOST = 8, 16, 32
 _VECTORS = 8  # the most vectors of 16 bytes that a thread loads at a time
 _LOOP = 1024  # threads of a block that reads a row in a loop
 
@@ -16,8 +17,8 @@ _LOOP = 1024  # threads of a block that reads a row in a loop
 # more than a warp need barriers for their sums. The choice does not depend on the number of rows,
 # so the result of a row does not.
 _TEAMS = (
-    *((1 << k, _EASY // 2) for k in range(WARP.bit_length())),
-    *((WARP, _EASY), (128, _EASY), (256, _EASY), (256, _MOST), (512, _MOST)),
+    *((1 << k, _OF_PART) for k in range(WARP.bit_length())),
+    *((WARP << k, _MOST) for k in range(5)),
 )
 
 # Backward, a thread also holds dy and sums over rows in registers.
@@ -26,7 +27,7 @@ _BACKWARD_TEAMS = (1, 2, 4, 8, 16, WARP, 64, 128, 256, 512)
 # sums. Threads of a block that reads rows by columns.
 _BACKWARD_LOOP, _BACKWARD_STRIP = 512, 128
 _ROWS_OF_PART = 8  # the least rows of a part
-_THREADS = 1 << 17  # the most threads of a launch; more would not run at the same time
+_THREADS = 1 << 16  # the most threads of a launch; more would not run at the same time
 
 
 def launch_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
@@ -41,7 +42,7 @@ def launch_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape
 
 def backward_shape(width: int, element: ElementType, *, aligned: bool) -> RowShape:
     """Return the shape for the gradients of rows of `width` elements."""
-    most, needed = _vectors(element, _EASY), -(-width // element.vector)
+    most, needed = _vectors(element, _OF_BACKWARD), -(-width // element.vector)
     for team in _BACKWARD_TEAMS:
         vectors = -(-needed // team)
         if vectors <= most:

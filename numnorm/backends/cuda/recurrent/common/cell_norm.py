@@ -103,7 +103,7 @@ def _make_row_statistics(
     lanes, vectors, stride, slots = columns.lanes, columns.vectors, columns.stride, columns.slots
     compute_type, zero = element.compute_type, constant(element, 0.0)
     both, buffer = 2 * count, smem_for_parts(count, shape)
-    team_sums, team_both = (make_team_sums(element, shape.team, n) for n in (count, both))
+    team_sums, team_both = (make_team_sums(shape.team, n) for n in (count, both))
 
     @device
     def centred(values, pivots, stats, squares, at, width, inv_count, smem):
@@ -159,7 +159,7 @@ def _make_rescale(element: ElementType, shape: RowShape, parts: Parts) -> Any:
     power of two that brings the largest absolute value, or epsilon, near 1.
     """
     count, size = parts.count, parts.sections * row_columns(element, shape).slots
-    largest_of = make_team_largest_of(element, shape.team, count)
+    largest_of = make_team_largest_of(shape.team, count)
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     compute_type, infinity = element.compute_type, constant(element, float("inf"))
     buffer = smem_for_parts(count, shape)
@@ -210,7 +210,7 @@ def make_cell_moments(formula: Formula, element: ElementType, shape: RowShape, p
     rescale, is_poor = _make_rescale(element, shape, parts), make_is_poor(element)
     # All threads of a wide team see the same sums. Narrow teams share a warp: all of them rescale
     # if one must, because of the warp's shuffles.
-    any_of = make_team_largest(element, WARP) if shape.team < WARP else device(lambda v, smem: v)
+    any_of = make_team_largest(WARP) if shape.team < WARP else device(lambda v, smem: v)
     count, zero, one = parts.count, constant(element, 0.0), constant(element, 1.0)
 
     @device

@@ -14,6 +14,7 @@ from numnorm.backends.contract.norms import Norm, Scaling
 from numnorm.backends.contract.recurrent import CellGradients, PackedSteps
 from numnorm.backends.cuda.arrays.device_array import DeviceArray
 from numnorm.backends.cuda.arrays.launch import launch
+from numnorm.backends.cuda.compiler.device_limits import CooperativeLaunchRefused
 from numnorm.backends.cuda.recurrent.common.pass_arrays import (
     StepArrays,
     Table,
@@ -209,7 +210,7 @@ def forward(
     arrays = ForwardArrays(xp, tuple(map(array_or_none, masks)), cell)
     persistent = persistent_forward(kind, spec, x, history[0], batch)
     table = new_table(x, rows, facts.sites) if save or persistent else Table(None, 0)
-    run = persistent or _run_forward
+    run = _or_step_by_step(persistent, _run_forward)
     products = run(kind, spec, scaling, x, steps, weights, arrays, history, table, save=save)
     if not save:
         return history, None
@@ -217,6 +218,23 @@ def forward(
         cell = library.rows(history[1], batch, batch + rows)
     z, xp = (products, xp) if facts.norm_each_product else (xp, None)
     return history, Saved(z, xp, cell, history, table)
+
+
+def _or_step_by_step(persistent: Any, step_by_step: Any) -> Any:
+    """Return a function that runs all steps in one kernel; step by step if the device refuses it.
+
+    `persistent` is None if there is no such kernel.
+    """
+    if persistent is None:
+        return step_by_step
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return persistent(*arguments, **options)
+        except CooperativeLaunchRefused:
+            return step_by_step(*arguments, **options)
+
+    return run
 
 
 def _run_forward(
@@ -291,7 +309,7 @@ def backward(
     results = _new_results(kind, spec, x, units)
     read = ReadBack(saved.z, saved.xp, saved.cell, saved.history[-1], saved.table.array)
     arrays = BackwardArrays(read, tuple(map(array_or_none, masks)), dy.array, results)
-    run = persistent_backward(kind, spec, x, batch, units) or _run_backward
+    run = _or_step_by_step(persistent_backward(kind, spec, x, batch, units), _run_backward)
     dh = product = run(kind, spec, scaling, x, steps, weights, arrays, last)
     if spec.zoneout or kind.past_every_step:
         dh = added_up(x, (batch, units), product, last[0])

@@ -116,7 +116,7 @@ def make_cell_backward(kind: StepKind, spec: Any, element: ElementType, shape: R
     the next step and of units, `AdaNumbers`, and `OfNorms` of `GradientCoefficients`.
     """
     compute_type, span_of = element.compute_type, _make_span(element, shape)
-    sums_of = functools.partial(make_team_sums, element, shape.team)
+    sums_of = functools.partial(make_team_sums, shape.team)
     step_back = kind.make_step_back(spec, element, shape, sums_of)
     gate_parts, other_parts = kind.parts(spec)
     offset, size = (smem_for_parts(n, shape) for n in (gate_parts, gate_parts + other_parts))

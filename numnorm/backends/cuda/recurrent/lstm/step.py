@@ -122,7 +122,7 @@ def _make_compute_statistics(spec: LSTMSpec, element: ElementType, shape: RowSha
     formula, compute_type, zero = spec.cell.formula, element.compute_type, constant(element, 0.0)
     statistics, centred = make_cell_statistics(formula, element, shape, CELL), formula.centred
     store_statistics = make_store_statistics(element, 1)
-    team_sum = make_team_sum(element, shape.team)
+    team_sum = make_team_sum(shape.team)
     offset, all_sites = SMEM_PER_WARP * smem_for_parts(1, shape), sites(spec)
 
     @device

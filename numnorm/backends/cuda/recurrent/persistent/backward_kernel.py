@@ -114,4 +114,4 @@ def make_backward(
         *map(group_of, groups), group_of(AdaNumbers, element.compute_name),
         (OfNorms, (coefficients, coefficients)), group_of(Sizes, "index"),
     )  # fmt: skip
-    return Kernel(kernel, parameters, shape.threads)
+    return Kernel(kernel, parameters, shape.threads, grid_barriers=True)

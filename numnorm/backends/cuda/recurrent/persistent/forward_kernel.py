@@ -193,4 +193,4 @@ def make_forward(
         *map(group_of, (Inputs, Arrays, weights)), group_of(AdaNumbers, element.compute_name),
         (OfNorms, (scaling, scaling)), group_of(Sizes, "index"),
     )  # fmt: skip
-    return Kernel(kernel, parameters, shape.threads)
+    return Kernel(kernel, parameters, shape.threads, grid_barriers=True)

@@ -49,7 +49,7 @@ def make_write_partials(
     units, count, size = shape.units, parts.count, parts.sections
     compute_type, zero, inverse = element.compute_type, constant(element, 0.0), reciprocal(element)
     moments = make_cell_moments(formula, element, shape.of_units, parts)
-    team_sums, store_slice = make_team_sums(element, units, count), make_store_slice(element)
+    team_sums, store_slice = make_team_sums(units, count), make_store_slice(element)
     sections_of = constant(element, size)
 
     @device

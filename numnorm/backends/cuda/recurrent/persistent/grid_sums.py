@@ -29,7 +29,7 @@ def slice_sums_of(element: ElementType, units: int) -> SumsOf:
 
 def _make_slice_sums(element: ElementType, units: int, count: int) -> Any:
     load_one, store_one = make_load_one(element), make_store_one(element)
-    team_sums, zero = make_team_sums(element, units, count), constant(element, 0.0)
+    team_sums, zero = make_team_sums(units, count), constant(element, 0.0)
 
     @device
     def sums(values, partials):

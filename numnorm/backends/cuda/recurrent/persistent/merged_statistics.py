@@ -71,7 +71,7 @@ def _make_row_statistics(formula: Formula, element: ElementType, team: int) -> A
     """
     load, zero = _make_load_slice(element), constant(element, 0.0)
     compute_type = element.compute_type
-    team_sum, team_both = make_team_sums(element, team, 1), make_team_sums(element, team, 2)
+    team_sum, team_both = make_team_sums(team, 1), make_team_sums(team, 2)
 
     @device
     def centred(table, first, slices, sizes, inv_count, stats):
@@ -125,7 +125,7 @@ def _make_common_scale(element: ElementType, team: int) -> Any:
     load, power_of_two = _make_load_slice(element), make_power_of_two(element)
     root, inverse = make_sqrt(element), reciprocal(element)
     zero, one = constant(element, 0.0), constant(element, 1.0)
-    largest = make_team_largest(element, team)
+    largest = make_team_largest(team)
     most = constant(element, 2.0**element.largest_exponent)
 
     @device
@@ -178,7 +178,7 @@ def _make_merged_part(formula: Formula, element: ElementType, team: int) -> Any:
     row_statistics = _make_row_statistics(formula, element, team)
     common_scale = _make_common_scale(element, team)
     is_poor, factor = make_is_poor(element), make_cell_factor(element)
-    any_of = make_team_largest(element, WARP)
+    any_of = make_team_largest(WARP)
     zero, one = constant(element, 0.0), constant(element, 1.0)
 
     @device

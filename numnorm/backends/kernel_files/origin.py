@@ -9,21 +9,19 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from numnorm.backends.sources import COMPILED_FOLDERS, PACKAGE, hash_of_sources, source_token
-
-_LIBRARIES = ("numba", "llvmlite")
+from numnorm.backends.sources import PACKAGE, Sources, hash_of_sources
 
 
-def content(processor: tuple[str, ...]) -> bytes:
+def content(processor: str, sources: Sources, libraries: tuple[str, ...]) -> bytes:
     """Return a description of this installation as JSON."""
     origin = {
         "package": PACKAGE,
-        "folders": COMPILED_FOLDERS,
-        "sources": source_token(),
+        "folders": sources.folders,
+        "sources": sources.token(),
         "interpreter": sys.executable,
         "python": sys.version,
-        "libraries": {name: _library(name) for name in _LIBRARIES},
-        "processor": " ".join(processor[:2]),
+        "libraries": {name: _library(name) for name in libraries},
+        "processor": processor,
         "host": platform.node(),
     }
     return json.dumps(origin, indent=1).encode()
@@ -45,7 +43,7 @@ def is_stale(origin: dict[str, Any]) -> bool:
 
     What cannot be known, as of a folder that only another machine has, counts as usable.
     """
-    here = origin["host"] == platform.node()
+    here = bool(origin["host"] == platform.node())
     libraries = origin["libraries"]
     paths = [origin["package"], *(os.path.join(v["folder"], k) for k, v in libraries.items())]
     paths += [origin["interpreter"]] * bool(origin["interpreter"])
@@ -55,7 +53,7 @@ def is_stale(origin: dict[str, Any]) -> bool:
         return True
     if any(_is_replaced(name, **library) for name, library in libraries.items()):
         return True
-    return hash_of_sources(origin["package"], origin["folders"]) != origin["sources"]
+    return bool(hash_of_sources(origin["package"], origin["folders"]) != origin["sources"])
 
 
 def _is_replaced(name: str, folder: str, version: str | None) -> bool:

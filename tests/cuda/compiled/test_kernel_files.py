@@ -1,0 +1,123 @@
+"""Machine code of kernels on disk: compiled once, and found again by what kernels close over."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import numnorm.backends
+
+BACKEND = "numnorm.backends.cuda"
+
+pytestmark = pytest.mark.sass
+
+NAMES = """
+import sys
+from numnorm.backends.cuda.compiler import kept_machine_code
+from numnorm.backends.cuda.compiler.element_type import ELEMENT_TYPES
+from numnorm.backends.cuda.statistics.stored_kernels import make_converted
+
+def name_of(kernel, capability=(9, 0)):
+    return kept_machine_code.file_name(kernel, capability)
+
+def kernel_of(source="float32", target="float64"):
+    return make_converted(ELEMENT_TYPES[source], ELEMENT_TYPES[target])
+"""
+
+
+@pytest.fixture
+def real_compiler():
+    """The backend with its compiler, not with the simulated device of these tests."""
+    pytest.importorskip("numba_cuda", reason="numba-cuda compiles; `nox -s sass` installs it")
+    before = modules_of_backend()
+    for name in before:
+        del sys.modules[name]
+    yield
+    for name in modules_of_backend():
+        del sys.modules[name]
+    sys.modules.update(before)
+    if BACKEND in before:
+        numnorm.backends.cuda = before[BACKEND]
+
+
+def modules_of_backend():
+    return {name: module for name, module in sys.modules.items() if name.startswith(BACKEND)}
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch, real_compiler):
+    """The functions of `NAMES`, and a folder for the files."""
+    from numnorm.backends.cuda.compiler import kept_machine_code
+
+    found = {}
+    exec(NAMES, found)
+    monkeypatch.setattr(kept_machine_code, "folders", lambda build: (tmp_path,))
+    monkeypatch.setattr(kept_machine_code, "folder_to_write", lambda build: tmp_path)
+    return SimpleNamespace(**{name: found[name] for name in ("name_of", "kernel_of")})
+
+
+@pytest.fixture
+def loaded(monkeypatch, real_compiler):
+    """A device that keeps what is loaded; returns the names of the compiled and of the loaded."""
+    from sass import pretended_device
+
+    from numnorm.backends.cuda.compiler import target
+
+    compiled, loaded, compile_kernel = [], [], target.compiled
+
+    def counted(function, *arguments, **options):
+        compiled.append(function)
+        return compile_kernel(function, *arguments, **options)
+
+    def from_cubin(cubin):
+        loaded.append(cubin)
+        return SimpleNamespace(get_kernel=lambda name: name)
+
+    monkeypatch.setattr(target, "compiled", counted)
+    monkeypatch.setattr(target, "_capability", lambda number: (9, 0))
+    monkeypatch.setattr(target, "ObjectCode", SimpleNamespace(from_cubin=from_cubin))
+    with pretended_device((9, 0)):
+        yield compiled, loaded
+
+
+def test_a_kernel_is_compiled_once(kernels, loaded):
+    compiled, code = loaded
+    names = [kernels.kernel_of()._on(0) for _ in range(2)]
+    assert len(compiled) == 1 and len(code) == 2
+    assert code[0] == code[1] and code[0][:4] == b"\x7fELF"
+    assert names[0] == names[1] and names[0].startswith("_Z")
+
+
+def test_a_damaged_file_is_compiled_again(kernels, loaded, tmp_path):
+    compiled, code = loaded
+    kernels.kernel_of()._on(0)
+    (file,) = tmp_path.glob("*/*.bin")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    kernels.kernel_of()._on(0)
+    assert len(compiled) == 2 and code[1][:4] == b"\x7fELF"
+
+
+def test_a_name_is_the_same_in_every_process(kernels):
+    command = [sys.executable, "-c", f"{NAMES}\nprint(name_of(kernel_of()))"]
+    other = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert other == kernels.name_of(kernels.kernel_of())
+
+
+def test_what_a_kernel_closes_over_is_in_its_name(kernels):
+    types = ("float16", "bfloat16", "float32", "float64")
+    found = [kernels.kernel_of(source, target) for source in types for target in types]
+    names = {kernels.name_of(kernel) for kernel in found}
+    names |= {kernels.name_of(kernel, (8, 0)) for kernel in found}
+    assert len(names) == 2 * len(found)
+
+
+def test_a_kernel_with_an_unknown_part_is_not_kept(kernels):
+    kernel, unknown = kernels.kernel_of(), object()
+
+    def function(address):
+        return unknown
+
+    kernel.function = function
+    assert kernels.name_of(kernel) is None
