@@ -14,7 +14,8 @@ from typing import Any
 def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a bar while the block runs, if stderr is a terminal and rich is installed.
 
-    What numnorm says meanwhile through `logging` stands above it.
+    A second one moves while a kernel is being compiled. What numnorm says meanwhile through
+    `logging` stands above them.
 
     Parameters
     ----------
@@ -35,9 +36,33 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True)) as bars, _messages_to(bars.console):
+    bars = Progress(console=Console(stderr=True))
+    with bars, _messages_to(bars.console), _compiling(bars):
         bar = bars.add_task(description, total=total)
         yield lambda amount: bars.advance(bar, amount)
+
+
+@contextmanager
+def _compiling(bars: Any) -> Iterator[None]:
+    """Show a moving bar whenever something is compiled while the block runs."""
+    from numba.core import event
+
+    bar = bars.add_task("compiling", total=None, visible=False)
+    depth = 0
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, started: Any) -> None:
+            nonlocal depth
+            depth += 1
+            bars.update(bar, visible=True)
+
+        def on_end(self, ended: Any) -> None:
+            nonlocal depth
+            depth -= 1
+            bars.update(bar, visible=depth > 0)
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 @contextmanager

@@ -274,6 +274,57 @@ ERRORS = {
     "no directory": (("layer_norm", "x.npy", "none/y.npy"), "none does not exist"),
     "output directory": (("layer_norm", "x.npy", "sub"), "the output sub is not a regular file"),
     "device": (("layer_norm", "x.npy", os.devnull), "is not a regular file"),
+    "suffix": (("layer_norm", "x.npy", "y.csv"), "the output y.csv must end in .npy"),
+    "no suffix": (("layer_norm", "x.npy", "y"), "the output y must end in .npy"),
+    "exists": (("layer_norm", "x.npy", "vector.npy"), "vector.npy exists: --force replaces it"),
+    "statistics not for": (
+        ("layer_norm", "x.npy", "y.npy", "--statistics", "s.npz"),
+        "--statistics is not for layer_norm",
+    ),
+    "both": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "s.npz", "--save-statistics", "t.npz"),
+        "not allowed with argument",
+    ),
+    "suffix of statistics": (
+        ("batch_norm", "x.npy", "y.npy", "--save-statistics", "s.npy"),
+        "the file of statistics s.npy must end in .npz",
+    ),
+    "statistics missing": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "none.npz"),
+        "none.npz: No such file",
+    ),
+    "statistics itself": (
+        ("batch_norm", "x.npy", "stats.npy", "--statistics", "s.npz", "--force"),
+        "the output stats.npy is the statistics (--statistics): it would be overwritten",
+    ),
+    "other arrays": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "x.npz"),
+        "x.npz is not an .npz file with the arrays mean and var",
+    ),
+    "one array": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "x.npy"),
+        "x.npy is not an .npz file with the arrays mean and var",
+    ),
+    "no archive": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "text.npy"),
+        "text.npy is not an .npz file with the arrays mean and var",
+    ),
+    "broken archive": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "broken.npz"),
+        "broken.npz is not an .npz file with the arrays mean and var",
+    ),
+    "pickled statistics": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "pickled.npz"),
+        "pickled.npz is not an .npz file with the arrays mean and var",
+    ),
+    "channels of statistics": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "s.npz", "--channel-axis", "0"),
+        "mean in s.npz must be 10 floats, one for each channel, got float64 of shape (6,)",
+    ),
+    "negative variance": (
+        ("batch_norm", "x.npy", "y.npy", "--statistics", "negative.npz"),
+        "var in negative.npz must not be negative, got -1.0",
+    ),
     "method": (("norm", "x.npy", "y.npy"), "argument METHOD: invalid choice: 'norm'"),
     "number": (("layer_norm", "x.npy", "y.npy", "--eps", "small"), "argument --eps"),
     "nothing at all": ((), "the following arguments are required: METHOD, INPUT, OUTPUT"),
@@ -303,6 +354,11 @@ def bad_files():
     np.save("g.npy", draw(7))
     Path("glink.npy").symlink_to("g.npy")
     Path("ghard.npy").hardlink_to("g.npy")
+    np.savez("s.npz", mean=np.zeros(6), var=np.ones(6))
+    Path("stats.npy").hardlink_to("s.npz")
+    np.savez("negative.npz", mean=np.zeros(6), var=np.array([1.0, -1, 1, 1, 1, 1]))
+    np.savez("pickled.npz", mean=np.array([Marker()] * 6, object), var=np.ones(6))
+    Path("broken.npz").write_bytes(Path("s.npz").read_bytes()[:300])
 
 
 @pytest.mark.usefixtures("bad_files")
@@ -362,7 +418,7 @@ def test_output_is_replaced_with_its_mode_and_through_its_link(capsys):
     Path("old.npy").write_text("old")
     Path("old.npy").chmod(0o640)
     Path("y.npy").symlink_to("old.npy")
-    assert apply(capsys, "layer_norm", "x.npy", "y.npy") == (0, "")
+    assert apply(capsys, "layer_norm", "x.npy", "y.npy", "--force") == (0, "")
     assert Path("y.npy").is_symlink()
     assert Path("old.npy").stat().st_mode & 0o777 == 0o640
     assert bits(np.load("y.npy")) == bits(numnorm.layer_norm(np.load("x.npy")))
@@ -376,7 +432,7 @@ def test_full_disk(capsys, monkeypatch, number):
     np.save("x.npy", draw((10, 6)))
     Path("y.npy").write_text("old")
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    status, said = apply(capsys, "layer_norm", "x.npy", "y.npy")
+    status, said = apply(capsys, "layer_norm", "x.npy", "y.npy", "--force")
     assert status == 2
     assert said.endswith(f"bytes can be had for y.npy: {os.strerror(number)}\n")
     assert Path("y.npy").read_text() == "old"
@@ -432,7 +488,7 @@ def wait_until_half_way(process):
     """Return when the first block of the output has been written."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
-        for path in Path().glob(".numnorm-*.tmp"):
+        for path in Path().glob("y.npy.numnorm-*.tmp"):
             with path.open("rb") as file:
                 file.seek(128)
                 if any(file.read(4000)):
@@ -451,7 +507,7 @@ def test_killed_half_way(number, status, left, old):
     np.save("x.npy", draw((4000, 1000)))
     if old is not None:
         Path("y.npy").write_text(old)
-    arguments = ("apply", "layer_norm", "x.npy", "y.npy", "--block-size", "0.004")
+    arguments = ("apply", "layer_norm", "x.npy", "y.npy", "--block-size", "0.004", "--force")
     with child(RUN, *arguments) as process:
         wait_until_half_way(process)
         process.send_signal(getattr(signal, number))
@@ -459,7 +515,7 @@ def test_killed_half_way(number, status, left, old):
     assert process.returncode == status
     assert said == ("numnorm apply: interrupted\n" if number == "SIGINT" else "")
     assert (Path("y.npy").read_text() if Path("y.npy").exists() else None) == old
-    assert len(list(Path().glob(".numnorm-*.tmp"))) == left
+    assert len(list(Path().glob("y.npy.numnorm-*.tmp"))) == left
 
 
 WHILE_THE_COMMAND_LOADS = """
@@ -526,7 +582,94 @@ def test_without_a_stream(stream):
 def test_help_tells_of_what_a_killed_process_leaves(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["apply", "--help"])
-    assert ".numnorm-*.tmp" in capsys.readouterr().out
+    assert "OUTPUT.numnorm-*.tmp" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["z.npy.numnorm-0123456789ab.tmp", ".numnorm-0123456789ab.tmp"])
+def test_what_a_killed_run_left_is_named_and_removed(capsys, caplog, name):
+    np.save("x.npy", draw((10, 6)))
+    with open(name, "wb") as file:
+        file.truncate(3 << 20)
+    assert apply(capsys, "layer_norm", "x.npy", "y.npy") == (0, "")
+    path = Path(os.path.realpath(name))
+    assert caplog.messages == [f"removed {path} (3.0 MiB), which a killed process left"]
+    assert sorted(os.listdir()) == ["x.npy", "y.npy"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_what_another_run_is_writing_stays(capsys):
+    np.save("x.npy", draw((4000, 1000)))
+    arguments = ("apply", "layer_norm", "x.npy", "y.npy", "--block-size", "0.004")
+    with child(RUN, *arguments) as process:
+        wait_until_half_way(process)
+        process.send_signal(signal.SIGSTOP)
+        assert apply(capsys, "layer_norm", "x.npy", "z.npy") == (0, "")
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate() == ("", "")
+    assert process.returncode == 0
+    assert Path("y.npy").read_bytes() == Path("z.npy").read_bytes()
+    assert sorted(os.listdir()) == ["x.npy", "y.npy", "z.npy"]
+
+
+TRAIN, TEST = draw((60, 4, 5)), 2 + draw((7, 4, 9))
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+def test_a_test_set_is_normalized_by_its_training_set(capsys, axis):
+    train, test = np.moveaxis(TRAIN, 1, axis), np.moveaxis(TEST, 1, axis)
+    options = ("--channel-axis", axis, "--block-size", TINY)
+    np.save("train.npy", train)
+    np.save("test.npy", test)
+    saving = ("train.npy", "y.npy", "--save-statistics", "train.npz", *options)
+    assert apply(capsys, "batch_norm", *saving) == (0, "")
+    assert bits(np.load("y.npy")) == bits(numnorm.batch_norm(train, channel_axis=axis))
+    using = ("test.npy", "z.npy", "--statistics", "train.npz", *options)
+    assert apply(capsys, "batch_norm", *using) == (0, "")
+    moments = numnorm.batch_moments(train, channel_axis=axis)
+    running = {"running_mean": moments.mean, "running_var": moments.variance()}
+    z = numnorm.batch_norm(test, channel_axis=axis, training=False, **running)
+    assert bits(np.load("z.npy")) == bits(z)
+    # The definition, in twice the precision; the roundoff of the result is that of float32.
+    exact, others = train.astype(np.float64), tuple({0, 1, 2} - {axis})
+    mean, var = (f(exact, axis=others, keepdims=True) for f in (np.mean, np.var))
+    expected = (test.astype(np.float64) - mean) / np.sqrt(var + 1e-5)
+    np.testing.assert_allclose(z, expected, rtol=2.0**-22, atol=2.0**-22)
+    with np.load("train.npz") as saved:
+        assert sorted(saved) == ["mean", "var"]
+        # The statistics of float32 values are good to the roundoff of float32.
+        np.testing.assert_allclose(saved["mean"], mean.ravel(), rtol=2.0**-24)
+        np.testing.assert_allclose(saved["var"], var.ravel(), rtol=2.0**-23)
+
+
+def test_saved_statistics_give_the_same_bits_for_the_same_array(capsys):
+    np.save("x.npy", TRAIN)
+    arguments = ("batch_norm", "x.npy", "y.npy", "--save-statistics", "s.npz")
+    assert apply(capsys, *arguments) == (0, "")
+    assert apply(capsys, "batch_norm", "x.npy", "z.npy", "--statistics", "s.npz") == (0, "")
+    assert Path("y.npy").read_bytes() == Path("z.npy").read_bytes()
+
+
+@pytest.mark.parametrize("existing", ["y.npy", "s.npz"])
+def test_what_exists_is_replaced_only_by_force(capsys, existing):
+    np.save("x.npy", TRAIN)
+    Path(existing).write_text("old")
+    arguments = ("batch_norm", "x.npy", "y.npy", "--save-statistics", "s.npz")
+    status, said = apply(capsys, *arguments)
+    assert (status, f"{existing} exists: --force replaces it" in said) == (2, True)
+    assert sorted(os.listdir()) == sorted(["x.npy", existing])
+    assert Path(existing).read_text() == "old"
+    assert apply(capsys, *arguments, "--force") == (0, "")
+    assert bits(np.load("y.npy")) == bits(numnorm.batch_norm(TRAIN))
+
+
+def test_no_statistics_of_nothing(capsys):
+    np.save("x.npy", draw((0, 5)))
+    arguments = ("batch_norm", "x.npy", "y.npy", "--save-statistics", "s.npz")
+    assert apply(capsys, *arguments) == (
+        2,
+        "numnorm apply: error: x.npy is empty: it has no statistics\n",
+    )
+    assert os.listdir() == ["x.npy"]
 
 
 class Terminal(io.StringIO):
@@ -543,6 +686,24 @@ def test_progress_is_shown_on_terminals_only(monkeypatch, terminal):
         done(2)
         done(2)
     assert ("100%" in stream.getvalue()) == terminal
+
+
+def test_a_bar_moves_while_something_is_compiled(monkeypatch):
+    event = importlib.import_module("numba.core.event")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar("layer_norm", 4):
+        for _ in range(2):  # one in the other
+            event.broadcast(event.Event("numba:compile", event.EventStatus.START))
+        event.broadcast(event.Event("numba:compile", event.EventStatus.END))
+        while "compiling" not in stream.getvalue():
+            time.sleep(0.01)
+        event.broadcast(event.Event("numba:compile", event.EventStatus.END))
+        stream.seek(0)
+        stream.truncate()
+    assert "layer_norm" in stream.getvalue()
+    assert "compiling" not in stream.getvalue().splitlines()[-1]
 
 
 def test_messages_stand_above_the_progress(monkeypatch):

@@ -182,6 +182,16 @@ def test_clean_removes_exactly_what_is_stale(capsys, filled):
     assert capsys.readouterr().out.startswith(f"{filled}: removed 0 files")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="not everyone may make links")
+def test_clean_follows_no_links(capsys, filled, tmp_path_factory):
+    """As another user could place in a shared folder, to files that only this user can remove."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    place_build(elsewhere / "own", age=7200)
+    (filled / "link").symlink_to(elsewhere / "own")
+    assert main(["compile", "--clean"]) == 0
+    assert [path.name for path in files_in(elsewhere)] == ["kernel.bin"]
+
+
 def test_list(capsys, filled):
     assert main(["compile", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()

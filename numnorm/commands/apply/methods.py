@@ -12,15 +12,18 @@ from numnorm.commands.apply.arrayfile import Array
 from numnorm.commands.apply.blocks import Box, lengths
 from numnorm.commands.errors import CommandError, one_line
 
+STATISTICS = ("statistics", "save_statistics")
+"""The options that name a file of statistics."""
+
 OPTIONS = {
     "layer_norm": ("gamma", "beta", "axis", "eps"),
     "rms_norm": ("gamma", "axis", "eps"),
     "ada_norm": ("axis", "scale", "k", "eps", "eps_in", "ddof"),
-    "batch_norm": ("gamma", "beta", "channel_axis", "eps"),
+    "batch_norm": ("gamma", "beta", "channel_axis", "eps", *STATISTICS),
     "group_norm": ("gamma", "beta", "groups", "channel_axis", "eps"),
     "instance_norm": ("gamma", "beta", "channel_axis", "eps"),
 }
-"""The keywords of each norm that ``apply`` supports."""
+"""The options of each norm: the keywords that ``apply`` supports, and `STATISTICS`."""
 
 _VECTORS = ("gamma", "beta")
 """The keywords with a number for each channel, for norms with channels."""

@@ -17,7 +17,8 @@ compiler: when a container image is built, or once for a cluster or before tests
 
 They are kept in NUMBA_CACHE_DIR if it is set, else beside the package or, where that cannot be
 written to, in the user's cache. What is there already is not compiled again. Kernels are for the
-processor of this machine."""
+processor of this machine, for the settings of Numba in the environment, and for this user; those
+that root has compiled are for all users."""
 
 _EPILOG = """\
 examples:

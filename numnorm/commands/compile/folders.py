@@ -49,6 +49,8 @@ def builds(folder: Path) -> Iterator[Build]:
         A build.
     """
     for path in sorted(folder.glob("*/")) if folder.is_dir() else ():
+        if path.is_symlink():
+            continue  # what it leads to may be anything
         files, records = sorted(path.glob("*.bin")), list(path.glob("origin-*.json"))
         if not (files or records):
             continue

@@ -1,6 +1,7 @@
 """Machine code of kernels on disk: compiled once, and found again by what kernels close over."""
 
 import ctypes
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -101,10 +102,24 @@ def test_a_damaged_file_is_compiled_again(kernels, loaded, tmp_path):
     assert len(compiled) == 2 and code[1][:4] == b"\x7fELF"
 
 
-def test_a_name_is_the_same_in_every_process(kernels):
+def name_in_another_process(**environment):
     command = [sys.executable, "-c", f"{NAMES}\nprint(name_of(kernel_of()))"]
-    other = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert other == kernels.name_of(kernels.kernel_of())
+    environment = os.environ | environment
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout.strip()
+
+
+def test_a_name_is_the_same_in_every_process(kernels):
+    assert name_in_another_process() == kernels.name_of(kernels.kernel_of())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("OPT", "0"), ("BOUNDSCHECK", "1"), ("CUDA_DEBUGINFO", "1")]
+)
+def test_settings_of_the_compiler_are_in_a_name(kernels, setting, value):
+    other = name_in_another_process(**{f"NUMBA_{setting}": value})
+    assert other != kernels.name_of(kernels.kernel_of())
 
 
 def test_what_a_kernel_closes_over_is_in_its_name(kernels):

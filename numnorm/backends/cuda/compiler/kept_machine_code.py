@@ -1,8 +1,8 @@
 """The machine code of kernels on disk.
 
 One file holds one kernel for one compute capability. The files of one build of numnorm share a
-folder, whose name is a hash of the sources and of the versions of the compiler. If anything is
-wrong with a file, the kernel is compiled instead.
+folder, whose name is a hash of the sources and of the compiler's versions and settings. If anything
+is wrong with a file, the kernel is compiled instead.
 """
 
 import contextlib
@@ -26,6 +26,8 @@ from numnorm.backends.sources import Sources
 
 _SOURCES = Sources(("backends/contract", "backends/cuda", "backends/formulas", "norms"))
 _LIBRARIES = ("numba", "llvmlite", "numba_cuda")
+# The settings of numba-cuda that change machine code.
+_SETTINGS = ("BOUNDSCHECK", "CUDA_DEBUGINFO_DEFAULT", "DEBUG_JIT", "DEBUG_NRT", "OPT")
 
 
 class _Unknown(Exception):
@@ -78,8 +80,8 @@ def _build() -> str | None:
     if token is None:
         return None
     versions = [version(package) for package in _LIBRARIES]
-    settings = config.OPT, config.CUDA_DEBUGINFO_DEFAULT
-    parts = token, versions, sys.version, str(settings)
+    settings = [repr(getattr(config, name)) for name in _SETTINGS]
+    parts = token, versions, sys.version, settings
     return f"cuda-{hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()}"
 
 
