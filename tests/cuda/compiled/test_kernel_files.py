@@ -1,10 +1,12 @@
 """Machine code of kernels on disk: compiled once, and found again by what kernels close over."""
 
+import ctypes
 import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import numnorm.backends
@@ -136,3 +138,29 @@ def test_a_kernel_with_an_unknown_part_is_not_kept(kernels):
 
     kernel.function = function
     assert kernels.name_of(kernel) is None
+
+
+def test_a_launch_hands_over_plain_numbers(real_compiler, monkeypatch):
+    from typing import NamedTuple
+
+    from numnorm.backends.cuda.compiler import target
+
+    class Group(NamedTuple):
+        address: int
+        number: float
+
+    launched = []
+    monkeypatch.setattr(target, "_device_count", lambda: 1)
+    monkeypatch.setattr(target, "_stream", lambda handle: f"stream {handle}")
+    monkeypatch.setattr(target, "LaunchConfig", lambda **options: options)
+    monkeypatch.setattr(target.Kernel, "_on", lambda kernel, device: f"kernel on {device}")
+    monkeypatch.setattr(target, "launch", lambda *arguments: launched.append(arguments))
+    parameters = "address", (Group, ("address", "float32")), "float64"
+    kernel = target.Kernel(lambda x, group, eps: None, parameters, 128)
+    kernel.launch(5, 7, 16, Group(32, 0.1), 0.2)
+    ((stream, configuration, loaded, *numbers),) = launched
+    assert (stream, loaded) == ("stream 7", "kernel on 0")
+    assert (configuration["grid"], configuration["block"]) == (5, 128)
+    assert numbers[:2] == [16, 32] and all(type(number) is int for number in numbers[:2])
+    assert [type(number) for number in numbers[2:]] == [ctypes.c_float, ctypes.c_double]
+    assert [number.value for number in numbers[2:]] == [np.float32(0.1), 0.2]
