@@ -37,9 +37,10 @@ def gru(
 
     Parameters
     ----------
-    x : array_like (T, B, I)
+    x : array_like (T, B, I) or (T, I)
         T steps of B sequences; float16, bfloat16, float32 or float64. Half precision is computed
-        in float32. Integers and bool become float64.
+        in float32. Integers and bool become float64. With (T, I), one sequence, every array lacks
+        the axis of the batch: the states are (H,), and y is (T, H).
     parameters : GRUParameters or Packed
         Of any float dtype; used in that of x. `gru_pack` packs them for many calls.
     h : array_like (B, H), optional
@@ -145,9 +146,9 @@ def gru_backward(dy: Any, saved: Any, dh: Any = None) -> GRUGradients:
 
     Parameters
     ----------
-    dy : array_like
+    dy : array_like or None
         The gradient of the loss with respect to y, of the shape of y. Elements beyond a
-        sequence's length are ignored.
+        sequence's length are ignored. None stands for 0, for a loss of the last states alone.
     saved : object
         As `gru_forward` returned it.
     dh : array_like (B, H), optional
@@ -192,8 +193,8 @@ def gru_cell(
 
     Parameters
     ----------
-    x : array_like (B, I)
-        The input of this step.
+    x : array_like (B, I) or (I,)
+        The input of this step. With (I,), the states are (H,).
     parameters, h, norm, eps, zoneout, rng
         As for `gru`; `h` as the step before returned it.
 
@@ -250,8 +251,8 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
 
     Parameters
     ----------
-    dh : array_like (B, H)
-        The gradient of the loss with respect to the new state.
+    dh : array_like (B, H) or None
+        The gradient of the loss with respect to the new state. None stands for 0.
     saved : object
         As `gru_cell_forward` returned it.
 

@@ -44,9 +44,10 @@ def lstm(
 
     Parameters
     ----------
-    x : array_like (T, B, I)
+    x : array_like (T, B, I) or (T, I)
         T steps of B sequences; float16, bfloat16, float32 or float64. Half precision is computed
-        in float32. Integers and bool become float64.
+        in float32. Integers and bool become float64. With (T, I), one sequence, every array lacks
+        the axis of the batch: the states are (H,), and y is (T, H).
     parameters : LSTMParameters or Packed
         Of any float dtype; used in that of x. `lstm_pack` packs them for many calls.
     h, c : array_like (B, H), optional
@@ -162,9 +163,9 @@ def lstm_backward(dy: Any, saved: Any, dh: Any = None, dc: Any = None) -> LSTMGr
 
     Parameters
     ----------
-    dy : array_like
+    dy : array_like or None
         The gradient of the loss with respect to y, of the shape of y. Elements beyond a
-        sequence's length are ignored.
+        sequence's length are ignored. None stands for 0, for a loss of the last states alone.
     saved : object
         As `lstm_forward` returned it.
     dh, dc : array_like (B, H), optional
@@ -212,8 +213,8 @@ def lstm_cell(
 
     Parameters
     ----------
-    x : array_like (B, I)
-        The input of this step.
+    x : array_like (B, I) or (I,)
+        The input of this step. With (I,), the states are (H,).
     parameters, h, c, norm, variant, eps, zoneout, rng
         As for `lstm`; `h` and `c` as the step before returned them.
 
@@ -272,8 +273,8 @@ def lstm_cell_backward(dh: Any, saved: Any, dc: Any = None) -> LSTMGradients:
 
     Parameters
     ----------
-    dh : array_like (B, H)
-        The gradient of the loss with respect to the new state.
+    dh : array_like (B, H) or None
+        The gradient of the loss with respect to the new state. None stands for 0.
     saved : object
         As `lstm_cell_forward` returned it.
     dc : array_like (B, H), optional

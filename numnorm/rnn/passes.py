@@ -57,6 +57,7 @@ class _Saved(NamedTuple):
     scaling: Scaling
     layout: SequenceLayout
     batch_first: bool
+    batched: bool
     x: Any
     units: int
     dtype: Any
@@ -79,10 +80,10 @@ def forward(
 ) -> tuple[Any, ...]:
     """Return y, the last states and, with `save`, what `backward` needs.
 
-    For a single step, x is (B, I), and y is left out.
+    For a single step, x is (B, I), and y is left out. x may lack the axis of the batch.
     """
     backend, x = backend_for(x, "x")
-    time, batch, batch_first = _sizes(x.shape, options.batch_first, single)
+    time, batch, batch_first, batched = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
     dtype, scaling = x.dtype, scaling_by(eps)
     layout = sequence_layout(time, batch, options.lengths, reverse)
@@ -94,7 +95,8 @@ def forward(
     spec = with_zoneout(spec) if any(zoneout) else spec
     shape = batch, ready.weight_h.shape[1]
     first = [
-        backend.cell_state(name, s, shape, x) for name, s in zip(kind.states, states, strict=True)
+        backend.cell_state(name, s, shape, x, batched)
+        for name, s in zip(kind.states, states, strict=True)
     ]
     zoneout_masks = _zoneout_masks(zoneout, options.rng, layout, shape[1], x, backend)
     sorted_states = tuple(backend.sort_states(s, layout) for s in first)
@@ -110,33 +112,36 @@ def forward(
             spec.cell, scaling, x, layout.steps, weights, sorted_states, zoneout_masks, save
         )
     begin, whole = sorted_states[0].shape[0], save or spec.batch is not None
-    y = backend.pad_packed(history[0], begin, layout, batch_first, x, dtype)
+    y = backend.pad_packed(history[0], begin, layout, batch_first or not batched, x, dtype)
     indices = begin + layout.last
     last = [
         backend.unsort_states(h, indices if i == 0 or whole else None, s, layout, dtype)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
+    y, *last = (y, *last) if batched else (result[0] for result in (y, *last))
     results = last if single else [y, *last]
     if not save:
         return tuple(results)
     if isinstance(y, np.ndarray):
         y.flags.writeable = False  # the backward pass reads its memory
     return *results, _Saved(
-        kind, single, backend, spec, scaling, layout, batch_first, x, shape[1], dtype, given,
-        weights, zoneout_masks, kept,
+        kind, single, backend, spec, scaling, layout, batch_first, batched, x, shape[1], dtype,
+        given, weights, zoneout_masks, kept,
     )  # fmt: skip
 
 
-def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:
-    """Return the number of steps, the batch size, and whether the batch comes first."""
-    axes = "2 axes, of batch and inputs" if single else "3 axes, of time, batch and inputs"
-    if len(shape) != int(axes[0]):
-        raise ValueError(f"x must have {axes}, got {len(shape)}")
+def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool, bool]:
+    """Return the number of steps, the batch size, whether the batch comes first, and if it is."""
+    count = 2 if single else 3
+    if len(shape) not in (count, count - 1):
+        axes = "2 axes, of batch and inputs" if single else "3 axes, of time, batch and inputs"
+        raise ValueError(f"x must have {axes}, or {count - 1} without the batch, got {len(shape)}")
+    batched = len(shape) == count
+    swapped = check_flag("batch_first", batch_first) and batched
     if single:
-        return 1, shape[0], False
-    swapped = check_flag("batch_first", batch_first)
-    time, batch = (shape[1], shape[0]) if swapped else shape[:2]
-    return time, batch, swapped
+        return 1, shape[0] if batched else 1, False, batched
+    time, batch = (shape[1], shape[0]) if swapped else (shape[0], shape[1] if batched else 1)
+    return time, batch, swapped, batched
 
 
 def _weights(kind: Kind, spec: Spec, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any, Any]:
@@ -227,11 +232,9 @@ def backward(
             else f"saved must be what {maker} returned, got that of another function"
         )
     layout, backend, x, dtype = saved.layout, saved.backend, saved.x, saved.dtype
-    rows = backend.pack_padded(
-        _output_gradient(saved, dy, "dh" if single else "dy"), layout, saved.batch_first, x
-    )
+    rows = _output_gradient(saved, dy, "dh" if single else "dy")
     last = [
-        backend.cell_state(f"d{name}", s, (layout.batch, saved.units), x)
+        backend.cell_state(f"d{name}", s, (layout.batch, saved.units), x, saved.batched)
         for name, s in zip(kind.states, dstates, strict=True)
     ]
     sorted_states = tuple(backend.sort_states(s, layout) for s in last)
@@ -242,25 +245,31 @@ def backward(
             saved.spec.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,
             saved.zoneout_masks, rows, sorted_states,
         )  # fmt: skip
-    dx = backend.pad_packed(gradients.dx, 0, layout, saved.batch_first, x, dtype)
+    batch_first, batched = saved.batch_first, saved.batched
+    dx = backend.pad_packed(gradients.dx, 0, layout, batch_first or not batched, x, dtype)
     first = (
         backend.unsort_states(f, None, s, layout, dtype)
         for f, s in zip(gradients.states, last, strict=True)
     )
+    dx, *first = (dx, *first) if batched else (gradient[0] for gradient in (dx, *first))
     return (dx[0] if single else dx), *first, _parameter_gradients(saved, gradients.parameters)
 
 
 def _output_gradient(saved: _Saved, dy: Any, name: str) -> Any:
-    """Return the checked gradient of what the forward pass returned, as the backend's array."""
-    layout = saved.layout
-    grad = saved.backend.as_like(name, dy, saved.x)
+    """Return the packed rows of the gradient of what the forward pass returned; None gives 0."""
+    layout, backend = saved.layout, saved.backend
+    if dy is None:
+        return backend.cell_state(name, None, (layout.count, saved.units), saved.x)
+    grad = backend.as_like(name, dy, saved.x)
     expected: tuple[int, ...] = (layout.time, layout.batch, saved.units)
     if saved.batch_first:
         expected = (layout.batch, layout.time, saved.units)
+    if not saved.batched:
+        expected = layout.time, saved.units
     if saved.single:
         expected = expected[1:]
     check_shape(name, grad.shape, expected, "that of y" if name == "dy" else "that of h")
-    return grad
+    return backend.pack_padded(grad, layout, saved.batch_first, saved.x)
 
 
 def _parameter_gradients(saved: _Saved, gradients: dict[str, Any]) -> Any:

@@ -61,7 +61,7 @@ def stacked(
 
     Parameters
     ----------
-    x : array_like (T, B, I)
+    x : array_like (T, B, I) or (T, I)
         As for `lstm`; the outputs of each layer have its dtype.
     layers : sequence
         For each layer its parameters: an LSTMParameters, GRUParameters or RNNParameters, or
@@ -191,9 +191,9 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
 
     Parameters
     ----------
-    dy : array_like
+    dy : array_like or None
         The gradient of the loss with respect to y, of the shape of y. Elements beyond a
-        sequence's length are ignored.
+        sequence's length are ignored. None stands for 0, for a loss of the last states alone.
     saved : object
         As `stacked_forward` returned it.
     dstates : sequence, optional
@@ -229,15 +229,18 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
             f"{type(saved).__name__}"
         )
     backend = saved.backend
-    grad = backend.as_like("dy", dy, saved.x)
-    check_shape("dy", grad.shape, saved.shape, "that of y")
-    grad = backend.to_time_major(grad, saved.batch_first)
+    grad = None
+    if dy is not None:
+        dy = backend.as_like("dy", dy, saved.x)
+        check_shape("dy", dy.shape, saved.shape, "that of y")
+        grad = backend.to_time_major(dy, saved.batch_first)
     given = by_direction("dstates", dstates, saved.plan)
     states, layers = [], []
     for number in reversed(range(len(saved.plan))):
         if number < len(saved.masks):
             grad = backend.apply_mask(grad, saved.masks[number], _gain(saved.dropout))
-        parts = backend.split(grad, saved.widths[number])
+        widths = saved.widths[number]
+        parts = [None] * len(widths) if grad is None else backend.split(grad, widths)
         gradients = []
         for direction, part, cell, last in zip(
             saved.plan[number], parts, saved.cells[number], given[number], strict=True
@@ -276,11 +279,15 @@ def _run(
     save: bool,
 ) -> tuple[Any, tuple[Any, ...], Any]:
     backend, x = backend_for(x, "x")
-    if len(x.shape) != 3:
-        raise ValueError(f"x must have 3 axes, of time, batch and inputs, got {len(x.shape)}")
-    batch_first = check_flag("batch_first", batch_first)
+    if len(x.shape) not in (2, 3):
+        raise ValueError(
+            f"x must have 3 axes, of time, batch and inputs, or 2 without the batch, "
+            f"got {len(x.shape)}"
+        )
+    batch_first = check_flag("batch_first", batch_first) and len(x.shape) == 3
     y = backend.to_time_major(x, batch_first)
-    lengths = None if lengths is None else check_lengths(lengths, *y.shape[:2])
+    time, *batch = y.shape[:-1]
+    lengths = None if lengths is None else check_lengths(lengths, time, *(batch or (1,)))
     options = options | {"lengths": lengths}
     plan = planned(layers)
     given = by_direction("states", states, plan)

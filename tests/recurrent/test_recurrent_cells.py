@@ -373,7 +373,7 @@ def test_saved_states_cannot_be_changed():
 
 
 MESSAGES = {
-    "x must have 3 axes, of time, batch and inputs, got 2": {"x": np.zeros((3, 5))},
+    "x must have 3 axes, of time, batch and inputs, or 2 without": {"x": np.zeros(5)},
     "lengths must be between 0 and 4, the length of x, got 5": {"lengths": [5, 1, 1]},
     "norm must be 'layer', 'rms', 'ada' or None, got 'group'": {"norm": "group"},
     "h must have shape (3, 6)": {"h": np.zeros((3, 5))},

@@ -384,7 +384,7 @@ MESSAGES = {
     "states[1] must be None or a tuple with 2 elements, h and c, got 1": {
         "states": [None, (H,), None]
     },
-    "x must have 3 axes, of time, batch and inputs, got 2": {"x": np.zeros((3, 5))},
+    "x must have 3 axes, of time, batch and inputs, or 2 without": {"x": np.zeros(5)},
     "lengths must be between 0 and 3": {"lengths": [5, 1, 1]},
     "batch_first must be True or False": {"batch_first": 1},
     "eps must be at least 0, got -1": {"eps": -1.0},

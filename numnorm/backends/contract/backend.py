@@ -181,8 +181,11 @@ class RecurrentBackend(ArrayBackend, Protocol):
         The packed rows are ``rows[start:]``. Their width may differ from that of x.
         """
 
-    def cell_state(self, name: str, value: Any, shape: Shape, x: Any) -> Any:
-        """Return a checked copy of a state in the dtype of x; None gives zeros."""
+    def cell_state(self, name: str, value: Any, shape: Shape, x: Any, batched: bool = True) -> Any:
+        """Return a checked copy of a state in the dtype of x; None gives zeros.
+
+        Unless `batched`, the value lacks the first axis of the shape.
+        """
 
     def sort_states(self, states: Any, layout: SequenceLayout) -> Any:
         """Return the states in the order of a layout, maybe the same array."""

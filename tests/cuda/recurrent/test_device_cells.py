@@ -106,6 +106,24 @@ def test_no_states(products, kind):
     assert_same(case.to(products.take, "float64").run(lengths=LENGTHS), expected, "float64")
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@KINDS
+def test_without_a_batch(products, kind, reverse):
+    case = Case(kind, batch=1)
+    case.x, case.dy = case.x[:, 0], case.dy[:, 0]
+    case.states, case.grads = (tuple(a[0] for a in group) for group in (case.states, case.grads))
+    expected = case.run(reverse=reverse)
+    assert_same(case.to(products.take, "float64").run(reverse=reverse), expected, "float64")
+
+
+@KINDS
+def test_a_loss_of_the_last_states(products, kind):
+    case = Case(kind)
+    case.dy = None
+    expected = case.run(lengths=LENGTHS)
+    assert_same(case.to(products.take, "float64").run(lengths=LENGTHS), expected, "float64")
+
+
 @pytest.mark.parametrize(("time", "batch"), [(0, 2), (3, 0)])
 @KINDS
 def test_nothing(products, kind, time, batch):
@@ -261,7 +279,7 @@ def test_shapes_are_checked(library):
     case = Case().to(library.take, "float32")
     wrong = case.parameters._replace(bias=library.take(np.zeros(19, np.float32)))
     calls = {
-        "x must have 3 axes": lambda: rnn.lstm(case.states[0], case.parameters),
+        "x must have 3 axes": lambda: rnn.lstm(case.parameters.bias, case.parameters),
         "bias must have shape": lambda: rnn.lstm(case.x, wrong),
         "h must have shape": lambda: rnn.lstm(case.x, case.parameters, case.x),
         "weight_h must have shape": lambda: rnn.lstm(
