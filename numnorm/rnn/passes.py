@@ -247,10 +247,10 @@ def backward(
         )  # fmt: skip
     batch_first, batched = saved.batch_first, saved.batched
     dx = backend.pad_packed(gradients.dx, 0, layout, batch_first or not batched, x, dtype)
-    first = (
+    first = [
         backend.unsort_states(f, None, s, layout, dtype)
         for f, s in zip(gradients.states, last, strict=True)
-    )
+    ]
     dx, *first = (dx, *first) if batched else (gradient[0] for gradient in (dx, *first))
     return (dx[0] if single else dx), *first, _parameter_gradients(saved, gradients.parameters)
 
