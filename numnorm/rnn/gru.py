@@ -16,6 +16,7 @@ def gru(
     h: Any = None,
     *,
     norm: str | None = "layer",
+    reset_after: bool = True,
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
@@ -47,6 +48,12 @@ def gru(
         The state before the first step. Default: 0.
     norm : {"layer", "rms", "ada", None}, default "layer"
         The norm N; None leaves it out.
+    reset_after : bool, default True
+        Whether the gate r scales the product with the state, as above and in PyTorch; else it
+        scales the state before the product, as in the original paper [2]_:
+        :math:`\hat h = \tanh(N(W x_t; \gamma_x, \beta_x) + b
+        + N(U (\sigma(r) h_{t-1}); \gamma_h, \beta_h) + b_h)`. Keras has this option, and ONNX as
+        ``linear_before_reset``, which is 0 by default. Arrays of a device need True.
     eps : float, default 1e-5
         Added to the variance.
     lengths : array_like of int (B,), optional
@@ -58,7 +65,7 @@ def gru(
         Whether to process each sequence from its last step to its first.
     zoneout : float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state as it
-        was [2]_.
+        was [3]_.
     rng : numpy.random.Generator, optional
         Draws the zoneout masks, for training; without it each step takes the expected value, as
         in inference. A step keeps the elements where ``rng.random((T, B, H), np.float32)``,
@@ -95,7 +102,9 @@ def gru(
     ----------
     .. [1] J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization", 2016,
        as used for order embeddings and skip-thoughts.
-    .. [2] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
+    .. [2] K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for
+       Statistical Machine Translation", EMNLP 2014.
+    .. [3] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
        Activations", ICLR 2017.
 
     Examples
@@ -109,7 +118,7 @@ def gru(
     ((5, 4, 2), True, True)
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    return GRUStates(*forward(GRU, gru_spec(norm), x, parameters, (h,), options))
+    return GRUStates(*forward(GRU, gru_spec(norm, reset_after), x, parameters, (h,), options))
 
 
 def gru_forward(
@@ -118,6 +127,7 @@ def gru_forward(
     h: Any = None,
     *,
     norm: str | None = "layer",
+    reset_after: bool = True,
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
@@ -129,7 +139,7 @@ def gru_forward(
 
     Parameters
     ----------
-    x, parameters, h, norm, eps, lengths, batch_first, reverse, zoneout, rng
+    x, parameters, h, norm, reset_after, eps, lengths, batch_first, reverse, zoneout, rng
         As for `gru`.
 
     Returns
@@ -138,7 +148,9 @@ def gru_forward(
         ``(y, h, saved)``.
     """
     options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    return GRUForward(*forward(GRU, gru_spec(norm), x, parameters, (h,), options, save=True))
+    return GRUForward(
+        *forward(GRU, gru_spec(norm, reset_after), x, parameters, (h,), options, save=True)
+    )
 
 
 def gru_backward(dy: Any, saved: Any, dh: Any = None) -> GRUGradients:
@@ -183,6 +195,7 @@ def gru_cell(
     h: Any = None,
     *,
     norm: str | None = "layer",
+    reset_after: bool = True,
     eps: float = 1e-5,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
@@ -195,7 +208,7 @@ def gru_cell(
     ----------
     x : array_like (B, I) or (I,)
         The input of this step. With (I,), the states are (H,).
-    parameters, h, norm, eps, zoneout, rng
+    parameters, h, norm, reset_after, eps, zoneout, rng
         As for `gru`; `h` as the step before returned it.
 
     Returns
@@ -215,7 +228,7 @@ def gru_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
+    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm, reset_after)
     return forward(GRU, spec, x, parameters, (h,), options, single=True)[0]
 
 
@@ -225,6 +238,7 @@ def gru_cell_forward(
     h: Any = None,
     *,
     norm: str | None = "layer",
+    reset_after: bool = True,
     eps: float = 1e-5,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
@@ -233,7 +247,7 @@ def gru_cell_forward(
 
     Parameters
     ----------
-    x, parameters, h, norm, eps, zoneout, rng
+    x, parameters, h, norm, reset_after, eps, zoneout, rng
         As for `gru_cell`.
 
     Returns
@@ -241,7 +255,7 @@ def gru_cell_forward(
     GRUCellForward
         ``(h, saved)``.
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
+    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm, reset_after)
     result = forward(GRU, spec, x, parameters, (h,), options, save=True, single=True)
     return GRUCellForward(*result)
 
@@ -271,7 +285,11 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
 
 
 def gru_pack(
-    parameters: GRUParameters, *, norm: str | None = "layer", dtype: Any = np.float32
+    parameters: GRUParameters,
+    *,
+    norm: str | None = "layer",
+    reset_after: bool = True,
+    dtype: Any = np.float32,
 ) -> Packed:
     """Return the parameters, checked and packed for many calls, as `lstm_pack` does.
 
@@ -279,7 +297,7 @@ def gru_pack(
     ----------
     parameters : GRUParameters
         They are copied, on their device: later changes of them have no effect.
-    norm : str or None
+    norm, reset_after
         As in the later calls.
     dtype : dtype, default float32
         The dtype of x in these calls; float32 if x is in half precision.
@@ -288,4 +306,4 @@ def gru_pack(
     -------
     Packed
     """
-    return pack(GRU, gru_spec(norm), parameters, dtype)
+    return pack(GRU, gru_spec(norm, reset_after), parameters, dtype)

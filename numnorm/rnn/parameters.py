@@ -50,7 +50,7 @@ class GRUParameters(NamedTuple):
     bias : array (3H,), optional
         b. Default: 0.
     bias_h : array (H,), optional
-        b_h, inside the product with r. Default: 0.
+        b_h, inside the product with r if `reset_after` is true. Default: 0.
     gamma_x, beta_x : array (3H,), optional
         Gains and biases of the norms of W_x x and W x.
     gamma_h, beta_h : array (3H,), optional
@@ -136,7 +136,7 @@ GRU = Kind(
     3,
     dict.fromkeys(("bias", "gamma_x", "beta_x", "gamma_h", "beta_h"), 3) | {"bias_h": 1},
     ("h",),
-    ("norm",),
+    ("norm", "reset_after"),
 )
 RNN = Kind(
     "rnn",

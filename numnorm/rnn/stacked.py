@@ -43,6 +43,7 @@ def stacked(
     norm: str | None = "layer",
     variant: str | None = None,
     nonlinearity: str | None = None,
+    reset_after: bool | None = None,
     eps: float = 1e-5,
     zoneout: float = 0.0,
 ) -> Stacked:
@@ -80,10 +81,10 @@ def stacked(
         The number of steps of each sequence, in any order. Default: T.
     batch_first : bool, default False
         Whether x and y are (B, T, ...).
-    norm, variant, nonlinearity, eps, zoneout
+    norm, variant, nonlinearity, reset_after, eps, zoneout
         As for the cells, and the same for every layer. `variant` is only for LSTM, `nonlinearity`
-        only for RNN; None means the default of the cell. Zoneout masks are drawn if there is an
-        `rng`.
+        only for RNN, `reset_after` only for GRU; None means the default of the cell. Zoneout masks
+        are drawn if there is an `rng`.
 
     Returns
     -------
@@ -133,7 +134,7 @@ def stacked(
     >>> h_reverse.shape
     (2, 2)
     """
-    options = _options(norm, variant, nonlinearity, eps, zoneout)
+    options = _options(norm, variant, nonlinearity, reset_after, eps, zoneout)
     y, last, _ = _run(x, layers, states, dropout, rng, lengths, batch_first, options, False)
     return Stacked(y, last)
 
@@ -150,6 +151,7 @@ def stacked_forward(
     norm: str | None = "layer",
     variant: str | None = None,
     nonlinearity: str | None = None,
+    reset_after: bool | None = None,
     eps: float = 1e-5,
     zoneout: float = 0.0,
 ) -> StackedForward:
@@ -157,7 +159,9 @@ def stacked_forward(
 
     Parameters
     ----------
-    x, layers, states, dropout, rng, lengths, batch_first, norm, variant, nonlinearity, eps, zoneout
+    x, layers, states, dropout, rng, lengths, batch_first, norm, variant, nonlinearity
+        As for `stacked`.
+    reset_after, eps, zoneout
         As for `stacked`.
 
     Returns
@@ -180,7 +184,7 @@ def stacked_forward(
     >>> y.shape
     (5, 4, 2)
     """
-    options = _options(norm, variant, nonlinearity, eps, zoneout)
+    options = _options(norm, variant, nonlinearity, reset_after, eps, zoneout)
     return StackedForward(
         *_run(x, layers, states, dropout, rng, lengths, batch_first, options, True)
     )
@@ -255,15 +259,17 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
     return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
 
 
-def _options(norm: Any, variant: Any, nonlinearity: Any, eps: Any, zoneout: Any) -> dict[str, Any]:
-    """Return the options of the cells; without `variant` and `nonlinearity` where they are None."""
+def _options(
+    norm: Any, variant: Any, nonlinearity: Any, reset_after: Any, eps: Any, zoneout: Any
+) -> dict[str, Any]:
+    """Return the options of the cells, without those of one kind of cell that are None."""
     if norm is not None and not isinstance(norm, str):
         raise TypeError(
             f"norm must be the name of a norm for all layers, got an object of type "
             f"{type(norm).__name__}"
         )
     options = {"norm": norm, "eps": check_eps(eps), "zoneout": zoneout}
-    some = {"variant": variant, "nonlinearity": nonlinearity}
+    some = {"variant": variant, "nonlinearity": nonlinearity, "reset_after": reset_after}
     return options | {name: value for name, value in some.items() if value is not None}
 
 

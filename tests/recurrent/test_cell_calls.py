@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from test_recurrent_cells import GRUS, LSTMS, RNNS, ids, problem
+from test_recurrent_cells import BEFORE, GRUS, LSTMS, RNNS, ids, problem
 
 from numnorm import rnn
 
-CELLS = [LSTMS[0], GRUS[0], RNNS[0]]
+CELLS = [LSTMS[0], GRUS[0], BEFORE[2], RNNS[0]]
 CASES = pytest.mark.parametrize("case", CELLS, ids=ids)
 
 

@@ -30,24 +30,27 @@ class Case(NamedTuple):
         if self.name == "lstm":
             return functools.partial(recurrent.lstm_step, norm, self.options["variant"], exact)
         if self.name == "gru":
-            return lambda x, h: (recurrent.gru_step(norm, exact, x, h),)
+            reset_after = self.options.get("reset_after", True)
+            return lambda x, h: (recurrent.gru_step(norm, exact, x, h, reset_after),)
         nonlinearity = self.options.get("nonlinearity", "tanh")
         return lambda x, h: (recurrent.rnn_step(norm, exact, x, h, nonlinearity),)
 
 
 NORMS = ["layer", "rms", "ada", None]
 GRUS = [Case("gru", {"norm": norm}, 1) for norm in NORMS]
+# The reset gate scales the state before the product.
+BEFORE = [Case("gru", {"norm": norm, "reset_after": False}, 1) for norm in NORMS]
 RNNS = [Case("rnn", {"norm": norm}, 1) for norm in NORMS]
 RELU = Case("rnn", {"norm": "layer", "nonlinearity": "relu"}, 1)
 LSTMS = [
     Case("lstm", {"norm": norm, "variant": variant}, 2)
     for norm, variant in [("layer", "paper"), ("layer", "normalized_cell"), (None, "paper")]
 ]
-NEW = [*GRUS, *RNNS, RELU]
+NEW = [*GRUS, *BEFORE, *RNNS, RELU]
 if COMPILED:
     NEW = [*(case for case in GRUS if case.options["norm"] in kernels.GRUS)]
-    NEW += [*(case for case in RNNS if case.options["norm"] in kernels.RNNS), RELU]
-SOME = [GRUS[0], RNNS[0]]
+    NEW += [*(case for case in RNNS if case.options["norm"] in kernels.RNNS), RELU, BEFORE[0]]
+SOME = [GRUS[0], BEFORE[0], RNNS[0]]
 
 
 def ids(case):
@@ -57,7 +60,7 @@ def ids(case):
 def problem(case, *, time=4, batch=3, inputs=5, hidden=6, dtype=np.float64, seed=0):
     """Parameters, input and states of a small cell, none of them special."""
     rng = np.random.default_rng(seed)
-    options = {k: v for k, v in case.options.items() if k != "nonlinearity"}
+    options = {k: v for k, v in case.options.items() if k in ("norm", "variant")}
     parameters = case.call("_init")(inputs, hidden, rng=rng, dtype=dtype, **options)
     parameters = type(parameters)(
         *(
@@ -191,7 +194,7 @@ def test_gradients(case, reverse, lengths):
     check_gradients(case, 3, lengths=lengths, reverse=reverse)
 
 
-ZONED = [LSTMS[1], GRUS[0], RNNS[0]] if COMPILED else [*LSTMS, *GRUS, *RNNS, RELU]
+ZONED = [LSTMS[1], *SOME] if COMPILED else [*LSTMS, *GRUS, *BEFORE, *RNNS, RELU]
 
 
 @pytest.mark.parametrize("case", ZONED, ids=ids)
@@ -434,10 +437,11 @@ def test_errors_of_packing(message):
     ("case", "other", "differs"),
     [
         (LSTMS[0], {"variant": "normalized_cell"}, "norm and variant"),
-        (GRUS[0], {"norm": "rms"}, "norm"),
+        (GRUS[0], {"norm": "rms"}, "norm and reset_after"),
+        (GRUS[0], {"reset_after": False}, "norm and reset_after"),
         (RNNS[0], {"nonlinearity": "relu"}, "norm and nonlinearity"),
     ],
-    ids=["lstm", "gru", "rnn"],
+    ids=["lstm", "gru", "gru-reset", "rnn"],
 )
 def test_packed_for_another_form(case, other, differs):
     parameters, x, _ = problem(case)

@@ -76,8 +76,11 @@ def lstm(norm, variant, p, x, h, c, lengths=None, reverse=False):
     return y, h, c
 
 
-def gru_step(norm, p, x, h):
-    """Return the state of a gated recurrent unit after one step of one sequence."""
+def gru_step(norm, p, x, h, reset_after=True):
+    """Return the state of a gated recurrent unit after one step of one sequence.
+
+    With `reset_after` r scales the product with the state, else the state (Cho et al. 2014).
+    """
     width = h.size
     gates, candidate = slice(0, 2 * width), slice(2 * width, 3 * width)
 
@@ -88,8 +91,12 @@ def gru_step(norm, p, x, h):
     of_x, of_h = p["weight_x"] @ x, p["weight_h"] @ h
     bias = np.zeros(3 * width) if p["bias"] is None else p["bias"]
     z, r = np.split(normalized(of_h, "_h", gates) + normalized(of_x, "_x", gates) + bias[gates], 2)
+    r = sigmoid(r)
+    if not reset_after:
+        of_h = p["weight_h"] @ (r * h)
     old = normalized(of_h, "_h", candidate) + (0 if p["bias_h"] is None else p["bias_h"])
-    new = np.tanh(normalized(of_x, "_x", candidate) + bias[candidate] + sigmoid(r) * old)
+    old = r * old if reset_after else old
+    new = np.tanh(normalized(of_x, "_x", candidate) + bias[candidate] + old)
     return (1 - sigmoid(z)) * h + sigmoid(z) * new
 
 

@@ -51,7 +51,7 @@ class LSTMSpec(NamedTuple):
 
 
 class GRUSpec(NamedTuple):
-    """The normalization and zoneout of a gated recurrent unit.
+    """The normalization, reset gate and zoneout of a gated recurrent unit.
 
     Attributes
     ----------
@@ -60,15 +60,18 @@ class GRUSpec(NamedTuple):
         are one row and the candidate is another.
     zoneout : bool
         As for an LSTM.
+    reset_after : bool
+        Whether the reset gate scales the candidate's product with the state, else the state itself.
     """
 
     norm: Norm | None
     zoneout: bool = False
+    reset_after: bool = True
 
     @property
     def name(self) -> str:
         """Part of the names of compiled kernels in the cache."""
-        return f"{_name(self.norm)}.{_digits((self.zoneout,))}"
+        return f"{_name(self.norm)}.{_digits((self.zoneout, self.reset_after))}"
 
 
 class RNNSpec(NamedTuple):

@@ -23,6 +23,11 @@ __all__ = ["cell_backward", "cell_forward", "cell_weights"]
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 
 
+def _check_offered(spec: CellSpec) -> None:
+    if isinstance(spec, GRUSpec) and not spec.reset_after:
+        raise NotImplementedError("reset_after must be True on a device, got False")
+
+
 def _kind(spec: CellSpec) -> CellKind:
     kind: CellKind = _MODULES[type(spec)].KIND
     return kind
@@ -30,6 +35,7 @@ def _kind(spec: CellSpec) -> CellKind:
 
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell in its compute dtype, as the passes take them."""
+    _check_offered(spec)
     with on_device_of(given.weight_x):
         return _MODULES[type(spec)].weights(spec, given, (ada_scale, ada_k))
 

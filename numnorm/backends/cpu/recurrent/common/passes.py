@@ -48,7 +48,16 @@ def make_weights(
     x, h, others = given.weight_x, given.weight_h, kind.parameters(spec, given, ada)
     if not keep:
         return Weights(x, h, None, None, others)
-    return Weights(x, h, matrix_panels(x.T), matrix_panels(h.T), others)
+    element_type = element_type_of(h.dtype)
+    transposes = [factor.T for factor in _factors(kind, spec, h)]
+    (panels_h,) = tables(POOL, h.dtype, _packed_shape(transposes, element_type))
+    _pack_all(transposes, panels_h, element_type)
+    return Weights(x, h, matrix_panels(x.T), panels_h, others)
+
+
+def _factors(kind: CellKind, spec: CellSpec, weight_h: Array) -> list[Array]:
+    """Return the parts of the state's weights that are multiplied by different states."""
+    return np.split(weight_h, [2 * weight_h.shape[1]]) if kind.resets_before(spec) else [weight_h]
 
 
 def forward(
@@ -76,7 +85,8 @@ def forward(
         (saved_rows if apart else 0, width),
     )
     # Not in the same block: the caller may hold the saved arrays for long.
-    panels_x, panels_h, scratch = _panels(weights, element_type, (batch, width))
+    factors = _factors(kind, spec, weights.h)
+    panels_x, panels_h, scratch = _panels(weights, factors, element_type, (batch, width))
     (state,) = tables(POOL, element_type.compute_dtype, (batch + rows, width))  # the caller gets it
     state[:batch], cell = states[0], separate_cell
     if has_cell:
@@ -87,7 +97,7 @@ def forward(
         matmul(x, panels_x, xp, element_type)
     saved = groups.Saved(
         z if each else xp, xp if each else None, state,
-        carried if has_cell else None, cell if has_cell else None,
+        carried if has_cell else None, cell if has_cell or apart else None,
         _statistics(kind, spec, rows if save else 0),
     )  # fmt: skip
     run_kernel(
@@ -118,7 +128,8 @@ def backward(
     dh, dc = dstates[0], dstates[1] if dstates[1:] else None
     batch, width = dh.shape
     wide, each = kind.gates * width, kind.norms_each_product(spec)
-    gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, element_type)
+    reset = saved.cell if kind.resets_before(spec) else None
+    gradients = ProductGradients(weights.x, weights.h, x, saved.state, reset, steps, element_type)
     dz, dxp, gates, normalized, cell, weight_h = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
@@ -128,8 +139,9 @@ def backward(
     )  # fmt: skip
     sums = _sums_of(batch, kind.sums * width, element_type)
     kernel = make_backward(kind, spec, element_type)
+    _pack_all(_factors(kind, spec, weights.h), weight_h, element_type)
     arguments = (
-        packed(weights.h, weight_h, element_type), weights.others, saved,
+        weight_h, weights.others, saved,
         _coefficients(kind, spec, scaling, width), _masks(masks),
         groups.Gradients(dy, dh, dc, dz, dxp if each else None),
         groups.Scratch(gates, normalized, cell), sums,
@@ -158,17 +170,37 @@ def run_kernel(kernel: Kernel, arguments: tuple[Any, ...], work: int, max_parts:
         run(kernel, (*flattened(arguments), parts), work, parts)
 
 
-def _panels(weights: Weights, element_type: ElementType, shape: tuple[int, ...]) -> list[Array]:
+def _panels(
+    weights: Weights, factors: list[Array], element_type: ElementType, shape: tuple[int, ...]
+) -> list[Array]:
     """Return the transposes of both weights, packed, and an uninitialized array of a shape."""
     dtype = element_type.compute_dtype
     if weights.panels_x is not None and weights.panels_h is not None:
         return [weights.panels_x, weights.panels_h, *tables(WORKING_MEMORY, dtype, shape)]
-    (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
-    sizes = packed_shape(inputs, width, element_type), packed_shape(hidden, width, element_type)
+    transposes = [factor.T for factor in factors]
+    sizes = _packed_shape([weights.x.T], element_type), _packed_shape(transposes, element_type)
     panels_x, panels_h, scratch = tables(WORKING_MEMORY, dtype, *sizes, shape)
     packed(weights.x.T, panels_x, element_type)
-    packed(weights.h.T, panels_h, element_type)
+    _pack_all(transposes, panels_h, element_type)
     return [panels_x, panels_h, scratch]
+
+
+def _packed_shape(matrices: list[Array], element_type: ElementType) -> tuple[int]:
+    """Return the shape of the panels of several matrices."""
+    return (
+        sum(
+            packed_shape(depth, width, element_type)[0] for depth, width in map(np.shape, matrices)
+        ),
+    )
+
+
+def _pack_all(matrices: list[Array], panels: Array, element_type: ElementType) -> None:
+    """Pack matrices one after the other."""
+    start = 0
+    for matrix in matrices:
+        stop = start + _packed_shape([matrix], element_type)[0]
+        packed(matrix, panels[start:stop], element_type)
+        start = stop
 
 
 def _masks(masks: tuple[Array | None, ...]) -> groups.ZoneoutMasks:

@@ -55,6 +55,8 @@ class ProductGradients:
     weight_x, weight_h, x : array
     state : array (batch + rows, H)
         The initial states, then those of all steps.
+    reset : array (rows, H) or None
+        The states whose product is the last H columns, if a GRU's reset gate scales them.
     steps : PackedSteps
     element_type : ElementType
     """
@@ -65,6 +67,7 @@ class ProductGradients:
         weight_h: Array,
         x: Array,
         state: Array,
+        reset: Array | None,
         steps: PackedSteps,
         element_type: ElementType,
     ) -> None:
@@ -80,7 +83,7 @@ class ProductGradients:
             packed_shape(self.most_rows, hidden, element_type),
         )
         self._panels = packed(weight_x, panels, element_type)
-        self._x, self._state, self._element_type = x, state, element_type
+        self._x, self._state, self._reset, self._element_type = x, state, reset, element_type
         (self.x,) = tables(POOL, dtype, x.shape)  # the caller gets it
         self.weight_x = np.zeros((width, inputs), dtype)
         self.weight_h = np.zeros((width, hidden), dtype)
@@ -96,8 +99,16 @@ class ProductGradients:
         x, before = self._x[rows], self._states_before(chunk)
         x = packed(x, self._scratch_x, element_type)
         add_transposed_matmul(dxp, x, self.weight_x, element_type)
-        before = packed(before, self._scratch_h, element_type)
-        add_transposed_matmul(dz, before, self.weight_h, element_type)
+        if self._reset is None:
+            self._add_weight_h(dz, before, self.weight_h)
+            return
+        middle = 2 * self.weight_h.shape[1]
+        self._add_weight_h(dz[:, :middle], before, self.weight_h[:middle])
+        self._add_weight_h(dz[:, middle:], self._reset[rows], self.weight_h[middle:])
+
+    def _add_weight_h(self, dz: Array, states: Array, result: Array) -> None:
+        states = packed(states, self._scratch_h, self._element_type)
+        add_transposed_matmul(np.ascontiguousarray(dz), states, result, self._element_type)
 
     def of_weights(self) -> dict[str, Array]:
         """Return the gradients of the weights by name."""

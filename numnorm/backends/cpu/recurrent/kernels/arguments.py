@@ -104,7 +104,7 @@ class Saved(NamedTuple):
     carried : array (batch + rows, H)
         The initial cells of an LSTM, then the cells that each step passes to the next.
     cell : array (rows, H)
-        The cells before their norm.
+        The cells before their norm; of a GRU whose reset gate scales the state, the scaled states.
     statistics : Statistics
         The statistics of all norms.
     """

@@ -34,6 +34,7 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     ZoneoutMasks,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.kernels.reset_products import make_reset_product_gradient
 from numnorm.backends.cpu.simd.element_type import ElementType
 
 
@@ -47,7 +48,9 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
     """
     lanes, gates = element_type.lanes, kind.gates
     matmul = make_matmul(lanes, accumulate=kind.accumulates(spec))
-    row = kind.make_row_gradient(spec, element_type)
+    row, resets = kind.make_row_gradient(spec, element_type), kind.resets_before(spec)
+    second = kind.make_second_gradient(spec, element_type)
+    reset_gradient = make_reset_product_gradient(element_type)
 
     def kernel(
         steps: StepRange,
@@ -67,6 +70,7 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
         left, right = rows_of_groups(first, last, groups, parts, size, batch)
         wide, products, states = gates * width, as_flat(gradients.dz), as_flat(dh)
+        depth = wide - width if resets else wide
         between = max(1, tuning.ROWS_BETWEEN_FLUSHES // size)
         for s in range(steps.end - 1, begin - 1, -1):
             rows = rows_of_step(steps.batch_sizes, s, left, right)
@@ -79,9 +83,18 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
                     saved, parameters, coefficients, masks, gradients, scratch,
                     sums.sums[(left + r) // size], index,
                 )  # fmt: skip
+            if resets:
+                if rows > 0:
+                    reset_gradient(gradients.dz, panels, scratch.normalized, to, left, rows)
+                for r in range(rows):
+                    index = BackwardRowIndex(start + r, left + r, before + r, to + r, left, 0)
+                    second(
+                        saved, parameters, coefficients, masks, gradients, scratch,
+                        sums.sums[(left + r) // size], index,
+                    )  # fmt: skip
             if rows > 0:
                 matmul(
-                    products, to * wide, wide, 1, rows, panels, 0, wide * lanes, wide,
+                    products, to * wide, wide, 1, rows, panels, 0, depth * lanes, depth,
                     states, left * width, width, width,
                 )  # fmt: skip
             if s % between == 0:

@@ -23,18 +23,22 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     ZoneoutMasks,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.kernels.reset_products import make_columns, make_reset_product
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 
 
-def _make_multiply(accumulate: bool, element_type: ElementType) -> Callable[..., None]:
+def _make_multiply(
+    accumulate: bool, resets: bool, element_type: ElementType
+) -> Callable[..., None]:
     """Return a compiled function that multiplies one step's rows of x and of the state.
 
     ``multiply(has_x, left, depths, left_rows, right, results, result_rows, rows, wide)`` takes
     pairs, x first: flat left-hand matrices, their numbers of columns and first rows, packed
-    weights, flat results of `wide` columns and their first rows. It multiplies x if `has_x`.
+    weights, flat results of `wide` columns and their first rows. It multiplies x if `has_x`. If the
+    cell `resets` the state, the last columns of the product with the state are left out.
     """
-    lanes = element_type.lanes
+    lanes, columns = element_type.lanes, make_columns(resets)
     matmul = make_matmul(lanes, accumulate=accumulate)
 
     @inlined
@@ -52,7 +56,7 @@ def _make_multiply(accumulate: bool, element_type: ElementType) -> Callable[...,
             )  # fmt: skip
             matmul(
                 a, at * depth, depth, 1, rows, b, 0, depth * lanes, depth,
-                c, to * wide, wide, wide,
+                c, to * wide, wide, columns(k, wide),
             )  # fmt: skip
 
     return multiply
@@ -67,7 +71,8 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
     of `arguments`, whose members are passed one after the other.
     """
     each, gates = kind.norms_each_product(spec), kind.gates
-    multiply = _make_multiply(not each, element_type)
+    resets, reset_product = kind.resets_before(spec), make_reset_product(element_type)
+    multiply = _make_multiply(not each, resets, element_type)
     first_half, second_half = kind.make_row(spec, element_type)
     # Where the products with x are stored.
     x_result = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
@@ -109,6 +114,8 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
                     z[at + r], part(xp, x_at + r), saved, parameters, scalings, masks,
                     scratch[left + r], index,
                 )  # fmt: skip
+            if resets:
+                reset_product(saved, right_hand[1], at, rows)
             for r in range(rows):
                 index = RowIndex(start + r, left + r, before + r, batch)
                 second_half(

@@ -1,0 +1,61 @@
+"""The products of a GRU whose reset gate scales the state before the candidate's product.
+
+A row of z holds the product of the gates z and r, 2H columns, and that of the candidate, H columns.
+The weights of both are packed, one after the other.
+"""
+
+from collections.abc import Callable
+
+from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
+from numnorm.backends.cpu.memory.borrowed import as_flat
+from numnorm.backends.cpu.simd.element_type import ElementType
+
+
+def make_columns(resets: bool) -> Callable[..., int]:
+    """Return a compiled ``columns(k, wide)``: those of the product with x (0) or the state (1)."""
+    if not resets:
+        return inlined(lambda k, wide: wide)
+    return inlined(lambda k, wide: wide if k == 0 else wide // 3 * 2)
+
+
+def make_reset_product(element_type: ElementType) -> Callable[..., None]:
+    """Return a compiled ``product(saved, panels, at, rows)`` of the candidate, from the row `at`.
+
+    `panels` are the transposed weights of the state.
+    """
+    lanes, matmul = element_type.lanes, make_matmul(element_type.lanes, accumulate=False)
+
+    @inlined
+    def product(saved, panels, at, rows):
+        reset, z = saved.cell, saved.z
+        width, wide = reset.shape[1], z.shape[1]
+        gates, panel = wide - width, width * lanes
+        first = -(-gates // lanes) * panel
+        matmul(
+            as_flat(reset), at * width, width, 1, rows, panels, first, panel, width,
+            as_flat(z), at * wide + gates, wide, width,
+        )  # fmt: skip
+
+    return product
+
+
+def make_reset_product_gradient(element_type: ElementType) -> Callable[..., None]:
+    """Return a compiled ``gradient(dz, panels, result, at, left, rows)`` of the reset states.
+
+    It takes the rows of dz from `at` on, and stores rows of `result` from `left` on. `panels` are
+    the weights of the state.
+    """
+    lanes, matmul = element_type.lanes, make_matmul(element_type.lanes, accumulate=False)
+
+    @inlined
+    def gradient(dz, panels, result, at, left, rows):
+        width, wide = result.shape[1], dz.shape[1]
+        gates = wide - width
+        first = -(-width // lanes) * gates * lanes
+        matmul(
+            as_flat(dz), at * wide + gates, wide, 1, rows, panels, first, width * lanes, width,
+            as_flat(result), left * width, width, width,
+        )  # fmt: skip
+
+    return gradient
