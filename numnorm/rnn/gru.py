@@ -21,6 +21,8 @@ def gru(
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUStates:
@@ -63,12 +65,18 @@ def gru(
         Whether x and y are (B, T, ...).
     reverse : bool, default False
         Whether to process each sequence from its last step to its first.
+    dropout, recurrent_dropout : float, default 0
+        The probability with which an element of x, and of the state in its product with W_h and U,
+        is zeroed in all steps of a call; the others are divided by 1 minus the probability
+        [4]_. They need an `rng`; 0 is for inference.
     zoneout : float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state as it
         was [3]_.
     rng : numpy.random.Generator, optional
-        Draws the zoneout masks, for training; without it each step takes the expected value, as
-        in inference. A step keeps the elements where ``rng.random((T, B, H), np.float32)``,
+        Draws the masks, for training; without it each step takes zoneout's expected value, as in
+        inference. Dropout keeps the elements of x where ``rng.random((B, I), np.float32)``, and
+        then those of the state where ``rng.random((B, H), np.float32)``, is at least the
+        probability. Then zoneout keeps the old state where ``rng.random((T, B, H), np.float32)``,
         for the steps of x in order, is below the probability.
 
     Returns
@@ -94,7 +102,8 @@ def gru(
     With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
     `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence
     depend on the number of sequences and on its index among them. They are drawn on the host for
-    arrays of a device, too.
+    arrays of a device, too. Dropout masks are drawn again in every call. Arrays of a device need a
+    `recurrent_dropout` of 0.
 
     PyTorch, Keras and ONNX define z as 1 - σ(z): `gru_from_torch` flips the signs.
 
@@ -106,6 +115,8 @@ def gru(
        Statistical Machine Translation", EMNLP 2014.
     .. [3] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
        Activations", ICLR 2017.
+    .. [4] Y. Gal, Z. Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
+       Neural Networks", NeurIPS 2016.
 
     Examples
     --------
@@ -117,7 +128,7 @@ def gru(
     >>> y.shape, bool((y[2:, 1] == 0).all()), bool((h[1] == y[1, 1]).all())
     ((5, 4, 2), True, True)
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return GRUStates(*forward(GRU, gru_spec(norm, reset_after), x, parameters, (h,), options))
 
 
@@ -132,6 +143,8 @@ def gru_forward(
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUForward:
@@ -139,7 +152,9 @@ def gru_forward(
 
     Parameters
     ----------
-    x, parameters, h, norm, reset_after, eps, lengths, batch_first, reverse, zoneout, rng
+    x, parameters, h, norm, reset_after, eps, lengths, batch_first, reverse
+        As for `gru`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `gru`.
 
     Returns
@@ -147,7 +162,7 @@ def gru_forward(
     GRUForward
         ``(y, h, saved)``.
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return GRUForward(
         *forward(GRU, gru_spec(norm, reset_after), x, parameters, (h,), options, save=True)
     )
@@ -197,6 +212,8 @@ def gru_cell(
     norm: str | None = "layer",
     reset_after: bool = True,
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> Any:
@@ -208,8 +225,10 @@ def gru_cell(
     ----------
     x : array_like (B, I) or (I,)
         The input of this step. With (I,), the states are (H,).
-    parameters, h, norm, reset_after, eps, zoneout, rng
+    parameters, h, norm, reset_after, eps
         As for `gru`; `h` as the step before returned it.
+    dropout, recurrent_dropout, zoneout, rng
+        As for `gru`.
 
     Returns
     -------
@@ -228,7 +247,12 @@ def gru_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm, reset_after)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        gru_spec(norm, reset_after),
+    )
     return forward(GRU, spec, x, parameters, (h,), options, single=True)[0]
 
 
@@ -240,6 +264,8 @@ def gru_cell_forward(
     norm: str | None = "layer",
     reset_after: bool = True,
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUCellForward:
@@ -247,7 +273,9 @@ def gru_cell_forward(
 
     Parameters
     ----------
-    x, parameters, h, norm, reset_after, eps, zoneout, rng
+    x, parameters, h, norm, reset_after, eps
+        As for `gru_cell`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `gru_cell`.
 
     Returns
@@ -255,7 +283,12 @@ def gru_cell_forward(
     GRUCellForward
         ``(h, saved)``.
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm, reset_after)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        gru_spec(norm, reset_after),
+    )
     result = forward(GRU, spec, x, parameters, (h,), options, save=True, single=True)
     return GRUCellForward(*result)
 

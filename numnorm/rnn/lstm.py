@@ -29,6 +29,8 @@ def lstm(
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, float] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMStates:
@@ -68,13 +70,20 @@ def lstm(
         Whether x and y are (B, T, ...).
     reverse : bool, default False
         Whether to process each sequence from its last step to its first.
+    dropout, recurrent_dropout : float, default 0
+        The probability with which an element of x, and of the state in its product with W_h,
+        is zeroed in all steps of a call; the others are divided by 1 minus the probability
+        [3]_. They need an `rng`; 0 is for inference.
     zoneout : float or pair of float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state, and of
         the cell, as it was [2]_.
     rng : numpy.random.Generator, optional
-        Draws the zoneout masks, for training; without it each step takes the expected value, as
-        in inference. A step keeps the elements where ``rng.random((T, 2, B, H), np.float32)``,
-        for h and then for c of each step of x, is below the probability.
+        Draws the masks, for training; without it each step takes zoneout's expected value, as in
+        inference. Dropout keeps the elements of x where ``rng.random((B, I), np.float32)``, and
+        then those of the state where ``rng.random((B, H), np.float32)``, is at least the
+        probability. Then zoneout keeps the old state where
+        ``rng.random((T, 2, B, H), np.float32)``, for h and then for c of each step of x, is below
+        the probability.
 
     Returns
     -------
@@ -103,13 +112,16 @@ def lstm(
     With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
     `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence
     depend on the number of sequences and on its index among them. They are drawn on the host for
-    arrays of a device, too.
+    arrays of a device, too. Dropout masks are drawn again in every call. Arrays of a device need a
+    `recurrent_dropout` of 0.
 
     References
     ----------
     .. [1] J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization", 2016.
     .. [2] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
        Activations", ICLR 2017.
+    .. [3] Y. Gal, Z. Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
+       Neural Networks", NeurIPS 2016.
 
     Examples
     --------
@@ -121,7 +133,7 @@ def lstm(
     >>> y.shape, bool((y[2:, 1] == 0).all()), bool((h[1] == y[1, 1]).all())
     ((5, 4, 2), True, True)
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return LSTMStates(*forward(LSTM, _spec(norm, variant), x, parameters, (h, c), options))
 
 
@@ -137,6 +149,8 @@ def lstm_forward(
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, float] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMForward:
@@ -144,7 +158,9 @@ def lstm_forward(
 
     Parameters
     ----------
-    x, parameters, h, c, norm, variant, eps, lengths, batch_first, reverse, zoneout, rng
+    x, parameters, h, c, norm, variant, eps, lengths, batch_first, reverse
+        As for `lstm`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `lstm`.
 
     Returns
@@ -152,7 +168,7 @@ def lstm_forward(
     LSTMForward
         ``(y, h, c, saved)``.
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return LSTMForward(
         *forward(LSTM, _spec(norm, variant), x, parameters, (h, c), options, save=True)
     )
@@ -204,6 +220,8 @@ def lstm_cell(
     norm: str | RecurrentBatchNorm | None = "layer",
     variant: str = "paper",
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, float] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMState:
@@ -215,8 +233,10 @@ def lstm_cell(
     ----------
     x : array_like (B, I) or (I,)
         The input of this step. With (I,), the states are (H,).
-    parameters, h, c, norm, variant, eps, zoneout, rng
+    parameters, h, c, norm, variant, eps
         As for `lstm`; `h` and `c` as the step before returned them.
+    dropout, recurrent_dropout, zoneout, rng
+        As for `lstm`.
 
     Returns
     -------
@@ -235,7 +255,12 @@ def lstm_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        _spec(norm, variant),
+    )
     return LSTMState(*forward(LSTM, spec, x, parameters, (h, c), options, single=True))
 
 
@@ -248,6 +273,8 @@ def lstm_cell_forward(
     norm: str | RecurrentBatchNorm | None = "layer",
     variant: str = "paper",
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, float] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMCellForward:
@@ -255,7 +282,9 @@ def lstm_cell_forward(
 
     Parameters
     ----------
-    x, parameters, h, c, norm, variant, eps, zoneout, rng
+    x, parameters, h, c, norm, variant, eps
+        As for `lstm_cell`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `lstm_cell`.
 
     Returns
@@ -263,7 +292,12 @@ def lstm_cell_forward(
     LSTMCellForward
         ``(h, c, saved)``.
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        _spec(norm, variant),
+    )
     result = forward(LSTM, spec, x, parameters, (h, c), options, save=True, single=True)
     return LSTMCellForward(*result)
 

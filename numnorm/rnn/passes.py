@@ -18,9 +18,10 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
+from numnorm.rnn.dropout import Kept, check_dropout, drawn
 from numnorm.rnn.parameters import Kind, checked, named
 from numnorm.rnn.sequences import sequence_layout
-from numnorm.rnn.specs import Spec, with_zoneout
+from numnorm.rnn.specs import Spec, with_masks
 
 # AdaNorm's C and k, the defaults of `ada_norm`.
 _ADA_SCALE, _ADA_K = 1.0, 0.1
@@ -47,6 +48,25 @@ class Options(NamedTuple):
     reverse: Any = False
     zoneout: Any = 0.0
     rng: Any = None
+    dropout: Any = 0.0
+    recurrent_dropout: Any = 0.0
+
+
+class _Masks(NamedTuple):
+    """The masks of a call; None for what there is not.
+
+    Attributes
+    ----------
+    inputs : Kept or None
+    states : array or None
+        Of dropout, as the backend takes it.
+    zoneout : tuple
+        The same, for each state.
+    """
+
+    inputs: Kept | None
+    states: Any
+    zoneout: tuple[Any, ...]
 
 
 class _Saved(NamedTuple):
@@ -63,7 +83,7 @@ class _Saved(NamedTuple):
     dtype: Any
     given: Any
     weights: Any
-    zoneout_masks: tuple[Any, ...]
+    masks: _Masks
     kept: Any
 
 
@@ -89,16 +109,14 @@ def forward(
     layout = sequence_layout(time, batch, options.lengths, reverse)
     x = backend.pack_padded(x, layout, batch_first, None)
     given, ready, weights = _weights(kind, spec, parameters, x, backend)
-    zoneout = _probabilities(kind, options.zoneout)
-    if any(zoneout) and spec.batch:
-        raise ValueError("zoneout must be 0 with batch norm")
-    spec = with_zoneout(spec) if any(zoneout) else spec
+    spec, probabilities = _with_masks(kind, spec, options)
     shape = batch, ready.weight_h.shape[1]
     first = [
         backend.cell_state(name, s, shape, x, batched)
         for name, s in zip(kind.states, states, strict=True)
     ]
-    zoneout_masks = _zoneout_masks(zoneout, options.rng, layout, shape[1], x, backend)
+    masks = _drawn_masks(probabilities, options.rng, layout, shape[1], x, backend)
+    x = backend.dropped(x, *masks.inputs, layout) if masks.inputs else x
     sorted_states = tuple(backend.sort_states(s, layout) for s in first)
     if spec.batch:
         cell, running = cast(LSTMSpec, spec.cell), {}
@@ -109,8 +127,9 @@ def forward(
         )
     else:
         history, kept = backend.cell_forward(
-            spec.cell, scaling, x, layout.steps, weights, sorted_states, zoneout_masks, save
-        )
+            spec.cell, scaling, x, layout.steps, weights, sorted_states, masks.zoneout, save,
+            masks.states,
+        )  # fmt: skip
     begin, whole = sorted_states[0].shape[0], save or spec.batch is not None
     y = backend.pad_packed(history[0], begin, layout, batch_first or not batched, x, dtype)
     indices = begin + layout.last
@@ -126,7 +145,7 @@ def forward(
         y.flags.writeable = False  # the backward pass reads its memory
     return *results, _Saved(
         kind, single, backend, spec, scaling, layout, batch_first, batched, x, shape[1], dtype,
-        given, weights, zoneout_masks, kept,
+        given, weights, masks, kept,
     )  # fmt: skip
 
 
@@ -205,6 +224,34 @@ def _probabilities(kind: Kind, zoneout: Any) -> tuple[float, ...]:
     return tuple(check_number("zoneout", value, least=0.0, most=1.0) for value in values)
 
 
+def _with_masks(
+    kind: Kind, spec: Spec, options: Options
+) -> tuple[Spec, tuple[float, float, tuple[float, ...]]]:
+    """Return the spec with masks, and the probabilities of dropout and of zoneout, checked."""
+    zoneout, rng = _probabilities(kind, options.zoneout), options.rng
+    inputs = check_dropout("dropout", options.dropout, rng)
+    states = check_dropout("recurrent_dropout", options.recurrent_dropout, rng)
+    if spec.batch and (any(zoneout) or states):
+        name = "zoneout" if any(zoneout) else "recurrent_dropout"
+        raise ValueError(f"{name} must be 0 with batch norm")
+    return with_masks(spec, any(zoneout), states > 0), (inputs, states, zoneout)
+
+
+def _drawn_masks(
+    probabilities: tuple[float, float, tuple[float, ...]],
+    rng: Any,
+    layout: SequenceLayout,
+    width: int,
+    x: Any,
+    backend: Any,
+) -> _Masks:
+    """Return the masks of a call, drawn in the order of the attributes."""
+    inputs = drawn(probabilities[0], rng, layout.batch, x.shape[1])
+    states = drawn(probabilities[1], rng, layout.batch, width)
+    mask = backend.dropout_mask(*states, layout, x) if states else None
+    return _Masks(inputs, mask, _zoneout_masks(probabilities[2], rng, layout, width, x, backend))
+
+
 def _zoneout_masks(
     zoneout: tuple[float, ...], rng: Any, layout: SequenceLayout, width: int, x: Any, backend: Any
 ) -> tuple[Any, ...]:
@@ -243,10 +290,12 @@ def backward(
     else:
         gradients = backend.cell_backward(
             saved.spec.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,
-            saved.zoneout_masks, rows, sorted_states,
+            saved.masks.zoneout, rows, sorted_states, saved.masks.states,
         )  # fmt: skip
     batch_first, batched = saved.batch_first, saved.batched
-    dx = backend.pad_packed(gradients.dx, 0, layout, batch_first or not batched, x, dtype)
+    kept = saved.masks.inputs
+    dx = backend.dropped(gradients.dx, *kept, layout) if kept else gradients.dx
+    dx = backend.pad_packed(dx, 0, layout, batch_first or not batched, x, dtype)
     first = [
         backend.unsort_states(f, None, s, layout, dtype)
         for f, s in zip(gradients.states, last, strict=True)

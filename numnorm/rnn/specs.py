@@ -83,15 +83,17 @@ def _rnn_spec(name: str | None, nonlinearity: str) -> Spec:
     return Spec(RNNSpec(norm, rectified=nonlinearity == "relu"), _parameters(norm, [""]))
 
 
-def with_zoneout(spec: Spec) -> Spec:
-    """Return the same spec with zoneout."""
-    return _with_zoneout(type(spec.cell).__name__, spec)
+def with_masks(spec: Spec, zoneout: bool, dropout: bool) -> Spec:
+    """Return the same spec with zoneout, dropout of the state, or both."""
+    if not (zoneout or dropout):
+        return spec
+    return _with_masks(type(spec.cell).__name__, spec, zoneout, dropout)
 
 
 @functools.cache
-def _with_zoneout(kind: str, spec: Spec) -> Spec:
-    # Tuples of different kinds may be equal.
-    return spec._replace(cell=spec.cell._replace(zoneout=True))
+def _with_masks(kind: str, spec: Spec, zoneout: bool, dropout: bool) -> Spec:
+    # The name is part of the key, as tuples of different kinds may be equal.
+    return spec._replace(cell=spec.cell._replace(zoneout=zoneout, recurrent_dropout=dropout))
 
 
 def _parameters(norm: Norm | None, sites: list[str]) -> frozenset[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
 from numnorm.backends import backend_for
+from numnorm.rnn.dropout import check_dropout, gain
 from numnorm.rnn.results import Stacked, StackedForward, StackedGradients
 from numnorm.rnn.sequences import check_lengths
 from numnorm.rnn.stacked_plan import Direction, Plan, by_direction, naming, planned
@@ -37,6 +38,7 @@ def stacked(
     states: Sequence[Any] | None = None,
     *,
     dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     rng: np.random.Generator | None = None,
     lengths: Any = None,
     batch_first: bool = False,
@@ -75,8 +77,10 @@ def stacked(
         p: the probability that an element of a layer's output is zeroed before the next layer;
         the other elements are divided by 1 - p. Use 0 for inference. The output of the last layer
         has no dropout.
+    recurrent_dropout : float, default 0.0
+        As for the cells: one mask for all steps.
     rng : numpy.random.Generator, optional
-        Draws the masks of dropout and zoneout; required if `dropout` is not 0.
+        Draws the masks of dropout and zoneout; required if one of both dropouts is not 0.
     lengths : array_like of int (B,), optional
         The number of steps of each sequence, in any order. Default: T.
     batch_first : bool, default False
@@ -108,12 +112,13 @@ def stacked(
 
     With random masks, an `rng` in the same state gives the same result, bit for bit, for the same
     arguments and version of NumPy. For each layer in order, ``rng.integers(2**63)`` seeds a
-    ``default_rng``: with zoneout, one for the cell of each direction, and then, with dropout, one
-    for the dropout mask, except after the last layer. Dropout keeps the elements of the output
-    (T, B, H), whatever `batch_first`, where ``random((T, B, H))`` is at least p. So the masks of a
-    sequence depend on the number of sequences and on its index among them, but not on the
-    padding T or on `lengths`; chunks have other masks than the whole. All masks are drawn on the
-    host, also for arrays of a device. A call that raises an error leaves `rng` unchanged.
+    ``default_rng``: with zoneout or `recurrent_dropout`, one for the cell of each direction, and
+    then, with dropout, one for the dropout mask, except after the last layer. Dropout keeps the
+    elements of the output (T, B, H), whatever `batch_first`, where ``random((T, B, H))`` is at
+    least p. So the masks of a sequence depend on the number of sequences and on its index among
+    them, but not on the padding T or on `lengths`; chunks have other masks than the whole. All
+    masks are drawn on the host, also for arrays of a device. A call that raises an error leaves
+    `rng` unchanged.
 
     References
     ----------
@@ -134,7 +139,7 @@ def stacked(
     >>> h_reverse.shape
     (2, 2)
     """
-    options = _options(norm, variant, nonlinearity, reset_after, eps, zoneout)
+    options = _options(norm, variant, nonlinearity, reset_after, eps, zoneout, recurrent_dropout)
     y, last, _ = _run(x, layers, states, dropout, rng, lengths, batch_first, options, False)
     return Stacked(y, last)
 
@@ -145,6 +150,7 @@ def stacked_forward(
     states: Sequence[Any] | None = None,
     *,
     dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     rng: np.random.Generator | None = None,
     lengths: Any = None,
     batch_first: bool = False,
@@ -159,9 +165,9 @@ def stacked_forward(
 
     Parameters
     ----------
-    x, layers, states, dropout, rng, lengths, batch_first, norm, variant, nonlinearity
+    x, layers, states, dropout, recurrent_dropout, rng, lengths, batch_first
         As for `stacked`.
-    reset_after, eps, zoneout
+    norm, variant, nonlinearity, reset_after, eps, zoneout
         As for `stacked`.
 
     Returns
@@ -184,7 +190,7 @@ def stacked_forward(
     >>> y.shape
     (5, 4, 2)
     """
-    options = _options(norm, variant, nonlinearity, reset_after, eps, zoneout)
+    options = _options(norm, variant, nonlinearity, reset_after, eps, zoneout, recurrent_dropout)
     return StackedForward(
         *_run(x, layers, states, dropout, rng, lengths, batch_first, options, True)
     )
@@ -242,7 +248,7 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
     states, layers = [], []
     for number in reversed(range(len(saved.plan))):
         if number < len(saved.masks):
-            grad = backend.apply_mask(grad, saved.masks[number], _gain(saved.dropout))
+            grad = backend.apply_mask(grad, saved.masks[number], gain(saved.dropout))
         widths = saved.widths[number]
         parts = [None] * len(widths) if grad is None else backend.split(grad, widths)
         gradients = []
@@ -260,7 +266,13 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
 
 
 def _options(
-    norm: Any, variant: Any, nonlinearity: Any, reset_after: Any, eps: Any, zoneout: Any
+    norm: Any,
+    variant: Any,
+    nonlinearity: Any,
+    reset_after: Any,
+    eps: Any,
+    zoneout: Any,
+    recurrent_dropout: Any,
 ) -> dict[str, Any]:
     """Return the options of the cells, without those of one kind of cell that are None."""
     if norm is not None and not isinstance(norm, str):
@@ -269,6 +281,7 @@ def _options(
             f"{type(norm).__name__}"
         )
     options = {"norm": norm, "eps": check_eps(eps), "zoneout": zoneout}
+    options["recurrent_dropout"] = recurrent_dropout
     some = {"variant": variant, "nonlinearity": nonlinearity, "reset_after": reset_after}
     return options | {name: value for name, value in some.items() if value is not None}
 
@@ -297,8 +310,9 @@ def _run(
     options = options | {"lengths": lengths}
     plan = planned(layers)
     given = by_direction("states", states, plan)
-    dropout = _check_dropout(dropout, rng)
-    draws = _any_zoneout(options["zoneout"]) and rng is not None
+    dropout = check_dropout("dropout", dropout, rng)
+    recurrent = check_dropout("recurrent_dropout", options["recurrent_dropout"], rng)
+    draws = (_any_zoneout(options["zoneout"]) or recurrent > 0) and rng is not None
     last, cells, widths, masks = [], [], [], []
     with _restored_on_error(rng):
         for number, (directions, first) in enumerate(zip(plan, given, strict=True)):
@@ -315,7 +329,7 @@ def _run(
             y = parts[0] if len(parts) == 1 else backend.concatenate(parts)
             if dropout and number < len(plan) - 1:
                 masks.append(backend.as_mask(_mask(rng, tuple(y.shape), dropout), y))
-                y = backend.apply_mask(y, masks[-1], _gain(dropout))
+                y = backend.apply_mask(y, masks[-1], gain(dropout))
     y = backend.to_time_major(backend.as_float_array("y", y), batch_first)
     if not save:
         return y, tuple(last), None
@@ -356,19 +370,6 @@ def _as_given(directions: list[Any]) -> Any:
     return directions[0] if len(directions) == 1 else tuple(directions)
 
 
-def _check_dropout(dropout: Any, rng: Any) -> float:
-    probability = check_number("dropout", dropout)
-    if not 0.0 <= probability < 1.0:
-        raise ValueError(f"dropout must be at least 0 and less than 1, got {probability:g}")
-    if rng is None and probability:
-        raise TypeError("rng must be a numpy.random.Generator if dropout is not 0, got None")
-    if rng is not None and not isinstance(rng, np.random.Generator):
-        raise TypeError(
-            f"rng must be a numpy.random.Generator, got an object of type {type(rng).__name__}"
-        )
-    return probability
-
-
 def _any_zoneout(zoneout: Any) -> bool:
     """Return whether a probability is not 0; the cells check the number of probabilities."""
     given = zoneout if isinstance(zoneout, tuple | list) else (zoneout,)
@@ -385,8 +386,3 @@ def _mask(rng: np.random.Generator, shape: tuple[int, ...], dropout: float) -> A
 def _spawned(rng: np.random.Generator) -> np.random.Generator:
     """Return a generator for one use, so that the number of steps does not affect other draws."""
     return np.random.default_rng(rng.integers(2**63))
-
-
-def _gain(dropout: float) -> float:
-    """Return the factor of the elements that dropout keeps."""
-    return 1.0 / (1.0 - dropout)

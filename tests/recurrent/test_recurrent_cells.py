@@ -28,12 +28,17 @@ class Case(NamedTuple):
     def step(self, norm, exact):
         """One step by definition."""
         if self.name == "lstm":
-            return functools.partial(recurrent.lstm_step, norm, self.options["variant"], exact)
+            step = functools.partial(recurrent.lstm_step, norm, self.options["variant"], exact)
+            return lambda x, h, c, operand=None: step(x, h if operand is None else operand, c)
         if self.name == "gru":
             reset_after = self.options.get("reset_after", True)
-            return lambda x, h: (recurrent.gru_step(norm, exact, x, h, reset_after),)
+            step = functools.partial(recurrent.gru_step, norm, exact)
+            return lambda x, h, operand=None: (step(x, h, reset_after, operand),)
         nonlinearity = self.options.get("nonlinearity", "tanh")
-        return lambda x, h: (recurrent.rnn_step(norm, exact, x, h, nonlinearity),)
+        step = functools.partial(recurrent.rnn_step, norm, exact)
+        return lambda x, h, operand=None: (
+            step(x, h if operand is None else operand, nonlinearity),
+        )
 
 
 NORMS = ["layer", "rms", "ada", None]
@@ -151,31 +156,37 @@ def test_narrower_dtypes(case, dtype, tolerance):
     assert largest_difference(found, expected) < tolerance
 
 
-def check_gradients(case, time, zoneout=0.0, **options):
+def check_gradients(case, time, zoneout=0.0, dropout=0.0, recurrent_dropout=0.0, **options):
     """Hold every gradient against a numerical one."""
     parameters, x, states = problem(case, time=time, inputs=2, hidden=3)
     rng, seed = np.random.default_rng(5), 7
-    drawn = {"zoneout": zoneout, "rng": np.random.default_rng(seed)} if zoneout else {}
+    drawn = {"zoneout": zoneout, "dropout": dropout, "recurrent_dropout": recurrent_dropout}
+    drawn["rng"] = np.random.default_rng(seed)
     *outputs, saved = case.call("_forward")(
         x, parameters, *states, **case.options, **options, **drawn
     )
     grads = [rng.normal(size=a.shape) for a in outputs]
     found = case.call("_backward")(grads[0], saved, *grads[1:])
-    keeps = None
+    keeps, drops, masks = None, [], np.random.default_rng(seed)
+    for probability, width in ((dropout, 2), (recurrent_dropout, 3)):
+        factors = np.ones((3, width), np.longdouble)
+        if probability:
+            kept = masks.random((3, width), np.float32) >= probability
+            factors = kept / (1 - np.longdouble(probability))
+        drops.append(factors)
     if zoneout:
-        shape = x.shape[0], len(states), x.shape[1], 3
-        drawn = np.random.default_rng(seed).random(shape, np.float32)
+        drawn = masks.random((x.shape[0], len(states), 3, 3), np.float32)
         keeps = [drawn[:, i] < zoneout for i in range(len(states))]
 
     exact, definition = as_exact(parameters), recurrent.Norm(case.options["norm"], 1e-5)
     arrays = [np.array(a, np.longdouble) for a in (x, *states)]
     step = case.step(definition, exact)
-    expected = recurrent.sequences(step, arrays[0], arrays[1:], keeps, **options)
+    expected = recurrent.sequences(step, arrays[0], arrays[1:], keeps, drops, **options)
     assert largest_difference(outputs, expected) < 4e-14  # as in `test_definition`
 
     def loss():
         definition.rerun()
-        new = recurrent.sequences(step, arrays[0], arrays[1:], keeps, **options)
+        new = recurrent.sequences(step, arrays[0], arrays[1:], keeps, drops, **options)
         return sum(np.sum(a * b) for a, b in zip(new, grads, strict=True))
 
     named = {name: a for name, a in exact.items() if a is not None}
@@ -200,6 +211,16 @@ ZONED = [LSTMS[1], *SOME] if COMPILED else [*LSTMS, *GRUS, *BEFORE, *RNNS, RELU]
 @pytest.mark.parametrize("case", ZONED, ids=ids)
 def test_zoneout(case):
     check_gradients(case, 3, zoneout=0.4, lengths=[2, 0, 3])
+
+
+@pytest.mark.parametrize("probabilities", [(0.4, 0.0), (0.0, 0.3), (0.4, 0.3)], ids=str)
+@pytest.mark.parametrize("zoneout", [0.0, 0.4])
+@pytest.mark.parametrize("case", ZONED, ids=ids)
+def test_dropout(case, zoneout, probabilities):
+    dropout, recurrent_dropout = probabilities
+    check_gradients(
+        case, 3, zoneout, dropout, recurrent_dropout, lengths=[2, 0, 3], reverse=zoneout > 0
+    )
 
 
 def test_zoneout_of_the_state_alone():

@@ -396,7 +396,7 @@ MESSAGES = {
     "dropout must be at least 0 and less than 1, got -0.5": {"dropout": -0.5},
     "dropout must be a number, got 'half'": {"dropout": "half"},
     "rng must be a numpy.random.Generator if dropout is not 0, got None": {"dropout": 0.5},
-    "rng must be a numpy.random.Generator, got an object of type int": {"dropout": 0.5, "rng": 1},
+    "rng must be a numpy.random.Generator, got int": {"dropout": 0.5, "rng": 1},
 }
 
 

@@ -70,9 +70,9 @@ def gru_update_gradient(dh: Any, h_prev: Any, keep: Any, candidate: Any, one: An
     return dz, dh * z * (one - candidate * candidate), dh * keep
 
 
-def gru_reset_gradient(d_reset: Any, h_prev: Any, r: Any, one: Any) -> Any:
-    """Return the gradients of r and h_prev from the gradient of ``r * h_prev``."""
-    return d_reset * h_prev * r * (one - r), d_reset * r
+def gru_reset_gradient(d_reset: Any, state: Any, r: Any, one: Any) -> Any:
+    """Return the gradients of r and the state from the gradient of ``r * state``."""
+    return d_reset * state * r * (one - r), d_reset * r
 
 
 def tanh_gradient(dy: Any, y: Any, one: Any) -> Any:

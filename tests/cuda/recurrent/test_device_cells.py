@@ -275,6 +275,19 @@ def test_host_and_device_do_not_mix(library, kind):
             call()
 
 
+@KINDS
+def test_dropout(products, kind):
+    case = Case(kind)
+    device = case.to(products.take, "float64")
+
+    def options(name):
+        return {"lengths": LENGTHS, name: 0.5, "rng": np.random.default_rng(0)}
+
+    assert_same(device.run(**options("dropout")), case.run(**options("dropout")), "float64")
+    with pytest.raises(NotImplementedError, match=r"^recurrent_dropout must be 0 on a device"):
+        device.run(**options("recurrent_dropout"))
+
+
 def test_reset_before_the_product_is_refused(library):
     case = Case(GRU).to(library.take, "float32")
     for call in (case.call, lambda **options: rnn.gru_pack(case.parameters, **options)):

@@ -49,6 +49,7 @@ def cell_forward(
     states: tuple[DeviceArray, ...],
     zoneout_masks: tuple[DeviceArray | None, ...],
     save: bool,
+    dropout_mask: None = None,
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the history of each state, from the first one on, and what the backward pass needs."""
     with on_device_of(x):
@@ -65,6 +66,7 @@ def cell_backward(
     zoneout_masks: tuple[DeviceArray | None, ...],
     dy: DeviceArray,
     dstates: tuple[DeviceArray, ...],
+    dropout_mask: None = None,
 ) -> CellGradients:
     """Return all gradients, from the gradients of every step's h and of the last states."""
     with on_device_of(x):

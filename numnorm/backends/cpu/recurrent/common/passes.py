@@ -76,19 +76,23 @@ def forward(
     rows, (batch, width) = x.shape[0], states[0].shape
     fused, saved_rows = batch >= tuning.CELL_FUSED_LEAST_ROWS, rows if save else batch
     each, apart, has_cell = kind.norms_each_product(spec), kind.keeps_cell_apart(spec), states[1:]
-    xp, z, carried, separate_cell = tables(
+    drops = spec.recurrent_dropout
+    xp, z, carried, separate_cell, dropped = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
         (rows if save or not fused else batch, kind.gates * width),
         (saved_rows if each else 0, kind.gates * width),
         (batch + saved_rows if save else batch, width if has_cell else 0),
         (saved_rows if apart else 0, width),
+        (batch + rows if drops else 0, width),
     )
     # Not in the same block: the caller may hold the saved arrays for long.
     factors = _factors(kind, spec, weights.h)
     panels_x, panels_h, scratch = _panels(weights, factors, element_type, (batch, width))
     (state,) = tables(POOL, element_type.compute_dtype, (batch + rows, width))  # the caller gets it
     state[:batch], cell = states[0], separate_cell
+    if masks[-1] is not None:
+        np.multiply(states[0], masks[-1], out=dropped[:batch])
     if has_cell:
         carried[:batch] = states[1]
         if not apart:
@@ -96,7 +100,7 @@ def forward(
     if not fused:
         matmul(x, panels_x, xp, element_type)
     saved = groups.Saved(
-        z if each else xp, xp if each else None, state,
+        z if each else xp, xp if each else None, state, dropped if drops else None,
         carried if has_cell else None, cell if has_cell or apart else None,
         _statistics(kind, spec, rows if save else 0),
     )  # fmt: skip
@@ -129,7 +133,8 @@ def backward(
     batch, width = dh.shape
     wide, each = kind.gates * width, kind.norms_each_product(spec)
     reset = saved.cell if kind.resets_before(spec) else None
-    gradients = ProductGradients(weights.x, weights.h, x, saved.state, reset, steps, element_type)
+    operand = saved.dropped if spec.recurrent_dropout else saved.state
+    gradients = ProductGradients(weights.x, weights.h, x, operand, reset, steps, element_type)
     dz, dxp, gates, normalized, cell, weight_h = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
@@ -203,8 +208,8 @@ def _pack_all(matrices: list[Array], panels: Array, element_type: ElementType) -
         start = stop
 
 
-def _masks(masks: tuple[Array | None, ...]) -> groups.ZoneoutMasks:
-    return groups.ZoneoutMasks(*(*masks, None)[:2])
+def _masks(masks: tuple[Array | None, ...]) -> groups.Masks:
+    return groups.Masks(masks[0], masks[1] if len(masks) > 2 else None, masks[-1])
 
 
 def _statistics(kind: CellKind, spec: CellSpec, rows: int) -> groups.Statistics:

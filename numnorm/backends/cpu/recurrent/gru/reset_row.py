@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.recurrent.common.dropout import make_operand
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.gru.reset_gates import (
     make_candidate,
@@ -22,16 +23,16 @@ def _make_reset_state(
 ) -> Callable[..., None]:
     """Return a compiled function that stores 1 - z and the state times r of a vector of units.
 
-    ``reset_state(hp, xp, parameters, statistics, h_prev, keep, reset, j, tail)``
+    ``reset_state(hp, xp, parameters, statistics, operand, keep, reset, j, tail)``
     """
     read, _, write = access
     gates = make_gates(spec, element_type, access)
 
     @inlined
-    def reset_state(hp, xp, parameters, statistics, h_prev, keep, reset, j, tail):
+    def reset_state(hp, xp, parameters, statistics, operand, keep, reset, j, tail):
         one_minus_z, r = gates(hp, xp, parameters, statistics, keep.size, j, tail)
         write(keep, j, one_minus_z, tail)
-        write(reset, j, r * read(h_prev, j, tail), tail)
+        write(reset, j, r * read(operand, j, tail), tail)
 
     return reset_state
 
@@ -64,13 +65,14 @@ def make_row(
     norm = make_part_norm(spec, element_type)
     reset_state = make_unit_loop(_make_reset_state, spec, element_type)
     new_state = make_unit_loop(_make_new_state, spec, element_type)
+    operand_of = make_operand(spec.recurrent_dropout)
 
     @inlined
     def to_reset(hp, xp, saved, parameters, scalings, masks, keep, index):
-        h_prev, i = saved.state[index.before], index.i
+        operand, i = operand_of(saved)[index.before], index.i
         reset = saved.cell[i if saved.cell.shape[0] > index.batch else index.b]
         statistics = norm.compute(hp, xp, scalings.first, saved.statistics, i, 0)
-        reset_state(keep.size, (hp, xp, parameters, statistics, h_prev, keep, reset))
+        reset_state(keep.size, (hp, xp, parameters, statistics, operand, keep, reset))
 
     @inlined
     def to_state(hp, xp, saved, parameters, scalings, masks, keep, index):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.cpu.recurrent.common.dropout import make_operand
 from numnorm.backends.cpu.recurrent.common.steps import prefetch_row
 from numnorm.backends.cpu.recurrent.common.zoneout import make_zoneout
 from numnorm.backends.cpu.recurrent.gru.reset_gates import (
@@ -73,17 +74,18 @@ def _make_reset_gradient(
 ) -> Callable[..., None]:
     """Return a compiled function that overwrites r by the gradient of its input, and adds to dh.
 
-    ``gradient(d_reset, h_prev, dh, result, sums, j, tail)``, for a vector of units.
+    ``gradient(d_reset, operand, mask, dh, result, sums, j, tail)``, for a vector of units.
     """
-    read, _, write = access
+    read, coefficient, write = access
     reset_gradient, real = inlined(gru_reset_gradient), element_type.compute_type
     write_summed = make_write_summed(access)
 
     @inlined
-    def gradient(d_reset, h_prev, dh, result, sums, j, tail):
+    def gradient(d_reset, operand, mask, dh, result, sums, j, tail):
         k = j + dh.size
-        values = read(d_reset, j, tail), read(h_prev, j, tail), read(result, k, tail)
-        dr, d_h_prev = reset_gradient(*values, real(1))
+        values = read(d_reset, j, tail), read(operand, j, tail), read(result, k, tail)
+        dr, d_operand = reset_gradient(*values, real(1))
+        d_h_prev = d_operand * coefficient(mask, j, tail, real(1))
         write(dh, j, read(dh, j, tail) + d_h_prev, tail)
         write_summed(result, sums, k, dr, tail)
 
@@ -116,6 +118,7 @@ def make_second_gradient(spec: GRUSpec, element_type: ElementType) -> Callable[.
     """Return the compiled gradient of one row that `CellKind.make_second_gradient` describes."""
     norm = make_part_norm(spec, element_type)
     gradient = make_unit_loop(_make_reset_gradient, spec, element_type)
+    operand_of = make_operand(spec.recurrent_dropout)
 
     @inlined
     def row(saved, parameters, coefficients, masks, gradients, scratch, sums, index):
@@ -123,7 +126,8 @@ def make_second_gradient(spec: GRUSpec, element_type: ElementType) -> Callable[.
         dh, result, d_reset = gradients.dh[b], scratch.gates[b], scratch.normalized[b]
         width = dh.size
         d_offsets, d_gamma_h, d_gamma_x = sections(sums, width)
-        gradient(width, (d_reset, saved.state[index.before], dh, result, d_offsets[0]))
+        operand, mask = operand_of(saved)[index.before], part(masks.dropout, b)
+        gradient(width, (d_reset, operand, mask, dh, result, d_offsets[0]))
         norm.gradient(
             result[: 2 * width], saved.z[i], saved.xp[i], saved.statistics, i, 0, parameters,
             coefficients.first, (d_gamma_h, d_gamma_x), (gradients.dz[k], gradients.dxp[k]),

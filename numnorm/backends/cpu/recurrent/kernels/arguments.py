@@ -101,6 +101,8 @@ class Saved(NamedTuple):
         The products W_h h with the state and W_x x; their sum and None unless each is normalized.
     state : array (batch + rows, H)
         The initial states, then those of each step.
+    dropped : array (batch + rows, H)
+        The same with dropout, which are multiplied by the weights.
     carried : array (batch + rows, H)
         The initial cells of an LSTM, then the cells that each step passes to the next.
     cell : array (rows, H)
@@ -112,6 +114,7 @@ class Saved(NamedTuple):
     z: Any
     xp: Any
     state: Any
+    dropped: Any
     carried: Any
     cell: Any
     statistics: Statistics
@@ -165,17 +168,20 @@ class GradientCoefficients(NamedTuple):
     second: Coefficients
 
 
-class ZoneoutMasks(NamedTuple):
-    """The zoneout masks of all steps; None without zoneout. Read.
+class Masks(NamedTuple):
+    """The masks of zoneout and dropout; None without them. Read.
 
     Attributes
     ----------
     h, c : array (rows, H) or None
-        For the state and for an LSTM's cell.
+        Of zoneout, for the state and for an LSTM's cell.
+    dropout : array (batch, H) or None
+        The factors of the state in its product with the weights.
     """
 
     h: Any
     c: Any
+    dropout: Any
 
 
 class Gradients(NamedTuple):

@@ -11,10 +11,11 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.recurrent.common.dropout import make_drop
 from numnorm.backends.cpu.recurrent.common.steps import (
     before_step,
     flush_groups,
@@ -26,15 +27,15 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     BackwardRowIndex,
     GradientCoefficients,
     Gradients,
+    Masks,
     Parameters,
     Saved,
     Scratch,
     StepRange,
     Sums,
-    ZoneoutMasks,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
-from numnorm.backends.cpu.recurrent.kernels.reset_products import make_reset_product_gradient
+from numnorm.backends.cpu.recurrent.kernels.reset_products import make_reset_gradient
 from numnorm.backends.cpu.simd.element_type import ElementType
 
 
@@ -47,10 +48,15 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
     members are passed one after the other.
     """
     lanes, gates = element_type.lanes, kind.gates
-    matmul = make_matmul(lanes, accumulate=kind.accumulates(spec))
+    drops, accumulates = spec.recurrent_dropout, kind.accumulates(spec)
+    matmul = make_matmul(lanes, accumulate=accumulates and not drops)
+    drop_gradient = make_drop(element_type, accumulate=accumulates)
+    # The gradients of the products with the state.
+    result_of = inlined((lambda dh, scratch: scratch.cell) if drops else (lambda dh, scratch: dh))
     row, resets = kind.make_row_gradient(spec, element_type), kind.resets_before(spec)
-    second = kind.make_second_gradient(spec, element_type)
-    reset_gradient = make_reset_product_gradient(element_type)
+    reset_gradient = make_reset_gradient(
+        kind.make_second_gradient(spec, element_type), element_type
+    )
 
     def kernel(
         steps: StepRange,
@@ -58,7 +64,7 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         parameters: Parameters,
         saved: Saved,
         coefficients: GradientCoefficients,
-        masks: ZoneoutMasks,
+        masks: Masks,
         gradients: Gradients,
         scratch: Scratch,
         sums: Sums,
@@ -69,8 +75,8 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         offsets, begin, dh = steps.offsets, steps.begin, gradients.dh
         (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
         left, right = rows_of_groups(first, last, groups, parts, size, batch)
-        wide, products, states = gates * width, as_flat(gradients.dz), as_flat(dh)
-        depth = wide - width if resets else wide
+        wide, products = gates * width, as_flat(gradients.dz)
+        depth, states = wide - width if resets else wide, as_flat(result_of(dh, scratch))
         between = max(1, tuning.ROWS_BETWEEN_FLUSHES // size)
         for s in range(steps.end - 1, begin - 1, -1):
             rows = rows_of_step(steps.batch_sizes, s, left, right)
@@ -84,19 +90,17 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
                     sums.sums[(left + r) // size], index,
                 )  # fmt: skip
             if resets:
-                if rows > 0:
-                    reset_gradient(gradients.dz, panels, scratch.normalized, to, left, rows)
-                for r in range(rows):
-                    index = BackwardRowIndex(start + r, left + r, before + r, to + r, left, 0)
-                    second(
-                        saved, parameters, coefficients, masks, gradients, scratch,
-                        sums.sums[(left + r) // size], index,
-                    )  # fmt: skip
+                reset_gradient(
+                    saved, parameters, coefficients, masks, gradients, scratch, sums, panels,
+                    (start, left, before, to), rows,
+                )  # fmt: skip
             if rows > 0:
                 matmul(
                     products, to * wide, wide, 1, rows, panels, 0, depth * lanes, depth,
                     states, left * width, width, width,
                 )  # fmt: skip
+            if drops:
+                drop_gradient(scratch.cell, masks.dropout, dh, left, left, rows)
             if s % between == 0:
                 flush_groups(sums.sums, sums.totals, left, right, size)
 

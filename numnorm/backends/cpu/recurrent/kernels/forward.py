@@ -13,14 +13,15 @@ from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.recurrent.common.dropout import make_drop, make_operand
 from numnorm.backends.cpu.recurrent.common.steps import before_step, rows_of_step
 from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Factors,
+    Masks,
     Parameters,
     RowIndex,
     Saved,
     Scalings,
-    ZoneoutMasks,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.recurrent.kernels.reset_products import make_columns, make_reset_product
@@ -73,6 +74,8 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
     each, gates = kind.norms_each_product(spec), kind.gates
     resets, reset_product = kind.resets_before(spec), make_reset_product(element_type)
     multiply = _make_multiply(not each, resets, element_type)
+    drops, drop = spec.recurrent_dropout, make_drop(element_type)
+    operand_of = make_operand(drops)
     first_half, second_half = kind.make_row(spec, element_type)
     # Where the products with x are stored.
     x_result = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
@@ -83,7 +86,7 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
         parameters: Parameters,
         saved: Saved,
         scalings: Scalings,
-        masks: ZoneoutMasks,
+        masks: Masks,
         scratch: Any,
         parts: Any,
         first: Any,
@@ -94,7 +97,7 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
         batch, width = batch_sizes[0], state.shape[1]
         left, right = first * batch // parts, last * batch // parts
         from_x = x_result(z, xp)
-        left_hand, depths = (as_flat(x), as_flat(state)), (x.shape[1], width)
+        left_hand, depths = (as_flat(x), as_flat(operand_of(saved))), (x.shape[1], width)
         right_hand = factors.panels_x, factors.panels_h
         results = as_flat(from_x), as_flat(z)
         x_saved, z_saved = from_x.shape[0] > batch, z.shape[0] > batch
@@ -122,5 +125,7 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
                     z[at + r], part(xp, x_at + r), saved, parameters, scalings, masks,
                     scratch[left + r], index,
                 )  # fmt: skip
+            if drops:
+                drop(state, masks.dropout, saved.dropped, batch + start, left, rows)
 
     return make_grouped_kernel(f"{kind.name}_forward.{spec.name}.{element_type.name}", kernel)

@@ -5,10 +5,12 @@ The weights of both are packed, one after the other.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
+from numnorm.backends.cpu.recurrent.kernels.arguments import BackwardRowIndex
 from numnorm.backends.cpu.simd.element_type import ElementType
 
 
@@ -40,22 +42,35 @@ def make_reset_product(element_type: ElementType) -> Callable[..., None]:
     return product
 
 
-def make_reset_product_gradient(element_type: ElementType) -> Callable[..., None]:
-    """Return a compiled ``gradient(dz, panels, result, at, left, rows)`` of the reset states.
+def make_reset_gradient(second: Any, element_type: ElementType) -> Callable[..., None]:
+    """Return a compiled gradient of the candidate's product and of what precedes it, for a step.
 
-    It takes the rows of dz from `at` on, and stores rows of `result` from `left` on. `panels` are
-    the weights of the state.
+    ``gradient(saved, parameters, coefficients, masks, gradients, scratch, sums, panels, at, rows)``
+    stores the gradients of the reset states in `scratch.normalized`, and then calls `second`, as
+    `CellKind.make_second_gradient` returns it, for each row. `at` is a tuple: the step's first row,
+    in all steps, in the batch, before the step, and in the step range. `panels` are the weights.
     """
     lanes, matmul = element_type.lanes, make_matmul(element_type.lanes, accumulate=False)
 
     @inlined
-    def gradient(dz, panels, result, at, left, rows):
+    def gradient(
+        saved, parameters, coefficients, masks, gradients, scratch, sums, panels, at, rows
+    ):
+        start, left, before, to = at
+        dz, result = gradients.dz, scratch.normalized
         width, wide = result.shape[1], dz.shape[1]
         gates = wide - width
-        first = -(-width // lanes) * gates * lanes
-        matmul(
-            as_flat(dz), at * wide + gates, wide, 1, rows, panels, first, width * lanes, width,
-            as_flat(result), left * width, width, width,
-        )  # fmt: skip
+        if rows > 0:
+            matmul(
+                as_flat(dz), to * wide + gates, wide, 1, rows,
+                panels, -(-width // lanes) * gates * lanes, width * lanes, width,
+                as_flat(result), left * width, width, width,
+            )  # fmt: skip
+        for r in range(rows):
+            index = BackwardRowIndex(start + r, left + r, before + r, to + r, left, 0)
+            second(
+                saved, parameters, coefficients, masks, gradients, scratch,
+                sums.sums[(left + r) // sums.size], index,
+            )  # fmt: skip
 
     return gradient
