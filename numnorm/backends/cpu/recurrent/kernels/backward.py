@@ -11,7 +11,7 @@ from typing import Any
 
 from numnorm.backends.contract.recurrent import CellSpec
 from numnorm.backends.cpu import tuning
-from numnorm.backends.cpu.compiler.jit import Kernel, inlined
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
@@ -51,8 +51,6 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
     drops, accumulates = spec.recurrent_dropout, kind.accumulates(spec)
     matmul = make_matmul(lanes, accumulate=accumulates and not drops)
     drop_gradient = make_drop(element_type, accumulate=accumulates)
-    # The gradients of the products with the state.
-    result_of = inlined((lambda dh, scratch: scratch.cell) if drops else (lambda dh, scratch: dh))
     row, resets = kind.make_row_gradient(spec, element_type), kind.resets_before(spec)
     reset_gradient = make_reset_gradient(
         kind.make_second_gradient(spec, element_type), element_type
@@ -76,7 +74,7 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
         left, right = rows_of_groups(first, last, groups, parts, size, batch)
         wide, products = gates * width, as_flat(gradients.dz)
-        depth, states = wide - width if resets else wide, as_flat(result_of(dh, scratch))
+        depth, states = wide - width if resets else wide, as_flat(scratch.cell if drops else dh)
         between = max(1, tuning.ROWS_BETWEEN_FLUSHES // size)
         for s in range(steps.end - 1, begin - 1, -1):
             rows = rows_of_step(steps.batch_sizes, s, left, right)

@@ -13,7 +13,7 @@ from numnorm.backends.cpu.compiler.jit import Kernel, inlined
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
-from numnorm.backends.cpu.recurrent.common.dropout import make_drop, make_operand
+from numnorm.backends.cpu.recurrent.common.dropout import make_drop
 from numnorm.backends.cpu.recurrent.common.steps import before_step, rows_of_step
 from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Factors,
@@ -24,7 +24,7 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Scalings,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
-from numnorm.backends.cpu.recurrent.kernels.reset_products import make_columns, make_reset_product
+from numnorm.backends.cpu.recurrent.kernels.reset_products import make_reset_product
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
 
@@ -39,7 +39,7 @@ def _make_multiply(
     weights, flat results of `wide` columns and their first rows. It multiplies x if `has_x`. If the
     cell `resets` the state, the last columns of the product with the state are left out.
     """
-    lanes, columns = element_type.lanes, make_columns(resets)
+    lanes = element_type.lanes
     matmul = make_matmul(lanes, accumulate=accumulate)
 
     @inlined
@@ -55,9 +55,10 @@ def _make_multiply(
                 (right[0], results[0], result_rows[0]) if k == 0
                 else (right[1], results[1], result_rows[1])
             )  # fmt: skip
+            columns = wide // 3 * 2 if resets and k == 1 else wide
             matmul(
                 a, at * depth, depth, 1, rows, b, 0, depth * lanes, depth,
-                c, to * wide, wide, columns(k, wide),
+                c, to * wide, wide, columns,
             )  # fmt: skip
 
     return multiply
@@ -75,7 +76,6 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
     resets, reset_product = kind.resets_before(spec), make_reset_product(element_type)
     multiply = _make_multiply(not each, resets, element_type)
     drops, drop = spec.recurrent_dropout, make_drop(element_type)
-    operand_of = make_operand(drops)
     first_half, second_half = kind.make_row(spec, element_type)
     # Where the products with x are stored.
     x_result = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
@@ -97,7 +97,10 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
         batch, width = batch_sizes[0], state.shape[1]
         left, right = first * batch // parts, last * batch // parts
         from_x = x_result(z, xp)
-        left_hand, depths = (as_flat(x), as_flat(operand_of(saved))), (x.shape[1], width)
+        left_hand, depths = (
+            (as_flat(x), as_flat(saved.dropped if drops else state)),
+            (x.shape[1], width),
+        )
         right_hand = factors.panels_x, factors.panels_h
         results = as_flat(from_x), as_flat(z)
         x_saved, z_saved = from_x.shape[0] > batch, z.shape[0] > batch

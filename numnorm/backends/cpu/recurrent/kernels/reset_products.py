@@ -14,13 +14,6 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import BackwardRowIndex
 from numnorm.backends.cpu.simd.element_type import ElementType
 
 
-def make_columns(resets: bool) -> Callable[..., int]:
-    """Return a compiled ``columns(k, wide)``: those of the product with x (0) or the state (1)."""
-    if not resets:
-        return inlined(lambda k, wide: wide)
-    return inlined(lambda k, wide: wide if k == 0 else wide // 3 * 2)
-
-
 def make_reset_product(element_type: ElementType) -> Callable[..., None]:
     """Return a compiled ``product(saved, panels, at, rows)`` of the candidate, from the row `at`.
 
