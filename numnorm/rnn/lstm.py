@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
-from numnorm.rnn.parameters import LSTM, LSTMParameters
+from numnorm.rnn.parameters import LSTM, LSTMParameters, ProjectedLSTMParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
 from numnorm.rnn.specs import Spec, lstm_spec
@@ -19,7 +19,7 @@ def _spec(norm: Any, variant: Any) -> Spec:
 
 def lstm(
     x: Any,
-    parameters: LSTMParameters | Packed,
+    parameters: LSTMParameters | ProjectedLSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
@@ -50,8 +50,10 @@ def lstm(
         T steps of B sequences; float16, bfloat16, float32 or float64. Half precision is computed
         in float32. Integers and bool become float64. With (T, I), one sequence, every array lacks
         the axis of the batch: the states are (H,), and y is (T, H).
-    parameters : LSTMParameters or Packed
-        Of any float dtype; used in that of x. `lstm_pack` packs them for many calls.
+    parameters : LSTMParameters, ProjectedLSTMParameters or Packed
+        Of any float dtype; used in that of x. `lstm_pack` packs them for many calls. With
+        projections, h and y have P elements, not H; zoneout and `recurrent_dropout` must be 0, and
+        arrays of a device are not accepted.
     h, c : array_like (B, H), optional
         The state and the cell before the first step. Default: 0.
     norm : {"layer", "rms", "ada", "batch", None} or RecurrentBatchNorm, default "layer"
@@ -139,7 +141,7 @@ def lstm(
 
 def lstm_forward(
     x: Any,
-    parameters: LSTMParameters | Packed,
+    parameters: LSTMParameters | ProjectedLSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
@@ -213,7 +215,7 @@ def lstm_backward(dy: Any, saved: Any, dh: Any = None, dc: Any = None) -> LSTMGr
 
 def lstm_cell(
     x: Any,
-    parameters: LSTMParameters | Packed,
+    parameters: LSTMParameters | ProjectedLSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
@@ -266,7 +268,7 @@ def lstm_cell(
 
 def lstm_cell_forward(
     x: Any,
-    parameters: LSTMParameters | Packed,
+    parameters: LSTMParameters | ProjectedLSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
@@ -339,7 +341,7 @@ def lstm_cell_backward(dh: Any, saved: Any, dc: Any = None) -> LSTMGradients:
 
 
 def lstm_pack(
-    parameters: LSTMParameters,
+    parameters: LSTMParameters | ProjectedLSTMParameters,
     *,
     norm: str | None = "layer",
     variant: str = "paper",
@@ -353,7 +355,7 @@ def lstm_pack(
 
     Parameters
     ----------
-    parameters : LSTMParameters
+    parameters : LSTMParameters or ProjectedLSTMParameters
         They are copied, on their device: later changes of them have no effect.
     norm, variant : str
         As in the later calls.

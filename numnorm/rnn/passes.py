@@ -19,9 +19,9 @@ from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
 from numnorm.rnn.dropout import Kept, check_dropout, drawn
-from numnorm.rnn.parameters import Kind, checked, named
+from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, checked, kind_of, named
 from numnorm.rnn.sequences import sequence_layout
-from numnorm.rnn.specs import Spec, with_masks
+from numnorm.rnn.specs import Spec, projected, with_masks
 
 # AdaNorm's C and k, the defaults of `ada_norm`.
 _ADA_SCALE, _ADA_K = 1.0, 0.1
@@ -79,7 +79,7 @@ class _Saved(NamedTuple):
     batch_first: bool
     batched: bool
     x: Any
-    units: int
+    widths: tuple[int, ...]
     dtype: Any
     given: Any
     weights: Any
@@ -102,6 +102,7 @@ def forward(
 
     For a single step, x is (B, I), and y is left out. x may lack the axis of the batch.
     """
+    kind = kind_of(kind, parameters.given if isinstance(parameters, Packed) else parameters)
     backend, x = backend_for(x, "x")
     time, batch, batch_first, batched = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
@@ -110,18 +111,19 @@ def forward(
     x = backend.pack_padded(x, layout, batch_first, None)
     given, ready, weights = _weights(kind, spec, parameters, x, backend)
     spec, probabilities = _with_masks(kind, spec, options)
-    shape = batch, ready.weight_h.shape[1]
+    wide, outer = ready.weight_h.shape
+    widths = (outer, wide // kind.gates)[: len(kind.states)]
     first = [
-        backend.cell_state(name, s, shape, x, batched)
-        for name, s in zip(kind.states, states, strict=True)
+        backend.cell_state(name, s, (batch, width), x, batched)
+        for name, s, width in zip(kind.states, states, widths, strict=True)
     ]
-    masks = _drawn_masks(probabilities, options.rng, layout, shape[1], x, backend)
+    masks = _drawn_masks(probabilities, options.rng, layout, outer, x, backend)
     x = backend.dropped(x, *masks.inputs, layout) if masks.inputs else x
     sorted_states = tuple(backend.sort_states(s, layout) for s in first)
     if spec.batch:
         cell, running = cast(LSTMSpec, spec.cell), {}
         if isinstance(spec.batch, RecurrentBatchNorm):
-            running = running_statistics(spec.batch, cell, shape[1], layout.steps, x, backend)
+            running = running_statistics(spec.batch, cell, outer, layout.steps, x, backend)
         history, kept = backend.batch_cell_forward(
             cell, eps, x, layout.steps, ready, sorted_states, running
         )
@@ -144,7 +146,7 @@ def forward(
     if isinstance(y, np.ndarray):
         y.flags.writeable = False  # the backward pass reads its memory
     return *results, _Saved(
-        kind, single, backend, spec, scaling, layout, batch_first, batched, x, shape[1], dtype,
+        kind, single, backend, spec, scaling, layout, batch_first, batched, x, widths, dtype,
         given, weights, masks, kept,
     )  # fmt: skip
 
@@ -171,7 +173,7 @@ def _weights(kind: Kind, spec: Spec, parameters: Any, x: Any, backend: Any) -> t
         if not spec.batch:
             weights = backend.cell_weights(spec.cell, ready, _ADA_SCALE, _ADA_K, False)
         return kind.parameters(*parameters), ready, weights
-    if parameters.kind is not kind:
+    if parameters.kind.name != kind.name:
         raise TypeError(
             f"parameters must be packed for {kind.name}, got those for {parameters.kind.name}"
         )
@@ -195,6 +197,7 @@ def pack(kind: Kind, spec: Spec, parameters: Any, dtype: Any) -> Packed:
     """Return a copy of the parameters, checked and packed for many calls."""
     if spec.batch:
         raise ValueError("norm must be that of a row to pack for it, got 'batch'")
+    kind = kind_of(kind, parameters)
     given, dtype = named(kind, parameters), check_dtype(dtype)
     on_device = is_on_device(given.weight_h)
     backend, weight_h = backend_for(given.weight_h if on_device else np.empty(0), "weight_h")
@@ -234,6 +237,13 @@ def _with_masks(
     if spec.batch and (any(zoneout) or states):
         name = "zoneout" if any(zoneout) else "recurrent_dropout"
         raise ValueError(f"{name} must be 0 with batch norm")
+    if kind is PROJECTED_LSTM:
+        if any(zoneout) or states:
+            name = "zoneout" if any(zoneout) else "recurrent_dropout"
+            raise ValueError(f"{name} must be 0 with projections")
+        if spec.batch:
+            raise ValueError("norm must be that of a row with projections, got 'batch'")
+        return projected(spec), (inputs, states, zoneout)
     return with_masks(spec, any(zoneout), states > 0), (inputs, states, zoneout)
 
 
@@ -272,7 +282,7 @@ def backward(
     kind: Kind, maker: str, dy: Any, saved: Any, dstates: tuple[Any, ...], *, single: bool = False
 ) -> tuple[Any, ...]:
     """Return the gradients of x, the first states and the parameters."""
-    if not isinstance(saved, _Saved) or saved.kind is not kind or saved.single is not single:
+    if not isinstance(saved, _Saved) or saved.kind.name != kind.name or saved.single is not single:
         raise TypeError(
             f"saved must be what {maker} returned, got an object of type {type(saved).__name__}"
             if not isinstance(saved, _Saved)
@@ -281,8 +291,8 @@ def backward(
     layout, backend, x, dtype = saved.layout, saved.backend, saved.x, saved.dtype
     rows = _output_gradient(saved, dy, "dh" if single else "dy")
     last = [
-        backend.cell_state(f"d{name}", s, (layout.batch, saved.units), x, saved.batched)
-        for name, s in zip(kind.states, dstates, strict=True)
+        backend.cell_state(f"d{name}", s, (layout.batch, width), x, saved.batched)
+        for name, s, width in zip(kind.states, dstates, saved.widths, strict=True)
     ]
     sorted_states = tuple(backend.sort_states(s, layout) for s in last)
     if saved.spec.batch:
@@ -306,15 +316,15 @@ def backward(
 
 def _output_gradient(saved: _Saved, dy: Any, name: str) -> Any:
     """Return the packed rows of the gradient of what the forward pass returned; None gives 0."""
-    layout, backend = saved.layout, saved.backend
+    layout, backend, width = saved.layout, saved.backend, saved.widths[0]
     if dy is None:
-        return backend.cell_state(name, None, (layout.count, saved.units), saved.x)
+        return backend.cell_state(name, None, (layout.count, width), saved.x)
     grad = backend.as_like(name, dy, saved.x)
-    expected: tuple[int, ...] = (layout.time, layout.batch, saved.units)
+    expected: tuple[int, ...] = (layout.time, layout.batch, width)
     if saved.batch_first:
-        expected = (layout.batch, layout.time, saved.units)
+        expected = (layout.batch, layout.time, width)
     if not saved.batched:
-        expected = layout.time, saved.units
+        expected = layout.time, width
     if saved.single:
         expected = expected[1:]
     check_shape(name, grad.shape, expected, "that of y" if name == "dy" else "that of h")

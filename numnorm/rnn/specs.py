@@ -83,6 +83,12 @@ def _rnn_spec(name: str | None, nonlinearity: str) -> Spec:
     return Spec(RNNSpec(norm, rectified=nonlinearity == "relu"), _parameters(norm, [""]))
 
 
+def projected(spec: Spec) -> Spec:
+    """Return the spec of the same LSTM with projections."""
+    cell: Any = spec.cell
+    return spec._replace(cell=cell._replace(projected=True))
+
+
 def with_masks(spec: Spec, zoneout: bool, dropout: bool) -> Spec:
     """Return the same spec with zoneout, dropout of the state, or both."""
     if not (zoneout or dropout):

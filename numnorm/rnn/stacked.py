@@ -67,9 +67,9 @@ def stacked(
     x : array_like (T, B, I) or (T, I)
         As for `lstm`; the outputs of each layer have its dtype.
     layers : sequence
-        For each layer its parameters: an LSTMParameters, GRUParameters or RNNParameters, or
-        packed ones; for both directions a pair of them (forward, reverse), whose outputs are
-        concatenated. The inputs of a layer are the outputs of the previous one.
+        For each layer its parameters: an LSTMParameters, ProjectedLSTMParameters, GRUParameters or
+        RNNParameters, or packed ones; for both directions a pair of them (forward, reverse), whose
+        outputs are concatenated. The inputs of a layer are the outputs of the previous one.
     states : sequence, optional
         For each layer the states before the first step, in the structure of `Stacked`. None, also
         for a layer, a direction or a single state, means zeros. Default: None.

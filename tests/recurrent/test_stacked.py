@@ -344,7 +344,7 @@ def test_what_is_refused_draws_nothing(options):
 
 # Errors
 
-PARAMETERS = "LSTMParameters, GRUParameters, RNNParameters or Packed"
+PARAMETERS = "LSTMParameters, ProjectedLSTMParameters, GRUParameters, RNNParameters or Packed"
 X, LAYERS, STATES = problem()
 H, C = STATES[1]
 MESSAGES = {
@@ -469,7 +469,7 @@ def test_layers_by_the_names_of_pytorch_of_something_else(arguments, message):
     [
         ({}, "state must have 'weight_ih_l0', which is missing"),
         (torch_state(weight_ih_l2=np.zeros((12, 6))), "state must have 'weight_hh_l2', which is"),
-        (torch_state(weight_hr_l0=1), "state must have nothing but weight_ih, weight_hh, bias_ih"),
+        (torch_state(weight_hr=1), "state must have nothing but weight_ih, weight_hh, bias_ih"),
         (torch_state(bias_ih_l0=np.ones(3)), "l0: bias_ih must have shape (12,)"),
     ],
     ids=["empty", "missing", "unknown", "shape"],

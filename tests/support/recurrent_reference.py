@@ -60,6 +60,7 @@ def lstm_step(norm, variant, p, x, h, c):
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     normalized = norm(c, p["gamma_c"], p["beta_c"])
     h = sigmoid(o) * np.tanh(normalized)
+    h = p["projection"] @ h if "projection" in p else h
     return h, normalized if variant == "normalized_cell" else c
 
 

@@ -29,6 +29,8 @@ class LSTMSpec(NamedTuple):
         Whether a step keeps a part of each element of the previous state and cell.
     recurrent_dropout : bool
         Whether the product with the state has a dropout mask.
+    projected : bool
+        Whether the state is a projection of the H units' outputs.
     """
 
     gates: Norm | None
@@ -38,6 +40,7 @@ class LSTMSpec(NamedTuple):
     carries_normalized: bool
     zoneout: bool = False
     recurrent_dropout: bool = False
+    projected: bool = False
 
     def sites(self, hidden: int) -> dict[str, int]:
         """Return the number of features of each norm, by the letter in its parameters' names."""
@@ -50,8 +53,8 @@ class LSTMSpec(NamedTuple):
     def name(self) -> str:
         """Part of the names of compiled kernels in the cache."""
         form = _digits((self.norm_each_product, self.separate, self.carries_normalized))
-        masks = _digits((self.zoneout, self.recurrent_dropout))
-        return f"{_name(self.gates)}.{_name(self.cell)}.{form}{masks}"
+        others = _digits((self.zoneout, self.recurrent_dropout, self.projected))
+        return f"{_name(self.gates)}.{_name(self.cell)}.{form}{others}"
 
 
 class GRUSpec(NamedTuple):

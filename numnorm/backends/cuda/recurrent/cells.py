@@ -36,6 +36,8 @@ def _kind(spec: CellSpec) -> CellKind:
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell in its compute dtype, as the passes take them."""
     _check_offered(spec)
+    if hasattr(given, "projection"):
+        raise NotImplementedError("parameters must have no projection on a device, got one")
     with on_device_of(given.weight_x):
         return _MODULES[type(spec)].weights(spec, given, (ada_scale, ada_k))
 

@@ -11,6 +11,7 @@ import numpy as np
 from numnorm.backends.contract.recurrent import PackedSteps
 from numnorm.backends.cpu.matmul.matmul import add_transposed_matmul, matmul, packed, packed_shape
 from numnorm.backends.cpu.matmul.micro_kernel import tiling
+from numnorm.backends.cpu.matmul.packed_matrices import matrix_panels
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -87,6 +88,7 @@ class ProductGradients:
         (self.x,) = tables(POOL, dtype, x.shape)  # the caller gets it
         self.weight_x = np.zeros((width, inputs), dtype)
         self.weight_h = np.zeros((width, hidden), dtype)
+        self.projection: Array | None = None
         # The index of each step's first previous state.
         batch = state.shape[0] - x.shape[0]
         self._before = np.concatenate(([0], batch + steps.offsets))
@@ -110,9 +112,18 @@ class ProductGradients:
         states = packed(states, self._scratch_h, self._element_type)
         add_transposed_matmul(np.ascontiguousarray(dz), states, result, self._element_type)
 
+    def add_projection(self, chunk: StepChunk, projected: Array, outputs: Array) -> None:
+        """Add what a chunk's gradients of the projections of these outputs contribute."""
+        dstate, outputs = projected[: chunk.rows], outputs[chunk.first : chunk.last]
+        if self.projection is None:
+            self.projection = np.zeros((dstate.shape[1], outputs.shape[1]), dstate.dtype)
+        panels = matrix_panels(outputs)
+        add_transposed_matmul(dstate, panels, self.projection, self._element_type)
+
     def of_weights(self) -> dict[str, Array]:
         """Return the gradients of the weights by name."""
-        return {"weight_x": self.weight_x, "weight_h": self.weight_h}
+        gradients = {"weight_x": self.weight_x, "weight_h": self.weight_h}
+        return gradients if self.projection is None else gradients | {"projection": self.projection}
 
     def _states_before(self, chunk: StepChunk) -> Array:
         """Return the previous state of each row of a chunk."""

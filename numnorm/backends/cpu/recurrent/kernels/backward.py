@@ -35,6 +35,7 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Sums,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.kernels.projections import make_project_gradient
 from numnorm.backends.cpu.recurrent.kernels.reset_products import make_reset_gradient
 from numnorm.backends.cpu.simd.element_type import ElementType
 
@@ -52,9 +53,9 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
     matmul = make_matmul(lanes, accumulate=accumulates and not drops)
     drop_gradient = make_drop(element_type, accumulate=accumulates)
     row, resets = kind.make_row_gradient(spec, element_type), kind.resets_before(spec)
-    reset_gradient = make_reset_gradient(
-        kind.make_second_gradient(spec, element_type), element_type
-    )
+    projected, project_gradient = kind.projects(spec), make_project_gradient(element_type)
+    second = kind.make_second_gradient(spec, element_type)
+    reset_gradient = make_reset_gradient(second, element_type)
 
     def kernel(
         steps: StepRange,
@@ -73,13 +74,16 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         offsets, begin, dh = steps.offsets, steps.begin, gradients.dh
         (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
         left, right = rows_of_groups(first, last, groups, parts, size, batch)
-        wide, products = gates * width, as_flat(gradients.dz)
+        wide = gradients.dz.shape[1] if projected else gates * width
+        products = as_flat(gradients.dz)
         depth, states = wide - width if resets else wide, as_flat(scratch.cell if drops else dh)
         between = max(1, tuning.ROWS_BETWEEN_FLUSHES // size)
         for s in range(steps.end - 1, begin - 1, -1):
             rows = rows_of_step(steps.batch_sizes, s, left, right)
             start, before = offsets[s] + left, before_step(offsets, s, batch) + left
             to = start - offsets[begin]
+            if projected:
+                project_gradient(gradients, scratch.outputs, panels, start, left, to, rows)
             for r in range(rows):
                 distance = to_next(offsets, begin, s, r, rows)
                 index = BackwardRowIndex(start + r, left + r, before + r, to + r, left, distance)

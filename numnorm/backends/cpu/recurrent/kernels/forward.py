@@ -24,6 +24,7 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     Scalings,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.kernels.projections import make_project
 from numnorm.backends.cpu.recurrent.kernels.reset_products import make_reset_product
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
@@ -76,9 +77,8 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
     resets, reset_product = kind.resets_before(spec), make_reset_product(element_type)
     multiply = _make_multiply(not each, resets, element_type)
     drops, drop = spec.recurrent_dropout, make_drop(element_type)
+    projected, project = kind.projects(spec), make_project(element_type)
     first_half, second_half = kind.make_row(spec, element_type)
-    # Where the products with x are stored.
-    x_result = inlined((lambda z, xp: xp) if each else (lambda z, xp: z))
 
     def kernel(
         steps: PackedSteps,
@@ -95,12 +95,10 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
         offsets, batch_sizes = steps.offsets, steps.batch_sizes
         x, z, xp, state = factors.x, saved.z, saved.xp, saved.state
         batch, width = batch_sizes[0], state.shape[1]
+        wide = z.shape[1] if projected else gates * width
         left, right = first * batch // parts, last * batch // parts
-        from_x = x_result(z, xp)
-        left_hand, depths = (
-            (as_flat(x), as_flat(saved.dropped if drops else state)),
-            (x.shape[1], width),
-        )
+        from_x, operand = xp if each else z, saved.dropped if drops else state
+        left_hand, depths = (as_flat(x), as_flat(operand)), (x.shape[1], width)
         right_hand = factors.panels_x, factors.panels_h
         results = as_flat(from_x), as_flat(z)
         x_saved, z_saved = from_x.shape[0] > batch, z.shape[0] > batch
@@ -112,7 +110,7 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
             at, x_at = start if z_saved else left, start if x_saved else left
             multiply(
                 x.shape[0] > 0, left_hand, depths, (start, before), right_hand, results,
-                (x_at, at), rows, gates * width,
+                (x_at, at), rows, wide,
             )  # fmt: skip
             for r in range(rows):
                 index = RowIndex(start + r, left + r, before + r, batch)
@@ -128,6 +126,8 @@ def make_forward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> K
                     z[at + r], part(xp, x_at + r), saved, parameters, scalings, masks,
                     scratch[left + r], index,
                 )  # fmt: skip
+            if projected:
+                project(saved, right_hand[1], batch, start, left, rows)
             if drops:
                 drop(state, masks.dropout, saved.dropped, batch + start, left, rows)
 

@@ -49,6 +49,9 @@ class CellKind(NamedTuple):
     resets_before : callable
         ``resets_before(spec)``: whether the first half stores the state times a reset gate in
         `Saved.cell`, whose product is then the last H columns of z.
+    projects : callable
+        ``projects(spec)``: whether the second half stores `Saved.outputs`, and the state is their
+        product with further weights.
     make_second_gradient : callable
         The same as `make_row_gradient`, for what follows the gradient of that product.
     """
@@ -66,4 +69,5 @@ class CellKind(NamedTuple):
     make_row: Callable[[Any, Any], tuple[Callable[..., None], Callable[..., None]]]
     make_row_gradient: Callable[[Any, Any], Callable[..., None]]
     resets_before: Callable[[Any], bool] = lambda spec: False
+    projects: Callable[[Any], bool] = lambda spec: False
     make_second_gradient: Callable[[Any, Any], Any] = lambda spec, element_type: None
