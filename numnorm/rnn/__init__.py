@@ -46,7 +46,12 @@ from numnorm.rnn.lstm import (
     lstm_forward,
     lstm_pack,
 )
-from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
+from numnorm.rnn.parameters import (
+    GRUParameters,
+    LSTMParameters,
+    ProjectedLSTMParameters,
+    RNNParameters,
+)
 from numnorm.rnn.passes import Packed
 from numnorm.rnn.persistent import persistent_kernels
 from numnorm.rnn.results import (
@@ -83,6 +88,7 @@ __all__ = [
     "LSTMStates",
     "LSTMStatistics",
     "Packed",
+    "ProjectedLSTMParameters",
     "RNNCellForward",
     "RNNForward",
     "RNNGradients",

@@ -21,6 +21,8 @@ def rnn(
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> RNNStates:
@@ -34,9 +36,10 @@ def rnn(
 
     Parameters
     ----------
-    x : array_like (T, B, I)
+    x : array_like (T, B, I) or (T, I)
         T steps of B sequences; float16, bfloat16, float32 or float64. Half precision is computed
-        in float32. Integers and bool become float64.
+        in float32. Integers and bool become float64. With (T, I), one sequence, every array lacks
+        the axis of the batch: the states are (H,), and y is (T, H).
     parameters : RNNParameters or Packed
         Of any float dtype; used in that of x. `rnn_pack` packs them for many calls.
     h : array_like (B, H), optional
@@ -53,12 +56,18 @@ def rnn(
         Whether x and y are (B, T, ...).
     reverse : bool, default False
         Whether to process each sequence from its last step to its first.
+    dropout, recurrent_dropout : float, default 0
+        The probability with which an element of x, and of the state in its product with W_h,
+        is zeroed in all steps of a call; the others are divided by 1 minus the probability
+        [3]_. They need an `rng`; 0 is for inference.
     zoneout : float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state as it
         was [2]_.
     rng : numpy.random.Generator, optional
-        Draws the zoneout masks, for training; without it each step takes the expected value, as
-        in inference. A step keeps the elements where ``rng.random((T, B, H), np.float32)``,
+        Draws the masks, for training; without it each step takes zoneout's expected value, as in
+        inference. Dropout keeps the elements of x where ``rng.random((B, I), np.float32)``, and
+        then those of the state where ``rng.random((B, H), np.float32)``, is at least the
+        probability. Then zoneout keeps the old state where ``rng.random((T, B, H), np.float32)``,
         for the steps of x in order, is below the probability.
 
     Returns
@@ -84,13 +93,16 @@ def rnn(
     With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
     `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence
     depend on the number of sequences and on its index among them. They are drawn on the host for
-    arrays of a device, too.
+    arrays of a device, too. Dropout masks are drawn again in every call. Arrays of a device need a
+    `recurrent_dropout` of 0.
 
     References
     ----------
     .. [1] J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization", 2016.
     .. [2] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
        Activations", ICLR 2017.
+    .. [3] Y. Gal, Z. Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
+       Neural Networks", NeurIPS 2016.
 
     Examples
     --------
@@ -102,7 +114,7 @@ def rnn(
     >>> y.shape, bool((y[2:, 1] == 0).all()), bool((h[1] == y[1, 1]).all())
     ((5, 4, 2), True, True)
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return RNNStates(*forward(RNN, rnn_spec(norm, nonlinearity), x, parameters, (h,), options))
 
 
@@ -117,6 +129,8 @@ def rnn_forward(
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> RNNForward:
@@ -124,7 +138,9 @@ def rnn_forward(
 
     Parameters
     ----------
-    x, parameters, h, norm, nonlinearity, eps, lengths, batch_first, reverse, zoneout, rng
+    x, parameters, h, norm, nonlinearity, eps, lengths, batch_first, reverse
+        As for `rnn`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `rnn`.
 
     Returns
@@ -132,7 +148,7 @@ def rnn_forward(
     RNNForward
         ``(y, h, saved)``.
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return RNNForward(
         *forward(RNN, rnn_spec(norm, nonlinearity), x, parameters, (h,), options, save=True)
     )
@@ -143,9 +159,9 @@ def rnn_backward(dy: Any, saved: Any, dh: Any = None) -> RNNGradients:
 
     Parameters
     ----------
-    dy : array_like
+    dy : array_like or None
         The gradient of the loss with respect to y, of the shape of y. Elements beyond a
-        sequence's length are ignored.
+        sequence's length are ignored. None stands for 0, for a loss of the last states alone.
     saved : object
         As `rnn_forward` returned it.
     dh : array_like (B, H), optional
@@ -182,6 +198,8 @@ def rnn_cell(
     norm: str | None = "layer",
     nonlinearity: str = "tanh",
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> Any:
@@ -191,10 +209,12 @@ def rnn_cell(
 
     Parameters
     ----------
-    x : array_like (B, I)
-        The input of this step.
-    parameters, h, norm, nonlinearity, eps, zoneout, rng
+    x : array_like (B, I) or (I,)
+        The input of this step. With (I,), the states are (H,).
+    parameters, h, norm, nonlinearity, eps
         As for `rnn`; `h` as the step before returned it.
+    dropout, recurrent_dropout, zoneout, rng
+        As for `rnn`.
 
     Returns
     -------
@@ -213,7 +233,12 @@ def rnn_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), rnn_spec(norm, nonlinearity)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        rnn_spec(norm, nonlinearity),
+    )
     return forward(RNN, spec, x, parameters, (h,), options, single=True)[0]
 
 
@@ -225,6 +250,8 @@ def rnn_cell_forward(
     norm: str | None = "layer",
     nonlinearity: str = "tanh",
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> RNNCellForward:
@@ -232,7 +259,9 @@ def rnn_cell_forward(
 
     Parameters
     ----------
-    x, parameters, h, norm, nonlinearity, eps, zoneout, rng
+    x, parameters, h, norm, nonlinearity, eps
+        As for `rnn_cell`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `rnn_cell`.
 
     Returns
@@ -240,7 +269,12 @@ def rnn_cell_forward(
     RNNCellForward
         ``(h, saved)``.
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), rnn_spec(norm, nonlinearity)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        rnn_spec(norm, nonlinearity),
+    )
     result = forward(RNN, spec, x, parameters, (h,), options, save=True, single=True)
     return RNNCellForward(*result)
 
@@ -250,8 +284,8 @@ def rnn_cell_backward(dh: Any, saved: Any) -> RNNGradients:
 
     Parameters
     ----------
-    dh : array_like (B, H)
-        The gradient of the loss with respect to the new state.
+    dh : array_like (B, H) or None
+        The gradient of the loss with respect to the new state. None stands for 0.
     saved : object
         As `rnn_cell_forward` returned it.
 

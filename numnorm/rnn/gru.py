@@ -16,10 +16,13 @@ def gru(
     h: Any = None,
     *,
     norm: str | None = "layer",
+    reset_after: bool = True,
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUStates:
@@ -37,15 +40,22 @@ def gru(
 
     Parameters
     ----------
-    x : array_like (T, B, I)
+    x : array_like (T, B, I) or (T, I)
         T steps of B sequences; float16, bfloat16, float32 or float64. Half precision is computed
-        in float32. Integers and bool become float64.
+        in float32. Integers and bool become float64. With (T, I), one sequence, every array lacks
+        the axis of the batch: the states are (H,), and y is (T, H).
     parameters : GRUParameters or Packed
         Of any float dtype; used in that of x. `gru_pack` packs them for many calls.
     h : array_like (B, H), optional
         The state before the first step. Default: 0.
     norm : {"layer", "rms", "ada", None}, default "layer"
         The norm N; None leaves it out.
+    reset_after : bool, default True
+        Whether the gate r scales the product with the state, as above and in PyTorch; else it
+        scales the state before the product, as in the original paper [2]_:
+        :math:`\hat h = \tanh(N(W x_t; \gamma_x, \beta_x) + b
+        + N(U (\sigma(r) h_{t-1}); \gamma_h, \beta_h) + b_h)`. Keras has this option, and ONNX as
+        ``linear_before_reset``, which is 0 by default. Arrays of a device need True.
     eps : float, default 1e-5
         Added to the variance.
     lengths : array_like of int (B,), optional
@@ -55,12 +65,18 @@ def gru(
         Whether x and y are (B, T, ...).
     reverse : bool, default False
         Whether to process each sequence from its last step to its first.
+    dropout, recurrent_dropout : float, default 0
+        The probability with which an element of x, and of the state in its product with W_h and U,
+        is zeroed in all steps of a call; the others are divided by 1 minus the probability
+        [4]_. They need an `rng`; 0 is for inference.
     zoneout : float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state as it
-        was [2]_.
+        was [3]_.
     rng : numpy.random.Generator, optional
-        Draws the zoneout masks, for training; without it each step takes the expected value, as
-        in inference. A step keeps the elements where ``rng.random((T, B, H), np.float32)``,
+        Draws the masks, for training; without it each step takes zoneout's expected value, as in
+        inference. Dropout keeps the elements of x where ``rng.random((B, I), np.float32)``, and
+        then those of the state where ``rng.random((B, H), np.float32)``, is at least the
+        probability. Then zoneout keeps the old state where ``rng.random((T, B, H), np.float32)``,
         for the steps of x in order, is below the probability.
 
     Returns
@@ -86,7 +102,8 @@ def gru(
     With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
     `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence
     depend on the number of sequences and on its index among them. They are drawn on the host for
-    arrays of a device, too.
+    arrays of a device, too. Dropout masks are drawn again in every call. Arrays of a device need a
+    `recurrent_dropout` of 0.
 
     PyTorch, Keras and ONNX define z as 1 - σ(z): `gru_from_torch` flips the signs.
 
@@ -94,8 +111,12 @@ def gru(
     ----------
     .. [1] J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization", 2016,
        as used for order embeddings and skip-thoughts.
-    .. [2] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
+    .. [2] K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for
+       Statistical Machine Translation", EMNLP 2014.
+    .. [3] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
        Activations", ICLR 2017.
+    .. [4] Y. Gal, Z. Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
+       Neural Networks", NeurIPS 2016.
 
     Examples
     --------
@@ -107,8 +128,8 @@ def gru(
     >>> y.shape, bool((y[2:, 1] == 0).all()), bool((h[1] == y[1, 1]).all())
     ((5, 4, 2), True, True)
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    return GRUStates(*forward(GRU, gru_spec(norm), x, parameters, (h,), options))
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
+    return GRUStates(*forward(GRU, gru_spec(norm, reset_after), x, parameters, (h,), options))
 
 
 def gru_forward(
@@ -117,10 +138,13 @@ def gru_forward(
     h: Any = None,
     *,
     norm: str | None = "layer",
+    reset_after: bool = True,
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUForward:
@@ -128,7 +152,9 @@ def gru_forward(
 
     Parameters
     ----------
-    x, parameters, h, norm, eps, lengths, batch_first, reverse, zoneout, rng
+    x, parameters, h, norm, reset_after, eps, lengths, batch_first, reverse
+        As for `gru`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `gru`.
 
     Returns
@@ -136,8 +162,10 @@ def gru_forward(
     GRUForward
         ``(y, h, saved)``.
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
-    return GRUForward(*forward(GRU, gru_spec(norm), x, parameters, (h,), options, save=True))
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
+    return GRUForward(
+        *forward(GRU, gru_spec(norm, reset_after), x, parameters, (h,), options, save=True)
+    )
 
 
 def gru_backward(dy: Any, saved: Any, dh: Any = None) -> GRUGradients:
@@ -145,9 +173,9 @@ def gru_backward(dy: Any, saved: Any, dh: Any = None) -> GRUGradients:
 
     Parameters
     ----------
-    dy : array_like
+    dy : array_like or None
         The gradient of the loss with respect to y, of the shape of y. Elements beyond a
-        sequence's length are ignored.
+        sequence's length are ignored. None stands for 0, for a loss of the last states alone.
     saved : object
         As `gru_forward` returned it.
     dh : array_like (B, H), optional
@@ -182,7 +210,10 @@ def gru_cell(
     h: Any = None,
     *,
     norm: str | None = "layer",
+    reset_after: bool = True,
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> Any:
@@ -192,10 +223,12 @@ def gru_cell(
 
     Parameters
     ----------
-    x : array_like (B, I)
-        The input of this step.
-    parameters, h, norm, eps, zoneout, rng
+    x : array_like (B, I) or (I,)
+        The input of this step. With (I,), the states are (H,).
+    parameters, h, norm, reset_after, eps
         As for `gru`; `h` as the step before returned it.
+    dropout, recurrent_dropout, zoneout, rng
+        As for `gru`.
 
     Returns
     -------
@@ -214,7 +247,12 @@ def gru_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        gru_spec(norm, reset_after),
+    )
     return forward(GRU, spec, x, parameters, (h,), options, single=True)[0]
 
 
@@ -224,7 +262,10 @@ def gru_cell_forward(
     h: Any = None,
     *,
     norm: str | None = "layer",
+    reset_after: bool = True,
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> GRUCellForward:
@@ -232,7 +273,9 @@ def gru_cell_forward(
 
     Parameters
     ----------
-    x, parameters, h, norm, eps, zoneout, rng
+    x, parameters, h, norm, reset_after, eps
+        As for `gru_cell`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `gru_cell`.
 
     Returns
@@ -240,7 +283,12 @@ def gru_cell_forward(
     GRUCellForward
         ``(h, saved)``.
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        gru_spec(norm, reset_after),
+    )
     result = forward(GRU, spec, x, parameters, (h,), options, save=True, single=True)
     return GRUCellForward(*result)
 
@@ -250,8 +298,8 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
 
     Parameters
     ----------
-    dh : array_like (B, H)
-        The gradient of the loss with respect to the new state.
+    dh : array_like (B, H) or None
+        The gradient of the loss with respect to the new state. None stands for 0.
     saved : object
         As `gru_cell_forward` returned it.
 
@@ -270,7 +318,11 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
 
 
 def gru_pack(
-    parameters: GRUParameters, *, norm: str | None = "layer", dtype: Any = np.float32
+    parameters: GRUParameters,
+    *,
+    norm: str | None = "layer",
+    reset_after: bool = True,
+    dtype: Any = np.float32,
 ) -> Packed:
     """Return the parameters, checked and packed for many calls, as `lstm_pack` does.
 
@@ -278,7 +330,7 @@ def gru_pack(
     ----------
     parameters : GRUParameters
         They are copied, on their device: later changes of them have no effect.
-    norm : str or None
+    norm, reset_after
         As in the later calls.
     dtype : dtype, default float32
         The dtype of x in these calls; float32 if x is in half precision.
@@ -287,4 +339,4 @@ def gru_pack(
     -------
     Packed
     """
-    return pack(GRU, gru_spec(norm), parameters, dtype)
+    return pack(GRU, gru_spec(norm, reset_after), parameters, dtype)

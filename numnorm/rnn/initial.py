@@ -8,10 +8,10 @@ from numnorm.arguments import check_dtype, check_generator, check_integer
 from numnorm.rnn.parameters import (
     GRU,
     LSTM,
+    PROJECTED_LSTM,
     RNN,
     GRUParameters,
     Kind,
-    LSTMParameters,
     RNNParameters,
 )
 from numnorm.rnn.specs import Spec, gru_spec, lstm_spec, rnn_spec
@@ -32,20 +32,31 @@ def _glorot(generator: np.random.Generator, units: int, inputs: int) -> Array:
 
 
 def _initial(
-    kind: Kind, spec: Spec, inputs: Any, hidden: Any, rng: np.random.Generator, dtype: Any
+    kind: Kind,
+    spec: Spec,
+    inputs: Any,
+    hidden: Any,
+    rng: np.random.Generator,
+    dtype: Any,
+    proj_size: Any = None,
 ) -> Any:
     inputs, hidden = check_integer("inputs", inputs, 1), check_integer("hidden", hidden, 1)
     dtype = check_dtype(dtype)
+    size = hidden if proj_size is None else check_integer("proj_size", proj_size, 1)
+    if size > hidden:
+        raise ValueError(f"proj_size must be at most {hidden}, the number of units, got {size}")
     check_generator(rng)
     values = {
         "weight_x": np.concatenate([_glorot(rng, hidden, inputs) for _ in range(kind.gates)]),
-        "weight_h": np.concatenate([_orthogonal(rng, hidden) for _ in range(kind.gates)]),
+        "weight_h": np.concatenate([_orthogonal(rng, hidden)[:, :size] for _ in range(kind.gates)]),
     }
+    if proj_size is not None:
+        values["projection"], kind = _glorot(rng, size, hidden), PROJECTED_LSTM
     for name, size in kind.sizes.items():
         if name in spec.parameters or name.startswith("bias"):
             gain = 0.1 if spec.batch else 1.0  # as in Cooijmans et al.
             values[name] = np.full(size * hidden, gain if name.startswith("gamma") else 0.0)
-    if kind is LSTM:
+    if kind.name == LSTM.name:
         values["bias"][:hidden] = 1.0
     return kind.parameters(**{name: value.astype(dtype) for name, value in values.items()})
 
@@ -58,7 +69,8 @@ def lstm_init(
     norm: str | None = "layer",
     variant: str = "paper",
     dtype: Any = np.float32,
-) -> LSTMParameters:
+    proj_size: int | None = None,
+) -> Any:
     """Return initial parameters of an LSTM.
 
     The weights of each gate are orthogonal for the state and Glorot-uniform for the input. Gains
@@ -74,10 +86,13 @@ def lstm_init(
         As for `lstm`.
     dtype : dtype, default float32
         The dtype of all parameters: float16, bfloat16, float32 or float64.
+    proj_size : int, optional
+        P, at most H: the state is a projection of the outputs to P elements.
 
     Returns
     -------
-    LSTMParameters
+    LSTMParameters or ProjectedLSTMParameters
+        The latter with `proj_size`.
 
     Examples
     --------
@@ -88,8 +103,7 @@ def lstm_init(
     array([1., 1., 0., 0., 0., 0., 0., 0.], dtype=float32)
     """
     spec = lstm_spec(norm, variant)
-    parameters: LSTMParameters = _initial(LSTM, spec, inputs, hidden, rng, dtype)
-    return parameters
+    return _initial(LSTM, spec, inputs, hidden, rng, dtype, proj_size)
 
 
 def gru_init(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
-from numnorm.rnn.parameters import LSTM, LSTMParameters
+from numnorm.rnn.parameters import LSTM, LSTMParameters, ProjectedLSTMParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
 from numnorm.rnn.specs import Spec, lstm_spec
@@ -19,7 +19,7 @@ def _spec(norm: Any, variant: Any) -> Spec:
 
 def lstm(
     x: Any,
-    parameters: LSTMParameters | Packed,
+    parameters: LSTMParameters | ProjectedLSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
@@ -29,6 +29,8 @@ def lstm(
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, float] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMStates:
@@ -44,11 +46,14 @@ def lstm(
 
     Parameters
     ----------
-    x : array_like (T, B, I)
+    x : array_like (T, B, I) or (T, I)
         T steps of B sequences; float16, bfloat16, float32 or float64. Half precision is computed
-        in float32. Integers and bool become float64.
-    parameters : LSTMParameters or Packed
-        Of any float dtype; used in that of x. `lstm_pack` packs them for many calls.
+        in float32. Integers and bool become float64. With (T, I), one sequence, every array lacks
+        the axis of the batch: the states are (H,), and y is (T, H).
+    parameters : LSTMParameters, ProjectedLSTMParameters or Packed
+        Of any float dtype; used in that of x. `lstm_pack` packs them for many calls. With
+        projections, h and y have P elements, not H; zoneout and `recurrent_dropout` must be 0, and
+        arrays of a device are not accepted.
     h, c : array_like (B, H), optional
         The state and the cell before the first step. Default: 0.
     norm : {"layer", "rms", "ada", "batch", None} or RecurrentBatchNorm, default "layer"
@@ -67,13 +72,20 @@ def lstm(
         Whether x and y are (B, T, ...).
     reverse : bool, default False
         Whether to process each sequence from its last step to its first.
+    dropout, recurrent_dropout : float, default 0
+        The probability with which an element of x, and of the state in its product with W_h,
+        is zeroed in all steps of a call; the others are divided by 1 minus the probability
+        [3]_. They need an `rng`; 0 is for inference.
     zoneout : float or pair of float, default 0
         The probability, between 0 and 1, with which a step keeps an element of the state, and of
         the cell, as it was [2]_.
     rng : numpy.random.Generator, optional
-        Draws the zoneout masks, for training; without it each step takes the expected value, as
-        in inference. A step keeps the elements where ``rng.random((T, 2, B, H), np.float32)``,
-        for h and then for c of each step of x, is below the probability.
+        Draws the masks, for training; without it each step takes zoneout's expected value, as in
+        inference. Dropout keeps the elements of x where ``rng.random((B, I), np.float32)``, and
+        then those of the state where ``rng.random((B, H), np.float32)``, is at least the
+        probability. Then zoneout keeps the old state where
+        ``rng.random((T, 2, B, H), np.float32)``, for h and then for c of each step of x, is below
+        the probability.
 
     Returns
     -------
@@ -102,13 +114,16 @@ def lstm(
     With drawn zoneout masks, an `rng` in the same state gives the same result for any padding T and
     `lengths`, in one call or, from the first step to the last, in several. The masks of a sequence
     depend on the number of sequences and on its index among them. They are drawn on the host for
-    arrays of a device, too.
+    arrays of a device, too. Dropout masks are drawn again in every call. Arrays of a device need a
+    `recurrent_dropout` of 0.
 
     References
     ----------
     .. [1] J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization", 2016.
     .. [2] D. Krueger et al., "Zoneout: Regularizing RNNs by Randomly Preserving Hidden
        Activations", ICLR 2017.
+    .. [3] Y. Gal, Z. Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent
+       Neural Networks", NeurIPS 2016.
 
     Examples
     --------
@@ -120,13 +135,13 @@ def lstm(
     >>> y.shape, bool((y[2:, 1] == 0).all()), bool((h[1] == y[1, 1]).all())
     ((5, 4, 2), True, True)
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return LSTMStates(*forward(LSTM, _spec(norm, variant), x, parameters, (h, c), options))
 
 
 def lstm_forward(
     x: Any,
-    parameters: LSTMParameters | Packed,
+    parameters: LSTMParameters | ProjectedLSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
@@ -136,6 +151,8 @@ def lstm_forward(
     lengths: Any = None,
     batch_first: bool = False,
     reverse: bool = False,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, float] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMForward:
@@ -143,7 +160,9 @@ def lstm_forward(
 
     Parameters
     ----------
-    x, parameters, h, c, norm, variant, eps, lengths, batch_first, reverse, zoneout, rng
+    x, parameters, h, c, norm, variant, eps, lengths, batch_first, reverse
+        As for `lstm`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `lstm`.
 
     Returns
@@ -151,7 +170,7 @@ def lstm_forward(
     LSTMForward
         ``(y, h, c, saved)``.
     """
-    options = Options(eps, lengths, batch_first, reverse, zoneout, rng)
+    options = Options(eps, lengths, batch_first, reverse, zoneout, rng, dropout, recurrent_dropout)
     return LSTMForward(
         *forward(LSTM, _spec(norm, variant), x, parameters, (h, c), options, save=True)
     )
@@ -162,9 +181,9 @@ def lstm_backward(dy: Any, saved: Any, dh: Any = None, dc: Any = None) -> LSTMGr
 
     Parameters
     ----------
-    dy : array_like
+    dy : array_like or None
         The gradient of the loss with respect to y, of the shape of y. Elements beyond a
-        sequence's length are ignored.
+        sequence's length are ignored. None stands for 0, for a loss of the last states alone.
     saved : object
         As `lstm_forward` returned it.
     dh, dc : array_like (B, H), optional
@@ -196,13 +215,15 @@ def lstm_backward(dy: Any, saved: Any, dh: Any = None, dc: Any = None) -> LSTMGr
 
 def lstm_cell(
     x: Any,
-    parameters: LSTMParameters | Packed,
+    parameters: LSTMParameters | ProjectedLSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
     norm: str | RecurrentBatchNorm | None = "layer",
     variant: str = "paper",
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, float] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMState:
@@ -212,10 +233,12 @@ def lstm_cell(
 
     Parameters
     ----------
-    x : array_like (B, I)
-        The input of this step.
-    parameters, h, c, norm, variant, eps, zoneout, rng
+    x : array_like (B, I) or (I,)
+        The input of this step. With (I,), the states are (H,).
+    parameters, h, c, norm, variant, eps
         As for `lstm`; `h` and `c` as the step before returned them.
+    dropout, recurrent_dropout, zoneout, rng
+        As for `lstm`.
 
     Returns
     -------
@@ -234,19 +257,26 @@ def lstm_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        _spec(norm, variant),
+    )
     return LSTMState(*forward(LSTM, spec, x, parameters, (h, c), options, single=True))
 
 
 def lstm_cell_forward(
     x: Any,
-    parameters: LSTMParameters | Packed,
+    parameters: LSTMParameters | ProjectedLSTMParameters | Packed,
     h: Any = None,
     c: Any = None,
     *,
     norm: str | RecurrentBatchNorm | None = "layer",
     variant: str = "paper",
     eps: float = 1e-5,
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, float] = 0.0,
     rng: np.random.Generator | None = None,
 ) -> LSTMCellForward:
@@ -254,7 +284,9 @@ def lstm_cell_forward(
 
     Parameters
     ----------
-    x, parameters, h, c, norm, variant, eps, zoneout, rng
+    x, parameters, h, c, norm, variant, eps
+        As for `lstm_cell`.
+    dropout, recurrent_dropout, zoneout, rng
         As for `lstm_cell`.
 
     Returns
@@ -262,7 +294,12 @@ def lstm_cell_forward(
     LSTMCellForward
         ``(h, c, saved)``.
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
+    options, spec = (
+        Options(
+            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
+        ),
+        _spec(norm, variant),
+    )
     result = forward(LSTM, spec, x, parameters, (h, c), options, save=True, single=True)
     return LSTMCellForward(*result)
 
@@ -272,8 +309,8 @@ def lstm_cell_backward(dh: Any, saved: Any, dc: Any = None) -> LSTMGradients:
 
     Parameters
     ----------
-    dh : array_like (B, H)
-        The gradient of the loss with respect to the new state.
+    dh : array_like (B, H) or None
+        The gradient of the loss with respect to the new state. None stands for 0.
     saved : object
         As `lstm_cell_forward` returned it.
     dc : array_like (B, H), optional
@@ -304,7 +341,7 @@ def lstm_cell_backward(dh: Any, saved: Any, dc: Any = None) -> LSTMGradients:
 
 
 def lstm_pack(
-    parameters: LSTMParameters,
+    parameters: LSTMParameters | ProjectedLSTMParameters,
     *,
     norm: str | None = "layer",
     variant: str = "paper",
@@ -318,7 +355,7 @@ def lstm_pack(
 
     Parameters
     ----------
-    parameters : LSTMParameters
+    parameters : LSTMParameters or ProjectedLSTMParameters
         They are copied, on their device: later changes of them have no effect.
     norm, variant : str
         As in the later calls.

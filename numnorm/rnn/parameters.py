@@ -38,6 +38,41 @@ class LSTMParameters(NamedTuple):
     beta_c: Any = None
 
 
+class ProjectedLSTMParameters(NamedTuple):
+    r"""The parameters of an LSTM with I inputs and H units whose state has P elements [1]_.
+
+    The state is :math:`W_p (\sigma(o) \tanh(N(c_t; \gamma_c, \beta_c)))`. This is
+    ``torch.nn.LSTM`` with ``proj_size``.
+
+    Attributes
+    ----------
+    weight_x : array (4H, I)
+        W_x, for the input.
+    weight_h : array (4H, P)
+        W_h, for the state.
+    projection : array (P, H)
+        W_p.
+    bias, gamma_x, beta_x, gamma_h, beta_h, gamma_c, beta_c : array, optional
+        As in `LSTMParameters`.
+
+    References
+    ----------
+    .. [1] H. Sak, A. Senior, F. Beaufays, "Long Short-Term Memory Recurrent Neural Network
+       Architectures for Large Scale Acoustic Modeling", Interspeech 2014.
+    """
+
+    weight_x: Any
+    weight_h: Any
+    projection: Any
+    bias: Any = None
+    gamma_x: Any = None
+    beta_x: Any = None
+    gamma_h: Any = None
+    beta_h: Any = None
+    gamma_c: Any = None
+    beta_c: Any = None
+
+
 class GRUParameters(NamedTuple):
     """The parameters of a gated recurrent unit with I inputs and H units, in the order z, r, new.
 
@@ -50,7 +85,7 @@ class GRUParameters(NamedTuple):
     bias : array (3H,), optional
         b. Default: 0.
     bias_h : array (H,), optional
-        b_h, inside the product with r. Default: 0.
+        b_h, inside the product with r if `reset_after` is true. Default: 0.
     gamma_x, beta_x : array (3H,), optional
         Gains and biases of the norms of W_x x and W x.
     gamma_h, beta_h : array (3H,), optional
@@ -130,13 +165,14 @@ LSTM = Kind(
     ("h", "c"),
     ("norm", "variant"),
 )
+PROJECTED_LSTM = LSTM._replace(parameters=ProjectedLSTMParameters)
 GRU = Kind(
     "gru",
     GRUParameters,
     3,
     dict.fromkeys(("bias", "gamma_x", "beta_x", "gamma_h", "beta_h"), 3) | {"bias_h": 1},
     ("h",),
-    ("norm",),
+    ("norm", "reset_after"),
 )
 RNN = Kind(
     "rnn",
@@ -146,6 +182,12 @@ RNN = Kind(
     ("h",),
     ("norm", "nonlinearity"),
 )
+
+
+def kind_of(kind: Kind, parameters: Any) -> Kind:
+    """Return the kind, or that of an LSTM with projections if the parameters are of one."""
+    projected = kind is LSTM and isinstance(parameters, ProjectedLSTMParameters)
+    return PROJECTED_LSTM if projected else kind
 
 
 def named(kind: Kind, parameters: Any) -> Any:
@@ -184,9 +226,16 @@ def checked(
         meaning = "that of the units and inputs"
         return converted(name, lambda shape: check_shape(name, shape, expected, meaning))
 
-    weight_h = converted("weight_h", lambda shape: _check_hidden(kind, shape))
-    rows, hidden = weight_h.shape
-    values = {
+    values = {}
+    if kind is PROJECTED_LSTM:
+        projection = values["projection"] = converted("projection", _check_projection)
+        size, hidden = projection.shape
+        weight_h = of_shape("weight_h", kind.gates * hidden, size)
+    else:
+        weight_h = converted("weight_h", lambda shape: _check_hidden(kind, shape))
+        hidden = weight_h.shape[1]
+    rows = weight_h.shape[0]
+    values |= {
         "weight_x": of_shape("weight_x", rows, inputs)
         if inputs is not None
         else converted("weight_x", lambda shape: _check_inputs(shape, rows)),
@@ -207,6 +256,11 @@ def _check_hidden(kind: Kind, shape: Shape) -> None:
         raise ValueError(
             f"weight_h must have shape ({kind.rows}, H) with H at least 1, got {shape}"
         )
+
+
+def _check_projection(shape: Shape) -> None:
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"projection must have shape (P, H) with both at least 1, got {shape}")
 
 
 def _check_inputs(shape: Shape, rows: int) -> None:

@@ -18,9 +18,10 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
-from numnorm.rnn.parameters import Kind, checked, named
+from numnorm.rnn.dropout import Kept, check_dropout, drawn
+from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, checked, kind_of, named
 from numnorm.rnn.sequences import sequence_layout
-from numnorm.rnn.specs import Spec, with_zoneout
+from numnorm.rnn.specs import Spec, projected, with_masks
 
 # AdaNorm's C and k, the defaults of `ada_norm`.
 _ADA_SCALE, _ADA_K = 1.0, 0.1
@@ -47,6 +48,25 @@ class Options(NamedTuple):
     reverse: Any = False
     zoneout: Any = 0.0
     rng: Any = None
+    dropout: Any = 0.0
+    recurrent_dropout: Any = 0.0
+
+
+class _Masks(NamedTuple):
+    """The masks of a call; None for what there is not.
+
+    Attributes
+    ----------
+    inputs : Kept or None
+    states : array or None
+        Of dropout, as the backend takes it.
+    zoneout : tuple
+        The same, for each state.
+    """
+
+    inputs: Kept | None
+    states: Any
+    zoneout: tuple[Any, ...]
 
 
 class _Saved(NamedTuple):
@@ -57,12 +77,13 @@ class _Saved(NamedTuple):
     scaling: Scaling
     layout: SequenceLayout
     batch_first: bool
+    batched: bool
     x: Any
-    units: int
+    widths: tuple[int, ...]
     dtype: Any
     given: Any
     weights: Any
-    zoneout_masks: tuple[Any, ...]
+    masks: _Masks
     kept: Any
 
 
@@ -79,64 +100,69 @@ def forward(
 ) -> tuple[Any, ...]:
     """Return y, the last states and, with `save`, what `backward` needs.
 
-    For a single step, x is (B, I), and y is left out.
+    For a single step, x is (B, I), and y is left out. x may lack the axis of the batch.
     """
+    kind = kind_of(kind, parameters.given if isinstance(parameters, Packed) else parameters)
     backend, x = backend_for(x, "x")
-    time, batch, batch_first = _sizes(x.shape, options.batch_first, single)
+    time, batch, batch_first, batched = _sizes(x.shape, options.batch_first, single)
     eps, reverse = check_eps(options.eps), check_flag("reverse", options.reverse)
     dtype, scaling = x.dtype, scaling_by(eps)
     layout = sequence_layout(time, batch, options.lengths, reverse)
     x = backend.pack_padded(x, layout, batch_first, None)
     given, ready, weights = _weights(kind, spec, parameters, x, backend)
-    zoneout = _probabilities(kind, options.zoneout)
-    if any(zoneout) and spec.batch:
-        raise ValueError("zoneout must be 0 with batch norm")
-    spec = with_zoneout(spec) if any(zoneout) else spec
-    shape = batch, ready.weight_h.shape[1]
+    spec, probabilities = _with_masks(kind, spec, options)
+    wide, outer = ready.weight_h.shape
+    widths = (outer, wide // kind.gates)[: len(kind.states)]
     first = [
-        backend.cell_state(name, s, shape, x) for name, s in zip(kind.states, states, strict=True)
+        backend.cell_state(name, s, (batch, width), x, batched)
+        for name, s, width in zip(kind.states, states, widths, strict=True)
     ]
-    zoneout_masks = _zoneout_masks(zoneout, options.rng, layout, shape[1], x, backend)
+    masks = _drawn_masks(probabilities, options.rng, layout, outer, x, backend)
+    x = backend.dropped(x, *masks.inputs, layout) if masks.inputs else x
     sorted_states = tuple(backend.sort_states(s, layout) for s in first)
     if spec.batch:
         cell, running = cast(LSTMSpec, spec.cell), {}
         if isinstance(spec.batch, RecurrentBatchNorm):
-            running = running_statistics(spec.batch, cell, shape[1], layout.steps, x, backend)
+            running = running_statistics(spec.batch, cell, outer, layout.steps, x, backend)
         history, kept = backend.batch_cell_forward(
             cell, eps, x, layout.steps, ready, sorted_states, running
         )
     else:
         history, kept = backend.cell_forward(
-            spec.cell, scaling, x, layout.steps, weights, sorted_states, zoneout_masks, save
-        )
+            spec.cell, scaling, x, layout.steps, weights, sorted_states, masks.zoneout, save,
+            masks.states,
+        )  # fmt: skip
     begin, whole = sorted_states[0].shape[0], save or spec.batch is not None
-    y = backend.pad_packed(history[0], begin, layout, batch_first, x, dtype)
+    y = backend.pad_packed(history[0], begin, layout, batch_first or not batched, x, dtype)
     indices = begin + layout.last
     last = [
         backend.unsort_states(h, indices if i == 0 or whole else None, s, layout, dtype)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
+    y, *last = (y, *last) if batched else (result[0] for result in (y, *last))
     results = last if single else [y, *last]
     if not save:
         return tuple(results)
     if isinstance(y, np.ndarray):
         y.flags.writeable = False  # the backward pass reads its memory
     return *results, _Saved(
-        kind, single, backend, spec, scaling, layout, batch_first, x, shape[1], dtype, given,
-        weights, zoneout_masks, kept,
+        kind, single, backend, spec, scaling, layout, batch_first, batched, x, widths, dtype,
+        given, weights, masks, kept,
     )  # fmt: skip
 
 
-def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool]:
-    """Return the number of steps, the batch size, and whether the batch comes first."""
-    axes = "2 axes, of batch and inputs" if single else "3 axes, of time, batch and inputs"
-    if len(shape) != int(axes[0]):
-        raise ValueError(f"x must have {axes}, got {len(shape)}")
+def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool, bool]:
+    """Return the number of steps, the batch size, whether the batch comes first, and if it is."""
+    count = 2 if single else 3
+    if len(shape) not in (count, count - 1):
+        axes = "2 axes, of batch and inputs" if single else "3 axes, of time, batch and inputs"
+        raise ValueError(f"x must have {axes}, or {count - 1} without the batch, got {len(shape)}")
+    batched = len(shape) == count
+    swapped = check_flag("batch_first", batch_first) and batched
     if single:
-        return 1, shape[0], False
-    swapped = check_flag("batch_first", batch_first)
-    time, batch = (shape[1], shape[0]) if swapped else shape[:2]
-    return time, batch, swapped
+        return 1, shape[0] if batched else 1, False, batched
+    time, batch = (shape[1], shape[0]) if swapped else (shape[0], shape[1] if batched else 1)
+    return time, batch, swapped, batched
 
 
 def _weights(kind: Kind, spec: Spec, parameters: Any, x: Any, backend: Any) -> tuple[Any, Any, Any]:
@@ -147,7 +173,7 @@ def _weights(kind: Kind, spec: Spec, parameters: Any, x: Any, backend: Any) -> t
         if not spec.batch:
             weights = backend.cell_weights(spec.cell, ready, _ADA_SCALE, _ADA_K, False)
         return kind.parameters(*parameters), ready, weights
-    if parameters.kind is not kind:
+    if parameters.kind.name != kind.name:
         raise TypeError(
             f"parameters must be packed for {kind.name}, got those for {parameters.kind.name}"
         )
@@ -171,6 +197,7 @@ def pack(kind: Kind, spec: Spec, parameters: Any, dtype: Any) -> Packed:
     """Return a copy of the parameters, checked and packed for many calls."""
     if spec.batch:
         raise ValueError("norm must be that of a row to pack for it, got 'batch'")
+    kind = kind_of(kind, parameters)
     given, dtype = named(kind, parameters), check_dtype(dtype)
     on_device = is_on_device(given.weight_h)
     backend, weight_h = backend_for(given.weight_h if on_device else np.empty(0), "weight_h")
@@ -200,6 +227,41 @@ def _probabilities(kind: Kind, zoneout: Any) -> tuple[float, ...]:
     return tuple(check_number("zoneout", value, least=0.0, most=1.0) for value in values)
 
 
+def _with_masks(
+    kind: Kind, spec: Spec, options: Options
+) -> tuple[Spec, tuple[float, float, tuple[float, ...]]]:
+    """Return the spec with masks, and the probabilities of dropout and of zoneout, checked."""
+    zoneout, rng = _probabilities(kind, options.zoneout), options.rng
+    inputs = check_dropout("dropout", options.dropout, rng)
+    states = check_dropout("recurrent_dropout", options.recurrent_dropout, rng)
+    if spec.batch and (any(zoneout) or states):
+        name = "zoneout" if any(zoneout) else "recurrent_dropout"
+        raise ValueError(f"{name} must be 0 with batch norm")
+    if kind is PROJECTED_LSTM:
+        if any(zoneout) or states:
+            name = "zoneout" if any(zoneout) else "recurrent_dropout"
+            raise ValueError(f"{name} must be 0 with projections")
+        if spec.batch:
+            raise ValueError("norm must be that of a row with projections, got 'batch'")
+        return projected(spec), (inputs, states, zoneout)
+    return with_masks(spec, any(zoneout), states > 0), (inputs, states, zoneout)
+
+
+def _drawn_masks(
+    probabilities: tuple[float, float, tuple[float, ...]],
+    rng: Any,
+    layout: SequenceLayout,
+    width: int,
+    x: Any,
+    backend: Any,
+) -> _Masks:
+    """Return the masks of a call, drawn in the order of the attributes."""
+    inputs = drawn(probabilities[0], rng, layout.batch, x.shape[1])
+    states = drawn(probabilities[1], rng, layout.batch, width)
+    mask = backend.dropout_mask(*states, layout, x) if states else None
+    return _Masks(inputs, mask, _zoneout_masks(probabilities[2], rng, layout, width, x, backend))
+
+
 def _zoneout_masks(
     zoneout: tuple[float, ...], rng: Any, layout: SequenceLayout, width: int, x: Any, backend: Any
 ) -> tuple[Any, ...]:
@@ -220,19 +282,17 @@ def backward(
     kind: Kind, maker: str, dy: Any, saved: Any, dstates: tuple[Any, ...], *, single: bool = False
 ) -> tuple[Any, ...]:
     """Return the gradients of x, the first states and the parameters."""
-    if not isinstance(saved, _Saved) or saved.kind is not kind or saved.single is not single:
+    if not isinstance(saved, _Saved) or saved.kind.name != kind.name or saved.single is not single:
         raise TypeError(
             f"saved must be what {maker} returned, got an object of type {type(saved).__name__}"
             if not isinstance(saved, _Saved)
             else f"saved must be what {maker} returned, got that of another function"
         )
     layout, backend, x, dtype = saved.layout, saved.backend, saved.x, saved.dtype
-    rows = backend.pack_padded(
-        _output_gradient(saved, dy, "dh" if single else "dy"), layout, saved.batch_first, x
-    )
+    rows = _output_gradient(saved, dy, "dh" if single else "dy")
     last = [
-        backend.cell_state(f"d{name}", s, (layout.batch, saved.units), x)
-        for name, s in zip(kind.states, dstates, strict=True)
+        backend.cell_state(f"d{name}", s, (layout.batch, width), x, saved.batched)
+        for name, s, width in zip(kind.states, dstates, saved.widths, strict=True)
     ]
     sorted_states = tuple(backend.sort_states(s, layout) for s in last)
     if saved.spec.batch:
@@ -240,27 +300,35 @@ def backward(
     else:
         gradients = backend.cell_backward(
             saved.spec.cell, saved.scaling, x, layout.steps, saved.weights, saved.kept,
-            saved.zoneout_masks, rows, sorted_states,
+            saved.masks.zoneout, rows, sorted_states, saved.masks.states,
         )  # fmt: skip
-    dx = backend.pad_packed(gradients.dx, 0, layout, saved.batch_first, x, dtype)
-    first = (
+    batch_first, batched = saved.batch_first, saved.batched
+    kept = saved.masks.inputs
+    dx = backend.dropped(gradients.dx, *kept, layout) if kept else gradients.dx
+    dx = backend.pad_packed(dx, 0, layout, batch_first or not batched, x, dtype)
+    first = [
         backend.unsort_states(f, None, s, layout, dtype)
         for f, s in zip(gradients.states, last, strict=True)
-    )
+    ]
+    dx, *first = (dx, *first) if batched else (gradient[0] for gradient in (dx, *first))
     return (dx[0] if single else dx), *first, _parameter_gradients(saved, gradients.parameters)
 
 
 def _output_gradient(saved: _Saved, dy: Any, name: str) -> Any:
-    """Return the checked gradient of what the forward pass returned, as the backend's array."""
-    layout = saved.layout
-    grad = saved.backend.as_like(name, dy, saved.x)
-    expected: tuple[int, ...] = (layout.time, layout.batch, saved.units)
+    """Return the packed rows of the gradient of what the forward pass returned; None gives 0."""
+    layout, backend, width = saved.layout, saved.backend, saved.widths[0]
+    if dy is None:
+        return backend.cell_state(name, None, (layout.count, width), saved.x)
+    grad = backend.as_like(name, dy, saved.x)
+    expected: tuple[int, ...] = (layout.time, layout.batch, width)
     if saved.batch_first:
-        expected = (layout.batch, layout.time, saved.units)
+        expected = (layout.batch, layout.time, width)
+    if not saved.batched:
+        expected = layout.time, width
     if saved.single:
         expected = expected[1:]
     check_shape(name, grad.shape, expected, "that of y" if name == "dy" else "that of h")
-    return grad
+    return backend.pack_padded(grad, layout, saved.batch_first, saved.x)
 
 
 def _parameter_gradients(saved: _Saved, gradients: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
+from numnorm.rnn.parameters import GRUParameters, RNNParameters
 
 
 class LSTMStates(NamedTuple):
@@ -32,7 +32,8 @@ class LSTMForward(NamedTuple):
     saved : object
         For `lstm_backward`. For each step of each sequence it holds 10 H numbers in the compute
         dtype (6 H without a norm of each product; H more with variant "normalized_cell" or
-        zoneout; 2 H more of zoneout masks), and the statistics of each norm. It refers to x and
+        zoneout; 2 H more of zoneout masks; H more with `recurrent_dropout` or projections), and the
+        statistics of each norm. It refers to x and
         the parameters: do not change them before the backward pass.
     """
 
@@ -51,14 +52,14 @@ class LSTMGradients(NamedTuple):
         Of the shape of x.
     dh, dc : array (B, H)
         The gradients with respect to the first state and cell.
-    parameters : LSTMParameters
+    parameters : LSTMParameters or ProjectedLSTMParameters
         The gradients of the given parameters; None for the others.
     """
 
     dx: Any
     dh: Any
     dc: Any
-    parameters: LSTMParameters
+    parameters: Any
 
 
 class LSTMState(NamedTuple):
@@ -115,7 +116,8 @@ class GRUForward(NamedTuple):
         no such flag: do not write to y before the backward pass.
     saved : object
         For `gru_backward`. For each step of each sequence it holds 7 H numbers in the compute
-        dtype, H more with zoneout, and the statistics of each norm. It refers to x and the
+        dtype, H more with each of zoneout, `recurrent_dropout` and ``reset_after=False``, and the
+        statistics of each norm. It refers to x and the
         parameters: do not change them before the backward pass.
     """
 
@@ -183,7 +185,8 @@ class RNNForward(NamedTuple):
         no such flag: do not write to y before the backward pass.
     saved : object
         For `rnn_backward`. For each step of each sequence it holds 2 H numbers in the compute
-        dtype, H more with zoneout, and the statistics of the norm. It refers to x and the
+        dtype, H more with each of zoneout and `recurrent_dropout`, and the statistics of the norm.
+        It refers to x and the
         parameters: do not change them before the backward pass.
     """
 

@@ -3,7 +3,7 @@
 import functools
 from typing import Any, NamedTuple
 
-from numnorm.arguments import check_choice
+from numnorm.arguments import check_choice, check_flag
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.contract.recurrent import CellSpec, GRUSpec, LSTMSpec, RNNSpec
 from numnorm.norms.ada import ADA
@@ -59,15 +59,16 @@ def _lstm_spec(name: str | None, variant: str) -> Spec:
     return Spec(spec, _parameters(norm, [site for site, used in sites.items() if used]), batch)
 
 
-def gru_spec(norm: Any) -> Spec:
+def gru_spec(norm: Any, reset_after: Any = True) -> Spec:
     """Return the spec of a gated recurrent unit."""
-    return _gru_spec(check_choice("norm", norm, tuple(_NORMS)))
+    norm = check_choice("norm", norm, tuple(_NORMS))
+    return _gru_spec(norm, check_flag("reset_after", reset_after))
 
 
 @functools.cache
-def _gru_spec(name: str | None) -> Spec:
+def _gru_spec(name: str | None, reset_after: bool) -> Spec:
     norm = _NORMS[name]
-    return Spec(GRUSpec(norm), _parameters(norm, ["_x", "_h"]))
+    return Spec(GRUSpec(norm, reset_after=reset_after), _parameters(norm, ["_x", "_h"]))
 
 
 def rnn_spec(norm: Any, nonlinearity: Any) -> Spec:
@@ -82,10 +83,23 @@ def _rnn_spec(name: str | None, nonlinearity: str) -> Spec:
     return Spec(RNNSpec(norm, rectified=nonlinearity == "relu"), _parameters(norm, [""]))
 
 
+def projected(spec: Spec) -> Spec:
+    """Return the spec of the same LSTM with projections."""
+    cell: Any = spec.cell
+    return spec._replace(cell=cell._replace(projected=True))
+
+
+def with_masks(spec: Spec, zoneout: bool, dropout: bool) -> Spec:
+    """Return the same spec with zoneout, dropout of the state, or both."""
+    if not (zoneout or dropout):
+        return spec
+    return _with_masks(type(spec.cell).__name__, spec, zoneout, dropout)
+
+
 @functools.cache
-def with_zoneout(spec: Spec) -> Spec:
-    """Return the same spec with zoneout."""
-    return spec._replace(cell=spec.cell._replace(zoneout=True))
+def _with_masks(kind: str, spec: Spec, zoneout: bool, dropout: bool) -> Spec:
+    # The name is part of the key, as tuples of different kinds may be equal.
+    return spec._replace(cell=spec.cell._replace(zoneout=zoneout, recurrent_dropout=dropout))
 
 
 def _parameters(norm: Norm | None, sites: list[str]) -> frozenset[str]:

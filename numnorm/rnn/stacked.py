@@ -12,6 +12,7 @@ import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
 from numnorm.backends import backend_for
+from numnorm.rnn.dropout import check_dropout, gain
 from numnorm.rnn.results import Stacked, StackedForward, StackedGradients
 from numnorm.rnn.sequences import check_lengths
 from numnorm.rnn.stacked_plan import Direction, Plan, by_direction, naming, planned
@@ -37,12 +38,14 @@ def stacked(
     states: Sequence[Any] | None = None,
     *,
     dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     rng: np.random.Generator | None = None,
     lengths: Any = None,
     batch_first: bool = False,
     norm: str | None = "layer",
     variant: str | None = None,
     nonlinearity: str | None = None,
+    reset_after: bool | None = None,
     eps: float = 1e-5,
     zoneout: float = 0.0,
 ) -> Stacked:
@@ -61,12 +64,12 @@ def stacked(
 
     Parameters
     ----------
-    x : array_like (T, B, I)
+    x : array_like (T, B, I) or (T, I)
         As for `lstm`; the outputs of each layer have its dtype.
     layers : sequence
-        For each layer its parameters: an LSTMParameters, GRUParameters or RNNParameters, or
-        packed ones; for both directions a pair of them (forward, reverse), whose outputs are
-        concatenated. The inputs of a layer are the outputs of the previous one.
+        For each layer its parameters: an LSTMParameters, ProjectedLSTMParameters, GRUParameters or
+        RNNParameters, or packed ones; for both directions a pair of them (forward, reverse), whose
+        outputs are concatenated. The inputs of a layer are the outputs of the previous one.
     states : sequence, optional
         For each layer the states before the first step, in the structure of `Stacked`. None, also
         for a layer, a direction or a single state, means zeros. Default: None.
@@ -74,16 +77,18 @@ def stacked(
         p: the probability that an element of a layer's output is zeroed before the next layer;
         the other elements are divided by 1 - p. Use 0 for inference. The output of the last layer
         has no dropout.
+    recurrent_dropout : float, default 0.0
+        As for the cells: one mask for all steps.
     rng : numpy.random.Generator, optional
-        Draws the masks of dropout and zoneout; required if `dropout` is not 0.
+        Draws the masks of dropout and zoneout; required if one of both dropouts is not 0.
     lengths : array_like of int (B,), optional
         The number of steps of each sequence, in any order. Default: T.
     batch_first : bool, default False
         Whether x and y are (B, T, ...).
-    norm, variant, nonlinearity, eps, zoneout
+    norm, variant, nonlinearity, reset_after, eps, zoneout
         As for the cells, and the same for every layer. `variant` is only for LSTM, `nonlinearity`
-        only for RNN; None means the default of the cell. Zoneout masks are drawn if there is an
-        `rng`.
+        only for RNN, `reset_after` only for GRU; None means the default of the cell. Zoneout masks
+        are drawn if there is an `rng`.
 
     Returns
     -------
@@ -107,12 +112,13 @@ def stacked(
 
     With random masks, an `rng` in the same state gives the same result, bit for bit, for the same
     arguments and version of NumPy. For each layer in order, ``rng.integers(2**63)`` seeds a
-    ``default_rng``: with zoneout, one for the cell of each direction, and then, with dropout, one
-    for the dropout mask, except after the last layer. Dropout keeps the elements of the output
-    (T, B, H), whatever `batch_first`, where ``random((T, B, H))`` is at least p. So the masks of a
-    sequence depend on the number of sequences and on its index among them, but not on the
-    padding T or on `lengths`; chunks have other masks than the whole. All masks are drawn on the
-    host, also for arrays of a device. A call that raises an error leaves `rng` unchanged.
+    ``default_rng``: with zoneout or `recurrent_dropout`, one for the cell of each direction, and
+    then, with dropout, one for the dropout mask, except after the last layer. Dropout keeps the
+    elements of the output (T, B, H), whatever `batch_first`, where ``random((T, B, H))`` is at
+    least p. So the masks of a sequence depend on the number of sequences and on its index among
+    them, but not on the padding T or on `lengths`; chunks have other masks than the whole. All
+    masks are drawn on the host, also for arrays of a device. A call that raises an error leaves
+    `rng` unchanged.
 
     References
     ----------
@@ -133,7 +139,7 @@ def stacked(
     >>> h_reverse.shape
     (2, 2)
     """
-    options = _options(norm, variant, nonlinearity, eps, zoneout)
+    options = _options(norm, variant, nonlinearity, reset_after, eps, zoneout, recurrent_dropout)
     y, last, _ = _run(x, layers, states, dropout, rng, lengths, batch_first, options, False)
     return Stacked(y, last)
 
@@ -144,12 +150,14 @@ def stacked_forward(
     states: Sequence[Any] | None = None,
     *,
     dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
     rng: np.random.Generator | None = None,
     lengths: Any = None,
     batch_first: bool = False,
     norm: str | None = "layer",
     variant: str | None = None,
     nonlinearity: str | None = None,
+    reset_after: bool | None = None,
     eps: float = 1e-5,
     zoneout: float = 0.0,
 ) -> StackedForward:
@@ -157,7 +165,9 @@ def stacked_forward(
 
     Parameters
     ----------
-    x, layers, states, dropout, rng, lengths, batch_first, norm, variant, nonlinearity, eps, zoneout
+    x, layers, states, dropout, recurrent_dropout, rng, lengths, batch_first
+        As for `stacked`.
+    norm, variant, nonlinearity, reset_after, eps, zoneout
         As for `stacked`.
 
     Returns
@@ -180,7 +190,7 @@ def stacked_forward(
     >>> y.shape
     (5, 4, 2)
     """
-    options = _options(norm, variant, nonlinearity, eps, zoneout)
+    options = _options(norm, variant, nonlinearity, reset_after, eps, zoneout, recurrent_dropout)
     return StackedForward(
         *_run(x, layers, states, dropout, rng, lengths, batch_first, options, True)
     )
@@ -191,9 +201,9 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
 
     Parameters
     ----------
-    dy : array_like
+    dy : array_like or None
         The gradient of the loss with respect to y, of the shape of y. Elements beyond a
-        sequence's length are ignored.
+        sequence's length are ignored. None stands for 0, for a loss of the last states alone.
     saved : object
         As `stacked_forward` returned it.
     dstates : sequence, optional
@@ -229,15 +239,18 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
             f"{type(saved).__name__}"
         )
     backend = saved.backend
-    grad = backend.as_like("dy", dy, saved.x)
-    check_shape("dy", grad.shape, saved.shape, "that of y")
-    grad = backend.to_time_major(grad, saved.batch_first)
+    grad = None
+    if dy is not None:
+        dy = backend.as_like("dy", dy, saved.x)
+        check_shape("dy", dy.shape, saved.shape, "that of y")
+        grad = backend.to_time_major(dy, saved.batch_first)
     given = by_direction("dstates", dstates, saved.plan)
     states, layers = [], []
     for number in reversed(range(len(saved.plan))):
         if number < len(saved.masks):
-            grad = backend.apply_mask(grad, saved.masks[number], _gain(saved.dropout))
-        parts = backend.split(grad, saved.widths[number])
+            grad = backend.apply_mask(grad, saved.masks[number], gain(saved.dropout))
+        widths = saved.widths[number]
+        parts = [None] * len(widths) if grad is None else backend.split(grad, widths)
         gradients = []
         for direction, part, cell, last in zip(
             saved.plan[number], parts, saved.cells[number], given[number], strict=True
@@ -252,15 +265,24 @@ def stacked_backward(dy: Any, saved: Any, dstates: Sequence[Any] | None = None) 
     return StackedGradients(dx, tuple(reversed(states)), tuple(reversed(layers)))
 
 
-def _options(norm: Any, variant: Any, nonlinearity: Any, eps: Any, zoneout: Any) -> dict[str, Any]:
-    """Return the options of the cells; without `variant` and `nonlinearity` where they are None."""
+def _options(
+    norm: Any,
+    variant: Any,
+    nonlinearity: Any,
+    reset_after: Any,
+    eps: Any,
+    zoneout: Any,
+    recurrent_dropout: Any,
+) -> dict[str, Any]:
+    """Return the options of the cells, without those of one kind of cell that are None."""
     if norm is not None and not isinstance(norm, str):
         raise TypeError(
             f"norm must be the name of a norm for all layers, got an object of type "
             f"{type(norm).__name__}"
         )
     options = {"norm": norm, "eps": check_eps(eps), "zoneout": zoneout}
-    some = {"variant": variant, "nonlinearity": nonlinearity}
+    options["recurrent_dropout"] = recurrent_dropout
+    some = {"variant": variant, "nonlinearity": nonlinearity, "reset_after": reset_after}
     return options | {name: value for name, value in some.items() if value is not None}
 
 
@@ -276,16 +298,21 @@ def _run(
     save: bool,
 ) -> tuple[Any, tuple[Any, ...], Any]:
     backend, x = backend_for(x, "x")
-    if len(x.shape) != 3:
-        raise ValueError(f"x must have 3 axes, of time, batch and inputs, got {len(x.shape)}")
-    batch_first = check_flag("batch_first", batch_first)
+    if len(x.shape) not in (2, 3):
+        raise ValueError(
+            f"x must have 3 axes, of time, batch and inputs, or 2 without the batch, "
+            f"got {len(x.shape)}"
+        )
+    batch_first = check_flag("batch_first", batch_first) and len(x.shape) == 3
     y = backend.to_time_major(x, batch_first)
-    lengths = None if lengths is None else check_lengths(lengths, *y.shape[:2])
+    time, *batch = y.shape[:-1]
+    lengths = None if lengths is None else check_lengths(lengths, time, *(batch or (1,)))
     options = options | {"lengths": lengths}
     plan = planned(layers)
     given = by_direction("states", states, plan)
-    dropout = _check_dropout(dropout, rng)
-    draws = _any_zoneout(options["zoneout"]) and rng is not None
+    dropout = check_dropout("dropout", dropout, rng)
+    recurrent = check_dropout("recurrent_dropout", options["recurrent_dropout"], rng)
+    draws = (_any_zoneout(options["zoneout"]) or recurrent > 0) and rng is not None
     last, cells, widths, masks = [], [], [], []
     with _restored_on_error(rng):
         for number, (directions, first) in enumerate(zip(plan, given, strict=True)):
@@ -302,7 +329,7 @@ def _run(
             y = parts[0] if len(parts) == 1 else backend.concatenate(parts)
             if dropout and number < len(plan) - 1:
                 masks.append(backend.as_mask(_mask(rng, tuple(y.shape), dropout), y))
-                y = backend.apply_mask(y, masks[-1], _gain(dropout))
+                y = backend.apply_mask(y, masks[-1], gain(dropout))
     y = backend.to_time_major(backend.as_float_array("y", y), batch_first)
     if not save:
         return y, tuple(last), None
@@ -343,19 +370,6 @@ def _as_given(directions: list[Any]) -> Any:
     return directions[0] if len(directions) == 1 else tuple(directions)
 
 
-def _check_dropout(dropout: Any, rng: Any) -> float:
-    probability = check_number("dropout", dropout)
-    if not 0.0 <= probability < 1.0:
-        raise ValueError(f"dropout must be at least 0 and less than 1, got {probability:g}")
-    if rng is None and probability:
-        raise TypeError("rng must be a numpy.random.Generator if dropout is not 0, got None")
-    if rng is not None and not isinstance(rng, np.random.Generator):
-        raise TypeError(
-            f"rng must be a numpy.random.Generator, got an object of type {type(rng).__name__}"
-        )
-    return probability
-
-
 def _any_zoneout(zoneout: Any) -> bool:
     """Return whether a probability is not 0; the cells check the number of probabilities."""
     given = zoneout if isinstance(zoneout, tuple | list) else (zoneout,)
@@ -372,8 +386,3 @@ def _mask(rng: np.random.Generator, shape: tuple[int, ...], dropout: float) -> A
 def _spawned(rng: np.random.Generator) -> np.random.Generator:
     """Return a generator for one use, so that the number of steps does not affect other draws."""
     return np.random.default_rng(rng.integers(2**63))
-
-
-def _gain(dropout: float) -> float:
-    """Return the factor of the elements that dropout keeps."""
-    return 1.0 / (1.0 - dropout)

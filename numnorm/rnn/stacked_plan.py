@@ -7,7 +7,12 @@ from typing import Any, NamedTuple
 from numnorm.rnn.elman import rnn, rnn_backward, rnn_forward
 from numnorm.rnn.gru import gru, gru_backward, gru_forward
 from numnorm.rnn.lstm import lstm, lstm_backward, lstm_forward
-from numnorm.rnn.parameters import GRUParameters, LSTMParameters, RNNParameters
+from numnorm.rnn.parameters import (
+    GRUParameters,
+    LSTMParameters,
+    ProjectedLSTMParameters,
+    RNNParameters,
+)
 from numnorm.rnn.passes import Packed
 
 
@@ -22,6 +27,7 @@ class CellFunctions(NamedTuple):
 
 FUNCTIONS: dict[type, CellFunctions] = {
     LSTMParameters: CellFunctions(lstm, lstm_forward, lstm_backward, ("h", "c")),
+    ProjectedLSTMParameters: CellFunctions(lstm, lstm_forward, lstm_backward, ("h", "c")),
     GRUParameters: CellFunctions(gru, gru_forward, gru_backward, ("h",)),
     RNNParameters: CellFunctions(rnn, rnn_forward, rnn_backward, ("h",)),
 }

@@ -28,7 +28,7 @@ class Operator(NamedTuple):
     name: str
     gates: int
     attributes: dict[str, Any]
-    options: dict[str, str]
+    options: dict[str, Any]
 
     def own(self, suffix=""):
         return getattr(rnn, self.name.lower() + suffix)
@@ -36,6 +36,7 @@ class Operator(NamedTuple):
 
 OPERATORS = {
     "gru": Operator("GRU", 3, {"linear_before_reset": 1}, {}),
+    "gru-before": Operator("GRU", 3, {"linear_before_reset": 0}, {"reset_after": False}),
     "tanh": Operator("RNN", 1, {}, {}),
     "relu": Operator("RNN", 1, {"activations": ["Relu"]}, {"nonlinearity": "relu"}),
 }
@@ -127,7 +128,6 @@ def test_what_is_optional_left_out(operator, direction):
 
 
 def test_a_reset_gate_before_the_weights_is_another_cell():
-    # The operator's default, which numnorm does not have.
     operator = OPERATORS["gru"]._replace(attributes={"linear_before_reset": 0})
     rng = np.random.default_rng(2)
     weights = drawn_weights(rng, operator, 1)

@@ -256,7 +256,7 @@ def test_nothing_to_do(time, batch):
 
 
 MESSAGES = {
-    "x must have 3 axes": {"x": np.zeros((3, 5))},
+    "x must have 3 axes": {"x": np.zeros(5)},
     "lengths must be between 0 and 4, the length of x, got 5": {"lengths": [5, 1, 1]},
     "lengths must be between 0 and 4, the length of x, got -1": {"lengths": [-1, 1, 1]},
     "lengths must be integers, got dtype float64": {"lengths": [1.0, 1.0, 1.0]},

@@ -9,6 +9,7 @@ from torch_cells import (
     LENGTHS,
     SIZES,
     assert_passes_close,
+    draw,
     draw_problem,
     layer_passes,
     lstm_step,
@@ -32,6 +33,20 @@ def test_without_norm(dtype, bias, lengths):
     x, states, grads = draw_problem(1, 2, dtype)
     mine = own_passes("lstm", x, parameters, states, grads, norm=None, lengths=lengths)
     theirs = layer_passes(module, rnn.lstm_from_torch, x, states, grads, lengths)
+    assert_passes_close(mine, theirs, dtype)
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["even", "ragged"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+def test_projections(dtype, lengths):
+    module = module_of("LSTM", dtype, proj_size=6)
+    (parameters,) = rnn.layers_from_torch(module.state_dict(), rnn.lstm_from_torch)
+    x, (_, c), (_, _, dc) = draw_problem(1, 2, dtype)
+    time, batch = x.shape[:2]
+    h, dy, dh = draw(2, (batch, 6), (time, batch, 6), (batch, 6), dtype=dtype)
+    mine = own_passes("lstm", x, parameters, (h, c), (dy, dh, dc), norm=None, lengths=lengths)
+    theirs = layer_passes(module, rnn.lstm_from_torch, x, (h, c), (dy, dh, dc), lengths)
     assert_passes_close(mine, theirs, dtype)
 
 

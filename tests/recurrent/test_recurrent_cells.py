@@ -28,26 +28,34 @@ class Case(NamedTuple):
     def step(self, norm, exact):
         """One step by definition."""
         if self.name == "lstm":
-            return functools.partial(recurrent.lstm_step, norm, self.options["variant"], exact)
+            step = functools.partial(recurrent.lstm_step, norm, self.options["variant"], exact)
+            return lambda x, h, c, operand=None: step(x, h if operand is None else operand, c)
         if self.name == "gru":
-            return lambda x, h: (recurrent.gru_step(norm, exact, x, h),)
+            reset_after = self.options.get("reset_after", True)
+            step = functools.partial(recurrent.gru_step, norm, exact)
+            return lambda x, h, operand=None: (step(x, h, reset_after, operand),)
         nonlinearity = self.options.get("nonlinearity", "tanh")
-        return lambda x, h: (recurrent.rnn_step(norm, exact, x, h, nonlinearity),)
+        step = functools.partial(recurrent.rnn_step, norm, exact)
+        return lambda x, h, operand=None: (
+            step(x, h if operand is None else operand, nonlinearity),
+        )
 
 
 NORMS = ["layer", "rms", "ada", None]
 GRUS = [Case("gru", {"norm": norm}, 1) for norm in NORMS]
+# The reset gate scales the state before the product.
+BEFORE = [Case("gru", {"norm": norm, "reset_after": False}, 1) for norm in NORMS]
 RNNS = [Case("rnn", {"norm": norm}, 1) for norm in NORMS]
 RELU = Case("rnn", {"norm": "layer", "nonlinearity": "relu"}, 1)
 LSTMS = [
     Case("lstm", {"norm": norm, "variant": variant}, 2)
     for norm, variant in [("layer", "paper"), ("layer", "normalized_cell"), (None, "paper")]
 ]
-NEW = [*GRUS, *RNNS, RELU]
+NEW = [*GRUS, *BEFORE, *RNNS, RELU]
 if COMPILED:
     NEW = [*(case for case in GRUS if case.options["norm"] in kernels.GRUS)]
-    NEW += [*(case for case in RNNS if case.options["norm"] in kernels.RNNS), RELU]
-SOME = [GRUS[0], RNNS[0]]
+    NEW += [*(case for case in RNNS if case.options["norm"] in kernels.RNNS), RELU, BEFORE[0]]
+SOME = [GRUS[0], BEFORE[0], RNNS[0]]
 
 
 def ids(case):
@@ -57,7 +65,7 @@ def ids(case):
 def problem(case, *, time=4, batch=3, inputs=5, hidden=6, dtype=np.float64, seed=0):
     """Parameters, input and states of a small cell, none of them special."""
     rng = np.random.default_rng(seed)
-    options = {k: v for k, v in case.options.items() if k != "nonlinearity"}
+    options = {k: v for k, v in case.options.items() if k in ("norm", "variant")}
     parameters = case.call("_init")(inputs, hidden, rng=rng, dtype=dtype, **options)
     parameters = type(parameters)(
         *(
@@ -148,31 +156,37 @@ def test_narrower_dtypes(case, dtype, tolerance):
     assert largest_difference(found, expected) < tolerance
 
 
-def check_gradients(case, time, zoneout=0.0, **options):
+def check_gradients(case, time, zoneout=0.0, dropout=0.0, recurrent_dropout=0.0, **options):
     """Hold every gradient against a numerical one."""
     parameters, x, states = problem(case, time=time, inputs=2, hidden=3)
     rng, seed = np.random.default_rng(5), 7
-    drawn = {"zoneout": zoneout, "rng": np.random.default_rng(seed)} if zoneout else {}
+    drawn = {"zoneout": zoneout, "dropout": dropout, "recurrent_dropout": recurrent_dropout}
+    drawn["rng"] = np.random.default_rng(seed)
     *outputs, saved = case.call("_forward")(
         x, parameters, *states, **case.options, **options, **drawn
     )
     grads = [rng.normal(size=a.shape) for a in outputs]
     found = case.call("_backward")(grads[0], saved, *grads[1:])
-    keeps = None
+    keeps, drops, masks = None, [], np.random.default_rng(seed)
+    for probability, width in ((dropout, 2), (recurrent_dropout, 3)):
+        factors = np.ones((3, width), np.longdouble)
+        if probability:
+            kept = masks.random((3, width), np.float32) >= probability
+            factors = kept / (1 - np.longdouble(probability))
+        drops.append(factors)
     if zoneout:
-        shape = x.shape[0], len(states), x.shape[1], 3
-        drawn = np.random.default_rng(seed).random(shape, np.float32)
+        drawn = masks.random((x.shape[0], len(states), 3, 3), np.float32)
         keeps = [drawn[:, i] < zoneout for i in range(len(states))]
 
     exact, definition = as_exact(parameters), recurrent.Norm(case.options["norm"], 1e-5)
     arrays = [np.array(a, np.longdouble) for a in (x, *states)]
     step = case.step(definition, exact)
-    expected = recurrent.sequences(step, arrays[0], arrays[1:], keeps, **options)
+    expected = recurrent.sequences(step, arrays[0], arrays[1:], keeps, drops, **options)
     assert largest_difference(outputs, expected) < 4e-14  # as in `test_definition`
 
     def loss():
         definition.rerun()
-        new = recurrent.sequences(step, arrays[0], arrays[1:], keeps, **options)
+        new = recurrent.sequences(step, arrays[0], arrays[1:], keeps, drops, **options)
         return sum(np.sum(a * b) for a, b in zip(new, grads, strict=True))
 
     named = {name: a for name, a in exact.items() if a is not None}
@@ -191,12 +205,22 @@ def test_gradients(case, reverse, lengths):
     check_gradients(case, 3, lengths=lengths, reverse=reverse)
 
 
-ZONED = [LSTMS[1], GRUS[0], RNNS[0]] if COMPILED else [*LSTMS, *GRUS, *RNNS, RELU]
+ZONED = [LSTMS[1], *SOME] if COMPILED else [*LSTMS, *GRUS, *BEFORE, *RNNS, RELU]
 
 
 @pytest.mark.parametrize("case", ZONED, ids=ids)
 def test_zoneout(case):
     check_gradients(case, 3, zoneout=0.4, lengths=[2, 0, 3])
+
+
+@pytest.mark.parametrize("probabilities", [(0.4, 0.0), (0.0, 0.3), (0.4, 0.3)], ids=str)
+@pytest.mark.parametrize("zoneout", [0.0, 0.4])
+@pytest.mark.parametrize("case", ZONED, ids=ids)
+def test_dropout(case, zoneout, probabilities):
+    dropout, recurrent_dropout = probabilities
+    check_gradients(
+        case, 3, zoneout, dropout, recurrent_dropout, lengths=[2, 0, 3], reverse=zoneout > 0
+    )
 
 
 def test_zoneout_of_the_state_alone():
@@ -373,7 +397,7 @@ def test_saved_states_cannot_be_changed():
 
 
 MESSAGES = {
-    "x must have 3 axes, of time, batch and inputs, got 2": {"x": np.zeros((3, 5))},
+    "x must have 3 axes, of time, batch and inputs, or 2 without": {"x": np.zeros(5)},
     "lengths must be between 0 and 4, the length of x, got 5": {"lengths": [5, 1, 1]},
     "norm must be 'layer', 'rms', 'ada' or None, got 'group'": {"norm": "group"},
     "h must have shape (3, 6)": {"h": np.zeros((3, 5))},
@@ -434,10 +458,11 @@ def test_errors_of_packing(message):
     ("case", "other", "differs"),
     [
         (LSTMS[0], {"variant": "normalized_cell"}, "norm and variant"),
-        (GRUS[0], {"norm": "rms"}, "norm"),
+        (GRUS[0], {"norm": "rms"}, "norm and reset_after"),
+        (GRUS[0], {"reset_after": False}, "norm and reset_after"),
         (RNNS[0], {"nonlinearity": "relu"}, "norm and nonlinearity"),
     ],
-    ids=["lstm", "gru", "rnn"],
+    ids=["lstm", "gru", "gru-reset", "rnn"],
 )
 def test_packed_for_another_form(case, other, differs):
     parameters, x, _ = problem(case)

@@ -344,7 +344,7 @@ def test_what_is_refused_draws_nothing(options):
 
 # Errors
 
-PARAMETERS = "LSTMParameters, GRUParameters, RNNParameters or Packed"
+PARAMETERS = "LSTMParameters, ProjectedLSTMParameters, GRUParameters, RNNParameters or Packed"
 X, LAYERS, STATES = problem()
 H, C = STATES[1]
 MESSAGES = {
@@ -384,7 +384,7 @@ MESSAGES = {
     "states[1] must be None or a tuple with 2 elements, h and c, got 1": {
         "states": [None, (H,), None]
     },
-    "x must have 3 axes, of time, batch and inputs, got 2": {"x": np.zeros((3, 5))},
+    "x must have 3 axes, of time, batch and inputs, or 2 without": {"x": np.zeros(5)},
     "lengths must be between 0 and 3": {"lengths": [5, 1, 1]},
     "batch_first must be True or False": {"batch_first": 1},
     "eps must be at least 0, got -1": {"eps": -1.0},
@@ -396,7 +396,7 @@ MESSAGES = {
     "dropout must be at least 0 and less than 1, got -0.5": {"dropout": -0.5},
     "dropout must be a number, got 'half'": {"dropout": "half"},
     "rng must be a numpy.random.Generator if dropout is not 0, got None": {"dropout": 0.5},
-    "rng must be a numpy.random.Generator, got an object of type int": {"dropout": 0.5, "rng": 1},
+    "rng must be a numpy.random.Generator, got int": {"dropout": 0.5, "rng": 1},
 }
 
 
@@ -469,7 +469,7 @@ def test_layers_by_the_names_of_pytorch_of_something_else(arguments, message):
     [
         ({}, "state must have 'weight_ih_l0', which is missing"),
         (torch_state(weight_ih_l2=np.zeros((12, 6))), "state must have 'weight_hh_l2', which is"),
-        (torch_state(weight_hr_l0=1), "state must have nothing but weight_ih, weight_hh, bias_ih"),
+        (torch_state(weight_hr=1), "state must have nothing but weight_ih, weight_hh, bias_ih"),
         (torch_state(bias_ih_l0=np.ones(3)), "l0: bias_ih must have shape (12,)"),
     ],
     ids=["empty", "missing", "unknown", "shape"],

@@ -60,6 +60,7 @@ def lstm_step(norm, variant, p, x, h, c):
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     normalized = norm(c, p["gamma_c"], p["beta_c"])
     h = sigmoid(o) * np.tanh(normalized)
+    h = p["projection"] @ h if "projection" in p else h
     return h, normalized if variant == "normalized_cell" else c
 
 
@@ -76,8 +77,13 @@ def lstm(norm, variant, p, x, h, c, lengths=None, reverse=False):
     return y, h, c
 
 
-def gru_step(norm, p, x, h):
-    """Return the state of a gated recurrent unit after one step of one sequence."""
+def gru_step(norm, p, x, h, reset_after=True, operand=None):
+    """Return the state of a gated recurrent unit after one step of one sequence.
+
+    With `reset_after` r scales the product with the state, else the state (Cho et al. 2014).
+    `operand` is the state with dropout, for the products.
+    """
+    operand = h if operand is None else operand
     width = h.size
     gates, candidate = slice(0, 2 * width), slice(2 * width, 3 * width)
 
@@ -85,11 +91,15 @@ def gru_step(norm, p, x, h):
         weights = p["gamma" + site], p["beta" + site]
         return norm(row[part], *(None if w is None else w[part] for w in weights))
 
-    of_x, of_h = p["weight_x"] @ x, p["weight_h"] @ h
+    of_x, of_h = p["weight_x"] @ x, p["weight_h"] @ operand
     bias = np.zeros(3 * width) if p["bias"] is None else p["bias"]
     z, r = np.split(normalized(of_h, "_h", gates) + normalized(of_x, "_x", gates) + bias[gates], 2)
+    r = sigmoid(r)
+    if not reset_after:
+        of_h = p["weight_h"] @ (r * operand)
     old = normalized(of_h, "_h", candidate) + (0 if p["bias_h"] is None else p["bias_h"])
-    new = np.tanh(normalized(of_x, "_x", candidate) + bias[candidate] + sigmoid(r) * old)
+    old = r * old if reset_after else old
+    new = np.tanh(normalized(of_x, "_x", candidate) + bias[candidate] + old)
     return (1 - sigmoid(z)) * h + sigmoid(z) * new
 
 
@@ -100,10 +110,11 @@ def rnn_step(norm, p, x, h, nonlinearity="tanh"):
     return np.tanh(z) if nonlinearity == "tanh" else np.maximum(z, 0)
 
 
-def sequences(step, x, states, keeps=None, lengths=None, reverse=False):
+def sequences(step, x, states, keeps=None, drops=None, lengths=None, reverse=False):
     """Return all states h and the last states of ``step(x, *states)``.
 
-    `keeps` has a zoneout mask (T, B, H), or the probabilities, for each state.
+    `keeps` has a zoneout mask (T, B, H), or the probabilities, for each state. `drops` has the
+    factors of dropout (B, I) and (B, H): then the step gets the `operand`, its state with dropout.
     """
     time, batch = x.shape[:2]
     states = [np.array(s, np.longdouble) for s in states]
@@ -112,7 +123,10 @@ def sequences(step, x, states, keeps=None, lengths=None, reverse=False):
         steps = range(time if lengths is None else lengths[b])
         for t in reversed(steps) if reverse else steps:
             before = [s[b].copy() for s in states]
-            new = step(x[t, b], *before)
+            if drops is None:
+                new = step(x[t, b], *before)
+            else:
+                new = step(x[t, b] * drops[0][b], *before, operand=before[0] * drops[1][b])
             for i, (s, n, old) in enumerate(zip(states, new, before, strict=True)):
                 mask = 0 if keeps is None else keeps[i][t, b]
                 s[b] = (1 - mask) * n + mask * old

@@ -181,8 +181,11 @@ class RecurrentBackend(ArrayBackend, Protocol):
         The packed rows are ``rows[start:]``. Their width may differ from that of x.
         """
 
-    def cell_state(self, name: str, value: Any, shape: Shape, x: Any) -> Any:
-        """Return a checked copy of a state in the dtype of x; None gives zeros."""
+    def cell_state(self, name: str, value: Any, shape: Shape, x: Any, batched: bool = True) -> Any:
+        """Return a checked copy of a state in the dtype of x; None gives zeros.
+
+        Unless `batched`, the value lacks the first axis of the shape.
+        """
 
     def sort_states(self, states: Any, layout: SequenceLayout) -> Any:
         """Return the states in the order of a layout, maybe the same array."""
@@ -217,6 +220,16 @@ class RecurrentBackend(ArrayBackend, Protocol):
         `probability` is the fraction of the previous state that a step keeps: a number, or a NumPy
         array (time, batch, width).
         """
+
+    def dropped(self, rows: Any, kept: Any, factor: float, layout: SequenceLayout) -> Any:
+        """Return packed rows with dropout: times the factor where an element is kept, else 0.
+
+        `kept` is a NumPy array of bool (batch, width), the mask of all steps. The rows are those of
+        `pack_padded`, or a result of `cell_backward`; so are those returned.
+        """
+
+    def dropout_mask(self, kept: Any, factor: float, layout: SequenceLayout, x: Any) -> Any:
+        """Return the dropout mask of the product with the state, for `cell_forward`."""
 
     def parameter_gradient(self, name: str, gradient: Any, parameter: Any, x: Any) -> Any:
         """Return a gradient in the shape and dtype of the caller's parameter."""
@@ -261,6 +274,7 @@ class RecurrentBackend(ArrayBackend, Protocol):
         states: tuple[Any, ...],
         zoneout_masks: tuple[Any, ...],
         save: bool,
+        dropout_mask: Any = None,
     ) -> tuple[tuple[Any, ...], Any]:
         """Return the history of each state, initial state first, and data for the backward pass.
 
@@ -279,6 +293,7 @@ class RecurrentBackend(ArrayBackend, Protocol):
         zoneout_masks: tuple[Any, ...],
         dy: Any,
         dstates: tuple[Any, ...],
+        dropout_mask: Any = None,
     ) -> CellGradients:
         """Return all gradients, from `dy`, the gradient of every h, and the last states' gradients.
 

@@ -27,6 +27,10 @@ class LSTMSpec(NamedTuple):
         Whether the next step gets the normalized cell.
     zoneout : bool
         Whether a step keeps a part of each element of the previous state and cell.
+    recurrent_dropout : bool
+        Whether the product with the state has a dropout mask.
+    projected : bool
+        Whether the state is a projection of the H units' outputs.
     """
 
     gates: Norm | None
@@ -35,6 +39,8 @@ class LSTMSpec(NamedTuple):
     cell: Norm | None
     carries_normalized: bool
     zoneout: bool = False
+    recurrent_dropout: bool = False
+    projected: bool = False
 
     def sites(self, hidden: int) -> dict[str, int]:
         """Return the number of features of each norm, by the letter in its parameters' names."""
@@ -46,12 +52,13 @@ class LSTMSpec(NamedTuple):
     @property
     def name(self) -> str:
         """Part of the names of compiled kernels in the cache."""
-        choices = self.norm_each_product, self.separate, self.carries_normalized, self.zoneout
-        return f"{_name(self.gates)}.{_name(self.cell)}.{_digits(choices)}"
+        form = _digits((self.norm_each_product, self.separate, self.carries_normalized))
+        others = _digits((self.zoneout, self.recurrent_dropout, self.projected))
+        return f"{_name(self.gates)}.{_name(self.cell)}.{form}{others}"
 
 
 class GRUSpec(NamedTuple):
-    """The normalization and zoneout of a gated recurrent unit.
+    """The normalization, reset gate and zoneout of a gated recurrent unit.
 
     Attributes
     ----------
@@ -60,15 +67,22 @@ class GRUSpec(NamedTuple):
         are one row and the candidate is another.
     zoneout : bool
         As for an LSTM.
+    reset_after : bool
+        Whether the reset gate scales the candidate's product with the state, else the state itself.
+    recurrent_dropout : bool
+        As for an LSTM.
     """
 
     norm: Norm | None
     zoneout: bool = False
+    reset_after: bool = True
+    recurrent_dropout: bool = False
 
     @property
     def name(self) -> str:
         """Part of the names of compiled kernels in the cache."""
-        return f"{_name(self.norm)}.{_digits((self.zoneout,))}"
+        choices = self.zoneout, self.reset_after, self.recurrent_dropout
+        return f"{_name(self.norm)}.{_digits(choices)}"
 
 
 class RNNSpec(NamedTuple):
@@ -80,18 +94,21 @@ class RNNSpec(NamedTuple):
         The norm of the sum of both products.
     rectified : bool
         Whether the activation is ReLU, else tanh.
-    zoneout : bool
+    zoneout, recurrent_dropout : bool
         As for an LSTM.
     """
 
     norm: Norm | None
     rectified: bool
     zoneout: bool = False
+    recurrent_dropout: bool = False
 
     @property
     def name(self) -> str:
         """Part of the names of compiled kernels in the cache."""
-        return f"{_name(self.norm)}.{_digits((self.rectified, self.zoneout))}"
+        return (
+            f"{_name(self.norm)}.{_digits((self.rectified, self.zoneout, self.recurrent_dropout))}"
+        )
 
 
 CellSpec = LSTMSpec | GRUSpec | RNNSpec

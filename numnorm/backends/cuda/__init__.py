@@ -8,6 +8,7 @@ _HOMES = {
     "recurrent.lstm.batch_norm": ("batch_cell_backward", "batch_cell_forward"),
     "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights"),
     "recurrent.stacking": ("add", "as_mask", "apply_mask", "concatenate", "split", "to_time_major"),
+    "recurrent.dropout": ("dropout_mask", "dropped"),
     "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
     "columns.columns": ("column_backward", "column_forward"),
     "columns.moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),

@@ -60,6 +60,21 @@ def gru_gradient(
     return dz, dr, d_candidate * r, d_candidate, dh * keep
 
 
+def gru_update_gradient(dh: Any, h_prev: Any, keep: Any, candidate: Any, one: Any) -> Any:
+    """Return the gradients of z, the candidate and h_prev; the latter without its part through r.
+
+    This is for a GRU whose gate r scales the state before the product (Cho et al. 2014).
+    """
+    z = one - keep
+    dz = dh * (candidate - h_prev) * z * keep
+    return dz, dh * z * (one - candidate * candidate), dh * keep
+
+
+def gru_reset_gradient(d_reset: Any, state: Any, r: Any, one: Any) -> Any:
+    """Return the gradients of r and the state from the gradient of ``r * state``."""
+    return d_reset * state * r * (one - r), d_reset * r
+
+
 def tanh_gradient(dy: Any, y: Any, one: Any) -> Any:
     """Return the gradient of x from the gradient of ``y = tanh(x)``."""
     return dy * (one - y * y)

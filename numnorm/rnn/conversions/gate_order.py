@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import as_plain_array, check_shape, result_dtype
-from numnorm.rnn.parameters import Kind, named
+from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, kind_of, named
 
 Array = np.ndarray[Any, Any]
 
@@ -15,20 +15,28 @@ _TORCH = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "-z", "new"), "rnn": ("new"
 _ONNX = {"lstm": ("i", "o", "f", "g"), "gru": ("-z", "r", "new"), "rnn": ("new",)}
 
 
-def from_torch(kind: Kind, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any) -> Any:
+def from_torch(
+    kind: Kind, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any, weight_hr: Any = None
+) -> Any:
     """Return the parameters of a kind from the weights of PyTorch."""
-    w, r = _weights(kind, ("weight_ih", "weight_hh"), weight_ih, weight_hh)
+    if weight_hr is not None:
+        kind, weight_hr = PROJECTED_LSTM, np.array(_real("weight_hr", weight_hr))
+    w, r = _weights(kind, ("weight_ih", "weight_hh"), weight_ih, weight_hh, weight_hr)
     size = r.shape[0]
     first, second = (
         None if value is None else _vector(name, value, size, "that of the gates")
         for name, value in (("bias_ih", bias_ih), ("bias_hh", bias_hh))
     )
-    return _from_library(kind, _TORCH, w, r, first, second)
+    return _from_library(kind, _TORCH, w, r, first, second, weight_hr)
 
 
-def to_torch(kind: Kind, parameters: Any) -> tuple[Array, Array, Array, Array]:
-    """Return both weights and both biases for PyTorch."""
-    return _to_library(kind, _TORCH, parameters)
+def to_torch(kind: Kind, parameters: Any) -> tuple[Array, ...]:
+    """Return both weights and both biases for PyTorch, and the projection of an LSTM with one."""
+    kind = kind_of(kind, parameters)
+    arrays = _to_library(kind, _TORCH, parameters)
+    if kind is not PROJECTED_LSTM:
+        return arrays
+    return *arrays, np.array(_real("projection", named(kind, parameters).projection))
 
 
 def from_onnx(kind: Kind, w: Any, r: Any, b: Any) -> Any:
@@ -43,16 +51,26 @@ def from_onnx(kind: Kind, w: Any, r: Any, b: Any) -> Any:
 
 def to_onnx(kind: Kind, parameters: Any) -> tuple[Array, Array, Array]:
     """Return the inputs W, R and B of the ONNX operator."""
+    if kind_of(kind, parameters) is PROJECTED_LSTM:
+        raise ValueError("parameters must have no projection for ONNX, got one")
     w, r, first, second = _to_library(kind, _ONNX, parameters)
     return w[None], r[None], np.concatenate([first, second])[None]
 
 
 def _from_library(
-    kind: Kind, library: Any, w: Array, r: Array, first: Array | None, second: Array | None
+    kind: Kind,
+    library: Any,
+    w: Array,
+    r: Array,
+    first: Array | None,
+    second: Array | None,
+    projection: Array | None = None,
 ) -> Any:
     """Return the parameters of a kind from arrays with checked shapes."""
     moves = library[kind.name], _OWN[kind.name]
     values = {"weight_x": _reordered(w, *moves), "weight_h": _reordered(r, *moves)}
+    if projection is not None:
+        values["projection"] = projection
     biases = [_reordered(bias, *moves) for bias in (first, second) if bias is not None]
     if "bias_h" in kind.sizes and second is not None:
         # The reset gate multiplies only the second bias of the new state: they cannot be added.
@@ -67,7 +85,8 @@ def _from_library(
 def _to_library(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array, Array, Array]:
     """Return both weights and both biases of the library."""
     given = named(kind, parameters)
-    w, r = _weights(kind, ("weight_x", "weight_h"), given.weight_x, given.weight_h)
+    projection = getattr(given, "projection", None)
+    w, r = _weights(kind, ("weight_x", "weight_h"), given.weight_x, given.weight_h, projection)
     first = _bias(kind, "bias", given, r)
     second = np.zeros_like(first)
     if "bias_h" in kind.sizes:
@@ -79,7 +98,7 @@ def _to_library(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array
 
 
 def _bias(kind: Kind, name: str, given: Any, weight_h: Array) -> Array:
-    size, value = kind.sizes[name] * weight_h.shape[1], getattr(given, name)
+    size, value = kind.sizes[name] * weight_h.shape[0] // kind.gates, getattr(given, name)
     if value is None:
         return np.zeros(size, weight_h.dtype)
     return _vector(name, value, size, "that of the units")
@@ -97,9 +116,14 @@ def _negative(name: str) -> str:
     return name[1:] if name.startswith("-") else f"-{name}"
 
 
-def _weights(kind: Kind, names: tuple[str, str], w: Any, r: Any) -> tuple[Array, Array]:
+def _weights(
+    kind: Kind, names: tuple[str, str], w: Any, r: Any, projection: Any = None
+) -> tuple[Array, Array]:
     w, r = _real(names[0], w), _real(names[1], r)
-    if r.ndim != 2 or r.shape[0] != kind.gates * r.shape[1]:
+    if projection is not None:
+        size, units = np.shape(projection) if np.ndim(projection) == 2 else (0, 0)
+        check_shape(names[1], r.shape, (kind.gates * units, size), "that of the projection")
+    elif r.ndim != 2 or r.shape[0] != kind.gates * r.shape[1]:
         raise ValueError(f"{names[1]} must have shape ({kind.rows}, H), got {r.shape}")
     if w.ndim != 2 or w.shape[0] != r.shape[0]:
         raise ValueError(f"{names[0]} must have shape ({r.shape[0]}, I), got {w.shape}")

@@ -75,9 +75,9 @@ def lstm_to_onnx(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
 def gru_from_onnx(w: Any, r: Any, b: Any = None) -> GRUParameters:
     """Return the parameters of the ONNX operator GRU, to be used with ``norm=None``.
 
-    The operator must have ``linear_before_reset=1``: then, as here and in PyTorch, the reset gate
-    multiplies the product of the weights and the state. With 0, the operator's default, it
-    multiplies the state itself: numnorm does not have that cell.
+    With the operator's default, ``linear_before_reset=0``, its reset gate multiplies the state
+    before the product: run `gru` with ``reset_after=False``. With 1, and in PyTorch, it multiplies
+    the product, as `gru` does by default.
 
     Parameters
     ----------
@@ -112,8 +112,8 @@ def gru_from_onnx(w: Any, r: Any, b: Any = None) -> GRUParameters:
 def gru_to_onnx(parameters: GRUParameters) -> tuple[Array, Array, Array]:
     """Return ``(W, R, B)`` of the ONNX operator GRU, with one direction.
 
-    The operator must have ``linear_before_reset=1``, which is not its default. Gains and biases
-    of norms are left out, because it has none.
+    The operator must have ``linear_before_reset=1``, which is not its default, unless `gru` runs
+    with ``reset_after=False``. Gains and biases of norms are left out, because it has none.
 
     Parameters
     ----------

@@ -18,26 +18,39 @@ from typing import Any
 import numpy as np
 
 from numnorm.rnn.conversions.gate_order import from_torch, to_torch
-from numnorm.rnn.parameters import GRU, LSTM, RNN, GRUParameters, LSTMParameters, RNNParameters
+from numnorm.rnn.parameters import (
+    GRU,
+    LSTM,
+    RNN,
+    GRUParameters,
+    LSTMParameters,
+    ProjectedLSTMParameters,
+    RNNParameters,
+)
 
 Array = np.ndarray[Any, Any]
 
 
 def lstm_from_torch(
-    weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: Any = None
-) -> LSTMParameters:
+    weight_ih: Any,
+    weight_hh: Any,
+    bias_ih: Any = None,
+    bias_hh: Any = None,
+    weight_hr: Any = None,
+) -> LSTMParameters | ProjectedLSTMParameters:
     """Return the parameters of a layer of ``torch.nn.LSTM``, to be used with ``norm=None``.
 
     Parameters
     ----------
     weight_ih : array_like (4H, I)
-    weight_hh : array_like (4H, H)
+    weight_hh : array_like (4H, H), or (4H, P) with projections
     bias_ih, bias_hh : array_like (4H,), optional
-        The layer's parameters of these names, as arrays.
+    weight_hr : array_like (P, H), optional
+        The layer's parameters of these names, as arrays; the last one with ``proj_size``.
 
     Returns
     -------
-    LSTMParameters
+    LSTMParameters or ProjectedLSTMParameters
         New arrays.
 
     Raises
@@ -52,19 +65,21 @@ def lstm_from_torch(
     >>> rnn.lstm_from_torch(np.ones((4, 1)), np.ones((4, 1)), [1.0, 2.0, 3.0, 4.0]).bias
     array([2., 1., 4., 3.])
     """
-    parameters: LSTMParameters = from_torch(LSTM, weight_ih, weight_hh, bias_ih, bias_hh)
+    parameters: LSTMParameters | ProjectedLSTMParameters = from_torch(
+        LSTM, weight_ih, weight_hh, bias_ih, bias_hh, weight_hr
+    )
     return parameters
 
 
-def lstm_to_torch(parameters: LSTMParameters) -> tuple[Array, Array, Array, Array]:
+def lstm_to_torch(parameters: LSTMParameters | ProjectedLSTMParameters) -> tuple[Array, ...]:
     """Return ``(weight_ih, weight_hh, bias_ih, bias_hh)`` of ``torch.nn.LSTM``.
 
-    PyTorch adds two biases: the second is 0. Gains and biases of norms are left out, because
-    PyTorch has none.
+    With projections ``weight_hr`` is the fifth array. PyTorch adds two biases: the second is 0.
+    Gains and biases of norms are left out, because PyTorch has none.
 
     Parameters
     ----------
-    parameters : LSTMParameters
+    parameters : LSTMParameters or ProjectedLSTMParameters
 
     Returns
     -------
@@ -126,7 +141,7 @@ def gru_from_torch(
     return parameters
 
 
-def gru_to_torch(parameters: GRUParameters) -> tuple[Array, Array, Array, Array]:
+def gru_to_torch(parameters: GRUParameters) -> tuple[Array, ...]:
     """Return ``(weight_ih, weight_hh, bias_ih, bias_hh)`` of ``torch.nn.GRU``.
 
     The second bias is 0 except for `bias_h`. Gains and biases of norms are left out, because
@@ -194,7 +209,7 @@ def rnn_from_torch(
     return parameters
 
 
-def rnn_to_torch(parameters: RNNParameters) -> tuple[Array, Array, Array, Array]:
+def rnn_to_torch(parameters: RNNParameters) -> tuple[Array, ...]:
     """Return ``(weight_ih, weight_hh, bias_ih, bias_hh)`` of ``torch.nn.RNN``.
 
     The second bias is 0. Gain and bias of a norm are left out, because PyTorch has none.

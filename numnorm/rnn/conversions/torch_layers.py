@@ -31,8 +31,7 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
     TypeError
         If `state` is no mapping, or `from_torch` cannot be called.
     ValueError
-        If a name is missing, if `stacked` does not support one, such as those of projections
-        (``proj_size``), or if an array has a wrong shape.
+        If a name is missing, if `stacked` does not support one, or if an array has a wrong shape.
 
     Examples
     --------
@@ -55,11 +54,12 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
     count = next(n for n in itertools.count() if n and f"weight_ih_l{n}" not in state)
     suffixes = ("", "_reverse") if "weight_ih_l0_reverse" in state else ("",)
     layers = [[f"_l{n}{suffix}" for suffix in suffixes] for n in range(count)]
-    known = {kind + suffix for layer in layers for suffix in layer for kind in _KINDS}
+    kinds = _kinds(state)
+    known = {kind + suffix for layer in layers for suffix in layer for kind in kinds}
     for name in state:
         if name not in known:
             raise ValueError(
-                f"state must have nothing but {', '.join(_KINDS)} of {count} x {len(suffixes)} "
+                f"state must have nothing but {', '.join(kinds)} of {count} x {len(suffixes)} "
                 f"layers and directions, from 'weight_ih_l0' on, got {name!r}"
             )
     result = []
@@ -69,12 +69,17 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
     return result
 
 
+def _kinds(state: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of arrays of each direction; the last one is that of projections."""
+    return (*_KINDS, "weight_hr") if "weight_hr_l0" in state else _KINDS
+
+
 def _direction(state: Mapping[str, Any], suffix: str, from_torch: Callable[..., Any]) -> Any:
     for kind in _KINDS[:2]:
         if kind + suffix not in state:
             raise ValueError(f"state must have {kind + suffix!r}, which is missing")
     try:
-        return from_torch(*(state.get(kind + suffix) for kind in _KINDS))
+        return from_torch(*(state.get(kind + suffix) for kind in _kinds(state)))
     except (TypeError, ValueError) as error:
         kind_of_error = TypeError if isinstance(error, TypeError) else ValueError
         raise kind_of_error(f"{suffix.removeprefix('_')}: {error}") from error

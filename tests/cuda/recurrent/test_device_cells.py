@@ -106,6 +106,24 @@ def test_no_states(products, kind):
     assert_same(case.to(products.take, "float64").run(lengths=LENGTHS), expected, "float64")
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@KINDS
+def test_without_a_batch(products, kind, reverse):
+    case = Case(kind, batch=1)
+    case.x, case.dy = case.x[:, 0], case.dy[:, 0]
+    case.states, case.grads = (tuple(a[0] for a in group) for group in (case.states, case.grads))
+    expected = case.run(reverse=reverse)
+    assert_same(case.to(products.take, "float64").run(reverse=reverse), expected, "float64")
+
+
+@KINDS
+def test_a_loss_of_the_last_states(products, kind):
+    case = Case(kind)
+    case.dy = None
+    expected = case.run(lengths=LENGTHS)
+    assert_same(case.to(products.take, "float64").run(lengths=LENGTHS), expected, "float64")
+
+
 @pytest.mark.parametrize(("time", "batch"), [(0, 2), (3, 0)])
 @KINDS
 def test_nothing(products, kind, time, batch):
@@ -257,11 +275,42 @@ def test_host_and_device_do_not_mix(library, kind):
             call()
 
 
+@KINDS
+def test_dropout(products, kind):
+    case = Case(kind)
+    device = case.to(products.take, "float64")
+
+    def options(name):
+        return {"lengths": LENGTHS, name: 0.5, "rng": np.random.default_rng(0)}
+
+    assert_same(device.run(**options("dropout")), case.run(**options("dropout")), "float64")
+    with pytest.raises(NotImplementedError, match=r"^recurrent_dropout must be 0 on a device"):
+        device.run(**options("recurrent_dropout"))
+
+
+def test_reset_before_the_product_is_refused(library):
+    case = Case(GRU).to(library.take, "float32")
+    for call in (case.call, lambda **options: rnn.gru_pack(case.parameters, **options)):
+        with pytest.raises(NotImplementedError, match=r"^reset_after must be True on a device"):
+            call(reset_after=False)
+
+
+def test_projections_are_refused(library):
+    values = Case().parameters._asdict() | {"weight_h": np.ones((20, 2))}
+    arrays = {n: library.take(a.astype(np.float32)) for n, a in values.items() if a is not None}
+    projection = library.take(np.ones((2, 5), np.float32))
+    parameters = rnn.ProjectedLSTMParameters(**arrays, projection=projection)
+    x = library.take(np.ones((4, 2, 3), np.float32))
+    for call in (lambda: rnn.lstm(x, parameters), lambda: rnn.lstm_pack(parameters)):
+        with pytest.raises(NotImplementedError, match=r"^parameters must have no projection on"):
+            call()
+
+
 def test_shapes_are_checked(library):
     case = Case().to(library.take, "float32")
     wrong = case.parameters._replace(bias=library.take(np.zeros(19, np.float32)))
     calls = {
-        "x must have 3 axes": lambda: rnn.lstm(case.states[0], case.parameters),
+        "x must have 3 axes": lambda: rnn.lstm(case.parameters.bias, case.parameters),
         "bias must have shape": lambda: rnn.lstm(case.x, wrong),
         "h must have shape": lambda: rnn.lstm(case.x, case.parameters, case.x),
         "weight_h must have shape": lambda: rnn.lstm(

@@ -25,7 +25,7 @@ _GRU_FORMS = [gru_spec(norm) for norm in NORMS]
 _RNN_FORMS = [rnn_spec(*choice) for choice in itertools.product(NORMS, NONLINEARITIES)]
 _OF_NORMS = {spec.cell: spec.parameters for spec in (*_LSTM_FORMS, *_GRU_FORMS, *_RNN_FORMS)}
 KINDS = {LSTMSpec: LSTM, GRUSpec: GRU, RNNSpec: RNN}
-_CHOSEN = {"norm": "layer", "variant": "paper", "nonlinearity": "tanh"}
+_CHOSEN = {"norm": "layer", "variant": "paper", "nonlinearity": "tanh", "reset_after": True}
 
 
 def spec_of(kind, **options):

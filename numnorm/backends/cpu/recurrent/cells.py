@@ -35,11 +35,12 @@ def cell_forward(
     states: tuple[Array, ...],
     zoneout_masks: tuple[Array | None, ...],
     save: bool,
+    dropout_mask: Array | None = None,
 ) -> tuple[tuple[Array, ...], Any]:
     """Return the history of each state, initial ones first, and what the backward pass needs."""
     kind = _KINDS[type(spec)]
     history, saved = passes.forward(
-        kind, spec, scaling, x, steps, weights, states, zoneout_masks, save
+        kind, spec, scaling, x, steps, weights, states, (*zoneout_masks, dropout_mask), save
     )
     if not save:
         # The cells lie in a memory pool whose memory is reused.
@@ -57,9 +58,10 @@ def cell_backward(
     zoneout_masks: tuple[Array | None, ...],
     dy: Array,
     dstates: tuple[Array, ...],
+    dropout_mask: Array | None = None,
 ) -> CellGradients:
     """Return all gradients from `dy`, of every state h, and `dstates`, of the last states."""
     kind = _KINDS[type(spec)]
     return passes.backward(
-        kind, spec, scaling, x, steps, weights, saved, zoneout_masks, dy, dstates
+        kind, spec, scaling, x, steps, weights, saved, (*zoneout_masks, dropout_mask), dy, dstates
     )

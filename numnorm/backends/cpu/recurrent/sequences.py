@@ -39,13 +39,16 @@ def pad_packed(
     return (padded.swapaxes(0, 1) if batch_first else padded).astype(dtype, copy=False)
 
 
-def cell_state(name: str, value: Any, shape: Shape, x: Array) -> Array:
+def cell_state(name: str, value: Any, shape: Shape, x: Array, batched: bool = True) -> Array:
     """Return a new array of a state in the dtype of x; None stands for 0."""
     if value is None:
         return np.zeros(shape, x.dtype)
     array = as_float_array(name, value)
-    check_shape(name, array.shape, shape, "that of the batch and the units")
-    return np.array(array, x.dtype, order="C")
+    if batched:
+        check_shape(name, array.shape, shape, "that of the batch and the units")
+    else:
+        check_shape(name, array.shape, shape[1:], "that of the units")
+    return np.array(array, x.dtype, order="C").reshape(shape)
 
 
 def sort_states(states: Array, layout: SequenceLayout) -> Array:

@@ -23,6 +23,11 @@ __all__ = ["cell_backward", "cell_forward", "cell_weights"]
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 
 
+def _check_offered(spec: CellSpec) -> None:
+    if isinstance(spec, GRUSpec) and not spec.reset_after:
+        raise NotImplementedError("reset_after must be True on a device, got False")
+
+
 def _kind(spec: CellSpec) -> CellKind:
     kind: CellKind = _MODULES[type(spec)].KIND
     return kind
@@ -30,6 +35,9 @@ def _kind(spec: CellSpec) -> CellKind:
 
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return the parameters of a recurrent cell in its compute dtype, as the passes take them."""
+    _check_offered(spec)
+    if hasattr(given, "projection"):
+        raise NotImplementedError("parameters must have no projection on a device, got one")
     with on_device_of(given.weight_x):
         return _MODULES[type(spec)].weights(spec, given, (ada_scale, ada_k))
 
@@ -43,6 +51,7 @@ def cell_forward(
     states: tuple[DeviceArray, ...],
     zoneout_masks: tuple[DeviceArray | None, ...],
     save: bool,
+    dropout_mask: None = None,
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the history of each state, from the first one on, and what the backward pass needs."""
     with on_device_of(x):
@@ -59,6 +68,7 @@ def cell_backward(
     zoneout_masks: tuple[DeviceArray | None, ...],
     dy: DeviceArray,
     dstates: tuple[DeviceArray, ...],
+    dropout_mask: None = None,
 ) -> CellGradients:
     """Return all gradients, from the gradients of every step's h and of the last states."""
     with on_device_of(x):

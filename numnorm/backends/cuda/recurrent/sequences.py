@@ -62,14 +62,19 @@ def pad_packed(
         return library.permuted(padded, _SWAPPED) if batch_first else padded
 
 
-def cell_state(name: str, value: Any, shape: Shape, x: DeviceArray) -> DeviceArray:
+def cell_state(
+    name: str, value: Any, shape: Shape, x: DeviceArray, batched: bool = True
+) -> DeviceArray:
     """Return a copy of a state in the dtype of x; None stands for 0."""
     with on_device_of(x):
         if value is None:
             array = x.library.full(x.array, shape, x.element.name, 0.0)
         else:
             given = as_companion(name, value, x)
-            check_shape(name, given.shape, shape, "that of the batch and the units")
+            if batched:
+                check_shape(name, given.shape, shape, "that of the batch and the units")
+            else:
+                check_shape(name, given.shape, shape[1:], "that of the units")
             given = dataclasses.replace(given, array=x.library.contiguous(given.array))
             array = gather_rows(given, x.element, shape)
     return dataclasses.replace(x, name=name, array=array, shape=shape)

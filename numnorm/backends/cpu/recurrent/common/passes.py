@@ -29,13 +29,16 @@ class Weights(NamedTuple):
     Attributes
     ----------
     x, h : array
+    projection : array or None
+        The weights of an LSTM's projections.
     panels_x, panels_h : array or None
-        The transposes of x and h, packed for many calls.
+        The transposes of x, and of h with the projection, packed for many calls.
     others : Parameters
     """
 
     x: Array
     h: Array
+    projection: Array | None
     panels_x: Array | None
     panels_h: Array | None
     others: groups.Parameters
@@ -46,9 +49,22 @@ def make_weights(
 ) -> Weights:
     """Return the weights of a cell, packed if `keep` is true."""
     x, h, others = given.weight_x, given.weight_h, kind.parameters(spec, given, ada)
+    projection = getattr(given, "projection", None)
+    weights = Weights(x, h, projection, None, None, others)
     if not keep:
-        return Weights(x, h, None, None, others)
-    return Weights(x, h, matrix_panels(x.T), matrix_panels(h.T), others)
+        return weights
+    element_type = element_type_of(h.dtype)
+    transposes = [factor.T for factor in _factors(kind, spec, weights)]
+    (panels_h,) = tables(POOL, h.dtype, _packed_shape(transposes, element_type))
+    _pack_all(transposes, panels_h, element_type)
+    return weights._replace(panels_x=matrix_panels(x.T), panels_h=panels_h)
+
+
+def _factors(kind: CellKind, spec: CellSpec, weights: Weights) -> list[Array]:
+    """Return the weights of all products in a step but that with x."""
+    if kind.resets_before(spec):
+        return np.split(weights.h, [2 * weights.h.shape[1]])
+    return [weights.h] if weights.projection is None else [weights.h, weights.projection]
 
 
 def forward(
@@ -64,21 +80,27 @@ def forward(
 ) -> tuple[tuple[Array, ...], groups.Saved | None]:
     """Return all states and cells, initial ones first; unless `save`, only the last cells."""
     element_type = element_type_of(x.dtype)
-    rows, (batch, width) = x.shape[0], states[0].shape
+    rows, (batch, outer), width = x.shape[0], states[0].shape, weights.h.shape[0] // kind.gates
     fused, saved_rows = batch >= tuning.CELL_FUSED_LEAST_ROWS, rows if save else batch
     each, apart, has_cell = kind.norms_each_product(spec), kind.keeps_cell_apart(spec), states[1:]
-    xp, z, carried, separate_cell = tables(
+    drops, projects = spec.recurrent_dropout, kind.projects(spec)
+    xp, z, carried, separate_cell, dropped, outputs = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
         (rows if save or not fused else batch, kind.gates * width),
         (saved_rows if each else 0, kind.gates * width),
         (batch + saved_rows if save else batch, width if has_cell else 0),
         (saved_rows if apart else 0, width),
+        (batch + rows if drops else 0, outer),
+        (saved_rows if projects else 0, width),
     )
     # Not in the same block: the caller may hold the saved arrays for long.
-    panels_x, panels_h, scratch = _panels(weights, element_type, (batch, width))
-    (state,) = tables(POOL, element_type.compute_dtype, (batch + rows, width))  # the caller gets it
+    factors = _factors(kind, spec, weights)
+    panels_x, panels_h, scratch = _panels(weights, factors, element_type, (batch, width))
+    (state,) = tables(POOL, element_type.compute_dtype, (batch + rows, outer))  # the caller gets it
     state[:batch], cell = states[0], separate_cell
+    if masks[-1] is not None:
+        np.multiply(states[0], masks[-1], out=dropped[:batch])
     if has_cell:
         carried[:batch] = states[1]
         if not apart:
@@ -86,8 +108,9 @@ def forward(
     if not fused:
         matmul(x, panels_x, xp, element_type)
     saved = groups.Saved(
-        z if each else xp, xp if each else None, state,
-        carried if has_cell else None, cell if has_cell else None,
+        z if each else xp, xp if each else None, state, dropped if drops else None,
+        carried if has_cell else None, cell if has_cell or apart else None,
+        outputs if projects else None,
         _statistics(kind, spec, rows if save else 0),
     )  # fmt: skip
     run_kernel(
@@ -116,23 +139,28 @@ def backward(
     """Return all gradients; `dstates` becomes the gradients of the initial states."""
     element_type = element_type_of(x.dtype)
     dh, dc = dstates[0], dstates[1] if dstates[1:] else None
-    batch, width = dh.shape
-    wide, each = kind.gates * width, kind.norms_each_product(spec)
-    gradients = ProductGradients(weights.x, weights.h, x, saved.state, steps, element_type)
-    dz, dxp, gates, normalized, cell, weight_h = tables(
+    (batch, outer), wide = dh.shape, weights.h.shape[0]
+    width, each = wide // kind.gates, kind.norms_each_product(spec)
+    factors, projects = _factors(kind, spec, weights), kind.projects(spec)
+    reset = saved.cell if kind.resets_before(spec) else None
+    operand = saved.dropped if spec.recurrent_dropout else saved.state
+    gradients = ProductGradients(weights.x, weights.h, x, operand, reset, steps, element_type)
+    dz, dxp, gates, normalized, cell, projected, outputs, panels = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
         (gradients.most_rows, wide), (gradients.most_rows if each else 0, wide),
         (batch, wide), (batch, width), (batch, width),
-        packed_shape(wide, width, element_type),
+        (gradients.most_rows if projects else 0, outer), (batch if projects else 0, width),
+        _packed_shape(factors, element_type),
     )  # fmt: skip
     sums = _sums_of(batch, kind.sums * width, element_type)
     kernel = make_backward(kind, spec, element_type)
+    _pack_all(factors, panels, element_type)
     arguments = (
-        packed(weights.h, weight_h, element_type), weights.others, saved,
+        panels, weights.others, saved,
         _coefficients(kind, spec, scaling, width), _masks(masks),
-        groups.Gradients(dy, dh, dc, dz, dxp if each else None),
-        groups.Scratch(gates, normalized, cell), sums,
+        groups.Gradients(dy, dh, dc, dz, dxp if each else None, projected if projects else None),
+        groups.Scratch(gates, normalized, cell, outputs if projects else None), sums,
     )  # fmt: skip
     group_count = sums.sums.shape[0]
     max_parts = min(group_count, group_count * sums.size // tuning.CELL_PART_LEAST_ROWS)
@@ -142,6 +170,8 @@ def backward(
             kernel, (step_range, *arguments), _work(chunk.rows, width, element_type), max_parts
         )
         gradients.add(chunk, (dxp if each else dz, dz))
+        if projects:
+            gradients.add_projection(chunk, projected, saved.outputs)
     vectors = kind.gradients(sums.totals.sum(axis=0), width)
     return CellGradients(gradients.x, dstates, gradients.of_weights() | vectors)
 
@@ -158,21 +188,41 @@ def run_kernel(kernel: Kernel, arguments: tuple[Any, ...], work: int, max_parts:
         run(kernel, (*flattened(arguments), parts), work, parts)
 
 
-def _panels(weights: Weights, element_type: ElementType, shape: tuple[int, ...]) -> list[Array]:
+def _panels(
+    weights: Weights, factors: list[Array], element_type: ElementType, shape: tuple[int, ...]
+) -> list[Array]:
     """Return the transposes of both weights, packed, and an uninitialized array of a shape."""
     dtype = element_type.compute_dtype
     if weights.panels_x is not None and weights.panels_h is not None:
         return [weights.panels_x, weights.panels_h, *tables(WORKING_MEMORY, dtype, shape)]
-    (width, inputs), (_, hidden) = weights.x.shape, weights.h.shape
-    sizes = packed_shape(inputs, width, element_type), packed_shape(hidden, width, element_type)
+    transposes = [factor.T for factor in factors]
+    sizes = _packed_shape([weights.x.T], element_type), _packed_shape(transposes, element_type)
     panels_x, panels_h, scratch = tables(WORKING_MEMORY, dtype, *sizes, shape)
     packed(weights.x.T, panels_x, element_type)
-    packed(weights.h.T, panels_h, element_type)
+    _pack_all(transposes, panels_h, element_type)
     return [panels_x, panels_h, scratch]
 
 
-def _masks(masks: tuple[Array | None, ...]) -> groups.ZoneoutMasks:
-    return groups.ZoneoutMasks(*(*masks, None)[:2])
+def _packed_shape(matrices: list[Array], element_type: ElementType) -> tuple[int]:
+    """Return the shape of the panels of several matrices."""
+    return (
+        sum(
+            packed_shape(depth, width, element_type)[0] for depth, width in map(np.shape, matrices)
+        ),
+    )
+
+
+def _pack_all(matrices: list[Array], panels: Array, element_type: ElementType) -> None:
+    """Pack matrices one after the other."""
+    start = 0
+    for matrix in matrices:
+        stop = start + _packed_shape([matrix], element_type)[0]
+        packed(matrix, panels[start:stop], element_type)
+        start = stop
+
+
+def _masks(masks: tuple[Array | None, ...]) -> groups.Masks:
+    return groups.Masks(masks[0], masks[1] if len(masks) > 2 else None, masks[-1])
 
 
 def _statistics(kind: CellKind, spec: CellSpec, rows: int) -> groups.Statistics:

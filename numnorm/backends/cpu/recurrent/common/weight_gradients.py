@@ -11,6 +11,7 @@ import numpy as np
 from numnorm.backends.contract.recurrent import PackedSteps
 from numnorm.backends.cpu.matmul.matmul import add_transposed_matmul, matmul, packed, packed_shape
 from numnorm.backends.cpu.matmul.micro_kernel import tiling
+from numnorm.backends.cpu.matmul.packed_matrices import matrix_panels
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.memory.placement import tables
 from numnorm.backends.cpu.simd.element_type import ElementType
@@ -55,6 +56,8 @@ class ProductGradients:
     weight_x, weight_h, x : array
     state : array (batch + rows, H)
         The initial states, then those of all steps.
+    reset : array (rows, H) or None
+        The states whose product is the last H columns, if a GRU's reset gate scales them.
     steps : PackedSteps
     element_type : ElementType
     """
@@ -65,6 +68,7 @@ class ProductGradients:
         weight_h: Array,
         x: Array,
         state: Array,
+        reset: Array | None,
         steps: PackedSteps,
         element_type: ElementType,
     ) -> None:
@@ -80,10 +84,11 @@ class ProductGradients:
             packed_shape(self.most_rows, hidden, element_type),
         )
         self._panels = packed(weight_x, panels, element_type)
-        self._x, self._state, self._element_type = x, state, element_type
+        self._x, self._state, self._reset, self._element_type = x, state, reset, element_type
         (self.x,) = tables(POOL, dtype, x.shape)  # the caller gets it
         self.weight_x = np.zeros((width, inputs), dtype)
         self.weight_h = np.zeros((width, hidden), dtype)
+        self.projection: Array | None = None
         # The index of each step's first previous state.
         batch = state.shape[0] - x.shape[0]
         self._before = np.concatenate(([0], batch + steps.offsets))
@@ -96,12 +101,29 @@ class ProductGradients:
         x, before = self._x[rows], self._states_before(chunk)
         x = packed(x, self._scratch_x, element_type)
         add_transposed_matmul(dxp, x, self.weight_x, element_type)
-        before = packed(before, self._scratch_h, element_type)
-        add_transposed_matmul(dz, before, self.weight_h, element_type)
+        if self._reset is None:
+            self._add_weight_h(dz, before, self.weight_h)
+            return
+        middle = 2 * self.weight_h.shape[1]
+        self._add_weight_h(dz[:, :middle], before, self.weight_h[:middle])
+        self._add_weight_h(dz[:, middle:], self._reset[rows], self.weight_h[middle:])
+
+    def _add_weight_h(self, dz: Array, states: Array, result: Array) -> None:
+        states = packed(states, self._scratch_h, self._element_type)
+        add_transposed_matmul(np.ascontiguousarray(dz), states, result, self._element_type)
+
+    def add_projection(self, chunk: StepChunk, projected: Array, outputs: Array) -> None:
+        """Add what a chunk's gradients of the projections of these outputs contribute."""
+        dstate, outputs = projected[: chunk.rows], outputs[chunk.first : chunk.last]
+        if self.projection is None:
+            self.projection = np.zeros((dstate.shape[1], outputs.shape[1]), dstate.dtype)
+        panels = matrix_panels(outputs)
+        add_transposed_matmul(dstate, panels, self.projection, self._element_type)
 
     def of_weights(self) -> dict[str, Array]:
         """Return the gradients of the weights by name."""
-        return {"weight_x": self.weight_x, "weight_h": self.weight_h}
+        gradients = {"weight_x": self.weight_x, "weight_h": self.weight_h}
+        return gradients if self.projection is None else gradients | {"projection": self.projection}
 
     def _states_before(self, chunk: StepChunk) -> Array:
         """Return the previous state of each row of a chunk."""

@@ -85,6 +85,25 @@ def make_product_norm(spec: GRUSpec, element_type: ElementType) -> ProductNorm:
     return ProductNorm(arrays, compute, load, gradient)
 
 
+def make_gate_input(
+    spec: GRUSpec, element_type: ElementType, access: VectorAccess
+) -> Callable[..., Any]:
+    """Return a compiled ``gate_input(hp, xp, parameters, statistics, j, tail)`` of z or r.
+
+    `statistics` is a pair, for both products.
+    """
+    read, normalized = access.read, make_normalized(spec.norm, element_type, access)
+
+    @inlined
+    def gate_input(hp, xp, parameters, statistics, j, tail):
+        stats_h, stats_x = statistics
+        value = normalized(hp, stats_h, parameters.gamma_h, parameters.beta_h, j, tail)
+        value = value + normalized(xp, stats_x, parameters.gamma_x, parameters.beta_x, j, tail)
+        return value + read(parameters.offset, j, tail)
+
+    return gate_input
+
+
 def make_gates(
     spec: GRUSpec, element_type: ElementType, access: VectorAccess
 ) -> Callable[..., Any]:
@@ -96,19 +115,14 @@ def make_gates(
     read, normalized = access.read, make_normalized(spec.norm, element_type, access)
     sigmoid, tanh = make_sigmoid(element_type.compute_type), make_tanh(element_type.compute_type)
     candidate_input = inlined(gru_candidate_input)
-
-    @inlined
-    def gate_input(hp, xp, parameters, statistics, j, tail):
-        stats_h, stats_x = statistics
-        value = normalized(hp, stats_h[0], parameters.gamma_h, parameters.beta_h, j, tail)
-        value = value + normalized(xp, stats_x[0], parameters.gamma_x, parameters.beta_x, j, tail)
-        return value + read(parameters.offset, j, tail)
+    gate_input = make_gate_input(spec, element_type, access)
 
     @inlined
     def gates(hp, xp, parameters, statistics, width, j, tail):
         stats_h, stats_x = statistics
-        keep = sigmoid(gate_input(hp, xp, parameters, statistics, j, tail) * -1.0)
-        r = sigmoid(gate_input(hp, xp, parameters, statistics, j + width, tail))
+        of_gates = stats_h[0], stats_x[0]
+        keep = sigmoid(gate_input(hp, xp, parameters, of_gates, j, tail) * -1.0)
+        r = sigmoid(gate_input(hp, xp, parameters, of_gates, j + width, tail))
         k = j + 2 * width
         from_h = normalized(hp, stats_h[1], parameters.gamma_h, parameters.beta_h, k, tail)
         from_h = from_h + read(parameters.offset_h, j, tail)

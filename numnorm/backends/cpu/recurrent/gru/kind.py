@@ -1,5 +1,6 @@
 """The `CellKind` of gated recurrent units."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,10 @@ import numpy as np
 from numnorm.backends.contract.recurrent import GRUSpec
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.common.parameters import added_up, norm_pair
-from numnorm.backends.cpu.recurrent.gru.row import make_row
-from numnorm.backends.cpu.recurrent.gru.row_gradient import make_row_gradient
+from numnorm.backends.cpu.recurrent.gru import reset_row, reset_row_gradient, row, row_gradient
 from numnorm.backends.cpu.recurrent.kernels.arguments import Parameters
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind, Norms
+from numnorm.backends.cpu.simd.element_type import ElementType
 
 
 def _norms(spec: GRUSpec, width: int) -> Norms:
@@ -43,17 +44,30 @@ def _gradients(totals: Array, width: int) -> dict[str, Array]:
     return gradients | {"beta_x": offset, "beta_h": beta_h}
 
 
+def _make_row(
+    spec: GRUSpec, element_type: ElementType
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    return (row if spec.reset_after else reset_row).make_row(spec, element_type)
+
+
+def _make_row_gradient(spec: GRUSpec, element_type: ElementType) -> Callable[..., None]:
+    module = row_gradient if spec.reset_after else reset_row_gradient
+    return module.make_row_gradient(spec, element_type)
+
+
 GRU = CellKind(
     name="gru",
     gates=3,
     sums=10,
     norms_each_product=lambda spec: True,
     accumulates=lambda spec: True,
-    keeps_cell_apart=lambda spec: False,
+    keeps_cell_apart=lambda spec: not spec.reset_after,
     norms=_norms,
     statistics=_statistics,
     parameters=_parameters,
     gradients=_gradients,
-    make_row=make_row,
-    make_row_gradient=make_row_gradient,
+    make_row=_make_row,
+    make_row_gradient=_make_row_gradient,
+    resets_before=lambda spec: not spec.reset_after,
+    make_second_gradient=reset_row_gradient.make_second_gradient,
 )

@@ -53,7 +53,7 @@ def _make_gradient(
 
 
 @inlined
-def _sections(sums, width):
+def sections(sums, width):
     """Split a row of `Sums`: both offsets, gamma_h, gamma_x."""
     offsets = sums[: 3 * width], sums[3 * width : 4 * width]
     return offsets, sums[4 * width : 7 * width], sums[7 * width :]
@@ -70,7 +70,7 @@ def make_row_gradient(spec: GRUSpec, element_type: ElementType) -> Callable[...,
         hp, xp, dy, dh = saved.z[i], saved.xp[i], gradients.dy[i], gradients.dh[index.b]
         d_inputs, d_from_h = scratch.gates[index.scratch], scratch.normalized[index.scratch]
         width, mask = dy.size, part(masks.h, i)
-        d_offsets, d_gamma_h, d_gamma_x = _sections(sums, width)
+        d_offsets, d_gamma_h, d_gamma_x = sections(sums, width)
         rows = hp, xp, saved.state[index.before], dy, dh
         statistics, results = (norm.load(saved_h, i), norm.load(saved_x, i)), (d_inputs, d_from_h)
         gradient(width, (rows, parameters, statistics, mask, results, d_offsets, index.distance))

@@ -100,11 +100,15 @@ class Saved(NamedTuple):
     z, xp : array (rows, gates * H)
         The products W_h h with the state and W_x x; their sum and None unless each is normalized.
     state : array (batch + rows, H)
-        The initial states, then those of each step.
+        The initial states, then those of each step. With projections H is their width here.
+    dropped : array (batch + rows, H)
+        The same with dropout, which are multiplied by the weights.
     carried : array (batch + rows, H)
         The initial cells of an LSTM, then the cells that each step passes to the next.
     cell : array (rows, H)
-        The cells before their norm.
+        The cells before their norm; of a GRU whose reset gate scales the state, the scaled states.
+    outputs : array (rows, H)
+        What an LSTM with projections projects.
     statistics : Statistics
         The statistics of all norms.
     """
@@ -112,8 +116,10 @@ class Saved(NamedTuple):
     z: Any
     xp: Any
     state: Any
+    dropped: Any
     carried: Any
     cell: Any
+    outputs: Any
     statistics: Statistics
 
 
@@ -165,17 +171,20 @@ class GradientCoefficients(NamedTuple):
     second: Coefficients
 
 
-class ZoneoutMasks(NamedTuple):
-    """The zoneout masks of all steps; None without zoneout. Read.
+class Masks(NamedTuple):
+    """The masks of zoneout and dropout; None without them. Read.
 
     Attributes
     ----------
     h, c : array (rows, H) or None
-        For the state and for an LSTM's cell.
+        Of zoneout, for the state and for an LSTM's cell.
+    dropout : array (batch, H) or None
+        The factors of the state in its product with the weights.
     """
 
     h: Any
     c: Any
+    dropout: Any
 
 
 class Gradients(NamedTuple):
@@ -189,6 +198,8 @@ class Gradients(NamedTuple):
         For the last states and cells. Read, then overwritten with those of the initial ones.
     dz, dxp : array (rows of the step range, gates * H)
         For both products, or for their sum and None. Written.
+    projected : array (rows of the step range, H)
+        For the projections of an LSTM. Written.
     """
 
     dy: Any
@@ -196,6 +207,7 @@ class Gradients(NamedTuple):
     dc: Any
     dz: Any
     dxp: Any
+    projected: Any
 
 
 class Scratch(NamedTuple):
@@ -209,11 +221,14 @@ class Scratch(NamedTuple):
         Gradients of the gates' inputs.
     normalized, cell : array (batch, H)
         Gradients of the second norm's output, and of an LSTM's cell before its norm.
+    outputs : array (batch, H) or None
+        Gradients of what an LSTM projects, one row for each row of the batch.
     """
 
     gates: Any
     normalized: Any
     cell: Any
+    outputs: Any
 
 
 class Sums(NamedTuple):

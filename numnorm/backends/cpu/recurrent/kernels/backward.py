@@ -15,6 +15,7 @@ from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.matmul.micro_kernel import make_matmul
 from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.backends.cpu.memory.grouped_kernel import make_grouped_kernel
+from numnorm.backends.cpu.recurrent.common.dropout import make_drop
 from numnorm.backends.cpu.recurrent.common.steps import (
     before_step,
     flush_groups,
@@ -26,14 +27,16 @@ from numnorm.backends.cpu.recurrent.kernels.arguments import (
     BackwardRowIndex,
     GradientCoefficients,
     Gradients,
+    Masks,
     Parameters,
     Saved,
     Scratch,
     StepRange,
     Sums,
-    ZoneoutMasks,
 )
 from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
+from numnorm.backends.cpu.recurrent.kernels.projections import make_project_gradient
+from numnorm.backends.cpu.recurrent.kernels.reset_products import make_reset_gradient
 from numnorm.backends.cpu.simd.element_type import ElementType
 
 
@@ -46,8 +49,13 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
     members are passed one after the other.
     """
     lanes, gates = element_type.lanes, kind.gates
-    matmul = make_matmul(lanes, accumulate=kind.accumulates(spec))
-    row = kind.make_row_gradient(spec, element_type)
+    drops, accumulates = spec.recurrent_dropout, kind.accumulates(spec)
+    matmul = make_matmul(lanes, accumulate=accumulates and not drops)
+    drop_gradient = make_drop(element_type, accumulate=accumulates)
+    row, resets = kind.make_row_gradient(spec, element_type), kind.resets_before(spec)
+    projected, project_gradient = kind.projects(spec), make_project_gradient(element_type)
+    second = kind.make_second_gradient(spec, element_type)
+    reset_gradient = make_reset_gradient(second, element_type)
 
     def kernel(
         steps: StepRange,
@@ -55,7 +63,7 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         parameters: Parameters,
         saved: Saved,
         coefficients: GradientCoefficients,
-        masks: ZoneoutMasks,
+        masks: Masks,
         gradients: Gradients,
         scratch: Scratch,
         sums: Sums,
@@ -66,12 +74,16 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
         offsets, begin, dh = steps.offsets, steps.begin, gradients.dh
         (batch, width), groups, size = dh.shape, sums.sums.shape[0], sums.size
         left, right = rows_of_groups(first, last, groups, parts, size, batch)
-        wide, products, states = gates * width, as_flat(gradients.dz), as_flat(dh)
+        wide = gradients.dz.shape[1] if projected else gates * width
+        products = as_flat(gradients.dz)
+        depth, states = wide - width if resets else wide, as_flat(scratch.cell if drops else dh)
         between = max(1, tuning.ROWS_BETWEEN_FLUSHES // size)
         for s in range(steps.end - 1, begin - 1, -1):
             rows = rows_of_step(steps.batch_sizes, s, left, right)
             start, before = offsets[s] + left, before_step(offsets, s, batch) + left
             to = start - offsets[begin]
+            if projected:
+                project_gradient(gradients, scratch.outputs, panels, start, left, to, rows)
             for r in range(rows):
                 distance = to_next(offsets, begin, s, r, rows)
                 index = BackwardRowIndex(start + r, left + r, before + r, to + r, left, distance)
@@ -79,11 +91,18 @@ def make_backward(kind: CellKind, spec: CellSpec, element_type: ElementType) -> 
                     saved, parameters, coefficients, masks, gradients, scratch,
                     sums.sums[(left + r) // size], index,
                 )  # fmt: skip
+            if resets:
+                reset_gradient(
+                    saved, parameters, coefficients, masks, gradients, scratch, sums, panels,
+                    (start, left, before, to), rows,
+                )  # fmt: skip
             if rows > 0:
                 matmul(
-                    products, to * wide, wide, 1, rows, panels, 0, wide * lanes, wide,
+                    products, to * wide, wide, 1, rows, panels, 0, depth * lanes, depth,
                     states, left * width, width, width,
                 )  # fmt: skip
+            if drops:
+                drop_gradient(scratch.cell, masks.dropout, dh, left, left, rows)
             if s % between == 0:
                 flush_groups(sums.sums, sums.totals, left, right, size)
 

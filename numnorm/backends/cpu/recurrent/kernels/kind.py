@@ -46,6 +46,14 @@ class CellKind(NamedTuple):
         ``make_row_gradient(spec, element_type)`` returns a compiled function of one row's
         gradient, with a `BackwardRowIndex`:
         ``row(saved, parameters, coefficients, masks, gradients, scratch, sums, index)``
+    resets_before : callable
+        ``resets_before(spec)``: whether the first half stores the state times a reset gate in
+        `Saved.cell`, whose product is then the last H columns of z.
+    projects : callable
+        ``projects(spec)``: whether the second half stores `Saved.outputs`, and the state is their
+        product with further weights.
+    make_second_gradient : callable
+        The same as `make_row_gradient`, for what follows the gradient of that product.
     """
 
     name: str
@@ -60,3 +68,6 @@ class CellKind(NamedTuple):
     gradients: Callable[[Array, int], dict[str, Array]]
     make_row: Callable[[Any, Any], tuple[Callable[..., None], Callable[..., None]]]
     make_row_gradient: Callable[[Any, Any], Callable[..., None]]
+    resets_before: Callable[[Any], bool] = lambda spec: False
+    projects: Callable[[Any], bool] = lambda spec: False
+    make_second_gradient: Callable[[Any, Any], Any] = lambda spec, element_type: None

@@ -24,7 +24,7 @@ def _statistics(spec: LSTMSpec) -> tuple[int, int, int]:
 
 def _parameters(spec: LSTMSpec, given: Any, ada: tuple[float, float]) -> Parameters:
     """Return the parameters, with the betas of the products added to the bias."""
-    dtype, width = given.weight_h.dtype, given.weight_h.shape[1]
+    dtype, width = given.weight_h.dtype, given.weight_h.shape[0] // 4
     beta_c = given.beta_c
     if spec.cell is not None and spec.cell.parameters == 2 and beta_c is None:
         beta_c = np.zeros(width, dtype)
@@ -59,4 +59,5 @@ LSTM = CellKind(
     gradients=_gradients,
     make_row=make_row,
     make_row_gradient=make_row_gradient,
+    projects=lambda spec: spec.projected,
 )

@@ -73,7 +73,7 @@ def _cells(carried, index):
 
 @inlined
 def _cell_row(cell, index):
-    """Return a row's cell before its norm."""
+    """Return a row's cell before its norm, or its output before a projection."""
     return cell[index.i if cell.shape[0] > index.batch else index.b]
 
 
@@ -85,6 +85,7 @@ def make_row(
     cell_norm = make_cell_norm(spec.cell, element_type)
     new_cell = make_unit_loop(_make_new_cell, spec, element_type)
     new_state = make_unit_loop(_make_new_state, spec, element_type)
+    projected = spec.projected
 
     @inlined
     def to_cell(z, xp, saved, parameters, scalings, masks, o, index):
@@ -97,7 +98,8 @@ def make_row(
     def to_state(z, xp, saved, parameters, scalings, masks, o, index):
         i, arrays = index.i, saved.statistics
         cells, cell = _cells(saved.carried, index), _cell_row(saved.cell, index)
-        states = saved.state[index.before], saved.state[index.batch + i]
+        h = _cell_row(saved.outputs, index) if projected else saved.state[index.batch + i]
+        states = saved.state[index.before], h
         statistics = cell_norm.statistics(cell, scalings.second)
         if arrays.mean_c.size > 0:
             cell_norm.save(statistics, arrays.mean_c, arrays.rstd_c, i)

@@ -58,13 +58,16 @@ def _make_state_gradient(
     normalized, real = make_normalized(spec.cell, element_type, access), element_type.compute_type
     tanh, carries, zoned = make_tanh(real), spec.carries_normalized, spec.zoneout
     zoneout, state_gradient = make_zoneout(zoned, access), inlined(lstm_state_gradient)
+    projected = spec.projected
     write_summed = make_write_summed(access)
 
     @inlined
     def gradient(dy, dh, dc, gates, cell, parameters, statistics, masks, result, sums, j, tail):
         gamma, beta, o_at = parameters.gamma_c, parameters.beta_c, j + 2 * cell.size
         tanh_c = tanh(normalized(cell, statistics, gamma, beta, j, tail))
-        o, d_state = read(gates, o_at, tail), read(dy, j, tail) + read(dh, j, tail)
+        o, d_state = read(gates, o_at, tail), read(dy, j, tail)
+        if not projected:
+            d_state = d_state + read(dh, j, tail)
         d_new, d_prev = zoneout.gradient(d_state, masks[0], j, tail)
         if zoned:
             write(dh, j, d_prev, tail)
@@ -125,6 +128,7 @@ def make_row_gradient(spec: LSTMSpec, element_type: ElementType) -> Callable[...
     recompute_gates = make_unit_loop(_make_recompute_gates, spec, element_type)
     state_gradient = make_unit_loop(_make_state_gradient, spec, element_type)
     gate_gradient = make_unit_loop(_make_gate_gradient, spec, element_type)
+    projected = spec.projected
     in_place = spec.gates is None  # without a norm, dz is the gradient of the gates' inputs
 
     @inlined
@@ -132,7 +136,8 @@ def make_row_gradient(spec: LSTMSpec, element_type: ElementType) -> Callable[...
         i, b, before, k, slot, distance = index
         z, xp, cell, arrays = saved.z[i], part(saved.xp, i), saved.cell[i], saved.statistics
         c_prev, dz, dxp = saved.carried[before], gradients.dz[k], part(gradients.dxp, k)
-        dy, dh, dc, width = gradients.dy[i], gradients.dh[b], gradients.dc[b], cell.size
+        dh, dc, width = gradients.dh[b], gradients.dc[b], cell.size
+        dy = scratch.outputs[b] if projected else gradients.dy[i]
         gates = dz if in_place else scratch.gates[slot]
         dn, dcell = scratch.normalized[slot], scratch.cell[slot]
         d_offset, d_gammas, cell_sums = _sections(sums, width)
