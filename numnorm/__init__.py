@@ -1,5 +1,6 @@
 """Normalization layers as plain functions on arrays."""
 
+from numnorm.keywords import hide_others
 from numnorm.memory_pool import set_memory_pool
 from numnorm.norms.ada import ada_norm, ada_norm_backward, ada_norm_forward
 from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
@@ -56,3 +57,5 @@ __all__ = [
     "weight_norm_backward",
     "weight_norm_forward",
 ]
+
+hide_others(globals()[name] for name in __all__ if name.islower())

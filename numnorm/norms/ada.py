@@ -1,10 +1,11 @@
 """AdaNorm: layer normalization with an adaptive factor in place of gain and bias (Xu 2019)."""
 
-from typing import Any
+from typing import Any, Never
 
 from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_integer, check_number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
 from numnorm.norms.results import Normalized
 
@@ -52,6 +53,7 @@ def ada_norm(
     eps_in: str = "variance",
     ddof: int = 0,
     out: Any = None,
+    **others: Never,
 ) -> Any:
     r"""Normalize over the given axes, then scale each value by a factor that depends on it.
 
@@ -98,6 +100,8 @@ def ada_norm(
     >>> numnorm.ada_norm([[1.0, 3.0]], eps=0)
     array([[-1.1,  0.9]])
     """
+    if others:
+        raise unexpected(ada_norm, others)
     return _forward(x, axis, scale, k, eps, eps_in, ddof, out, False)[0]
 
 
@@ -111,6 +115,7 @@ def ada_norm_forward(
     eps_in: str = "variance",
     ddof: int = 0,
     out: Any = None,
+    **others: Never,
 ) -> Normalized:
     """Return `ada_norm` together with the statistics that its backward pass needs.
 
@@ -130,6 +135,8 @@ def ada_norm_forward(
     >>> numnorm.ada_norm_forward([[1.0, 3.0]], eps=0)
     Normalized(y=array([[-1.1,  0.9]]), mean=array([2.]), rstd=array([1.]))
     """
+    if others:
+        raise unexpected(ada_norm_forward, others)
     return Normalized(*_forward(x, axis, scale, k, eps, eps_in, ddof, out, True))
 
 
@@ -157,6 +164,7 @@ def ada_norm_backward(
     ddof: int = 0,
     detach_factor: bool = True,
     out: Any = None,
+    **others: Never,
 ) -> Any:
     r"""Return the gradient of `ada_norm` with respect to x.
 
@@ -199,6 +207,8 @@ def ada_norm_backward(
     >>> numnorm.ada_norm_backward([[1.0, 0.0, 0.0]], x, mean, rstd).round(4)
     array([[ 0.2536, -0.3804,  0.1268]])
     """
+    if others:
+        raise unexpected(ada_norm_backward, others)
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
     scaling = _scaling(eps, eps_in, ddof, layout)

@@ -1,7 +1,7 @@
 """Batch normalization (Ioffe and Szegedy 2015) with running statistics."""
 
 import functools
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from numnorm.arguments import (
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
+from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout
 from numnorm.norms.results import Gradients, Normalized
 
@@ -43,6 +44,7 @@ def batch_norm(
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
+    **others: Never,
 ) -> Any:
     r"""Normalize each channel over the batch and all spatial axes, then scale and shift it.
 
@@ -116,6 +118,8 @@ def batch_norm(
     >>> running_mean, running_var
     (array([0.2, 2. ]), array([ 1.1, 20.9]))
     """
+    if others:
+        raise unexpected(batch_norm, others)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     return _normalized(
         x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
@@ -137,6 +141,7 @@ def batch_norm_forward(
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
+    **others: Never,
 ) -> Normalized:
     """Return `batch_norm` together with the statistics that its backward pass needs.
 
@@ -157,6 +162,8 @@ convention, unbiased, eps, out
     >>> numnorm.batch_norm_forward([[1.0], [3.0]], eps=0).mean
     array([2.])
     """
+    if others:
+        raise unexpected(batch_norm_forward, others)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     y, mean, rstd, backend, x = _normalized(
         x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
@@ -207,6 +214,7 @@ def batch_norm_backward(
     channel_axis: int = 1,
     training: bool = True,
     out: Any = None,
+    **others: Never,
 ) -> Gradients:
     r"""Return the gradients of `batch_norm`.
 
@@ -254,6 +262,8 @@ def batch_norm_backward(
     >>> dx.ravel().round(4), dbeta
     (array([ 0.2291, -0.3436,  0.1145]), array([1.]))
     """
+    if others:
+        raise unexpected(batch_norm_backward, others)
     backend, x, layout = _over_channels(x, channel_axis)
     detached = _TRAINED if check_flag("training", training) else _FROZEN
     return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, out))
@@ -303,9 +313,12 @@ def _given(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:
     """Return both running statistics, or None if there are none and none are needed."""
     if training and mean is None and variance is None:
         return None
-    for name, array in (("running_mean", mean), ("running_var", variance)):
+    for name, array, other in (
+        ("running_mean", mean, "running_var"),
+        ("running_var", variance, "running_mean"),
+    ):
         if array is None:
-            when = "with the other one" if training else "when training is False"
+            when = f"with {other}" if training else "when training is False"
             raise ValueError(f"{name} must be given {when}, got None")
     return mean, variance
 

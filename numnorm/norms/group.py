@@ -1,10 +1,11 @@
 """Group normalization (Wu and He 2018)."""
 
-from typing import Any
+from typing import Any, Never
 
 from numnorm.arguments import check_eps
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import group_layout
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
@@ -21,6 +22,7 @@ def group_norm(
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
+    **others: Never,
 ) -> Any:
     r"""Normalize each sample over groups of channels, then scale and shift each channel.
 
@@ -66,6 +68,8 @@ def group_norm(
     >>> numnorm.group_norm([[1.0, 3.0, 10.0, 30.0]], groups=2, eps=0)
     array([[-1.,  1., -1.,  1.]])
     """
+    if others:
+        raise unexpected(group_norm, others)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     scaling = scaling_by(check_eps(eps))
@@ -81,6 +85,7 @@ def group_norm_forward(
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
+    **others: Never,
 ) -> Normalized:
     """Return `group_norm` together with the statistics that its backward pass needs.
 
@@ -100,6 +105,8 @@ def group_norm_forward(
     >>> numnorm.group_norm_forward([[1.0, 3.0, 10.0, 30.0]], groups=2, eps=0).mean
     array([[ 2., 20.]])
     """
+    if others:
+        raise unexpected(group_norm_forward, others)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     scaling = scaling_by(check_eps(eps))
@@ -116,6 +123,7 @@ def group_norm_backward(
     groups: int,
     channel_axis: int = 1,
     out: Any = None,
+    **others: Never,
 ) -> Gradients:
     r"""Return the gradients of `group_norm`.
 
@@ -155,6 +163,8 @@ def group_norm_backward(
     >>> numnorm.group_norm_backward([[1.0, 0.0, 0.0, 2.0]], x, mean, rstd, groups=2).dbeta
     array([1., 0., 0., 2.])
     """
+    if others:
+        raise unexpected(group_norm_backward, others)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     return Gradients(

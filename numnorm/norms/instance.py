@@ -1,10 +1,11 @@
 """Instance normalization (Ulyanov, Vedaldi and Lempitsky 2016): a group for each channel."""
 
-from typing import Any
+from typing import Any, Never
 
 from numnorm.arguments import check_eps
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import instance_layout
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
@@ -18,6 +19,7 @@ def instance_norm(
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
+    **others: Never,
 ) -> Any:
     r"""Normalize each channel of each sample over space, then scale and shift each channel.
 
@@ -62,6 +64,8 @@ def instance_norm(
     array([[[-1.,  1.],
             [-1.,  1.]]])
     """
+    if others:
+        raise unexpected(instance_norm, others)
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
     scaling = scaling_by(check_eps(eps))
@@ -76,6 +80,7 @@ def instance_norm_forward(
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
+    **others: Never,
 ) -> Normalized:
     """Return `instance_norm` together with the statistics that its backward pass needs.
 
@@ -95,6 +100,8 @@ def instance_norm_forward(
     >>> numnorm.instance_norm_forward([[[1.0, 3.0], [10.0, 30.0]]], eps=0).mean
     array([[ 2., 20.]])
     """
+    if others:
+        raise unexpected(instance_norm_forward, others)
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
     scaling = scaling_by(check_eps(eps))
@@ -110,6 +117,7 @@ def instance_norm_backward(
     *,
     channel_axis: int = 1,
     out: Any = None,
+    **others: Never,
 ) -> Gradients:
     r"""Return the gradients of `instance_norm`.
 
@@ -149,6 +157,8 @@ def instance_norm_backward(
     >>> numnorm.instance_norm_backward([[[1.0, 0.0], [0.0, 2.0]]], x, mean, rstd).dbeta
     array([1., 2.])
     """
+    if others:
+        raise unexpected(instance_norm_backward, others)
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
     return Gradients(

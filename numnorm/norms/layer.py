@@ -1,9 +1,10 @@
 """Layer normalization (Ba, Kiros and Hinton 2016), and DetachNorm's backward pass."""
 
-from typing import Any
+from typing import Any, Never
 
 from numnorm.arguments import Axis, check_choice
 from numnorm.backends.contract.norms import Detached, Norm
+from numnorm.keywords import unexpected
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import Gradients, Normalized
@@ -27,6 +28,7 @@ def layer_norm(
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
+    **others: Never,
 ) -> Any:
     r"""Normalize to mean 0 and variance 1 over the given axes, then scale and shift.
 
@@ -78,6 +80,8 @@ def layer_norm(
     array([[-1.2247,  0.    ,  1.2247],
            [-0.7071, -0.7071,  1.4142]])
     """
+    if others:
+        raise unexpected(layer_norm, others)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, False)[0]
 
@@ -90,6 +94,7 @@ def layer_norm_forward(
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
+    **others: Never,
 ) -> Normalized:
     """Return `layer_norm` together with the statistics that its backward pass needs.
 
@@ -109,6 +114,8 @@ def layer_norm_forward(
     >>> numnorm.layer_norm_forward([[1.0, 3.0]], eps=0)
     Normalized(y=array([[-1.,  1.]]), mean=array([2.]), rstd=array([1.]))
     """
+    if others:
+        raise unexpected(layer_norm_forward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return Normalized(*backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, True))
 
@@ -123,6 +130,7 @@ def layer_norm_backward(
     axis: Axis = -1,
     detach: str | None = None,
     out: Any = None,
+    **others: Never,
 ) -> Gradients:
     r"""Return the gradients of `layer_norm`.
 
@@ -176,6 +184,8 @@ def layer_norm_backward(
     >>> dx.round(4), dbeta
     (array([[ 0.2291, -0.3436,  0.1145]]), array([1., 0., 0.]))
     """
+    if others:
+        raise unexpected(layer_norm_backward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     detached = DETACHED[None if detach is None else check_choice("detach", detach, DETACHABLE)]
     return Gradients(

@@ -1,12 +1,13 @@
 """Mergeable statistics of channels: count, mean, and sum of squared deviations."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 
 from numnorm.arguments import check_integer, check_shape
 from numnorm.backends import backend_for
+from numnorm.keywords import unexpected
 from numnorm.layouts import column_layout
 
 
@@ -87,7 +88,9 @@ class Moments(NamedTuple):
         return backend.variance(m2, self.count - ddof)
 
 
-def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None) -> Moments:
+def batch_moments(
+    x: Any, *, channel_axis: int = 1, after: Moments | None = None, **others: Never
+) -> Moments:
     """Return the count, the mean and the squared deviations of each channel.
 
     Parameters
@@ -125,6 +128,8 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     >>> total
     Moments(count=3, mean=array([3.]), m2=array([14.]))
     """
+    if others:
+        raise unexpected(batch_moments, others)
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     if after is not None:

@@ -1,9 +1,10 @@
 """Root mean square layer normalization (Zhang and Sennrich 2019)."""
 
-from typing import Any
+from typing import Any, Never
 
 from numnorm.arguments import Axis
 from numnorm.backends.contract.norms import Detached, Norm
+from numnorm.keywords import unexpected
 from numnorm.norms.affine import GAIN
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
@@ -12,7 +13,13 @@ RMS = Norm(GAIN, parameters=1)
 
 
 def rms_norm(
-    x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5, out: Any = None
+    x: Any,
+    gamma: Any = None,
+    *,
+    axis: Axis = -1,
+    eps: float = 1e-5,
+    out: Any = None,
+    **others: Never,
 ) -> Any:
     r"""Divide by the root mean square over the given axes, then scale.
 
@@ -52,12 +59,20 @@ def rms_norm(
     >>> numnorm.rms_norm([[3.0, 4.0]], eps=0).round(4)
     array([[0.8485, 1.1314]])
     """
+    if others:
+        raise unexpected(rms_norm, others)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(RMS, x, gamma, None, layout, scaling, out, False)[0]
 
 
 def rms_norm_forward(
-    x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5, out: Any = None
+    x: Any,
+    gamma: Any = None,
+    *,
+    axis: Axis = -1,
+    eps: float = 1e-5,
+    out: Any = None,
+    **others: Never,
 ) -> RmsNormalized:
     """Return `rms_norm` together with the statistic that its backward pass needs.
 
@@ -77,13 +92,22 @@ def rms_norm_forward(
     >>> numnorm.rms_norm_forward([[2.0, 2.0]], eps=0)
     RmsNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
     """
+    if others:
+        raise unexpected(rms_norm_forward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     y, _, rstd = backend.row_forward(RMS, x, gamma, None, layout, scaling, out, True)
     return RmsNormalized(y, rstd)
 
 
 def rms_norm_backward(
-    dy: Any, x: Any, rstd: Any, gamma: Any = None, *, axis: Axis = -1, out: Any = None
+    dy: Any,
+    x: Any,
+    rstd: Any,
+    gamma: Any = None,
+    *,
+    axis: Axis = -1,
+    out: Any = None,
+    **others: Never,
 ) -> RmsGradients:
     r"""Return the gradients of `rms_norm`.
 
@@ -125,6 +149,8 @@ def rms_norm_backward(
     >>> dx.round(4), dgamma.round(4)
     (array([[ 0.181 , -0.1358]]), array([0.8485, 0.    ]))
     """
+    if others:
+        raise unexpected(rms_norm_backward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     dx, dgamma, _ = backend.row_backward(
         RMS, dy, x, None, rstd, gamma, None, layout, scaling, Detached(), out

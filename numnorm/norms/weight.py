@@ -1,10 +1,11 @@
 """Weight normalization (Salimans and Kingma 2016): the length of a vector as a parameter."""
 
-from typing import Any
+from typing import Any, Never
 
 from numnorm.arguments import Axis
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, vector_layout
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
@@ -17,7 +18,7 @@ def _scaling(layout: RowLayout) -> Scaling:
     return scaling_by(0.0, ddof=layout.width - 1)
 
 
-def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None) -> Any:
+def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None, **others: Never) -> Any:
     r"""Scale each vector to a given length.
 
     .. math:: w = g \, \frac{v}{\lVert v \rVert}
@@ -56,13 +57,15 @@ def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None) -> A
     array([[6., 8.],
            [0., 0.]])
     """
+    if others:
+        raise unexpected(weight_norm, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     return backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, False)[0]
 
 
 def weight_norm_forward(
-    v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None
+    v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None, **others: Never
 ) -> WeightNormalized:
     """Return `weight_norm` together with the lengths that its backward pass needs.
 
@@ -82,6 +85,8 @@ def weight_norm_forward(
     >>> numnorm.weight_norm_forward([[3.0, 4.0]], [10.0])
     WeightNormalized(w=array([[6., 8.]]), norm=array([5.]))
     """
+    if others:
+        raise unexpected(weight_norm_forward, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     w, norm, _ = backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, True)
@@ -89,7 +94,7 @@ def weight_norm_forward(
 
 
 def weight_norm_backward(
-    dw: Any, v: Any, norm: Any, g: Any = None, *, axis: Axis = -1, out: Any = None
+    dw: Any, v: Any, norm: Any, g: Any = None, *, axis: Axis = -1, out: Any = None, **others: Never
 ) -> WeightGradients:
     r"""Return the gradients of `weight_norm`.
 
@@ -132,6 +137,8 @@ def weight_norm_backward(
     >>> numnorm.weight_norm_backward([[1.0, 0.0]], [[3.0, 4.0]], norm)
     WeightGradients(dv=array([[ 0.128, -0.096]]), dg=array([0.6]))
     """
+    if others:
+        raise unexpected(weight_norm_backward, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     rnorm = backend.reciprocal("norm", norm, v, layout)

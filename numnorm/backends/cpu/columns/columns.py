@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import Shape, as_plain_array, check_float
+from numnorm.arguments import Shape, check_float
+from numnorm.array_likes import as_plain_array
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.backward_kernels import (

@@ -5,15 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import (
-    Shape,
-    as_plain_array,
-    check_float,
-    check_on_host,
-    check_shape,
-    is_masked,
-    result_dtype,
-)
+from numnorm.arguments import Shape, check_float, check_shape, result_dtype
+from numnorm.array_likes import as_plain_array, check_on_host, is_masked
 from numnorm.backends.cpu.memory.placement import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import ElementType
 
