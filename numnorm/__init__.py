@@ -17,6 +17,7 @@ from numnorm.norms.results import (
     WeightNormalized,
 )
 from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
+from numnorm.norms.standard import standard_normal_variate
 from numnorm.norms.weight import weight_norm, weight_norm_backward, weight_norm_forward
 from numnorm.positions import positional_encoding
 from numnorm.threads import num_threads
@@ -53,6 +54,7 @@ __all__ = [
     "rms_norm_backward",
     "rms_norm_forward",
     "set_memory_pool",
+    "standard_normal_variate",
     "weight_norm",
     "weight_norm_backward",
     "weight_norm_forward",

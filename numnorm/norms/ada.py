@@ -2,12 +2,13 @@
 
 from typing import Any, Never
 
-from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_integer, check_number
+from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_number
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
 from numnorm.norms.results import Normalized
+from numnorm.norms.standard import check_ddof
 
 
 def adaptive(xhat: Any, scale: Any, k: Any) -> Any:
@@ -26,11 +27,7 @@ ADA = Norm(_ADAPTIVE, parameters=0)
 
 def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
     eps = check_eps(eps)
-    ddof = check_integer("ddof", ddof, 0)
-    if ddof >= layout.width > 0:
-        raise ValueError(
-            f"ddof must be less than the {layout.width} normalized elements, got {ddof}"
-        )
+    ddof = check_ddof(ddof, layout)
     if check_choice("eps_in", eps_in, ("variance", "std")) == "variance":
         return scaling_by(eps, 0.0, ddof)
     return scaling_by(0.0, eps, ddof)
