@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 Shape = tuple[int, ...]
-Axis = int | tuple[int, ...]
+Axis = int | tuple[int, ...] | list[int]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

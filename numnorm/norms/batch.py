@@ -6,6 +6,7 @@ from typing import Any, Never
 import numpy as np
 
 from numnorm.arguments import (
+    Axis,
     brief,
     check_choice,
     check_eps,
@@ -19,6 +20,7 @@ from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
 from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout
+from numnorm.norms.channel_axes import channel_axes
 from numnorm.norms.results import Gradients, Normalized
 
 # In PyTorch momentum is the weight of the new batch and the running variance is unbiased; in
@@ -34,7 +36,7 @@ def batch_norm(
     gamma: Any = None,
     beta: Any = None,
     *,
-    channel_axis: int = 1,
+    channel_axis: Axis = 1,
     running_mean: Any = None,
     running_var: Any = None,
     training: bool = True,
@@ -60,8 +62,9 @@ def batch_norm(
         An array that is not C-contiguous is copied once.
     gamma, beta : array_like, optional
         Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
-    channel_axis : int, default 1
-        The axis of the channels.
+    channel_axis : int or tuple of int, default 1
+        The axis of the channels. With several axes, each combination of their indices is a
+        channel, and ``(C,)`` below is the shape of these axes; on a device there may be only one.
     running_mean, running_var : array, optional
         Of shape ``(C,)``, both or neither. In training they are updated in place; in inference
         they are required and only read.
@@ -131,7 +134,7 @@ def batch_norm_forward(
     gamma: Any = None,
     beta: Any = None,
     *,
-    channel_axis: int = 1,
+    channel_axis: Axis = 1,
     running_mean: Any = None,
     running_var: Any = None,
     training: bool = True,
@@ -184,23 +187,30 @@ def _normalized(
     out: Any,
 ) -> tuple[Any, Any, Any, ColumnBackend, Any]:
     """Return y, mean and rstd as the backend has them, the backend, and x as its array."""
+    axes, target = channel_axes(x, channel_axis), out
+    if axes is not None:
+        x, channel_axis, target = axes.x, axes.axis, axes.folded_out(out)
+        gamma, beta = axes.flat("gamma", gamma), axes.flat("beta", beta)
+        running = axes.flat_running(running, training)
     backend, x, layout = _over_channels(x, channel_axis)
     eps = check_eps(eps)
     weight = new_batch_weight(*momentums)
     unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     training = check_flag("training", training)
-    given = _given(*running, training)
+    given = given_statistics(*running, training)
     if given is not None:
         given = backend.running_statistics(*given, x, layout, training)
     if given is not None and not training:
         count, divisor, (mean, m2) = 0, 1.0, given
     else:
-        correction = _correction(unbiased, layout, given)
+        correction = bessel_correction(unbiased, layout.per_channel, given)
         count, mean, m2 = backend.column_moments(x, layout)
         divisor = float(max(count, 1))
-    y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
+    y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, target)
     if given is not None and count:
         backend.update_running(given, mean, m2, float(count - correction), weight)
+    if axes is not None:
+        y, mean, rstd = axes.write(y, target, out), axes.unflat(mean), axes.unflat(rstd)
     return y, mean, rstd, backend, x
 
 
@@ -211,7 +221,7 @@ def batch_norm_backward(
     rstd: Any,
     gamma: Any = None,
     *,
-    channel_axis: int = 1,
+    channel_axis: Axis = 1,
     training: bool = True,
     out: Any = None,
     **others: Never,
@@ -236,7 +246,7 @@ def batch_norm_backward(
         As `batch_norm_forward` returned them.
     gamma : array_like, optional
         As in the forward pass.
-    channel_axis : int, default 1
+    channel_axis : int or tuple of int, default 1
         As in the forward pass.
     training : bool, default True
         As in the forward pass.
@@ -264,9 +274,18 @@ def batch_norm_backward(
     """
     if others:
         raise unexpected(batch_norm_backward, others)
+    axes, target = channel_axes(x, channel_axis), out
+    if axes is not None:
+        dy, x, channel_axis = axes.fold("dy", dy), axes.x, axes.axis
+        mean, rstd = axes.flat("mean", mean), axes.flat("rstd", rstd)
+        gamma, target = axes.flat("gamma", gamma), axes.folded_out(out)
     backend, x, layout = _over_channels(x, channel_axis)
     detached = _TRAINED if check_flag("training", training) else _FROZEN
-    return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, out))
+    gradients = backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, target)
+    if axes is None:
+        return Gradients(*gradients)
+    dx, dgamma, dbeta = gradients
+    return Gradients(axes.write(dx, target, out), axes.unflat(dgamma), axes.unflat(dbeta))
 
 
 def _over_channels(x: Any, channel_axis: Any) -> tuple[ColumnBackend, Any, ColumnLayout]:
@@ -309,7 +328,7 @@ def new_batch_weight(momentum: Any, batches: Any, convention: Any) -> float:
     return weight if convention == "torch" else 1.0 - weight
 
 
-def _given(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:
+def given_statistics(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:
     """Return both running statistics, or None if there are none and none are needed."""
     if training and mean is None and variance is None:
         return None
@@ -323,8 +342,9 @@ def _given(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:
     return mean, variance
 
 
-def _correction(unbiased: bool, layout: ColumnLayout, running: Any) -> int:
-    if running is not None and unbiased and layout.per_channel == 1:
+def bessel_correction(unbiased: bool, count: int, running: Any) -> int:
+    """Return what is subtracted from the number of values of a channel for a running variance."""
+    if running is not None and unbiased and count == 1:
         raise ValueError(
             "x must have at least 2 values in each channel for an unbiased running_var, got 1"
         )

@@ -2,11 +2,14 @@
 
 from typing import Any, Never
 
-from numnorm.arguments import check_eps
+import numpy as np
+
+from numnorm.arguments import check_eps, check_flag
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, scaling_by
 from numnorm.keywords import unexpected
-from numnorm.layouts import instance_layout
+from numnorm.layouts import column_layout, instance_layout
+from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
 
@@ -17,6 +20,13 @@ def instance_norm(
     beta: Any = None,
     *,
     channel_axis: int = 1,
+    running_mean: Any = None,
+    running_var: Any = None,
+    training: bool = True,
+    momentum: float | str | None = None,
+    batches: int | None = None,
+    convention: str = "torch",
+    unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
@@ -25,7 +35,8 @@ def instance_norm(
 
     .. math:: y = \gamma_c \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_c
 
-    with the mean and the biased variance over all spatial axes.
+    with the mean and the biased variance over all spatial axes. In inference they are the running
+    statistics, which all samples share.
 
     Parameters
     ----------
@@ -37,6 +48,15 @@ def instance_norm(
         Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
     channel_axis : int, default 1
         The axis of the channels; not 0, the axis of the samples.
+    running_mean, running_var : array, optional
+        Of shape ``(C,)``, both or neither. In training they are updated in place with the averages
+        of the samples' means and variances, for arrays of the host; in inference they are required
+        and only read.
+    training : bool, default True
+        Whether to normalize with the statistics of `x`.
+    momentum, batches, convention, unbiased
+        How the running statistics are updated, as for `batch_norm`. PyTorch's InstanceNorm with
+        ``track_running_stats`` does as the defaults do.
     eps : float, default 1e-5
         Added to the variance. With 0, a constant channel is normalized to 0.
     out : array, optional
@@ -66,10 +86,10 @@ def instance_norm(
     """
     if others:
         raise unexpected(instance_norm, others)
-    backend, x = backend_for(x, "x")
-    layout = instance_layout(x.shape, channel_axis)
-    scaling = scaling_by(check_eps(eps))
-    return backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, False)[0]
+    running, momentums = (running_mean, running_var), (momentum, batches, convention)
+    return _normalized(
+        x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out, False
+    )[0]
 
 
 def instance_norm_forward(
@@ -78,6 +98,13 @@ def instance_norm_forward(
     beta: Any = None,
     *,
     channel_axis: int = 1,
+    running_mean: Any = None,
+    running_var: Any = None,
+    training: bool = True,
+    momentum: float | str | None = None,
+    batches: int | None = None,
+    convention: str = "torch",
+    unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
@@ -86,13 +113,14 @@ def instance_norm_forward(
 
     Parameters
     ----------
-    x, gamma, beta, channel_axis, eps, out
+    x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
+convention, unbiased, eps, out
         As for `instance_norm`.
 
     Returns
     -------
     Normalized
-        ``(y, mean, rstd)``.
+        ``(y, mean, rstd)``, the last two of shape ``(N, C)``, or ``(C,)`` in inference.
 
     Examples
     --------
@@ -102,10 +130,60 @@ def instance_norm_forward(
     """
     if others:
         raise unexpected(instance_norm_forward, others)
+    running, momentums = (running_mean, running_var), (momentum, batches, convention)
+    return _normalized(
+        x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out, True
+    )
+
+
+def _normalized(
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    channel_axis: Any,
+    running: tuple[Any, Any],
+    training: Any,
+    momentums: tuple[Any, Any, Any],
+    unbiased: Any,
+    eps: Any,
+    out: Any,
+    save: bool,
+) -> Normalized:
+    """Return y, mean and rstd; the last two may be None if `save` is false."""
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
     scaling = scaling_by(check_eps(eps))
-    return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
+    weight = new_batch_weight(*momentums)
+    unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
+    given = given_statistics(*running, check_flag("training", training))
+    if given is None:
+        return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, save))
+    channels = column_layout(x.shape, channel_axis)
+    given = backend.running_statistics(*given, x, channels, bool(training))
+    if not training:
+        y, rstd = backend.column_forward(x, *given, 1.0, scaling.eps, gamma, beta, channels, out)
+        return Normalized(y, backend.saved(given[0], x), backend.saved(rstd, x))
+    if not isinstance(x, np.ndarray):
+        raise NotImplementedError("running statistics of instance_norm are not updated on a device")
+    correction = bessel_correction(unbiased, layout.width, given)
+    normalized = Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
+    if x.size:
+        mean, variance = _averages(normalized, scaling.eps)
+        sum_of_squares = variance * layout.width
+        backend.update_running(
+            given, mean, sum_of_squares, float(layout.width - correction), weight
+        )
+    return normalized
+
+
+def _averages(normalized: Normalized, eps: float) -> tuple[Any, Any]:
+    """Return the mean and the variance of each channel, averaged over the samples."""
+    rstd = np.asarray(normalized.rstd, np.float64)
+    with np.errstate(divide="ignore"):
+        variances = np.where(rstd == 0, 0.0, (1.0 / rstd) ** 2 - eps)
+    mean = np.asarray(normalized.mean, np.float64).mean(axis=0)
+    # Where the variance is small beside epsilon, the difference may round to less than 0.
+    return mean, np.maximum(variances, 0.0).mean(axis=0)
 
 
 def instance_norm_backward(
@@ -116,6 +194,7 @@ def instance_norm_backward(
     gamma: Any = None,
     *,
     channel_axis: int = 1,
+    training: bool = True,
     out: Any = None,
     **others: Never,
 ) -> Gradients:
@@ -136,6 +215,8 @@ def instance_norm_backward(
         As in the forward pass.
     channel_axis : int, default 1
         As in the forward pass.
+    training : bool, default True
+        As in the forward pass. In inference the statistics are constants.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
 
@@ -161,6 +242,10 @@ def instance_norm_backward(
         raise unexpected(instance_norm_backward, others)
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
+    if not check_flag("training", training):
+        frozen = Detached(mean=True, scale=True)
+        channels = column_layout(x.shape, channel_axis)
+        return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, channels, frozen, out))
     return Gradients(
         *backend.row_backward(
             GROUP, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), Detached(), out

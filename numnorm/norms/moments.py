@@ -5,10 +5,11 @@ from typing import Any, NamedTuple, Never
 
 import numpy as np
 
-from numnorm.arguments import check_integer, check_shape
+from numnorm.arguments import Axis, check_integer, check_shape
 from numnorm.backends import backend_for
 from numnorm.keywords import unexpected
 from numnorm.layouts import column_layout
+from numnorm.norms.channel_axes import channel_axes
 
 
 class Moments(NamedTuple):
@@ -89,7 +90,7 @@ class Moments(NamedTuple):
 
 
 def batch_moments(
-    x: Any, *, channel_axis: int = 1, after: Moments | None = None, **others: Never
+    x: Any, *, channel_axis: Axis = 1, after: Moments | None = None, **others: Never
 ) -> Moments:
     """Return the count, the mean and the squared deviations of each channel.
 
@@ -98,8 +99,9 @@ def batch_moments(
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
-    channel_axis : int, default 1
-        The axis of the channels; the statistics are taken over all other axes.
+    channel_axis : int or tuple of int, default 1
+        The axis of the channels; the statistics are taken over all other axes. With several axes,
+        the moments have the shape of these axes; on a device there may be only one.
     after : Moments, optional
         The moments of the previous chunks, to be merged in; on the device of x.
 
@@ -130,11 +132,22 @@ def batch_moments(
     """
     if others:
         raise unexpected(batch_moments, others)
+    axes = channel_axes(x, channel_axis)
+    if axes is not None:
+        if after is not None:
+            _check_moments("after", after, axes.shape, "the channels of x")
+            after = _reshaped(after, (-1,))
+        return _reshaped(batch_moments(axes.x, channel_axis=axes.axis, after=after), axes.shape)
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
         _check_moments("after", after, (layout.channels,), "the channels of x")
     return Moments(*backend.streamed_moments(x, layout, after))
+
+
+def _reshaped(moments: Moments, shape: tuple[int, ...]) -> Moments:
+    count, *arrays = moments
+    return Moments(count, *(np.reshape(array, shape) for array in arrays))
 
 
 def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:

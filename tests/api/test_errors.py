@@ -212,7 +212,8 @@ def axis_cases():
         (TypeError, None, kinds.format("None")),
         (TypeError, "0", kinds.format("'0'")),
         (TypeError, (0, "a"), kinds.format("(0, 'a')")),
-        (TypeError, [0, 1], kinds.format("an object of type list")),
+        (ValueError, [0, 5], between.format(5)),
+        (TypeError, [0, 1.5], kinds.format("an object of type list")),
         (TypeError, {0}, kinds.format("an object of type set")),
         (TypeError, np.array([0, 1]), kinds.format("an object of type ndarray")),
     ]
@@ -283,9 +284,10 @@ def channel_cases():
         yield case(function, TypeError, message, channel_axis=1.0)
     for value, got in [
         (None, "None"),
-        ((1,), "(1,)"),
+        ((1, None), "None"),
         ("c", "'c'"),
-        ([1], "an object of type list"),
+        ([1.0], "1.0"),
+        ({1}, "an object of type set"),
     ]:
         message = f"channel_axis must be an int, got {got}"
         yield case("batch_norm", TypeError, message, channel_axis=value)
