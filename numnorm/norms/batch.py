@@ -61,7 +61,8 @@ def batch_norm(
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
     gamma, beta : array_like, optional
-        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
+        Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
+        against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
     channel_axis : int or tuple of int, default 1
         The axis of the channels. With several axes, each combination of their indices is a
         channel, and ``(C,)`` below is the shape of these axes; on a device there may be only one.

@@ -17,6 +17,23 @@ def channel_axes(x: Any, channel_axis: Any) -> "ChannelAxes | None":
     return ChannelAxes(x, channel_axis)
 
 
+def merged_shape(shape: Shape, channel_axis: Any) -> tuple[Shape, int]:
+    """Return the shape of x with its channel axes as one, and the place of that axis."""
+    axes = normalized_axes(channel_axis, len(shape), "channel_axis")
+    order, at = _neighbours(axes, len(shape))
+    moved = [shape[axis] for axis in order]
+    merged = math.prod(moved[at : at + len(axes)])
+    return (*moved[:at], merged, *moved[at + len(axes) :]), at
+
+
+def _neighbours(axes: tuple[int, ...], ndim: int) -> tuple[tuple[int, ...], int]:
+    """Return an order of all axes in which some are neighbours, and the place of their first."""
+    if axes[-1] - axes[0] == len(axes) - 1:
+        return tuple(range(ndim)), axes[0]
+    others = tuple(axis for axis in range(ndim) if axis not in axes)
+    return others + axes, len(others)
+
+
 class ChannelAxes:
     """The channel axes of an array x that become one axis.
 
@@ -36,21 +53,17 @@ class ChannelAxes:
             raise TypeError("channel_axis must be one int for arrays on a device: reshape them")
         array = as_plain_array("x", x)
         axes = normalized_axes(channel_axis, array.ndim, "channel_axis")
-        neighbours = axes[-1] - axes[0] == len(axes) - 1
-        others = tuple(a for a in range(array.ndim) if a not in axes)
-        self._order = tuple(range(array.ndim)) if neighbours else others + axes
-        self.axis = axes[0] if neighbours else len(others)
+        self._order = _neighbours(axes, array.ndim)[0]
         self._shape = array.shape
         self.shape: Shape = tuple(array.shape[a] for a in axes)
+        self._merged, self.axis = merged_shape(array.shape, axes)
         self.x = self.fold("x", array)
 
     def fold(self, name: str, value: Any) -> Any:
         """Return an array of the shape of x with one axis of channels."""
         array = value if isinstance(value, np.ndarray) else as_plain_array(name, value)
         check_shape(name, array.shape, self._shape, "the shape of x")
-        moved = array.transpose(self._order)
-        before, after = moved.shape[: self.axis], moved.shape[self.axis + len(self.shape) :]
-        return moved.reshape(*before, math.prod(self.shape), *after)
+        return array.transpose(self._order).reshape(self._merged)
 
     def folded_out(self, out: Any) -> Any:
         """Return the same for an output: a copy where there is no such view."""

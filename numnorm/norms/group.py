@@ -37,7 +37,8 @@ def group_norm(
         bool become float64. An array that is not C-contiguous with the channels second is
         copied once.
     gamma, beta : array_like, optional
-        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
+        Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
+        against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
     groups : int
         The number of groups; it divides C. 1 is layer norm over channels and space, C is
         instance norm.

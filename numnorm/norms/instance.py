@@ -45,7 +45,8 @@ def instance_norm(
         bool become float64. An array that is not C-contiguous with the channels second is
         copied once.
     gamma, beta : array_like, optional
-        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
+        Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
+        against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
     channel_axis : int, default 1
         The axis of the channels; not 0, the axis of the samples.
     running_mean, running_var : array, optional

@@ -43,7 +43,9 @@ def layer_norm(
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
     gamma, beta : array_like, optional
-        Gain and bias, of the shape of the normalized axes of x. Default: 1 and 0.
+        Gain and bias, of the shape of the normalized axes of x; or with as many axes as x, to
+        broadcast against it: ``(N, 1)`` is a gain for each sample. Default: 1 and 0. Where the
+        gain is 1 + w, pass 1 + w: dgamma is the gradient of w, too.
     axis : int or tuple of int, default -1
         The axes that share their statistics.
     eps : float, default 1e-5

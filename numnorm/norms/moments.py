@@ -1,6 +1,7 @@
 """Mergeable statistics of channels: count, mean, and sum of squared deviations."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Never
 
 import numpy as np
@@ -8,8 +9,8 @@ import numpy as np
 from numnorm.arguments import Axis, check_integer, check_shape
 from numnorm.backends import backend_for
 from numnorm.keywords import unexpected
-from numnorm.layouts import column_layout
-from numnorm.norms.channel_axes import channel_axes
+from numnorm.layouts import column_layout, normalized_axes
+from numnorm.norms.channel_axes import channel_axes, merged_shape
 
 
 class Moments(NamedTuple):
@@ -158,29 +159,42 @@ def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) 
         check_shape(f"{name}.{field}", tuple(np.shape(array)), shape, meaning)
 
 
-def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:
-    """Return the number whose multiples are the best lengths of chunks along the first axis.
+def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
+    """Return the step of a stream: the best lengths of its chunks are multiples of it.
+
+    With chunks of such lengths along the first axis, `batch_moments` with `after` gives the same
+    bytes as one call on the whole array.
 
     Parameters
     ----------
-    shape : tuple of int
-        The shape of a chunk.
-    channel_axis : int, default 1
+    shape : sequence of int
+        The shape of a chunk, or of the whole array; only the lengths of the other axes matter.
+    channel_axis : int or tuple of int, default 1
         As for `batch_moments`.
 
     Returns
     -------
     int
-        With chunks of a multiple of it, the moments are bit for bit those of a single call.
+        At least 1. Where the first axis is a channel axis, it is the first number of the shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or value.
 
     Examples
     --------
-    >>> from numnorm.norms.moments import stream_step
-    >>> stream_step((1000, 64))
+    >>> import numnorm
+    >>> numnorm.stream_step((1000, 64))
     1024
     """
-    layout = column_layout(shape, channel_axis)
-    if channel_axis % len(shape) == 0:
-        return max(shape[0], 1)
-    entries = max(layout.outer // max(shape[0], 1), 1)
-    return layout.block // math.gcd(layout.block, entries)
+    sizes = tuple(check_integer("shape", size, 0) for size in shape)
+    if isinstance(channel_axis, tuple | list):
+        if 0 in normalized_axes(channel_axis, len(sizes), "channel_axis"):
+            return max(sizes[0], 1)
+        sizes, channel_axis = merged_shape(sizes, channel_axis)
+    layout = column_layout(sizes, channel_axis)
+    if channel_axis % len(sizes) == 0:
+        return max(sizes[0], 1)
+    entries = math.prod(sizes[1 : channel_axis % len(sizes)])
+    return layout.block // math.gcd(layout.block, max(entries, 1))

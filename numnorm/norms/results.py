@@ -29,7 +29,8 @@ class Gradients(NamedTuple):
     dx : array
         Of the shape and dtype of x.
     dgamma, dbeta : array
-        Of the shape of gamma, in the dtype of gamma, or of x if there is no gamma.
+        Of the shape of gamma, in the dtype of gamma, or of x if there is no gamma: sums over all
+        axes in which gamma broadcasts against x.
     """
 
     dx: Any

@@ -31,7 +31,8 @@ def rms_norm(
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
     gamma : array_like, optional
-        Gain, of the shape of the normalized axes of x. Default: 1.
+        Gain, of the shape of the normalized axes of x; or with as many axes as x, to broadcast
+        against it: ``(N, 1)`` is a gain for each sample. Default: 1.
     axis : int or tuple of int, default -1
         The axes that share their root mean square.
     eps : float, default 1e-5

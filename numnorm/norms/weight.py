@@ -29,7 +29,8 @@ def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None, **ot
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
     g : array_like, optional
-        The lengths, of the shape of v without the normalized axes. Default: 1.
+        The lengths, of the shape of v without the normalized axes; or with as many axes as v, to
+        broadcast against it, as PyTorch has them. Default: 1.
     axis : int or tuple of int, default -1
         The axes of one vector, as in `numpy.linalg.norm`. PyTorch's default ``dim=0`` names the
         axis that remains: here ``axis=tuple(range(1, v.ndim))``.

@@ -313,7 +313,7 @@ def parameter_cases():
             norm = function.split("_")[0]
             shape = shapes.get(norm, (4,))
             meaning = meanings.get(norm, "the normalized axes of x")
-            for value in (np.ones(5), np.ones((1, *shape)), 2.0, 2):
+            for value in (np.ones(5), np.ones((2, *shape)), np.ones((1, 1, 1, *shape)), 2.0, 2):
                 message = wrong_shape(name, shape, meaning, np.shape(value))
                 yield case(function, ValueError, message, **{name: value})
             wrong = np.ones(shape, complex)

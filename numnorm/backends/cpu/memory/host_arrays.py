@@ -107,7 +107,7 @@ def output_like(
     """
     plain = type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape
     if not (plain and out.flags.carray):
-        _check_out(out, x, name)
+        check_out(out, x, name)
     memory = out if order is None else out.transpose(order)
     if not memory.flags.carray or _clashes(memory, (source, *inputs)):
         return empty_like(source)
@@ -131,7 +131,8 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
     return out
 
 
-def _check_out(out: Any, x: Array, name: str) -> None:
+def check_out(out: Any, x: Array, name: str) -> None:
+    """Raise unless an array can take a result of the shape and dtype of x."""
     kind = type(out)
     if not issubclass(kind, np.ndarray):
         check_on_host("out", out)
