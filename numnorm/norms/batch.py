@@ -188,7 +188,7 @@ def _normalized(
     out: Any,
 ) -> tuple[Any, Any, Any, ColumnBackend, Any]:
     """Return y, mean and rstd as the backend has them, the backend, and x as its array."""
-    axes, target = channel_axes(x, channel_axis), out
+    axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
     if axes is not None:
         x, channel_axis, target = axes.x, axes.axis, axes.folded_out(out)
         gamma, beta = axes.flat("gamma", gamma), axes.flat("beta", beta)
@@ -275,7 +275,7 @@ def batch_norm_backward(
     """
     if others:
         raise unexpected(batch_norm_backward, others)
-    axes, target = channel_axes(x, channel_axis), out
+    axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
     if axes is not None:
         dy, x, channel_axis = axes.fold("dy", dy), axes.x, axes.axis
         mean, rstd = axes.flat("mean", mean), axes.flat("rstd", rstd)

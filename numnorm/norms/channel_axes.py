@@ -12,9 +12,7 @@ from numnorm.layouts import normalized_axes
 
 def channel_axes(x: Any, channel_axis: Any) -> "ChannelAxes | None":
     """Return the channel axes of x if they are given as a sequence."""
-    if type(channel_axis) is int or not isinstance(channel_axis, tuple | list):
-        return None
-    return ChannelAxes(x, channel_axis)
+    return ChannelAxes(x, channel_axis) if isinstance(channel_axis, tuple | list) else None
 
 
 def merged_shape(shape: Shape, channel_axis: Any) -> tuple[Shape, int]:

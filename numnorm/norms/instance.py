@@ -13,6 +13,8 @@ from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_w
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
 
+_TORCH = "torch"  # the default, the same object in every call
+
 
 def instance_norm(
     x: Any,
@@ -154,6 +156,9 @@ def _normalized(
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
     scaling = scaling_by(check_eps(eps))
+    nothing = running[0] is running[1] is momentums[0] is momentums[1] is unbiased is None
+    if nothing and training is True and momentums[2] is _TORCH:  # the checks below take long
+        return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, save))
     weight = new_batch_weight(*momentums)
     unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     given = given_statistics(*running, check_flag("training", training))

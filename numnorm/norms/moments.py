@@ -133,7 +133,7 @@ def batch_moments(
     """
     if others:
         raise unexpected(batch_moments, others)
-    axes = channel_axes(x, channel_axis)
+    axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
     if axes is not None:
         if after is not None:
             _check_moments("after", after, axes.shape, "the channels of x")

@@ -283,7 +283,7 @@ def column_forward(
     element_type, parts = plan.element_type, plan.parts
     source = plan.source(x)
     try:
-        weights = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
+        gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
     except ValueError as error:
         given = x, mean, m2, divisor, eps, gamma, beta, layout, out
         return broadcast.forward(column_forward, error, *given)
@@ -291,7 +291,7 @@ def column_forward(
     shift = plan.shift(target)
     rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
     scaled = _output_coefficients(element_type)(
-        mean, m2, divisor, eps, *weights, rstd, coefficients
+        mean, m2, divisor, eps, gamma, beta, rstd, coefficients
     )
     plan.repeat(coefficients, shift)
     kernel = plan.family.forward(element_type)

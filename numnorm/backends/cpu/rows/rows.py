@@ -223,8 +223,9 @@ def row_backward(
         given = norm, dy, x, mean, rstd, gamma, layout, scaling, detached, out
         return broadcast.backward(row_backward, error, *given)
     grad, source, statistics, weights, dtype = taken
-    inputs = norm.names.x, out, element_type, order, (grad, *statistics, *weights)
-    target = _new_dx(plan, source, grad) if out is None else output_like(source, x, *inputs)
+    target = _new_dx(plan, source, grad) if out is None else output_like(
+        source, x, norm.names.x, out, element_type, order, (grad, *statistics, *weights)
+    )  # fmt: skip
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = _one_each(count, np.empty, layout.parameter_shape, native)
