@@ -1,8 +1,11 @@
 """AdaNorm: layer normalization with an adaptive factor in place of gain and bias (Xu 2019)."""
 
+from __future__ import annotations
+
 from typing import Any, Never
 
 from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_number
+from numnorm.array_types import Array, ArrayLike, EpsIn, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
@@ -41,17 +44,17 @@ def _scale_of(scale: Any) -> float:
 
 
 def ada_norm(
-    x: Any,
+    x: Input[Array],
     *,
     axis: Axis = -1,
     scale: float = 1.0,
     k: float = 0.1,
     eps: float = 1e-5,
-    eps_in: str = "variance",
+    eps_in: EpsIn = "variance",
     ddof: int = 0,
     out: Any = None,
     **others: Never,
-) -> Any:
+) -> Array:
     r"""Normalize over the given axes, then scale each value by a factor that depends on it.
 
     .. math:: z = C (1 - k y) y, \quad y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}
@@ -103,17 +106,17 @@ def ada_norm(
 
 
 def ada_norm_forward(
-    x: Any,
+    x: Input[Array],
     *,
     axis: Axis = -1,
     scale: float = 1.0,
     k: float = 0.1,
     eps: float = 1e-5,
-    eps_in: str = "variance",
+    eps_in: EpsIn = "variance",
     ddof: int = 0,
     out: Any = None,
     **others: Never,
-) -> Normalized:
+) -> Normalized[Array]:
     """Return `ada_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -148,21 +151,21 @@ def _forward(
 
 
 def ada_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
     *,
     axis: Axis = -1,
     scale: float = 1.0,
     k: float = 0.1,
     eps: float = 1e-5,
-    eps_in: str = "variance",
+    eps_in: EpsIn = "variance",
     ddof: int = 0,
     detach_factor: bool = True,
     out: Any = None,
     **others: Never,
-) -> Any:
+) -> Array:
     r"""Return the gradient of `ada_norm` with respect to x.
 
     The factor :math:`\varphi = C (1 - k y)` is a constant in the backward pass, as the authors

@@ -1,7 +1,9 @@
 """Batch normalization (Ioffe and Szegedy 2015) with running statistics."""
 
+from __future__ import annotations
+
 import functools
-from typing import Any, Never
+from typing import Any, Literal, Never
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from numnorm.arguments import (
     check_number,
     result_dtype,
 )
+from numnorm.array_types import Array, ArrayLike, Convention, Input
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
@@ -32,22 +35,22 @@ _TRAINED, _FROZEN = Detached(), Detached(mean=True, scale=True)
 
 
 def batch_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     channel_axis: Axis = 1,
-    running_mean: Any = None,
-    running_var: Any = None,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | str | None = None,
+    momentum: float | Literal["cumulative"] | None = None,
     batches: int | None = None,
-    convention: str = "torch",
+    convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Any:
+) -> Array:
     r"""Normalize each channel over the batch and all spatial axes, then scale and shift it.
 
     .. math:: y = \gamma_c \, \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + \beta_c
@@ -131,22 +134,22 @@ def batch_norm(
 
 
 def batch_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     channel_axis: Axis = 1,
-    running_mean: Any = None,
-    running_var: Any = None,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | str | None = None,
+    momentum: float | Literal["cumulative"] | None = None,
     batches: int | None = None,
-    convention: str = "torch",
+    convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Normalized:
+) -> Normalized[Array]:
     """Return `batch_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -216,17 +219,17 @@ def _normalized(
 
 
 def batch_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     channel_axis: Axis = 1,
     training: bool = True,
     out: Any = None,
     **others: Never,
-) -> Gradients:
+) -> Gradients[Array]:
     r"""Return the gradients of `batch_norm`.
 
     With :math:`\hat x = (x - \mu_c) / \sigma_c` and the sums over the M values of a channel,

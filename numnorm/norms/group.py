@@ -1,8 +1,11 @@
 """Group normalization (Wu and He 2018)."""
 
+from __future__ import annotations
+
 from typing import Any, Never
 
 from numnorm.arguments import check_eps
+from numnorm.array_types import Array, ArrayLike, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
 from numnorm.keywords import unexpected
@@ -14,16 +17,16 @@ GROUP = Norm(AFFINE, parameters=2)
 
 
 def group_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     groups: int,
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Any:
+) -> Array:
     r"""Normalize each sample over groups of channels, then scale and shift each channel.
 
     .. math:: y = \gamma_c \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_c
@@ -78,16 +81,16 @@ def group_norm(
 
 
 def group_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     groups: int,
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Normalized:
+) -> Normalized[Array]:
     """Return `group_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -115,17 +118,17 @@ def group_norm_forward(
 
 
 def group_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     groups: int,
     channel_axis: int = 1,
     out: Any = None,
     **others: Never,
-) -> Gradients:
+) -> Gradients[Array]:
     r"""Return the gradients of `group_norm`.
 
     The formula of `layer_norm_backward` applies, with :math:`g = \gamma_c \, dy` and the means

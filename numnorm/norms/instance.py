@@ -1,10 +1,13 @@
 """Instance normalization (Ulyanov, Vedaldi and Lempitsky 2016): a group for each channel."""
 
-from typing import Any, Never
+from __future__ import annotations
+
+from typing import Any, Literal, Never
 
 import numpy as np
 
 from numnorm.arguments import check_eps, check_flag
+from numnorm.array_types import Array, ArrayLike, Convention, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, scaling_by
 from numnorm.keywords import unexpected
@@ -17,22 +20,22 @@ _TORCH = "torch"  # the default, the same object in every call
 
 
 def instance_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     channel_axis: int = 1,
-    running_mean: Any = None,
-    running_var: Any = None,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | str | None = None,
+    momentum: float | Literal["cumulative"] | None = None,
     batches: int | None = None,
-    convention: str = "torch",
+    convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Any:
+) -> Array:
     r"""Normalize each channel of each sample over space, then scale and shift each channel.
 
     .. math:: y = \gamma_c \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_c
@@ -96,22 +99,22 @@ def instance_norm(
 
 
 def instance_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     channel_axis: int = 1,
-    running_mean: Any = None,
-    running_var: Any = None,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | str | None = None,
+    momentum: float | Literal["cumulative"] | None = None,
     batches: int | None = None,
-    convention: str = "torch",
+    convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Normalized:
+) -> Normalized[Array]:
     """Return `instance_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -193,17 +196,17 @@ def _averages(normalized: Normalized, eps: float) -> tuple[Any, Any]:
 
 
 def instance_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     channel_axis: int = 1,
     training: bool = True,
     out: Any = None,
     **others: Never,
-) -> Gradients:
+) -> Gradients[Array]:
     r"""Return the gradients of `instance_norm`.
 
     The formula of `layer_norm_backward` applies, with :math:`g = \gamma_c \, dy` and the means

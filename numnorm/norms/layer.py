@@ -1,8 +1,11 @@
 """Layer normalization (Ba, Kiros and Hinton 2016), and DetachNorm's backward pass."""
 
+from __future__ import annotations
+
 from typing import Any, Never
 
 from numnorm.arguments import Axis, check_choice
+from numnorm.array_types import Array, ArrayLike, Detach, Input
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.keywords import unexpected
 from numnorm.norms.affine import AFFINE
@@ -21,15 +24,15 @@ DETACHABLE = tuple(DETACHED)
 
 
 def layer_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Any:
+) -> Array:
     r"""Normalize to mean 0 and variance 1 over the given axes, then scale and shift.
 
     .. math:: y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta
@@ -95,15 +98,15 @@ def layer_norm(
 
 
 def layer_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Normalized:
+) -> Normalized[Array]:
     """Return `layer_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -129,17 +132,17 @@ def layer_norm_forward(
 
 
 def layer_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     axis: Axis = -1,
-    detach: str | None = None,
+    detach: Detach | None = None,
     out: Any = None,
     **others: Never,
-) -> Gradients:
+) -> Gradients[Array]:
     r"""Return the gradients of `layer_norm`.
 
     With :math:`g = \gamma \, dy` and :math:`\hat x = (x - \mu) / \sigma`, over the D elements

@@ -1,5 +1,7 @@
 """Mergeable statistics of channels: count, mean, and sum of squared deviations."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Never
@@ -7,6 +9,7 @@ from typing import Any, NamedTuple, Never
 import numpy as np
 
 from numnorm.arguments import Axis, check_integer, check_shape
+from numnorm.array_types import ArrayLike
 from numnorm.backends import backend_for
 from numnorm.keywords import unexpected
 from numnorm.layouts import column_layout, normalized_axes
@@ -40,7 +43,7 @@ class Moments(NamedTuple):
     mean: Any
     m2: Any
 
-    def merge(self, other: "Moments") -> "Moments":
+    def merge(self, other: Moments) -> Moments:
         """Return the moments of both sets of values together.
 
         Parameters
@@ -91,7 +94,7 @@ class Moments(NamedTuple):
 
 
 def batch_moments(
-    x: Any, *, channel_axis: Axis = 1, after: Moments | None = None, **others: Never
+    x: ArrayLike, *, channel_axis: Axis = 1, after: Moments | None = None, **others: Never
 ) -> Moments:
     """Return the count, the mean and the squared deviations of each channel.
 

@@ -1,8 +1,11 @@
 """Root mean square layer normalization (Zhang and Sennrich 2019)."""
 
+from __future__ import annotations
+
 from typing import Any, Never
 
 from numnorm.arguments import Axis
+from numnorm.array_types import Array, ArrayLike, Input
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.keywords import unexpected
 from numnorm.norms.affine import GAIN
@@ -13,14 +16,14 @@ RMS = Norm(GAIN, parameters=1)
 
 
 def rms_norm(
-    x: Any,
-    gamma: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
     *,
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> Any:
+) -> Array:
     r"""Divide by the root mean square over the given axes, then scale.
 
     .. math:: y = \gamma \, \frac{x}{\sqrt{\overline{x^2} + \epsilon}}
@@ -67,14 +70,14 @@ def rms_norm(
 
 
 def rms_norm_forward(
-    x: Any,
-    gamma: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
     *,
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
     **others: Never,
-) -> RmsNormalized:
+) -> RmsNormalized[Array]:
     """Return `rms_norm` together with the statistic that its backward pass needs.
 
     Parameters
@@ -101,15 +104,15 @@ def rms_norm_forward(
 
 
 def rms_norm_backward(
-    dy: Any,
-    x: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     axis: Axis = -1,
     out: Any = None,
     **others: Never,
-) -> RmsGradients:
+) -> RmsGradients[Array]:
     r"""Return the gradients of `rms_norm`.
 
     With :math:`g = \gamma \, dy`, :math:`\hat x = x r` and r the saved `rstd`,

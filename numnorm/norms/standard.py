@@ -1,8 +1,11 @@
 """Standard normal variate (Barnes, Dhanoa and Lister 1989): a layer norm without epsilon."""
 
+from __future__ import annotations
+
 from typing import Any, Never
 
 from numnorm.arguments import Axis, check_integer
+from numnorm.array_types import Array, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import scaling_by
 from numnorm.keywords import unexpected
@@ -11,8 +14,8 @@ from numnorm.norms.layer import LAYER
 
 
 def standard_normal_variate(
-    x: Any, *, axis: Axis = -1, ddof: int = 0, out: Any = None, **others: Never
-) -> Any:
+    x: Input[Array], *, axis: Axis = -1, ddof: int = 0, out: Any = None, **others: Never
+) -> Array:
     r"""Normalize to mean 0 and standard deviation 1, however small the deviation is.
 
     .. math:: y = \frac{x - \mu}{s}, \quad s^2 = \frac{1}{D - \mathrm{ddof}} \sum (x - \mu)^2

@@ -1,8 +1,11 @@
 """Weight normalization (Salimans and Kingma 2016): the length of a vector as a parameter."""
 
+from __future__ import annotations
+
 from typing import Any, Never
 
 from numnorm.arguments import Axis
+from numnorm.array_types import Array, ArrayLike, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
@@ -18,7 +21,14 @@ def _scaling(layout: RowLayout) -> Scaling:
     return scaling_by(0.0, ddof=layout.width - 1)
 
 
-def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None, **others: Never) -> Any:
+def weight_norm(
+    v: Input[Array],
+    g: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    out: Any = None,
+    **others: Never,
+) -> Array:
     r"""Scale each vector to a given length.
 
     .. math:: w = g \, \frac{v}{\lVert v \rVert}
@@ -66,8 +76,13 @@ def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None, **ot
 
 
 def weight_norm_forward(
-    v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None, **others: Never
-) -> WeightNormalized:
+    v: Input[Array],
+    g: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    out: Any = None,
+    **others: Never,
+) -> WeightNormalized[Array]:
     """Return `weight_norm` together with the lengths that its backward pass needs.
 
     Parameters
@@ -95,8 +110,15 @@ def weight_norm_forward(
 
 
 def weight_norm_backward(
-    dw: Any, v: Any, norm: Any, g: Any = None, *, axis: Axis = -1, out: Any = None, **others: Never
-) -> WeightGradients:
+    dw: ArrayLike,
+    v: Input[Array],
+    norm: ArrayLike,
+    g: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    out: Any = None,
+    **others: Never,
+) -> WeightGradients[Array]:
     r"""Return the gradients of `weight_norm`.
 
     With :math:`\hat v = v / \lVert v \rVert`,
