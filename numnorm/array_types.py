@@ -1,4 +1,4 @@
-"""Types for annotations: what the functions take, and how a result's type follows from x.
+"""Types for annotations: arrays, options, and how a result's type follows from x.
 
 A float array of NumPy comes back with its own type. For everything else the result is `Any`: where
 it lies, and so its type, is known only when the code runs.
@@ -61,3 +61,6 @@ ArrayLike = FloatArray[Any] | _Others
 Detach = Literal["mean", "scale", "both"]
 Convention = Literal["torch", "keras"]
 EpsIn = Literal["variance", "std"]
+CellNorm = Literal["layer", "rms", "ada"]
+LSTMNorm = Literal["layer", "rms", "ada", "batch"]
+LSTMVariant = Literal["paper", "normalized_cell", "per_gate", "cell_only"]

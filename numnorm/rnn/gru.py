@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.array_types import CellNorm
 from numnorm.rnn.parameters import GRU, GRUParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
@@ -15,7 +16,7 @@ def gru(
     parameters: GRUParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
@@ -116,7 +117,7 @@ def gru_forward(
     parameters: GRUParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
@@ -181,7 +182,7 @@ def gru_cell(
     parameters: GRUParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     eps: float = 1e-5,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
@@ -223,7 +224,7 @@ def gru_cell_forward(
     parameters: GRUParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     eps: float = 1e-5,
     zoneout: float = 0.0,
     rng: np.random.Generator | None = None,
@@ -270,7 +271,7 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
 
 
 def gru_pack(
-    parameters: GRUParameters, *, norm: str | None = "layer", dtype: Any = np.float32
+    parameters: GRUParameters, *, norm: CellNorm | None = "layer", dtype: Any = np.float32
 ) -> Packed:
     """Return the parameters, checked and packed for many calls, as `lstm_pack` does.
 

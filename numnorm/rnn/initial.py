@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_dtype, check_generator, check_integer
+from numnorm.array_types import CellNorm, LSTMNorm, LSTMVariant
 from numnorm.rnn.parameters import (
     GRU,
     LSTM,
@@ -55,8 +56,8 @@ def lstm_init(
     hidden: int,
     *,
     rng: np.random.Generator,
-    norm: str | None = "layer",
-    variant: str = "paper",
+    norm: LSTMNorm | None = "layer",
+    variant: LSTMVariant = "paper",
     dtype: Any = np.float32,
 ) -> LSTMParameters:
     """Return initial parameters of an LSTM.
@@ -97,7 +98,7 @@ def gru_init(
     hidden: int,
     *,
     rng: np.random.Generator,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     dtype: Any = np.float32,
 ) -> GRUParameters:
     """Return initial parameters of a gated recurrent unit.
@@ -135,7 +136,7 @@ def rnn_init(
     hidden: int,
     *,
     rng: np.random.Generator,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     dtype: Any = np.float32,
 ) -> RNNParameters:
     """Return initial parameters of a plain recurrent network.
