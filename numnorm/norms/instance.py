@@ -9,9 +9,9 @@ import numpy as np
 from numnorm.arguments import check_eps, check_flag
 from numnorm.array_types import Array, ArrayLike, Convention, Input
 from numnorm.backends import backend_for
-from numnorm.backends.contract.norms import Detached, scaling_by
+from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
 from numnorm.keywords import unexpected
-from numnorm.layouts import column_layout, instance_layout
+from numnorm.layouts import RowLayout, column_layout, instance_layout
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
@@ -92,10 +92,16 @@ def instance_norm(
     """
     if others:
         raise unexpected(instance_norm, others)
+    backend, x = backend_for(x, "x")
+    layout, scaling = instance_layout(x.shape, channel_axis), scaling_by(check_eps(eps))
+    nothing = running_mean is running_var is None and momentum is batches is unbiased is None
+    if nothing and training is True and convention is _TORCH:  # other checks would take long
+        return backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, False)[0]
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     return _normalized(
-        x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out, False
-    )[0]
+        backend, x, gamma, beta, layout, scaling, channel_axis, running, training, momentums,
+        unbiased, out, False,
+    )[0]  # fmt: skip
 
 
 def instance_norm_forward(
@@ -136,32 +142,34 @@ convention, unbiased, eps, out
     """
     if others:
         raise unexpected(instance_norm_forward, others)
+    backend, x = backend_for(x, "x")
+    layout, scaling = instance_layout(x.shape, channel_axis), scaling_by(check_eps(eps))
+    nothing = running_mean is running_var is None and momentum is batches is unbiased is None
+    if nothing and training is True and convention is _TORCH:  # other checks would take long
+        return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     return _normalized(
-        x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out, True
-    )
+        backend, x, gamma, beta, layout, scaling, channel_axis, running, training, momentums,
+        unbiased, out, True,
+    )  # fmt: skip
 
 
 def _normalized(
+    backend: Any,
     x: Any,
     gamma: Any,
     beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
     channel_axis: Any,
     running: tuple[Any, Any],
     training: Any,
     momentums: tuple[Any, Any, Any],
     unbiased: Any,
-    eps: Any,
     out: Any,
     save: bool,
-) -> Normalized:
-    """Return y, mean and rstd; the last two may be None if `save` is false."""
-    backend, x = backend_for(x, "x")
-    layout = instance_layout(x.shape, channel_axis)
-    scaling = scaling_by(check_eps(eps))
-    nothing = running[0] is running[1] is momentums[0] is momentums[1] is unbiased is None
-    if nothing and training is True and momentums[2] is _TORCH:  # the checks below take long
-        return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, save))
+) -> Normalized[Any]:
+    """Return y, mean and rstd, and update the running statistics; maybe None if not `save`."""
     weight = new_batch_weight(*momentums)
     unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     given = given_statistics(*running, check_flag("training", training))
