@@ -1,12 +1,17 @@
 """Normalization layers as plain functions on arrays."""
 
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from numnorm.keywords import hide_others
 from numnorm.memory_pool import set_memory_pool
 from numnorm.norms.ada import ada_norm, ada_norm_backward, ada_norm_forward
 from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
 from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
 from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
 from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
-from numnorm.norms.moments import Moments, batch_moments
+from numnorm.norms.moments import Moments, batch_moments, stream_step
 from numnorm.norms.results import (
     Gradients,
     Normalized,
@@ -16,6 +21,7 @@ from numnorm.norms.results import (
     WeightNormalized,
 )
 from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
+from numnorm.norms.standard import standard_normal_variate
 from numnorm.norms.weight import weight_norm, weight_norm_backward, weight_norm_forward
 from numnorm.positions import positional_encoding
 from numnorm.threads import num_threads
@@ -52,7 +58,27 @@ __all__ = [
     "rms_norm_backward",
     "rms_norm_forward",
     "set_memory_pool",
+    "standard_normal_variate",
+    "stream_step",
     "weight_norm",
     "weight_norm_backward",
     "weight_norm_forward",
 ]
+
+hide_others(globals()[name] for name in __all__ if name.islower())
+
+if TYPE_CHECKING:
+    from numnorm import rnn as rnn
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import the recurrent cells when they are first used."""
+        if name == "rnn":
+            return importlib.import_module("numnorm.rnn")
+        # With these two, Python suggests names that are alike.
+        error = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(error, name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "rnn"})

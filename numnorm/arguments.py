@@ -9,13 +9,12 @@ import functools
 import math
 import numbers
 import operator
-import sys
 from typing import Any
 
 import numpy as np
 
 Shape = tuple[int, ...]
-Axis = int | tuple[int, ...]
+Axis = int | tuple[int, ...] | list[int]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -40,65 +39,6 @@ def _result_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     if dtype.name in FLOATS:
         return dtype.newbyteorder("=")
     return np.dtype(np.float64) if dtype.kind in "biu" else None
-
-
-# DLPack's device types kDLCUDA and kDLCUDAManaged.
-_CUDA_KINDS = (2, 13)
-
-
-def is_masked(kind: type) -> bool:
-    """Return whether arrays of a type have a mask, which `np.asarray` would drop."""
-    # Importing numpy.ma is slow; before somebody has imported it, no array can have a mask.
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and issubclass(kind, masked.MaskedArray)
-
-
-def is_surprising(value: Any) -> bool:
-    """Return whether an object must not be converted to a NumPy array silently."""
-    # The conversion would drop a mask, compute a Dask graph or copy a device array.
-    while isinstance(value, list | tuple) and value:
-        value = value[0]
-    return is_masked(type(value)) or hasattr(value, "__dask_graph__") or is_on_device(value)
-
-
-def is_on_device(value: Any) -> bool:
-    """Return whether an array is in the memory of a CUDA device."""
-    dlpack_device = getattr(value, "__dlpack_device__", None)
-    if dlpack_device is not None and not isinstance(value, np.ndarray):
-        # An array that cannot be exported, such as one on several devices, may raise anything.
-        with contextlib.suppress(Exception):
-            kind = dlpack_device()[0]
-            if getattr(kind, "value", kind) in _CUDA_KINDS:
-                return True
-    with contextlib.suppress(Exception):
-        return hasattr(value, "__cuda_array_interface__")
-    return True
-
-
-def check_on_host(name: str, value: Any) -> None:
-    """Raise if an array is on a device although the other arrays of the call are not."""
-    if is_on_device(value):
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise TypeError(
-            f"{name} must lie on the host, as other arrays do, got a {kind} on a device"
-        )
-
-
-def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """Return a value as a NumPy array of any dtype; raise if it is not array-like."""
-    if is_masked(type(value)):
-        raise TypeError(f"{name} must not be a masked array: fill or compress it first")
-    try:
-        array = np.asarray(None if is_surprising(value) else value)
-    except (TypeError, ValueError, RuntimeError):
-        array = np.asarray(None)
-    if array.shape == () and array.dtype == object:
-        check_on_host(name, value)
-        raise TypeError(
-            f"{name} must be an array or turn into one, got an object of type "
-            f"{type(value).__name__}"
-        )
-    return array
 
 
 def check_shape(name: str, shape: Shape, expected: Shape, meaning: str) -> None:

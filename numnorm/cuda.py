@@ -52,6 +52,7 @@ use them has no float64 operation.
 from typing import Any, NamedTuple
 
 from numnorm.arguments import check_choice, check_dtype, check_flag, check_integer
+from numnorm.array_types import Detach, EpsIn
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.backends.cuda import part
 from numnorm.norms.ada import ADA
@@ -83,7 +84,7 @@ class RowFunctions(NamedTuple):
 
 
 def layer_norm_row(
-    threads: int, slots: int, dtype: Any = "float32", *, detach: str | None = None
+    threads: int, slots: int, dtype: Any = "float32", *, detach: Detach | None = None
 ) -> RowFunctions:
     r"""Return device functions for the layer norm of a row that a team of threads holds.
 
@@ -196,7 +197,7 @@ def ada_norm_row(
     slots: int,
     dtype: Any = "float32",
     *,
-    eps_in: str = "variance",
+    eps_in: EpsIn = "variance",
     ddof: int = 0,
     detach_factor: bool = True,
 ) -> RowFunctions:

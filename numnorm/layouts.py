@@ -106,13 +106,14 @@ def _axes(count: int) -> str:
     return "1 axis" if count == 1 else f"{count} axes"
 
 
-def _normalized_axes(axis: Any, ndim: int) -> tuple[int, ...]:
-    given = axis if isinstance(axis, tuple) else (axis,)
+def normalized_axes(axis: Any, ndim: int, name: str = "axis") -> tuple[int, ...]:
+    """Return one axis or several as sorted numbers from 0 on."""
+    given = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
     if not given:
-        raise ValueError("axis must name at least 1 axis, got ()")
-    axes = tuple(sorted(_normalized_axis(a, ndim, "axis") for a in given))
+        raise ValueError(f"{name} must name at least 1 axis, got ()")
+    axes = tuple(sorted(_normalized_axis(a, ndim, name) for a in given))
     if len(set(axes)) != len(axes):
-        raise ValueError(f"axis must not name an axis twice, got {given}")
+        raise ValueError(f"{name} must not name an axis twice, got {given}")
     return axes
 
 
@@ -133,7 +134,7 @@ def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
     """Return the rows over `axis`, with a parameter for each element of a row."""
     try:
         # The keys of the cache are plain ints: (0.0,) must not hit (0,), and objects may change.
-        if type(axis) is tuple:
+        if type(axis) is tuple or type(axis) is list:
             axis = tuple(map(operator.index, axis))
         elif type(axis) is not int:
             axis = operator.index(axis)
@@ -145,7 +146,7 @@ def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
 @functools.lru_cache(maxsize=1024, typed=True)
 def _row_layout(shape: Shape, axis: Any, name: str) -> RowLayout:
     _check_ndim(name, shape, 1)
-    axes = _normalized_axes(axis, len(shape))
+    axes = normalized_axes(axis, len(shape))
     others = _other_axes(axes, len(shape))
     width, rows = math.prod(_take(shape, axes)), math.prod(_take(shape, others))
     return RowLayout(

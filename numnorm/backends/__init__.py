@@ -15,7 +15,7 @@ import numpy as np
 
 import numnorm.backends.forking  # registers its fork handlers
 import numnorm.backends.sources  # noqa: F401  # records the sources' modification times
-from numnorm.arguments import is_masked, is_on_device, is_surprising
+from numnorm.array_likes import as_plain_array, is_masked, is_on_device
 from numnorm.backends.contract.backend import Backend
 
 
@@ -44,7 +44,7 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
     if backend is None and is_on_device(array):
         backend = importlib.import_module(_DEVICE_BACKEND)
     elif backend is None:
-        backend, array = backend_of(np.ndarray), _as_numpy(array, name)
+        backend, array = backend_of(np.ndarray), as_plain_array(name, array)
     return backend, backend.as_float_array(name, array)
 
 
@@ -58,18 +58,3 @@ def backend_of(kind: Any) -> Backend | None:
         if issubclass(kind, getattr(package, entry.type_name)):
             return cast(Backend, importlib.import_module(entry.backend))
     return None
-
-
-def _as_numpy(array: Any, name: str) -> np.ndarray[Any, Any]:
-    plain = isinstance(array, list | tuple | int | float | np.generic)
-    like = hasattr(array, "__array__")
-    if (plain or like) and not is_surprising(array):
-        try:
-            return np.asarray(array)
-        except (TypeError, ValueError, RuntimeError):
-            pass
-    supported = ", ".join(f"{e.package}.{e.type_name}" for e in _REGISTRY)
-    raise TypeError(
-        f"{name} must be one of {supported}, or turn into the first, "
-        f"got {type(array).__module__}.{type(array).__qualname__}"
-    )

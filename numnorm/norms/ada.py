@@ -1,12 +1,17 @@
 """AdaNorm: layer normalization with an adaptive factor in place of gain and bias (Xu 2019)."""
 
-from typing import Any
+from __future__ import annotations
 
-from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_integer, check_number
+from typing import Any, Never
+
+from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_number
+from numnorm.array_types import Array, ArrayLike, EpsIn, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
 from numnorm.norms.results import Normalized
+from numnorm.norms.standard import check_ddof
 
 
 def adaptive(xhat: Any, scale: Any, k: Any) -> Any:
@@ -25,11 +30,7 @@ ADA = Norm(_ADAPTIVE, parameters=0)
 
 def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
     eps = check_eps(eps)
-    ddof = check_integer("ddof", ddof, 0)
-    if ddof >= layout.width > 0:
-        raise ValueError(
-            f"ddof must be less than the {layout.width} normalized elements, got {ddof}"
-        )
+    ddof = check_ddof(ddof, layout)
     if check_choice("eps_in", eps_in, ("variance", "std")) == "variance":
         return scaling_by(eps, 0.0, ddof)
     return scaling_by(0.0, eps, ddof)
@@ -43,16 +44,17 @@ def _scale_of(scale: Any) -> float:
 
 
 def ada_norm(
-    x: Any,
+    x: Input[Array],
     *,
     axis: Axis = -1,
     scale: float = 1.0,
     k: float = 0.1,
     eps: float = 1e-5,
-    eps_in: str = "variance",
+    eps_in: EpsIn = "variance",
     ddof: int = 0,
     out: Any = None,
-) -> Any:
+    **others: Never,
+) -> Array:
     r"""Normalize over the given axes, then scale each value by a factor that depends on it.
 
     .. math:: z = C (1 - k y) y, \quad y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}
@@ -98,20 +100,23 @@ def ada_norm(
     >>> numnorm.ada_norm([[1.0, 3.0]], eps=0)
     array([[-1.1,  0.9]])
     """
+    if others:
+        raise unexpected(ada_norm, others)
     return _forward(x, axis, scale, k, eps, eps_in, ddof, out, False)[0]
 
 
 def ada_norm_forward(
-    x: Any,
+    x: Input[Array],
     *,
     axis: Axis = -1,
     scale: float = 1.0,
     k: float = 0.1,
     eps: float = 1e-5,
-    eps_in: str = "variance",
+    eps_in: EpsIn = "variance",
     ddof: int = 0,
     out: Any = None,
-) -> Normalized:
+    **others: Never,
+) -> Normalized[Array]:
     """Return `ada_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -130,6 +135,8 @@ def ada_norm_forward(
     >>> numnorm.ada_norm_forward([[1.0, 3.0]], eps=0)
     Normalized(y=array([[-1.1,  0.9]]), mean=array([2.]), rstd=array([1.]))
     """
+    if others:
+        raise unexpected(ada_norm_forward, others)
     return Normalized(*_forward(x, axis, scale, k, eps, eps_in, ddof, out, True))
 
 
@@ -144,20 +151,21 @@ def _forward(
 
 
 def ada_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
     *,
     axis: Axis = -1,
     scale: float = 1.0,
     k: float = 0.1,
     eps: float = 1e-5,
-    eps_in: str = "variance",
+    eps_in: EpsIn = "variance",
     ddof: int = 0,
     detach_factor: bool = True,
     out: Any = None,
-) -> Any:
+    **others: Never,
+) -> Array:
     r"""Return the gradient of `ada_norm` with respect to x.
 
     The factor :math:`\varphi = C (1 - k y)` is a constant in the backward pass, as the authors
@@ -199,6 +207,8 @@ def ada_norm_backward(
     >>> numnorm.ada_norm_backward([[1.0, 0.0, 0.0]], x, mean, rstd).round(4)
     array([[ 0.2536, -0.3804,  0.1268]])
     """
+    if others:
+        raise unexpected(ada_norm_backward, others)
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
     scaling = _scaling(eps, eps_in, ddof, layout)

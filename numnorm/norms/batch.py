@@ -1,11 +1,14 @@
 """Batch normalization (Ioffe and Szegedy 2015) with running statistics."""
 
+from __future__ import annotations
+
 import functools
-from typing import Any
+from typing import Any, Literal, Never
 
 import numpy as np
 
 from numnorm.arguments import (
+    Axis,
     brief,
     check_choice,
     check_eps,
@@ -14,10 +17,13 @@ from numnorm.arguments import (
     check_number,
     result_dtype,
 )
+from numnorm.array_types import Array, ArrayLike, Convention, Input
 from numnorm.backends import backend_for, backend_of
 from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
+from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout
+from numnorm.norms.channel_axes import channel_axes
 from numnorm.norms.results import Gradients, Normalized
 
 # In PyTorch momentum is the weight of the new batch and the running variance is unbiased; in
@@ -29,21 +35,22 @@ _TRAINED, _FROZEN = Detached(), Detached(mean=True, scale=True)
 
 
 def batch_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
-    channel_axis: int = 1,
-    running_mean: Any = None,
-    running_var: Any = None,
+    channel_axis: Axis = 1,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | str | None = None,
+    momentum: float | Literal["cumulative"] | None = None,
     batches: int | None = None,
-    convention: str = "torch",
+    convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-) -> Any:
+    **others: Never,
+) -> Array:
     r"""Normalize each channel over the batch and all spatial axes, then scale and shift it.
 
     .. math:: y = \gamma_c \, \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + \beta_c
@@ -57,9 +64,11 @@ def batch_norm(
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
     gamma, beta : array_like, optional
-        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
-    channel_axis : int, default 1
-        The axis of the channels.
+        Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
+        against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
+    channel_axis : int or tuple of int, default 1
+        The axis of the channels. With several axes, each combination of their indices is a
+        channel, and ``(C,)`` below is the shape of these axes; on a device there may be only one.
     running_mean, running_var : array, optional
         Of shape ``(C,)``, both or neither. In training they are updated in place; in inference
         they are required and only read.
@@ -116,6 +125,8 @@ def batch_norm(
     >>> running_mean, running_var
     (array([0.2, 2. ]), array([ 1.1, 20.9]))
     """
+    if others:
+        raise unexpected(batch_norm, others)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     return _normalized(
         x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
@@ -123,21 +134,22 @@ def batch_norm(
 
 
 def batch_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
-    channel_axis: int = 1,
-    running_mean: Any = None,
-    running_var: Any = None,
+    channel_axis: Axis = 1,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
     training: bool = True,
-    momentum: float | str | None = None,
+    momentum: float | Literal["cumulative"] | None = None,
     batches: int | None = None,
-    convention: str = "torch",
+    convention: Convention = "torch",
     unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-) -> Normalized:
+    **others: Never,
+) -> Normalized[Array]:
     """Return `batch_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -157,6 +169,8 @@ convention, unbiased, eps, out
     >>> numnorm.batch_norm_forward([[1.0], [3.0]], eps=0).mean
     array([2.])
     """
+    if others:
+        raise unexpected(batch_norm_forward, others)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
     y, mean, rstd, backend, x = _normalized(
         x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
@@ -177,37 +191,45 @@ def _normalized(
     out: Any,
 ) -> tuple[Any, Any, Any, ColumnBackend, Any]:
     """Return y, mean and rstd as the backend has them, the backend, and x as its array."""
+    axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
+    if axes is not None:
+        x, channel_axis, target = axes.x, axes.axis, axes.folded_out(out)
+        gamma, beta = axes.flat("gamma", gamma), axes.flat("beta", beta)
+        running = axes.flat_running(running, training)
     backend, x, layout = _over_channels(x, channel_axis)
     eps = check_eps(eps)
     weight = new_batch_weight(*momentums)
     unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
     training = check_flag("training", training)
-    given = _given(*running, training)
+    given = given_statistics(*running, training)
     if given is not None:
         given = backend.running_statistics(*given, x, layout, training)
     if given is not None and not training:
         count, divisor, (mean, m2) = 0, 1.0, given
     else:
-        correction = _correction(unbiased, layout, given)
+        correction = bessel_correction(unbiased, layout.per_channel, given)
         count, mean, m2 = backend.column_moments(x, layout)
         divisor = float(max(count, 1))
-    y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
+    y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, target)
     if given is not None and count:
         backend.update_running(given, mean, m2, float(count - correction), weight)
+    if axes is not None:
+        y, mean, rstd = axes.write(y, target, out), axes.unflat(mean), axes.unflat(rstd)
     return y, mean, rstd, backend, x
 
 
 def batch_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
-    channel_axis: int = 1,
+    channel_axis: Axis = 1,
     training: bool = True,
     out: Any = None,
-) -> Gradients:
+    **others: Never,
+) -> Gradients[Array]:
     r"""Return the gradients of `batch_norm`.
 
     With :math:`\hat x = (x - \mu_c) / \sigma_c` and the sums over the M values of a channel,
@@ -228,7 +250,7 @@ def batch_norm_backward(
         As `batch_norm_forward` returned them.
     gamma : array_like, optional
         As in the forward pass.
-    channel_axis : int, default 1
+    channel_axis : int or tuple of int, default 1
         As in the forward pass.
     training : bool, default True
         As in the forward pass.
@@ -254,9 +276,20 @@ def batch_norm_backward(
     >>> dx.ravel().round(4), dbeta
     (array([ 0.2291, -0.3436,  0.1145]), array([1.]))
     """
+    if others:
+        raise unexpected(batch_norm_backward, others)
+    axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
+    if axes is not None:
+        dy, x, channel_axis = axes.fold("dy", dy), axes.x, axes.axis
+        mean, rstd = axes.flat("mean", mean), axes.flat("rstd", rstd)
+        gamma, target = axes.flat("gamma", gamma), axes.folded_out(out)
     backend, x, layout = _over_channels(x, channel_axis)
     detached = _TRAINED if check_flag("training", training) else _FROZEN
-    return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, out))
+    gradients = backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, target)
+    if axes is None:
+        return Gradients(*gradients)
+    dx, dgamma, dbeta = gradients
+    return Gradients(axes.write(dx, target, out), axes.unflat(dgamma), axes.unflat(dbeta))
 
 
 def _over_channels(x: Any, channel_axis: Any) -> tuple[ColumnBackend, Any, ColumnLayout]:
@@ -299,19 +332,23 @@ def new_batch_weight(momentum: Any, batches: Any, convention: Any) -> float:
     return weight if convention == "torch" else 1.0 - weight
 
 
-def _given(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:
+def given_statistics(mean: Any, variance: Any, training: bool) -> tuple[Any, Any] | None:
     """Return both running statistics, or None if there are none and none are needed."""
     if training and mean is None and variance is None:
         return None
-    for name, array in (("running_mean", mean), ("running_var", variance)):
+    for name, array, other in (
+        ("running_mean", mean, "running_var"),
+        ("running_var", variance, "running_mean"),
+    ):
         if array is None:
-            when = "with the other one" if training else "when training is False"
+            when = f"with {other}" if training else "when training is False"
             raise ValueError(f"{name} must be given {when}, got None")
     return mean, variance
 
 
-def _correction(unbiased: bool, layout: ColumnLayout, running: Any) -> int:
-    if running is not None and unbiased and layout.per_channel == 1:
+def bessel_correction(unbiased: bool, count: int, running: Any) -> int:
+    """Return what is subtracted from the number of values of a channel for a running variance."""
+    if running is not None and unbiased and count == 1:
         raise ValueError(
             "x must have at least 2 values in each channel for an unbiased running_var, got 1"
         )

@@ -1,10 +1,14 @@
 """Group normalization (Wu and He 2018)."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, Never
 
 from numnorm.arguments import check_eps
+from numnorm.array_types import Array, ArrayLike, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import group_layout
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
@@ -13,15 +17,16 @@ GROUP = Norm(AFFINE, parameters=2)
 
 
 def group_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     groups: int,
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
-) -> Any:
+    **others: Never,
+) -> Array:
     r"""Normalize each sample over groups of channels, then scale and shift each channel.
 
     .. math:: y = \gamma_c \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_c
@@ -35,7 +40,8 @@ def group_norm(
         bool become float64. An array that is not C-contiguous with the channels second is
         copied once.
     gamma, beta : array_like, optional
-        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
+        Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
+        against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
     groups : int
         The number of groups; it divides C. 1 is layer norm over channels and space, C is
         instance norm.
@@ -66,6 +72,8 @@ def group_norm(
     >>> numnorm.group_norm([[1.0, 3.0, 10.0, 30.0]], groups=2, eps=0)
     array([[-1.,  1., -1.,  1.]])
     """
+    if others:
+        raise unexpected(group_norm, others)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     scaling = scaling_by(check_eps(eps))
@@ -73,15 +81,16 @@ def group_norm(
 
 
 def group_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     groups: int,
     channel_axis: int = 1,
     eps: float = 1e-5,
     out: Any = None,
-) -> Normalized:
+    **others: Never,
+) -> Normalized[Array]:
     """Return `group_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -100,6 +109,8 @@ def group_norm_forward(
     >>> numnorm.group_norm_forward([[1.0, 3.0, 10.0, 30.0]], groups=2, eps=0).mean
     array([[ 2., 20.]])
     """
+    if others:
+        raise unexpected(group_norm_forward, others)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     scaling = scaling_by(check_eps(eps))
@@ -107,16 +118,17 @@ def group_norm_forward(
 
 
 def group_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     groups: int,
     channel_axis: int = 1,
     out: Any = None,
-) -> Gradients:
+    **others: Never,
+) -> Gradients[Array]:
     r"""Return the gradients of `group_norm`.
 
     The formula of `layer_norm_backward` applies, with :math:`g = \gamma_c \, dy` and the means
@@ -155,6 +167,8 @@ def group_norm_backward(
     >>> numnorm.group_norm_backward([[1.0, 0.0, 0.0, 2.0]], x, mean, rstd, groups=2).dbeta
     array([1., 0., 0., 2.])
     """
+    if others:
+        raise unexpected(group_norm_backward, others)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     return Gradients(

@@ -1,29 +1,47 @@
 """Instance normalization (Ulyanov, Vedaldi and Lempitsky 2016): a group for each channel."""
 
-from typing import Any
+from __future__ import annotations
 
-from numnorm.arguments import check_eps
+from typing import Any, Literal, Never
+
+import numpy as np
+
+from numnorm.arguments import check_eps, check_flag
+from numnorm.array_types import Array, ArrayLike, Convention, Input
 from numnorm.backends import backend_for
-from numnorm.backends.contract.norms import Detached, scaling_by
-from numnorm.layouts import instance_layout
+from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
+from numnorm.keywords import unexpected
+from numnorm.layouts import RowLayout, column_layout, instance_layout
+from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
 
+_TORCH = "torch"  # the default, the same object in every call
+
 
 def instance_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     channel_axis: int = 1,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
+    training: bool = True,
+    momentum: float | Literal["cumulative"] | None = None,
+    batches: int | None = None,
+    convention: Convention = "torch",
+    unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-) -> Any:
+    **others: Never,
+) -> Array:
     r"""Normalize each channel of each sample over space, then scale and shift each channel.
 
     .. math:: y = \gamma_c \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_c
 
-    with the mean and the biased variance over all spatial axes.
+    with the mean and the biased variance over all spatial axes. In inference they are the running
+    statistics, which all samples share.
 
     Parameters
     ----------
@@ -32,9 +50,19 @@ def instance_norm(
         bool become float64. An array that is not C-contiguous with the channels second is
         copied once.
     gamma, beta : array_like, optional
-        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
+        Gain and bias of each channel, of shape ``(C,)``; or with as many axes as x, to broadcast
+        against it: ``(N, C, 1)`` is a gain for each sample and channel. Default: 1 and 0.
     channel_axis : int, default 1
         The axis of the channels; not 0, the axis of the samples.
+    running_mean, running_var : array, optional
+        Of shape ``(C,)``, both or neither. In training they are updated in place with the averages
+        of the samples' means and variances, for arrays of the host; in inference they are required
+        and only read.
+    training : bool, default True
+        Whether to normalize with the statistics of `x`.
+    momentum, batches, convention, unbiased
+        How the running statistics are updated, as for `batch_norm`. PyTorch's InstanceNorm with
+        ``track_running_stats`` does as the defaults do.
     eps : float, default 1e-5
         Added to the variance. With 0, a constant channel is normalized to 0.
     out : array, optional
@@ -62,32 +90,49 @@ def instance_norm(
     array([[[-1.,  1.],
             [-1.,  1.]]])
     """
+    if others:
+        raise unexpected(instance_norm, others)
     backend, x = backend_for(x, "x")
-    layout = instance_layout(x.shape, channel_axis)
-    scaling = scaling_by(check_eps(eps))
-    return backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, False)[0]
+    layout, scaling = instance_layout(x.shape, channel_axis), scaling_by(check_eps(eps))
+    nothing = running_mean is running_var is None and momentum is batches is unbiased is None
+    if nothing and training is True and convention is _TORCH:  # other checks would take long
+        return backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, False)[0]
+    running, momentums = (running_mean, running_var), (momentum, batches, convention)
+    return _normalized(
+        backend, x, gamma, beta, layout, scaling, channel_axis, running, training, momentums,
+        unbiased, out, False,
+    )[0]  # fmt: skip
 
 
 def instance_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     channel_axis: int = 1,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
+    training: bool = True,
+    momentum: float | Literal["cumulative"] | None = None,
+    batches: int | None = None,
+    convention: Convention = "torch",
+    unbiased: bool | None = None,
     eps: float = 1e-5,
     out: Any = None,
-) -> Normalized:
+    **others: Never,
+) -> Normalized[Array]:
     """Return `instance_norm` together with the statistics that its backward pass needs.
 
     Parameters
     ----------
-    x, gamma, beta, channel_axis, eps, out
+    x, gamma, beta, channel_axis, running_mean, running_var, training, momentum, batches, \
+convention, unbiased, eps, out
         As for `instance_norm`.
 
     Returns
     -------
     Normalized
-        ``(y, mean, rstd)``.
+        ``(y, mean, rstd)``, the last two of shape ``(N, C)``, or ``(C,)`` in inference.
 
     Examples
     --------
@@ -95,22 +140,81 @@ def instance_norm_forward(
     >>> numnorm.instance_norm_forward([[[1.0, 3.0], [10.0, 30.0]]], eps=0).mean
     array([[ 2., 20.]])
     """
+    if others:
+        raise unexpected(instance_norm_forward, others)
     backend, x = backend_for(x, "x")
-    layout = instance_layout(x.shape, channel_axis)
-    scaling = scaling_by(check_eps(eps))
-    return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
+    layout, scaling = instance_layout(x.shape, channel_axis), scaling_by(check_eps(eps))
+    nothing = running_mean is running_var is None and momentum is batches is unbiased is None
+    if nothing and training is True and convention is _TORCH:  # other checks would take long
+        return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
+    running, momentums = (running_mean, running_var), (momentum, batches, convention)
+    return _normalized(
+        backend, x, gamma, beta, layout, scaling, channel_axis, running, training, momentums,
+        unbiased, out, True,
+    )  # fmt: skip
+
+
+def _normalized(
+    backend: Any,
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    channel_axis: Any,
+    running: tuple[Any, Any],
+    training: Any,
+    momentums: tuple[Any, Any, Any],
+    unbiased: Any,
+    out: Any,
+    save: bool,
+) -> Normalized[Any]:
+    """Return y, mean and rstd, and update the running statistics; maybe None if not `save`."""
+    weight = new_batch_weight(*momentums)
+    unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
+    given = given_statistics(*running, check_flag("training", training))
+    if given is None:
+        return Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, save))
+    channels = column_layout(x.shape, channel_axis)
+    given = backend.running_statistics(*given, x, channels, bool(training))
+    if not training:
+        y, rstd = backend.column_forward(x, *given, 1.0, scaling.eps, gamma, beta, channels, out)
+        return Normalized(y, backend.saved(given[0], x), backend.saved(rstd, x))
+    if not isinstance(x, np.ndarray):
+        raise NotImplementedError("running statistics of instance_norm are not updated on a device")
+    correction = bessel_correction(unbiased, layout.width, given)
+    normalized = Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
+    if x.size:
+        mean, variance = _averages(normalized, scaling.eps)
+        sum_of_squares = variance * layout.width
+        backend.update_running(
+            given, mean, sum_of_squares, float(layout.width - correction), weight
+        )
+    return normalized
+
+
+def _averages(normalized: Normalized, eps: float) -> tuple[Any, Any]:
+    """Return the mean and the variance of each channel, averaged over the samples."""
+    rstd = np.asarray(normalized.rstd, np.float64)
+    with np.errstate(divide="ignore"):
+        variances = np.where(rstd == 0, 0.0, (1.0 / rstd) ** 2 - eps)
+    mean = np.asarray(normalized.mean, np.float64).mean(axis=0)
+    # Where the variance is small beside epsilon, the difference may round to less than 0.
+    return mean, np.maximum(variances, 0.0).mean(axis=0)
 
 
 def instance_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     channel_axis: int = 1,
+    training: bool = True,
     out: Any = None,
-) -> Gradients:
+    **others: Never,
+) -> Gradients[Array]:
     r"""Return the gradients of `instance_norm`.
 
     The formula of `layer_norm_backward` applies, with :math:`g = \gamma_c \, dy` and the means
@@ -128,6 +232,8 @@ def instance_norm_backward(
         As in the forward pass.
     channel_axis : int, default 1
         As in the forward pass.
+    training : bool, default True
+        As in the forward pass. In inference the statistics are constants.
     out : array, optional
         Where to write dx; it may be `dy` or `x`.
 
@@ -149,8 +255,14 @@ def instance_norm_backward(
     >>> numnorm.instance_norm_backward([[[1.0, 0.0], [0.0, 2.0]]], x, mean, rstd).dbeta
     array([1., 2.])
     """
+    if others:
+        raise unexpected(instance_norm_backward, others)
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
+    if not check_flag("training", training):
+        frozen = Detached(mean=True, scale=True)
+        channels = column_layout(x.shape, channel_axis)
+        return Gradients(*backend.column_backward(dy, x, mean, rstd, gamma, channels, frozen, out))
     return Gradients(
         *backend.row_backward(
             GROUP, dy, x, mean, rstd, gamma, None, layout, scaling_by(0.0), Detached(), out

@@ -1,9 +1,13 @@
 """Layer normalization (Ba, Kiros and Hinton 2016), and DetachNorm's backward pass."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, Never
 
 from numnorm.arguments import Axis, check_choice
+from numnorm.array_types import Array, ArrayLike, Detach, Input
 from numnorm.backends.contract.norms import Detached, Norm
+from numnorm.keywords import unexpected
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import Gradients, Normalized
@@ -20,20 +24,21 @@ DETACHABLE = tuple(DETACHED)
 
 
 def layer_norm(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
-) -> Any:
+    **others: Never,
+) -> Array:
     r"""Normalize to mean 0 and variance 1 over the given axes, then scale and shift.
 
     .. math:: y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta
 
     with the mean :math:`\mu` and the biased variance :math:`\sigma^2` over `axis` [1]_. Without
-    `gamma` and `beta` this is the standard normal variate of spectroscopy, or LayerNorm-simple.
+    `gamma` and `beta` this is LayerNorm-simple.
 
     Parameters
     ----------
@@ -41,11 +46,15 @@ def layer_norm(
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
     gamma, beta : array_like, optional
-        Gain and bias, of the shape of the normalized axes of x. Default: 1 and 0.
+        Gain and bias, of the shape of the normalized axes of x; or with as many axes as x, to
+        broadcast against it: ``(N, 1)`` is a gain for each sample. Default: 1 and 0. Where the
+        gain is 1 + w, pass 1 + w: dgamma is the gradient of w, too.
     axis : int or tuple of int, default -1
         The axes that share their statistics.
     eps : float, default 1e-5
-        Added to the variance. With 0, a constant row is normalized to 0.
+        Added to the variance, so that small signals stay small: a row with a deviation of 1e-3
+        comes out with 0.3, and of 1e-4 with 0.03. With 0, every row comes out with 1, and a
+        constant row is normalized to 0.
     out : array, optional
         Where to write the result, an array of its shape and dtype. It may be `x` itself.
 
@@ -58,6 +67,10 @@ def layer_norm(
     ------
     TypeError, ValueError
         If an argument has an unsupported type or dtype, or a wrong shape or value.
+
+    See Also
+    --------
+    standard_normal_variate : The same without epsilon, for data of any scale.
 
     Notes
     -----
@@ -78,19 +91,22 @@ def layer_norm(
     array([[-1.2247,  0.    ,  1.2247],
            [-0.7071, -0.7071,  1.4142]])
     """
+    if others:
+        raise unexpected(layer_norm, others)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, False)[0]
 
 
 def layer_norm_forward(
-    x: Any,
-    gamma: Any = None,
-    beta: Any = None,
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    beta: ArrayLike | None = None,
     *,
     axis: Axis = -1,
     eps: float = 1e-5,
     out: Any = None,
-) -> Normalized:
+    **others: Never,
+) -> Normalized[Array]:
     """Return `layer_norm` together with the statistics that its backward pass needs.
 
     Parameters
@@ -109,21 +125,24 @@ def layer_norm_forward(
     >>> numnorm.layer_norm_forward([[1.0, 3.0]], eps=0)
     Normalized(y=array([[-1.,  1.]]), mean=array([2.]), rstd=array([1.]))
     """
+    if others:
+        raise unexpected(layer_norm_forward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return Normalized(*backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, True))
 
 
 def layer_norm_backward(
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any = None,
+    dy: ArrayLike,
+    x: Input[Array],
+    mean: ArrayLike,
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
     *,
     axis: Axis = -1,
-    detach: str | None = None,
+    detach: Detach | None = None,
     out: Any = None,
-) -> Gradients:
+    **others: Never,
+) -> Gradients[Array]:
     r"""Return the gradients of `layer_norm`.
 
     With :math:`g = \gamma \, dy` and :math:`\hat x = (x - \mu) / \sigma`, over the D elements
@@ -176,6 +195,8 @@ def layer_norm_backward(
     >>> dx.round(4), dbeta
     (array([[ 0.2291, -0.3436,  0.1145]]), array([1., 0., 0.]))
     """
+    if others:
+        raise unexpected(layer_norm_backward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     detached = DETACHED[None if detach is None else check_choice("detach", detach, DETACHABLE)]
     return Gradients(

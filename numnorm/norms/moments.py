@@ -1,13 +1,19 @@
 """Mergeable statistics of channels: count, mean, and sum of squared deviations."""
 
+from __future__ import annotations
+
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 
-from numnorm.arguments import check_integer, check_shape
+from numnorm.arguments import Axis, check_integer, check_shape
+from numnorm.array_types import ArrayLike
 from numnorm.backends import backend_for
-from numnorm.layouts import column_layout
+from numnorm.keywords import unexpected
+from numnorm.layouts import column_layout, normalized_axes
+from numnorm.norms.channel_axes import channel_axes, merged_shape
 
 
 class Moments(NamedTuple):
@@ -37,7 +43,7 @@ class Moments(NamedTuple):
     mean: Any
     m2: Any
 
-    def merge(self, other: "Moments") -> "Moments":
+    def merge(self, other: Moments) -> Moments:
         """Return the moments of both sets of values together.
 
         Parameters
@@ -87,7 +93,9 @@ class Moments(NamedTuple):
         return backend.variance(m2, self.count - ddof)
 
 
-def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None) -> Moments:
+def batch_moments(
+    x: ArrayLike, *, channel_axis: Axis = 1, after: Moments | None = None, **others: Never
+) -> Moments:
     """Return the count, the mean and the squared deviations of each channel.
 
     Parameters
@@ -95,8 +103,9 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     x : array_like
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous is copied once.
-    channel_axis : int, default 1
-        The axis of the channels; the statistics are taken over all other axes.
+    channel_axis : int or tuple of int, default 1
+        The axis of the channels; the statistics are taken over all other axes. With several axes,
+        the moments have the shape of these axes; on a device there may be only one.
     after : Moments, optional
         The moments of the previous chunks, to be merged in; on the device of x.
 
@@ -125,11 +134,24 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     >>> total
     Moments(count=3, mean=array([3.]), m2=array([14.]))
     """
+    if others:
+        raise unexpected(batch_moments, others)
+    axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
+    if axes is not None:
+        if after is not None:
+            _check_moments("after", after, axes.shape, "the channels of x")
+            after = _reshaped(after, (-1,))
+        return _reshaped(batch_moments(axes.x, channel_axis=axes.axis, after=after), axes.shape)
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
         _check_moments("after", after, (layout.channels,), "the channels of x")
     return Moments(*backend.streamed_moments(x, layout, after))
+
+
+def _reshaped(moments: Moments, shape: tuple[int, ...]) -> Moments:
+    count, *arrays = moments
+    return Moments(count, *(np.reshape(array, shape) for array in arrays))
 
 
 def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
@@ -140,29 +162,42 @@ def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) 
         check_shape(f"{name}.{field}", tuple(np.shape(array)), shape, meaning)
 
 
-def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:
-    """Return the number whose multiples are the best lengths of chunks along the first axis.
+def stream_step(shape: Sequence[int], *, channel_axis: Axis = 1) -> int:
+    """Return the step of a stream: the best lengths of its chunks are multiples of it.
+
+    With chunks of such lengths along the first axis, `batch_moments` with `after` gives the same
+    bytes as one call on the whole array.
 
     Parameters
     ----------
-    shape : tuple of int
-        The shape of a chunk.
-    channel_axis : int, default 1
+    shape : sequence of int
+        The shape of a chunk, or of the whole array; only the lengths of the other axes matter.
+    channel_axis : int or tuple of int, default 1
         As for `batch_moments`.
 
     Returns
     -------
     int
-        With chunks of a multiple of it, the moments are bit for bit those of a single call.
+        At least 1. Where the first axis is a channel axis, it is the first number of the shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has an unsupported type or value.
 
     Examples
     --------
-    >>> from numnorm.norms.moments import stream_step
-    >>> stream_step((1000, 64))
+    >>> import numnorm
+    >>> numnorm.stream_step((1000, 64))
     1024
     """
-    layout = column_layout(shape, channel_axis)
-    if channel_axis % len(shape) == 0:
-        return max(shape[0], 1)
-    entries = max(layout.outer // max(shape[0], 1), 1)
-    return layout.block // math.gcd(layout.block, entries)
+    sizes = tuple(check_integer("shape", size, 0) for size in shape)
+    if isinstance(channel_axis, tuple | list):
+        if 0 in normalized_axes(channel_axis, len(sizes), "channel_axis"):
+            return max(sizes[0], 1)
+        sizes, channel_axis = merged_shape(sizes, channel_axis)
+    layout = column_layout(sizes, channel_axis)
+    if channel_axis % len(sizes) == 0:
+        return max(sizes[0], 1)
+    entries = math.prod(sizes[1 : channel_axis % len(sizes)])
+    return layout.block // math.gcd(layout.block, max(entries, 1))

@@ -11,11 +11,13 @@ from numnorm.backends.contract.backend import RowBackend
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.layouts import RowLayout, row_layout
 
+_NDARRAY = np.ndarray  # looked up at every call
+
 
 def resolve_axis(x: Any, axis: Any, eps: Any) -> tuple[RowBackend, Any, RowLayout, Scaling]:
     """Return the backend of x, x in a float dtype, its rows over `axis`, and their scaling."""
     # One cached lookup: a small call would spend much of its time on the separate checks.
-    if type(x) is np.ndarray and type(axis) is int and type(eps) is float:
+    if type(x) is _NDARRAY and type(axis) is int and type(eps) is float:
         try:
             backend, layout, scaling = _known(x.shape, x.dtype, axis, eps)
             return backend, x, layout, scaling

@@ -1,9 +1,11 @@
 """The named tuples that the forward and the backward functions return."""
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
+
+from numnorm.array_types import Array
 
 
-class Normalized(NamedTuple):
+class Normalized(NamedTuple, Generic[Array]):
     """A normalized array and the statistics that the backward pass needs.
 
     Attributes
@@ -16,12 +18,12 @@ class Normalized(NamedTuple):
         a deviation below 1e-308 rstd is infinity, and the backward pass gives NaN.
     """
 
-    y: Any
+    y: Array
     mean: Any
     rstd: Any
 
 
-class Gradients(NamedTuple):
+class Gradients(NamedTuple, Generic[Array]):
     """The gradients of a norm with gain and bias.
 
     Attributes
@@ -29,15 +31,16 @@ class Gradients(NamedTuple):
     dx : array
         Of the shape and dtype of x.
     dgamma, dbeta : array
-        Of the shape of gamma, in the dtype of gamma, or of x if there is no gamma.
+        Of the shape of gamma, in the dtype of gamma, or of x if there is no gamma: sums over all
+        axes in which gamma broadcasts against x.
     """
 
-    dx: Any
+    dx: Array
     dgamma: Any
     dbeta: Any
 
 
-class RmsNormalized(NamedTuple):
+class RmsNormalized(NamedTuple, Generic[Array]):
     """An array divided by its root mean square, and the reciprocal of the root mean square.
 
     Attributes
@@ -48,18 +51,18 @@ class RmsNormalized(NamedTuple):
         ``1 / sqrt(mean(x**2) + eps)`` of each row; float64 (float32 for float16).
     """
 
-    y: Any
+    y: Array
     rstd: Any
 
 
-class RmsGradients(NamedTuple):
+class RmsGradients(NamedTuple, Generic[Array]):
     """The gradients of `rms_norm`: dx in the dtype of x, dgamma in that of gamma if given, or x."""
 
-    dx: Any
+    dx: Array
     dgamma: Any
 
 
-class WeightNormalized(NamedTuple):
+class WeightNormalized(NamedTuple, Generic[Array]):
     """Vectors scaled to a given length, and their original lengths.
 
     Attributes
@@ -70,12 +73,12 @@ class WeightNormalized(NamedTuple):
         The length of each vector of v; float64 (float32 for float16 input).
     """
 
-    w: Any
+    w: Array
     norm: Any
 
 
-class WeightGradients(NamedTuple):
+class WeightGradients(NamedTuple, Generic[Array]):
     """The gradients of `weight_norm`: dv in the dtype of v, dg in that of g if given, or v."""
 
-    dv: Any
+    dv: Array
     dg: Any

@@ -1,9 +1,13 @@
 """Root mean square layer normalization (Zhang and Sennrich 2019)."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, Never
 
 from numnorm.arguments import Axis
+from numnorm.array_types import Array, ArrayLike, Input
 from numnorm.backends.contract.norms import Detached, Norm
+from numnorm.keywords import unexpected
 from numnorm.norms.affine import GAIN
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
@@ -12,8 +16,14 @@ RMS = Norm(GAIN, parameters=1)
 
 
 def rms_norm(
-    x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5, out: Any = None
-) -> Any:
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    eps: float = 1e-5,
+    out: Any = None,
+    **others: Never,
+) -> Array:
     r"""Divide by the root mean square over the given axes, then scale.
 
     .. math:: y = \gamma \, \frac{x}{\sqrt{\overline{x^2} + \epsilon}}
@@ -24,7 +34,8 @@ def rms_norm(
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
     gamma : array_like, optional
-        Gain, of the shape of the normalized axes of x. Default: 1.
+        Gain, of the shape of the normalized axes of x; or with as many axes as x, to broadcast
+        against it: ``(N, 1)`` is a gain for each sample. Default: 1.
     axis : int or tuple of int, default -1
         The axes that share their root mean square.
     eps : float, default 1e-5
@@ -52,13 +63,21 @@ def rms_norm(
     >>> numnorm.rms_norm([[3.0, 4.0]], eps=0).round(4)
     array([[0.8485, 1.1314]])
     """
+    if others:
+        raise unexpected(rms_norm, others)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(RMS, x, gamma, None, layout, scaling, out, False)[0]
 
 
 def rms_norm_forward(
-    x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5, out: Any = None
-) -> RmsNormalized:
+    x: Input[Array],
+    gamma: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    eps: float = 1e-5,
+    out: Any = None,
+    **others: Never,
+) -> RmsNormalized[Array]:
     """Return `rms_norm` together with the statistic that its backward pass needs.
 
     Parameters
@@ -77,14 +96,23 @@ def rms_norm_forward(
     >>> numnorm.rms_norm_forward([[2.0, 2.0]], eps=0)
     RmsNormalized(y=array([[1., 1.]]), rstd=array([0.5]))
     """
+    if others:
+        raise unexpected(rms_norm_forward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     y, _, rstd = backend.row_forward(RMS, x, gamma, None, layout, scaling, out, True)
     return RmsNormalized(y, rstd)
 
 
 def rms_norm_backward(
-    dy: Any, x: Any, rstd: Any, gamma: Any = None, *, axis: Axis = -1, out: Any = None
-) -> RmsGradients:
+    dy: ArrayLike,
+    x: Input[Array],
+    rstd: ArrayLike,
+    gamma: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    out: Any = None,
+    **others: Never,
+) -> RmsGradients[Array]:
     r"""Return the gradients of `rms_norm`.
 
     With :math:`g = \gamma \, dy`, :math:`\hat x = x r` and r the saved `rstd`,
@@ -125,6 +153,8 @@ def rms_norm_backward(
     >>> dx.round(4), dgamma.round(4)
     (array([[ 0.181 , -0.1358]]), array([0.8485, 0.    ]))
     """
+    if others:
+        raise unexpected(rms_norm_backward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     dx, dgamma, _ = backend.row_backward(
         RMS, dy, x, None, rstd, gamma, None, layout, scaling, Detached(), out

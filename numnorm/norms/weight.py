@@ -1,10 +1,14 @@
 """Weight normalization (Salimans and Kingma 2016): the length of a vector as a parameter."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, Never
 
 from numnorm.arguments import Axis
+from numnorm.array_types import Array, ArrayLike, Input
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
+from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, vector_layout
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
@@ -17,7 +21,14 @@ def _scaling(layout: RowLayout) -> Scaling:
     return scaling_by(0.0, ddof=layout.width - 1)
 
 
-def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None) -> Any:
+def weight_norm(
+    v: Input[Array],
+    g: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    out: Any = None,
+    **others: Never,
+) -> Array:
     r"""Scale each vector to a given length.
 
     .. math:: w = g \, \frac{v}{\lVert v \rVert}
@@ -28,7 +39,8 @@ def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None) -> A
         Any shape; float16, bfloat16, float32 or float64. Integers and bool become float64.
         An array that is not C-contiguous with the normalized axes last is copied once.
     g : array_like, optional
-        The lengths, of the shape of v without the normalized axes. Default: 1.
+        The lengths, of the shape of v without the normalized axes; or with as many axes as v, to
+        broadcast against it, as PyTorch has them. Default: 1.
     axis : int or tuple of int, default -1
         The axes of one vector, as in `numpy.linalg.norm`. PyTorch's default ``dim=0`` names the
         axis that remains: here ``axis=tuple(range(1, v.ndim))``.
@@ -56,14 +68,21 @@ def weight_norm(v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None) -> A
     array([[6., 8.],
            [0., 0.]])
     """
+    if others:
+        raise unexpected(weight_norm, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     return backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, False)[0]
 
 
 def weight_norm_forward(
-    v: Any, g: Any = None, *, axis: Axis = -1, out: Any = None
-) -> WeightNormalized:
+    v: Input[Array],
+    g: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    out: Any = None,
+    **others: Never,
+) -> WeightNormalized[Array]:
     """Return `weight_norm` together with the lengths that its backward pass needs.
 
     Parameters
@@ -82,6 +101,8 @@ def weight_norm_forward(
     >>> numnorm.weight_norm_forward([[3.0, 4.0]], [10.0])
     WeightNormalized(w=array([[6., 8.]]), norm=array([5.]))
     """
+    if others:
+        raise unexpected(weight_norm_forward, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     w, norm, _ = backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, True)
@@ -89,8 +110,15 @@ def weight_norm_forward(
 
 
 def weight_norm_backward(
-    dw: Any, v: Any, norm: Any, g: Any = None, *, axis: Axis = -1, out: Any = None
-) -> WeightGradients:
+    dw: ArrayLike,
+    v: Input[Array],
+    norm: ArrayLike,
+    g: ArrayLike | None = None,
+    *,
+    axis: Axis = -1,
+    out: Any = None,
+    **others: Never,
+) -> WeightGradients[Array]:
     r"""Return the gradients of `weight_norm`.
 
     With :math:`\hat v = v / \lVert v \rVert`,
@@ -132,6 +160,8 @@ def weight_norm_backward(
     >>> numnorm.weight_norm_backward([[1.0, 0.0]], [[3.0, 4.0]], norm)
     WeightGradients(dv=array([[ 0.128, -0.096]]), dg=array([0.6]))
     """
+    if others:
+        raise unexpected(weight_norm_backward, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     rnorm = backend.reciprocal("norm", norm, v, layout)

@@ -15,6 +15,7 @@ from numnorm.arguments import (
     check_number,
     check_shape,
 )
+from numnorm.array_types import Convention, LSTMVariant
 from numnorm.backends.contract.backend import RecurrentBackend
 from numnorm.backends.contract.recurrent import LSTMSpec, PackedSteps, RunningSteps
 from numnorm.norms.batch import new_batch_weight
@@ -104,13 +105,13 @@ class RecurrentBatchNorm:
     _: dataclasses.KW_ONLY
     training: bool = True
     momentum: float | None = None
-    convention: str = "torch"
+    convention: Convention = "torch"
     unbiased: bool | None = None
     first_step: int = 0
 
 
 def lstm_statistics_init(
-    steps: int, hidden: int, *, variant: str = "paper", dtype: Any = np.float32
+    steps: int, hidden: int, *, variant: LSTMVariant = "paper", dtype: Any = np.float32
 ) -> LSTMStatistics:
     """Return the initial running statistics of an LSTM with batch norm: means 0, variances 1.
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.array_types import CellNorm
 from numnorm.rnn.parameters import RNN, RNNParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
@@ -15,7 +16,7 @@ def rnn(
     parameters: RNNParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     nonlinearity: str = "tanh",
     eps: float = 1e-5,
     lengths: Any = None,
@@ -123,7 +124,7 @@ def rnn_forward(
     parameters: RNNParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     nonlinearity: str = "tanh",
     eps: float = 1e-5,
     lengths: Any = None,
@@ -195,7 +196,7 @@ def rnn_cell(
     parameters: RNNParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     nonlinearity: str = "tanh",
     eps: float = 1e-5,
     dropout: float = 0.0,
@@ -247,7 +248,7 @@ def rnn_cell_forward(
     parameters: RNNParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     nonlinearity: str = "tanh",
     eps: float = 1e-5,
     dropout: float = 0.0,
@@ -306,7 +307,7 @@ def rnn_cell_backward(dh: Any, saved: Any) -> RNNGradients:
 def rnn_pack(
     parameters: RNNParameters,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     nonlinearity: str = "tanh",
     dtype: Any = np.float32,
 ) -> Packed:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.array_types import CellNorm
 from numnorm.rnn.parameters import GRU, GRUParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
@@ -15,7 +16,7 @@ def gru(
     parameters: GRUParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     reset_after: bool = True,
     eps: float = 1e-5,
     lengths: Any = None,
@@ -137,7 +138,7 @@ def gru_forward(
     parameters: GRUParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     reset_after: bool = True,
     eps: float = 1e-5,
     lengths: Any = None,
@@ -209,7 +210,7 @@ def gru_cell(
     parameters: GRUParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     reset_after: bool = True,
     eps: float = 1e-5,
     dropout: float = 0.0,
@@ -261,7 +262,7 @@ def gru_cell_forward(
     parameters: GRUParameters | Packed,
     h: Any = None,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     reset_after: bool = True,
     eps: float = 1e-5,
     dropout: float = 0.0,
@@ -320,7 +321,7 @@ def gru_cell_backward(dh: Any, saved: Any) -> GRUGradients:
 def gru_pack(
     parameters: GRUParameters,
     *,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     reset_after: bool = True,
     dtype: Any = np.float32,
 ) -> Packed:

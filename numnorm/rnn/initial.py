@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_dtype, check_generator, check_integer
+from numnorm.array_types import CellNorm, LSTMNorm, LSTMVariant
 from numnorm.rnn.parameters import (
     GRU,
     LSTM,
@@ -66,8 +67,8 @@ def lstm_init(
     hidden: int,
     *,
     rng: np.random.Generator,
-    norm: str | None = "layer",
-    variant: str = "paper",
+    norm: LSTMNorm | None = "layer",
+    variant: LSTMVariant = "paper",
     dtype: Any = np.float32,
     proj_size: int | None = None,
 ) -> Any:
@@ -111,7 +112,7 @@ def gru_init(
     hidden: int,
     *,
     rng: np.random.Generator,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     dtype: Any = np.float32,
 ) -> GRUParameters:
     """Return initial parameters of a gated recurrent unit.
@@ -149,7 +150,7 @@ def rnn_init(
     hidden: int,
     *,
     rng: np.random.Generator,
-    norm: str | None = "layer",
+    norm: CellNorm | None = "layer",
     dtype: Any = np.float32,
 ) -> RNNParameters:
     """Return initial parameters of a plain recurrent network.

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.array_types import LSTMNorm, LSTMVariant
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
 from numnorm.rnn.parameters import LSTM, LSTMParameters, ProjectedLSTMParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack
@@ -23,8 +24,8 @@ def lstm(
     h: Any = None,
     c: Any = None,
     *,
-    norm: str | RecurrentBatchNorm | None = "layer",
-    variant: str = "paper",
+    norm: LSTMNorm | RecurrentBatchNorm | None = "layer",
+    variant: LSTMVariant = "paper",
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
@@ -145,8 +146,8 @@ def lstm_forward(
     h: Any = None,
     c: Any = None,
     *,
-    norm: str | RecurrentBatchNorm | None = "layer",
-    variant: str = "paper",
+    norm: LSTMNorm | RecurrentBatchNorm | None = "layer",
+    variant: LSTMVariant = "paper",
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
@@ -219,8 +220,8 @@ def lstm_cell(
     h: Any = None,
     c: Any = None,
     *,
-    norm: str | RecurrentBatchNorm | None = "layer",
-    variant: str = "paper",
+    norm: LSTMNorm | RecurrentBatchNorm | None = "layer",
+    variant: LSTMVariant = "paper",
     eps: float = 1e-5,
     dropout: float = 0.0,
     recurrent_dropout: float = 0.0,
@@ -272,8 +273,8 @@ def lstm_cell_forward(
     h: Any = None,
     c: Any = None,
     *,
-    norm: str | RecurrentBatchNorm | None = "layer",
-    variant: str = "paper",
+    norm: LSTMNorm | RecurrentBatchNorm | None = "layer",
+    variant: LSTMVariant = "paper",
     eps: float = 1e-5,
     dropout: float = 0.0,
     recurrent_dropout: float = 0.0,
@@ -343,8 +344,8 @@ def lstm_cell_backward(dh: Any, saved: Any, dc: Any = None) -> LSTMGradients:
 def lstm_pack(
     parameters: LSTMParameters | ProjectedLSTMParameters,
     *,
-    norm: str | None = "layer",
-    variant: str = "paper",
+    norm: LSTMNorm | None = "layer",
+    variant: LSTMVariant = "paper",
     dtype: Any = np.float32,
 ) -> Packed:
     """Return the parameters of an LSTM, checked and packed for many calls.

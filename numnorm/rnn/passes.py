@@ -12,8 +12,8 @@ from numnorm.arguments import (
     check_generator,
     check_number,
     check_shape,
-    is_on_device,
 )
+from numnorm.array_likes import is_on_device
 from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import as_plain_array, check_shape
+from numnorm.arguments import check_shape
+from numnorm.array_likes import as_plain_array
 from numnorm.backends.contract.recurrent import PackedSteps, SequenceLayout
 
 Array = np.ndarray[Any, Any]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numnorm.arguments import check_eps, check_flag, check_number, check_shape
+from numnorm.array_types import LSTMNorm, LSTMVariant
 from numnorm.backends import backend_for
 from numnorm.rnn.dropout import check_dropout, gain
 from numnorm.rnn.results import Stacked, StackedForward, StackedGradients
@@ -42,8 +43,8 @@ def stacked(
     rng: np.random.Generator | None = None,
     lengths: Any = None,
     batch_first: bool = False,
-    norm: str | None = "layer",
-    variant: str | None = None,
+    norm: LSTMNorm | None = "layer",
+    variant: LSTMVariant | None = None,
     nonlinearity: str | None = None,
     reset_after: bool | None = None,
     eps: float = 1e-5,
@@ -154,8 +155,8 @@ def stacked_forward(
     rng: np.random.Generator | None = None,
     lengths: Any = None,
     batch_first: bool = False,
-    norm: str | None = "layer",
-    variant: str | None = None,
+    norm: LSTMNorm | None = "layer",
+    variant: LSTMVariant | None = None,
     nonlinearity: str | None = None,
     reset_after: bool | None = None,
     eps: float = 1e-5,

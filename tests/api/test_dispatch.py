@@ -13,8 +13,6 @@ from numnorm import backends
 VALUES = [[1.0, 2.0, 6.0], [0.5, -3.0, 4.0]]
 EXPECTED = numnorm.layer_norm(np.array(VALUES))
 
-SUPPORTED = r"numpy\.ndarray"
-
 
 class Subclass(np.ndarray):
     """An array of the caller's own kind."""
@@ -180,10 +178,88 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
-def test_refused_with_the_supported_types(make):
-    with pytest.raises(TypeError, match=rf"^x must be .*{SUPPORTED}.*, got [\w.]+$") as caught:
+def test_refused(make):
+    with pytest.raises(TypeError, match=r"^x must ") as caught:
         numnorm.layer_norm(make())
     assert "\n" not in str(caught.value)
+
+
+# Objects of libraries that people use beside NumPy: what the message tells them to do.
+
+
+class Tracer(HasArray):
+    """Stands for a value that JAX does not have yet: its classes derive from one of this name."""
+
+
+class NeedsGradient(Unwilling):
+    """Stands for a tensor of PyTorch that is part of a graph."""
+
+    requires_grad = True
+
+
+class Nullable(HasArray):
+    """Stands for a data frame with pandas' nullable dtypes."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, object)
+
+    def to_numpy(self, dtype=None):
+        return np.array(self.values, dtype)
+
+
+class Sparse:
+    """Stands for a sparse matrix of SciPy, of which NumPy makes a single object."""
+
+    def toarray(self):
+        return np.array(VALUES)
+
+
+OnDisk = type("Dataset", (HasArray,), {"__module__": "h5py._hl.dataset"})
+ADVICE = {
+    "lazy": (Graph, r"be in memory, got .*Graph, which is lazy: use \.compute\(\) or map_blocks"),
+    "on-disk": (OnDisk, r"be in memory, got an object of type h5py\.Dataset: read it first.*"),
+    "tracer": (Tracer, "have values, got a tracer of JAX: call outside of jit, grad and vmap"),
+    "gradient": (
+        lambda *_: NeedsGradient(RuntimeError("can't")),
+        r"not require a gradient, got a tensor that does: use \.detach\(\)",
+    ),
+    "nullable": (
+        Nullable,
+        r"hold numbers, got .*Nullable of objects: use \.to_numpy\(dtype=float\)",
+    ),
+    "sparse": (lambda *_: Sparse(), r"be an array .*, got .*Sparse: use \.toarray\(\)"),
+    "masked": (np.ma.array, "not be a masked array: fill or compress it first"),
+    "ragged": (lambda *_: [[1.0, 2.0], [3.0]], "be rectangular, .* rows differ in length"),
+    "library": (
+        lambda *_: Unwilling(TypeError("Got unsupported ScalarType BFloat16")),
+        r"be an array .*Unwilling: Got unsupported ScalarType BFloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("make, message", ADVICE.values(), ids=ADVICE)
+def test_message_says_what_to_do(make, message):
+    with pytest.raises(TypeError, match=rf"^x must {message}$"):
+        numnorm.layer_norm(make(VALUES))
+    with pytest.raises(TypeError, match=rf"^gamma must {message}$"):
+        numnorm.layer_norm(VALUES, make(VALUES[0]))
+
+
+@pytest.mark.parametrize("kind", ["lazy", "on-disk", "tracer", "gradient", "masked"])
+def test_it_is_seen_anywhere_in_a_list(kind):
+    make, message = ADVICE[kind]
+    for x in ([VALUES[0], make(VALUES[1])], ([VALUES], [[VALUES[0], make(VALUES[1])]])):
+        with pytest.raises(TypeError, match=rf"^x must {message}$"):
+            numnorm.layer_norm(x)
+        with pytest.raises(TypeError, match=rf"^gamma must {message}$"):
+            numnorm.layer_norm(VALUES, x)
+
+
+def test_array_of_xarray_in_memory_is_taken():
+    # It has Dask's method, which then returns None.
+    kind = type("DataArray", (HasArray,), {"__dask_graph__": lambda self: None})
+    np.testing.assert_array_equal(numnorm.layer_norm(kind()), EXPECTED)
+    np.testing.assert_array_equal(numnorm.layer_norm([kind(VALUES[0]), VALUES[1]]), EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +376,6 @@ def test_new_backend_is_one_line(fake_array):
     assert mean.shape == (2,)
     np.testing.assert_array_equal(numnorm.layer_norm(fake_array(VALUES)).values, EXPECTED)
     np.testing.assert_array_equal(numnorm.layer_norm(VALUES), EXPECTED)
-    with pytest.raises(TypeError, match=rf"^x must be .*{SUPPORTED}, fakearrays\.Array"):
-        numnorm.layer_norm(None)
 
 
 def test_subclass_of_a_new_kind_of_array(fake_array):

@@ -180,3 +180,30 @@ def test_moments_of_two_machines_normalize_as_one():
     # As above; the mean in float64 leaves no error of the offset to a float32 batch.
     tolerance = 100 * np.finfo(np.float32).eps
     np.testing.assert_allclose(y, reference.batch_norm(x)[0], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "shape, channel_axis",
+    [((1000, 64), 1), ((50, 3, 40), 1), ((50, 40, 3), -1), ((50, 3, 4, 5), (1, 3)),
+     ((50, 3, 4, 5), (1, 2)), ((50, 3, 4, 5), (3, 2)), ((70, 2000), 1)],
+)  # fmt: skip
+def test_chunks_of_whole_steps_give_the_bytes_of_one_call(shape, channel_axis):
+    step = numnorm.stream_step(shape, channel_axis=channel_axis)
+    x = np.random.default_rng(3).normal(size=(2 * step + 7, *shape[1:]))
+    assert numnorm.stream_step(x.shape, channel_axis=channel_axis) == step
+    whole = numnorm.batch_moments(x, channel_axis=channel_axis)
+    total = None
+    for start in range(0, len(x), step):
+        chunk = x[start : start + step]
+        total = numnorm.batch_moments(chunk, channel_axis=channel_axis, after=total)
+    np.testing.assert_array_equal(total.mean, whole.mean)
+    np.testing.assert_array_equal(total.m2, whole.m2)
+
+
+def test_step_of_a_stream_of_channels_is_their_number():
+    assert numnorm.stream_step((7, 5), channel_axis=0) == 7
+    assert numnorm.stream_step([7, 5, 3], channel_axis=(0, 2)) == 7
+    with pytest.raises(TypeError, match=r"^shape must be an int, got 7.0$"):
+        numnorm.stream_step((7.0, 5))
+    with pytest.raises(ValueError, match=r"^channel_axis must be between -2 and 1"):
+        numnorm.stream_step((7, 5), channel_axis=2)

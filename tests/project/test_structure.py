@@ -62,6 +62,15 @@ def test_call_on_an_array_of_numpy_loads_no_other_kind_of_array():
     assert packages.isdisjoint({"ml_dtypes", "cupy", "dask", "torch", "jax", "matplotlib", "rich"})
 
 
+def test_recurrent_cells_are_imported_at_the_first_use():
+    script = "import numnorm, sys; assert 'numnorm.rnn' not in sys.modules; numnorm.rnn.lstm"
+    assert "numnorm.rnn.lstm" in imported_names(script)
+    assert "rnn" in dir(numnorm)
+    with pytest.raises(AttributeError, match=r"^module 'numnorm' has no attribute") as caught:
+        numnorm.layernorm
+    assert (caught.value.name, caught.value.obj) == ("layernorm", numnorm)  # for "Did you mean"
+
+
 def imports_of(name):
     """The full names of the modules that a source imports, at its top or anywhere else."""
     package = ["numnorm", *Path(name).parent.parts]

@@ -437,7 +437,7 @@ PACK_MESSAGES = {
     "weight_x must have shape (6, I), got (5, 3)": {"weight_x": np.zeros((5, 3))},
     "weight_x must not be a masked array": {"weight_x": np.ma.zeros((6, 3))},
     "bias must not be a masked array": {"bias": np.ma.zeros(6)},
-    "bias must be an array or turn into one, got an object of type list": {"bias": [1.0, [2.0]]},
+    "bias must be rectangular, got a list whose rows differ in length": {"bias": [1.0, [2.0]]},
     "dtype must be float16, bfloat16, float32 or float64, got int64": {"dtype": np.int64},
     "dtype must be float16, bfloat16, float32 or float64, got None": {"dtype": None},
 }

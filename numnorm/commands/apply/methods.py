@@ -87,6 +87,10 @@ class Job:
             shape = list(self.shape)
             shape[free[0]] = 0
             self._call(np.empty(shape, dtype), self.options)
+        # The norms take more axes, which parts of the channels do not cut.
+        for name in _VECTORS if self.channel_axis is not None else ():
+            if np.ndim(self.options.get(name, [1.0])) != 1:
+                raise CommandError(f"{name} must have 1 axis, with a number for each channel")
 
     def normalize(self, x: Array, box: Box, out: Array) -> None:
         """Normalize one part.

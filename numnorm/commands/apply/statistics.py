@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from numnorm import Moments, batch_moments
+from numnorm import Moments, batch_moments, stream_step
 from numnorm.commands.apply.arrayfile import Array, ArrayFile
 from numnorm.commands.apply.blocks import boxes, steps, whole
 from numnorm.commands.errors import CommandError, one_line
 from numnorm.commands.wholefile import appearing
-from numnorm.norms.moments import stream_step
 
 
 def save_statistics(path: Path, mean: Array, variance: Array) -> None:
@@ -93,7 +92,7 @@ def stream_statistics(
     # Parts along the first axis have different channels if it is the channel axis. Otherwise they
     # continue the same channels, and must begin at multiples of `stream_step` for equal bytes.
     separate = channel_axis == 0
-    multiple = 1 if separate else stream_step(source.shape, channel_axis)
+    multiple = 1 if separate else stream_step(source.shape, channel_axis=channel_axis)
     step = steps(source.shape, [(0, multiple)], budget)
     parts: list[Moments] = []
     for box in boxes(whole(source.shape), step):

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import as_plain_array, check_shape, result_dtype
+from numnorm.arguments import check_shape, result_dtype
+from numnorm.array_likes import as_plain_array
 from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, kind_of, named
 
 Array = np.ndarray[Any, Any]

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numnorm.arguments import Shape, as_plain_array, check_float
+from numnorm.arguments import Shape, check_float
+from numnorm.array_likes import as_plain_array
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.columns import broadcast
 from numnorm.backends.cpu.columns.backward_kernels import (
     make_dx_across,
     make_dx_along,
@@ -280,7 +282,11 @@ def column_forward(
     plan = _plan(x.dtype, layout)
     element_type, parts = plan.element_type, plan.parts
     source = plan.source(x)
-    gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
+    try:
+        gamma, beta = _parameter("gamma", gamma, plan), _parameter("beta", beta, plan)
+    except ValueError as error:
+        given = x, mean, m2, divisor, eps, gamma, beta, layout, out
+        return broadcast.forward(column_forward, error, *given)
     target = plan.target(source, x, out)
     shift = plan.shift(target)
     rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
@@ -311,7 +317,12 @@ def column_backward(
     source = plan.source(x)
     grads = plan.source(like_input("dy", dy, x))
     statistics = _statistic("mean", mean, plan), _statistic("rstd", rstd, plan)
-    arrays, given = (grads, source), (*statistics, _parameter("gamma", gamma, plan))
+    try:
+        weight = _parameter("gamma", gamma, plan)
+    except ValueError as error:
+        taken = dy, x, *statistics, gamma, layout, detached, out
+        return broadcast.backward(column_backward, error, *taken)
+    arrays, given = (grads, source), (*statistics, weight)
     dtype = gradient_dtype("gamma", gamma, x.dtype)
     frozen_statistics = detached.mean and detached.scale
     target = plan.target(source, x, out, grads, like_x=not frozen_statistics)

@@ -5,15 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import (
-    Shape,
-    as_plain_array,
-    check_float,
-    check_on_host,
-    check_shape,
-    is_masked,
-    result_dtype,
-)
+from numnorm.arguments import Shape, check_float, check_shape, result_dtype
+from numnorm.array_likes import as_plain_array, check_on_host, is_masked
 from numnorm.backends.cpu.memory.placement import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import ElementType
 
@@ -114,7 +107,7 @@ def output_like(
     """
     plain = type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape
     if not (plain and out.flags.carray):
-        _check_out(out, x, name)
+        check_out(out, x, name)
     memory = out if order is None else out.transpose(order)
     if not memory.flags.carray or _clashes(memory, (source, *inputs)):
         return empty_like(source)
@@ -138,7 +131,8 @@ def result(target: Array, x: Array, out: Any, order: Order) -> Array:
     return out
 
 
-def _check_out(out: Any, x: Array, name: str) -> None:
+def check_out(out: Any, x: Array, name: str) -> None:
+    """Raise unless an array can take a result of the shape and dtype of x."""
     kind = type(out)
     if not issubclass(kind, np.ndarray):
         check_on_host("out", out)

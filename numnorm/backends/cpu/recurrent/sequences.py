@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import Shape, as_plain_array, check_float, check_shape
+from numnorm.arguments import Shape, check_float, check_shape
+from numnorm.array_likes import as_plain_array
 from numnorm.backends.contract.recurrent import SequenceLayout
 from numnorm.backends.cpu.memory.host_arrays import Array, as_float_array
 from numnorm.backends.cpu.simd.element_type import element_type_of

@@ -28,6 +28,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     result,
 )
 from numnorm.backends.cpu.memory.placement import empty_like
+from numnorm.backends.cpu.rows import broadcast
 from numnorm.backends.cpu.rows.backward_kernel import make_row_backward
 from numnorm.backends.cpu.rows.fast_path import FastPath, make_fast_backward, make_fast_forward
 from numnorm.backends.cpu.rows.forward_kernel import make_row_forward
@@ -165,8 +166,12 @@ def row_forward(
         if fast_path(*arrays):
             return y, mean, rstd
     element_type = plan.element_type
+    try:
+        weights = _weights(norm, gamma, beta, layout, element_type)
+    except ValueError as error:
+        given = norm, x, gamma, beta, layout, scaling, out, save
+        return broadcast.forward(row_forward, error, *given)
     source = as_kernel_array(x, element_type, layout.order, plan.size)
-    weights = _weights(norm, gamma, beta, layout, element_type)
     if out is None:
         target = _new_output(plan, source)
     else:
@@ -212,14 +217,15 @@ def row_backward(
         if fast_path(*arrays):
             return dx, *gradients
     element_type, order = plan.element_type, layout.order
-    grad, source, statistics, weights, dtype = _as_kernel_takes(
-        norm, dy, x, mean, rstd, gamma, beta, layout, plan
-    )
-    if out is None:
-        target = _new_dx(plan, source, grad)
-    else:
-        inputs = grad, *statistics, *weights
-        target = output_like(source, x, norm.names.x, out, element_type, order, inputs)
+    try:
+        taken = _as_kernel_takes(norm, dy, x, mean, rstd, gamma, beta, layout, plan)
+    except ValueError as error:
+        given = norm, dy, x, mean, rstd, gamma, layout, scaling, detached, out
+        return broadcast.backward(row_backward, error, *given)
+    grad, source, statistics, weights, dtype = taken
+    target = _new_dx(plan, source, grad) if out is None else output_like(
+        source, x, norm.names.x, out, element_type, order, (grad, *statistics, *weights)
+    )  # fmt: skip
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = _one_each(count, np.empty, layout.parameter_shape, native)

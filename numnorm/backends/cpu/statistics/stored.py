@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.arguments import as_plain_array, check_float, check_on_host, check_shape
+from numnorm.arguments import check_float, check_shape
+from numnorm.array_likes import as_plain_array, check_on_host
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages

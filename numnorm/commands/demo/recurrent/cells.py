@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from numnorm import rnn
+from numnorm.array_types import LSTMNorm
 from numnorm.commands.demo.layers import Array, Parameters
 
-NORMS: dict[str, str | None] = {"none": None, "batch": "batch", "layer": "layer"}
+NORMS: dict[str, LSTMNorm | None] = {"none": None, "batch": "batch", "layer": "layer"}
 """The rows of the tables, and the norm of `rnn.lstm` in each."""
 
 

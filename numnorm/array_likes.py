@@ -1,0 +1,124 @@
+"""Conversion of what users pass to NumPy arrays, and messages for what is refused.
+
+An object is refused if its conversion would drop a mask, compute a graph, read a file or copy from
+a device. Nothing here imports an array library.
+"""
+
+import contextlib
+import sys
+import textwrap
+from typing import Any
+
+import numpy as np
+
+# DLPack's device types kDLCUDA and kDLCUDAManaged.
+_CUDA_KINDS = (2, 13)
+
+# Packages whose arrays are read from a file at every access.
+_ON_DISK = ("h5py", "netCDF4", "tables", "tensorstore", "zarr")
+
+
+def is_masked(kind: type) -> bool:
+    """Return whether arrays of a type have a mask, which `np.asarray` would drop."""
+    # Importing numpy.ma is slow; before somebody has imported it, no array can have a mask.
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and issubclass(kind, masked.MaskedArray)
+
+
+def is_on_device(value: Any) -> bool:
+    """Return whether an array is in the memory of a CUDA device."""
+    dlpack_device = getattr(value, "__dlpack_device__", None)
+    if dlpack_device is not None and not isinstance(value, np.ndarray):
+        # An array that cannot be exported, such as one on several devices, may raise anything.
+        with contextlib.suppress(Exception):
+            kind = dlpack_device()[0]
+            if getattr(kind, "value", kind) in _CUDA_KINDS:
+                return True
+    with contextlib.suppress(Exception):
+        return hasattr(value, "__cuda_array_interface__")
+    return True
+
+
+def check_on_host(name: str, value: Any) -> None:
+    """Raise if an array is on a device although the other arrays of the call are not."""
+    if is_on_device(value):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise TypeError(
+            f"{name} must lie on the host, as other arrays do, got a {kind} on a device"
+        )
+
+
+def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """Return a value as a NumPy array of any dtype; raise if it is not array-like."""
+    if type(value) is np.ndarray:
+        return value
+    for part in _parts(value):
+        refusal = _refusal(part)
+        if refusal is not None:
+            raise TypeError(f"{name} must {refusal}")
+        check_on_host(name, part)
+    reason: Exception | None = None
+    array = np.asarray(None)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = error
+    if array.dtype == object and hasattr(value, "to_numpy"):
+        hint = "use .to_numpy(dtype=float)"
+        raise TypeError(f"{name} must hold numbers, got {_described(value)} of objects: {hint}")
+    if array.shape == () and array.dtype.kind in "OSU":
+        raise TypeError(f"{name} must {_mismatch(value, reason)}") from reason
+    return array
+
+
+def _parts(value: Any) -> Any:
+    """Yield a value or, for a sequence, all that it holds but numbers and strings."""
+    if not isinstance(value, list | tuple):
+        yield value
+        return
+    # A set of types at C speed: most lists hold nothing but numbers.
+    if all(issubclass(kind, float | int | str | np.generic) for kind in set(map(type, value))):
+        return
+    for item in value:
+        yield from _parts(item)
+
+
+def _refusal(value: Any) -> str | None:
+    """Return what a value must be instead and how to get there, or None if it may be converted."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return None
+    if is_masked(kind):
+        return "not be a masked array: fill or compress it first"
+    graph = getattr(value, "__dask_graph__", None)
+    # xarray has the method for arrays in memory, too, and it then returns None.
+    if callable(graph) and graph() is not None:
+        got = _described(value)
+        return f"be in memory, got {got}, which is lazy: use .compute() or map_blocks"
+    if any(base.__module__.partition(".")[0] in _ON_DISK for base in kind.__mro__):
+        return f"be in memory, got {_described(value)}: read it first, as in array[:]"
+    if any(base.__name__ == "Tracer" for base in kind.__mro__):
+        return "have values, got a tracer of JAX: call outside of jit, grad and vmap"
+    if getattr(value, "requires_grad", False) is True:
+        return "not require a gradient, got a tensor that does: use .detach()"
+    return None
+
+
+def _mismatch(value: Any, reason: Exception | None) -> str:
+    """Return what a value must be that NumPy does not take as an array, and what came."""
+    if isinstance(value, list | tuple) and isinstance(reason, ValueError):
+        return f"be rectangular, got a {type(value).__name__} whose rows differ in length"
+    text = f"be an array or turn into one, got {_described(value)}"
+    if hasattr(value, "toarray"):
+        return f"{text}: use .toarray()"
+    if reason is not None and not isinstance(value, list | tuple):
+        return f"{text}: {textwrap.shorten(str(reason), 80, placeholder=' ...')}"
+    return text
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "None"
+    package = type(value).__module__.partition(".")[0]
+    prefix = "" if package == "builtins" else f"{package}."
+    return f"an object of type {prefix}{type(value).__name__}"

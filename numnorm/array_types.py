@@ -1,0 +1,66 @@
+"""Types for annotations: arrays, options, and how a result's type follows from x.
+
+A float array of NumPy comes back with its own type. For everything else the result is `Any`: where
+it lies, and so its type, is known only when the code runs.
+"""
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    # Type checkers know the defaults of type variables, Python from 3.13 on.
+    from typing_extensions import TypeVar
+
+    Array = TypeVar("Array", default=Any)
+else:
+    from typing import TypeVar
+
+    Array = TypeVar("Array")
+_Own = TypeVar("_Own", covariant=True)
+
+
+class FloatArray(Protocol[_Own]):
+    """A NumPy array of a float dtype; its method tells a type checker the array's own type."""
+
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]:
+        """The dtype of the elements."""
+
+    def byteswap(self, inplace: bool = ...) -> _Own:
+        """Only arrays of NumPy have this method."""
+
+
+class Convertible(Protocol):
+    """Data frames, and arrays of other libraries in the memory of the host.
+
+    NumPy's arrays do not match: they take `dtype` by position only.
+    """
+
+    def __array__(self, *, dtype: Any = ...) -> Any:
+        """Return the values as a NumPy array."""
+
+
+class OnDevice(Protocol):
+    """Arrays in the memory of a CUDA device."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        """The address, shape and type of the elements."""
+
+
+_Integers = np.ndarray[Any, np.dtype[np.integer[Any] | np.bool]]
+_Others = list[Any] | tuple[Any, ...] | _Integers | Convertible | OnDevice
+
+Input = FloatArray[Array] | _Others
+"""An array whose own type the result has: ``def norm(x: Input[Array]) -> Array``."""
+
+ArrayLike = FloatArray[Any] | _Others
+"""Any other array of a call."""
+
+Detach = Literal["mean", "scale", "both"]
+Convention = Literal["torch", "keras"]
+EpsIn = Literal["variance", "std"]
+CellNorm = Literal["layer", "rms", "ada"]
+LSTMNorm = Literal["layer", "rms", "ada", "batch"]
+LSTMVariant = Literal["paper", "normalized_cell", "per_gate", "cell_only"]

@@ -1,0 +1,103 @@
+"""Several channel axes as one: arrays are reshaped before a norm over channels, and after it."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numnorm.arguments import Shape, check_shape
+from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.layouts import normalized_axes
+
+
+def channel_axes(x: Any, channel_axis: Any) -> "ChannelAxes | None":
+    """Return the channel axes of x if they are given as a sequence."""
+    return ChannelAxes(x, channel_axis) if isinstance(channel_axis, tuple | list) else None
+
+
+def merged_shape(shape: Shape, channel_axis: Any) -> tuple[Shape, int]:
+    """Return the shape of x with its channel axes as one, and the place of that axis."""
+    axes = normalized_axes(channel_axis, len(shape), "channel_axis")
+    order, at = _neighbours(axes, len(shape))
+    moved = [shape[axis] for axis in order]
+    merged = math.prod(moved[at : at + len(axes)])
+    return (*moved[:at], merged, *moved[at + len(axes) :]), at
+
+
+def _neighbours(axes: tuple[int, ...], ndim: int) -> tuple[tuple[int, ...], int]:
+    """Return an order of all axes in which some are neighbours, and the place of their first."""
+    if axes[-1] - axes[0] == len(axes) - 1:
+        return tuple(range(ndim)), axes[0]
+    others = tuple(axis for axis in range(ndim) if axis not in axes)
+    return others + axes, len(others)
+
+
+class ChannelAxes:
+    """The channel axes of an array x that become one axis.
+
+    Attributes
+    ----------
+    x : numpy.ndarray
+        x with one axis of channels: a view if the channel axes are neighbours and x is
+        C-contiguous, or else a copy.
+    axis : int
+        The axis of the channels in it.
+    shape : tuple of int
+        The shape of the channels in the caller's x, which statistics and parameters have.
+    """
+
+    def __init__(self, x: Any, channel_axis: Any) -> None:
+        if is_on_device(x):
+            raise TypeError("channel_axis must be one int for arrays on a device: reshape them")
+        array = as_plain_array("x", x)
+        axes = normalized_axes(channel_axis, array.ndim, "channel_axis")
+        self._order = _neighbours(axes, array.ndim)[0]
+        self._shape = array.shape
+        self.shape: Shape = tuple(array.shape[a] for a in axes)
+        self._merged, self.axis = merged_shape(array.shape, axes)
+        self.x = self.fold("x", array)
+
+    def fold(self, name: str, value: Any) -> Any:
+        """Return an array of the shape of x with one axis of channels."""
+        array = value if isinstance(value, np.ndarray) else as_plain_array(name, value)
+        check_shape(name, array.shape, self._shape, "the shape of x")
+        return array.transpose(self._order).reshape(self._merged)
+
+    def folded_out(self, out: Any) -> Any:
+        """Return the same for an output: a copy where there is no such view."""
+        return self.fold("out", out) if isinstance(out, np.ndarray) else out
+
+    def write(self, y: Any, folded: Any, out: Any) -> Any:
+        """Return the result `y` in the shape of x: in `out`, if `folded` is its folded form."""
+        if out is not None and np.shares_memory(folded, out):
+            return out
+        moved = y.reshape([self._shape[a] for a in self._order]).transpose(np.argsort(self._order))
+        if out is None:
+            return moved
+        out[...] = moved
+        return out
+
+    def flat(self, name: str, value: Any) -> Any:
+        """Return an array of the shape of the channels with one axis; None for None."""
+        if value is None:
+            return None
+        array = value if isinstance(value, np.ndarray) else as_plain_array(name, value)
+        check_shape(name, array.shape, self.shape, "the channels of x")
+        return array.reshape(-1)
+
+    def flat_running(self, running: tuple[Any, Any], update: bool) -> tuple[Any, Any]:
+        """Return running statistics with one axis: as views if they will be updated."""
+        mean, variance = running
+        if update:
+            for name, array in (("running_mean", mean), ("running_var", variance)):
+                if array is not None and not isinstance(array, np.ndarray):
+                    raise TypeError(
+                        f"{name} must be an array to be updated, got {type(array).__name__}"
+                    )
+                if array is not None and not array.flags.c_contiguous:
+                    raise ValueError(f"{name} must be C-contiguous, got an array with gaps")
+        return self.flat("running_mean", mean), self.flat("running_var", variance)
+
+    def unflat(self, statistic: Any) -> Any:
+        """Return an array of each channel in the shape of the channels."""
+        return statistic.reshape(self.shape)

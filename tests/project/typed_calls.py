@@ -1,0 +1,63 @@
+"""Calls for type checkers: `test_types.py` expects an error in each line that ends with "# error".
+
+Nothing here runs.
+"""
+
+from typing import Any, assert_type
+
+import numpy as np
+import numpy.typing as npt
+
+import numnorm
+
+F32 = npt.NDArray[np.float32]
+
+
+class Frame:
+    """Stands for a data frame, or an array of another library."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def right(x: F32, y: npt.NDArray[np.float64], n: npt.NDArray[np.int64], some: Any) -> None:
+    assert_type(numnorm.layer_norm(x), F32)
+    assert_type(numnorm.layer_norm(y, y, y, axis=(0, 1)), npt.NDArray[np.float64])
+    assert_type(numnorm.standard_normal_variate(x=x, ddof=1), F32)
+    assert_type(numnorm.ada_norm(x, eps_in="std"), F32)
+    assert_type(numnorm.weight_norm(x, n, axis=[0]), F32)
+    result, *_ = numnorm.layer_norm_forward(x, [1.0])
+    assert_type(result, F32)
+    assert_type(numnorm.rms_norm_forward(x).y, F32)
+    assert_type(numnorm.layer_norm_backward(y, x, y, y, detach="mean").dx, F32)
+    assert_type(numnorm.batch_norm(x, running_mean=y, running_var=y, momentum="cumulative"), F32)
+    # What becomes an array of float64, or lies wherever it lies.
+    assert_type(numnorm.layer_norm(n), Any)
+    assert_type(numnorm.layer_norm([[1.0, 2.0]]), Any)
+    assert_type(numnorm.layer_norm(Frame()), Any)
+    assert_type(numnorm.layer_norm(some), Any)
+    numnorm.rnn.lstm(x, numnorm.rnn.lstm_init(3, 4, rng=some), norm=None, variant="paper")
+
+
+def wrong(x: F32, y: npt.NDArray[np.float64], words: npt.NDArray[np.str_], some: Any) -> None:
+    text: str = numnorm.layer_norm(x)  # error
+    double: npt.NDArray[np.float64] = numnorm.layer_norm(x)  # error
+    print(text, double)
+    numnorm.layer_norm("hello")  # error
+    numnorm.layer_norm(None)  # error
+    numnorm.layer_norm(words)  # error
+    numnorm.layer_norm(x, axs=0)  # error
+    numnorm.layer_norm(x, weight=y)  # error
+    numnorm.layer_norm(x, eps="a")  # error
+    numnorm.layer_norm(x, y, y, -1)  # error
+    numnorm.layer_norm_backward(x, x, y, y, detach="means")  # error
+    numnorm.ada_norm(x, eps_in="sd")  # error
+    numnorm.batch_norm(x, convention="tf")  # error
+    numnorm.batch_norm(x, momentum="mean")  # error
+    numnorm.instance_norm(x, training="no")  # error
+    numnorm.group_norm(x)  # error
+    numnorm.layernorm(x)  # error
+    parameters = numnorm.rnn.lstm_init(3, 4, rng=some)
+    numnorm.rnn.lstm(x, parameters, norm="layr")  # error
+    numnorm.rnn.lstm(x, parameters, variant="papers")  # error
+    numnorm.rnn.gru_init(3, 4, norm="batch", rng=some)  # error
