@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.rnn.parameters import RNN, RNNParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
 from numnorm.rnn.specs import rnn_spec
 
@@ -213,8 +213,8 @@ def rnn_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), rnn_spec(norm, nonlinearity)
-    return forward(RNN, spec, x, parameters, (h,), options, single=True)[0]
+    options = eps, zoneout, rng
+    return step(RNN, rnn_spec, (norm, nonlinearity), x, parameters, (h,), options)[0]
 
 
 def rnn_cell_forward(

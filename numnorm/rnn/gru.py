@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.rnn.parameters import GRU, GRUParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
 from numnorm.rnn.specs import gru_spec
 
@@ -214,8 +214,7 @@ def gru_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), gru_spec(norm)
-    return forward(GRU, spec, x, parameters, (h,), options, single=True)[0]
+    return step(GRU, gru_spec, (norm,), x, parameters, (h,), (eps, zoneout, rng))[0]
 
 
 def gru_cell_forward(

@@ -6,7 +6,7 @@ import numpy as np
 
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
 from numnorm.rnn.parameters import LSTM, LSTMParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
 from numnorm.rnn.specs import Spec, lstm_spec
 
@@ -234,8 +234,8 @@ def lstm_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = Options(eps, zoneout=zoneout, rng=rng), _spec(norm, variant)
-    return LSTMState(*forward(LSTM, spec, x, parameters, (h, c), options, single=True))
+    options = eps, zoneout, rng
+    return LSTMState(*step(LSTM, _spec, (norm, variant), x, parameters, (h, c), options))
 
 
 def lstm_cell_forward(
