@@ -19,7 +19,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Scaling, scaling_by
 from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout, Step
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
-from numnorm.rnn.parameters import Kind, checked, named
+from numnorm.rnn.parameters import Kind, checked, is_without_norm, named
 from numnorm.rnn.sequences import sequence_layout
 from numnorm.rnn.specs import Spec, with_zoneout
 
@@ -243,7 +243,9 @@ def pack(kind: Kind, spec: Spec, parameters: Any, dtype: Any) -> Packed:
     checked(kind, given, spec, like, backend)  # first, because a copy would drop masks
     copied = kind.parameters(
         *(
-            None if value is None else backend.copied_parameter(name, value, like)
+            value
+            if value is None or is_without_norm(value)
+            else backend.copied_parameter(name, value, like)
             for name, value in given._asdict().items()
         )
     )
@@ -334,6 +336,8 @@ def _parameter_gradients(saved: _Saved, gradients: dict[str, Any]) -> Any:
         **{
             name: None
             if value is None
+            else value
+            if is_without_norm(value)
             else saved.backend.parameter_gradient(name, gradients[name], value, saved.x)
             for name, value in saved.given._asdict().items()
         }

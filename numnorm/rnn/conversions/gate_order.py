@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import as_plain_array, check_shape, result_dtype
-from numnorm.rnn.parameters import Kind, named
+from numnorm.rnn.parameters import Kind, named, without_norm
 
 Array = np.ndarray[Any, Any]
 
@@ -53,6 +53,7 @@ def _from_library(
     """Return the parameters of a kind from arrays with checked shapes."""
     moves = library[kind.name], _OWN[kind.name]
     values = {"weight_x": _reordered(w, *moves), "weight_h": _reordered(r, *moves)}
+    values |= without_norm(kind, r.dtype)
     biases = [_reordered(bias, *moves) for bias in (first, second) if bias is not None]
     if "bias_h" in kind.sizes and second is not None:
         # The reset gate multiplies only the second bias of the new state: they cannot be added.

@@ -38,7 +38,7 @@ def lstm_from_torch(
     Returns
     -------
     LSTMParameters
-        New arrays.
+        New arrays, with gains of size 0, which no norm takes.
 
     Raises
     ------
@@ -106,7 +106,8 @@ def gru_from_torch(
     Returns
     -------
     GRUParameters
-        New arrays. The last third of `bias_hh`, inside the product with r, becomes `bias_h`.
+        New arrays, with gains of size 0, which no norm takes. The last third of
+        `bias_hh`, inside the product with r, becomes `bias_h`.
 
     Raises
     ------
@@ -176,7 +177,7 @@ def rnn_from_torch(
     Returns
     -------
     RNNParameters
-        New arrays.
+        New arrays, with gains of size 0, which no norm takes.
 
     Raises
     ------
