@@ -6,7 +6,7 @@ import numpy as np
 
 from numnorm.array_types import CellNorm
 from numnorm.rnn.parameters import RNN, RNNParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
 from numnorm.rnn.specs import rnn_spec
 
@@ -234,13 +234,8 @@ def rnn_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = (
-        Options(
-            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
-        ),
-        rnn_spec(norm, nonlinearity),
-    )
-    return forward(RNN, spec, x, parameters, (h,), options, single=True)[0]
+    options = eps, zoneout, rng, dropout, recurrent_dropout
+    return step(RNN, rnn_spec, (norm, nonlinearity), x, parameters, (h,), options)[0]
 
 
 def rnn_cell_forward(

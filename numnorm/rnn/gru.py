@@ -6,7 +6,7 @@ import numpy as np
 
 from numnorm.array_types import CellNorm
 from numnorm.rnn.parameters import GRU, GRUParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
 from numnorm.rnn.specs import gru_spec
 
@@ -248,13 +248,8 @@ def gru_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = (
-        Options(
-            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
-        ),
-        gru_spec(norm, reset_after),
-    )
-    return forward(GRU, spec, x, parameters, (h,), options, single=True)[0]
+    options = eps, zoneout, rng, dropout, recurrent_dropout
+    return step(GRU, gru_spec, (norm, reset_after), x, parameters, (h,), options)[0]
 
 
 def gru_cell_forward(

@@ -7,7 +7,7 @@ import numpy as np
 from numnorm.array_types import LSTMNorm, LSTMVariant
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
 from numnorm.rnn.parameters import LSTM, LSTMParameters, ProjectedLSTMParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
 from numnorm.rnn.specs import Spec, lstm_spec
 
@@ -258,13 +258,8 @@ def lstm_cell(
     >>> h.shape
     (1, 2)
     """
-    options, spec = (
-        Options(
-            eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
-        ),
-        _spec(norm, variant),
-    )
-    return LSTMState(*forward(LSTM, spec, x, parameters, (h, c), options, single=True))
+    options = eps, zoneout, rng, dropout, recurrent_dropout
+    return LSTMState(*step(LSTM, _spec, (norm, variant), x, parameters, (h, c), options))
 
 
 def lstm_cell_forward(

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from numnorm.arguments import Shape, check_shape
 from numnorm.backends.contract.backend import RecurrentBackend
 from numnorm.rnn.specs import Spec
@@ -25,6 +27,7 @@ class LSTMParameters(NamedTuple):
         Gain and bias of the norm of W_h h; of the gates with ``variant="per_gate"``.
     gamma_c, beta_c : array (H,), optional
         Gain and bias of the norm of the cell. All gains are 1 by default, and all biases 0.
+        Gains of size 0 belong to parameters without a norm.
     """
 
     weight_x: Any
@@ -90,6 +93,7 @@ class GRUParameters(NamedTuple):
         Gains and biases of the norms of W_x x and W x.
     gamma_h, beta_h : array (3H,), optional
         Gains and biases of the norms of W_h h and U h. All gains are 1 by default, all biases 0.
+        Gains of size 0 belong to parameters without a norm.
     """
 
     weight_x: Any
@@ -114,7 +118,8 @@ class RNNParameters(NamedTuple):
     bias : array (H,), optional
         b. Default: 0.
     gamma, beta : array (H,), optional
-        Gain and bias of the norm. Default: 1 and 0.
+        Gain and bias of the norm. Default: 1 and 0. A gain of size 0 belongs to parameters
+        without a norm.
     """
 
     weight_x: Any
@@ -190,6 +195,21 @@ def kind_of(kind: Kind, parameters: Any) -> Kind:
     return PROJECTED_LSTM if projected else kind
 
 
+def without_norm(kind: Kind, dtype: Any) -> dict[str, Any]:
+    """Return the gains of parameters that only ``norm=None`` may use: they have size 0."""
+    # Arrays, which optimizers and files keep, and not a mark beside the parameters.
+    return {name: np.empty(0, dtype) for name in _gains(kind)}
+
+
+def is_without_norm(value: Any) -> bool:
+    """Return whether a parameter is a gain of `without_norm`."""
+    return tuple(getattr(value, "shape", (1,))) == (0,)
+
+
+def _gains(kind: Kind) -> list[str]:
+    return [name for name in kind.sizes if name.startswith("gamma")]
+
+
 def named(kind: Kind, parameters: Any) -> Any:
     """Return the parameters of a kind, also if they are a plain tuple."""
     if not isinstance(parameters, tuple) or len(parameters) != len(kind.parameters._fields):
@@ -242,7 +262,16 @@ def checked(
         "weight_h": weight_h,
     }
     for name, size in kind.sizes.items():
-        if getattr(given, name) is None:
+        value = getattr(given, name)
+        if name in _gains(kind) and is_without_norm(value):
+            if spec.normalizes:
+                changes = ", ".join(f"{gain}=None" for gain in _gains(kind))
+                raise ValueError(
+                    f"norm must be None for parameters that were made without a norm ({name} has "
+                    f"size 0): write norm=None, or parameters._replace({changes}) for gains of 1"
+                )
+            values[name] = None
+        elif value is None:
             values[name] = None
         elif name.startswith(("gamma", "beta")) and name not in spec.parameters:
             raise ValueError(f"{name} must be None, as this norm and variant do not use it")

@@ -35,6 +35,12 @@ class Spec(NamedTuple):
     parameters: frozenset[str]
     batch: Any = None
 
+    @property
+    def normalizes(self) -> bool:
+        """Whether the cell has a norm."""
+        norm = self.cell.cell if isinstance(self.cell, LSTMSpec) else self.cell.norm
+        return norm is not None
+
 
 def lstm_spec(norm: Any, variant: Any) -> Spec:
     """Return the spec of an LSTM."""

@@ -16,6 +16,7 @@ from numnorm.backends.contract.recurrent import (
     PackedSteps,
     RunningSteps,
     SequenceLayout,
+    Step,
 )
 from numnorm.layouts import ColumnLayout, RowLayout
 
@@ -280,6 +281,21 @@ class RecurrentBackend(ArrayBackend, Protocol):
 
         x and each of the `zoneout_masks` (one per state) have the rows of all steps. If `save` is
         false, the history of h is complete, and the other states have only their last values.
+        """
+
+    def prepared_step(
+        self,
+        spec: CellSpec,
+        scaling: Scaling,
+        x: Any,
+        steps: PackedSteps,
+        weights: Any,
+        states: tuple[Any, ...],
+    ) -> Step | None:
+        """Return a function of one step for later calls with an x and states like these.
+
+        It takes x and states of the same shapes and dtype, or None for a state of 0, and checks
+        nothing. The result is None if there is no faster way than `cell_forward`.
         """
 
     def cell_backward(

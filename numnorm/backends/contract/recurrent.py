@@ -1,6 +1,7 @@
 """The description of a recurrent cell for a backend: its spec and the layout of its sequences."""
 
 import dataclasses
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -120,6 +121,10 @@ def _name(norm: Norm | None) -> str:
 
 def _digits(choices: tuple[bool, ...]) -> str:
     return "".join(str(int(choice)) for choice in choices)
+
+
+# A function of a step ``step(x, states)``: the new states, or None if it is busy.
+Step = Callable[[Any, tuple[Any, ...]], tuple[Any, ...] | None]
 
 
 class CellGradients(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 _HOMES = {
     "arrays.device_array": ("as_float_array",),
     "recurrent.lstm.batch_norm": ("batch_cell_backward", "batch_cell_forward"),
-    "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights"),
+    "recurrent.cells": ("cell_backward", "cell_forward", "cell_weights", "prepared_step"),
     "recurrent.stacking": ("add", "as_mask", "apply_mask", "concatenate", "split", "to_time_major"),
     "recurrent.dropout": ("dropout_mask", "dropped"),
     "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),

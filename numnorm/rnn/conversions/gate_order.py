@@ -6,7 +6,7 @@ import numpy as np
 
 from numnorm.arguments import check_shape, result_dtype
 from numnorm.array_likes import as_plain_array
-from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, kind_of, named
+from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, kind_of, named, without_norm
 
 Array = np.ndarray[Any, Any]
 
@@ -70,6 +70,7 @@ def _from_library(
     """Return the parameters of a kind from arrays with checked shapes."""
     moves = library[kind.name], _OWN[kind.name]
     values = {"weight_x": _reordered(w, *moves), "weight_h": _reordered(r, *moves)}
+    values |= without_norm(kind, r.dtype)
     if projection is not None:
         values["projection"] = projection
     biases = [_reordered(bias, *moves) for bias in (first, second) if bias is not None]

@@ -23,7 +23,7 @@ def lstm_from_onnx(w: Any, r: Any, b: Any = None) -> LSTMParameters:
     Returns
     -------
     LSTMParameters
-        New arrays.
+        New arrays, with gains of size 0, which no norm takes.
 
     Raises
     ------
@@ -89,7 +89,8 @@ def gru_from_onnx(w: Any, r: Any, b: Any = None) -> GRUParameters:
     Returns
     -------
     GRUParameters
-        New arrays; z is negated, and the last sixth of `b` becomes `bias_h`.
+        New arrays, with gains of size 0, which no norm takes. z is negated, and the
+        last sixth of `b` becomes `bias_h`.
 
     Raises
     ------
@@ -156,7 +157,7 @@ def rnn_from_onnx(w: Any, r: Any, b: Any = None) -> RNNParameters:
     Returns
     -------
     RNNParameters
-        New arrays.
+        New arrays, with gains of size 0, which no norm takes.
 
     Raises
     ------

@@ -51,7 +51,7 @@ def lstm_from_torch(
     Returns
     -------
     LSTMParameters or ProjectedLSTMParameters
-        New arrays.
+        New arrays, with gains of size 0, which no norm takes.
 
     Raises
     ------
@@ -121,7 +121,8 @@ def gru_from_torch(
     Returns
     -------
     GRUParameters
-        New arrays. The last third of `bias_hh`, inside the product with r, becomes `bias_h`.
+        New arrays, with gains of size 0, which no norm takes. The last third of
+        `bias_hh`, inside the product with r, becomes `bias_h`.
 
     Raises
     ------
@@ -191,7 +192,7 @@ def rnn_from_torch(
     Returns
     -------
     RNNParameters
-        New arrays.
+        New arrays, with gains of size 0, which no norm takes.
 
     Raises
     ------

@@ -105,7 +105,7 @@ def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     element = type_of(kind)
 
     def plain():
-        return np.zeros(size, kind)
+        return np.empty(size, kind)
 
     @compiled_as(plain)
     def scratch(typing_context):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from numnorm.backends.contract.norms import Scaling
 from numnorm.backends.contract.recurrent import (
     CellGradients,
@@ -10,7 +12,9 @@ from numnorm.backends.contract.recurrent import (
     LSTMSpec,
     PackedSteps,
     RNNSpec,
+    Step,
 )
+from numnorm.backends.cpu.memory.grouped_kernel import flattened
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.recurrent.common import passes
 from numnorm.backends.cpu.recurrent.gru.kind import GRU
@@ -46,6 +50,43 @@ def cell_forward(
         # The cells lie in a memory pool whose memory is reused.
         history = history[0], *(h.copy() for h in history[1:])
     return history, saved
+
+
+def prepared_step(
+    spec: CellSpec,
+    scaling: Scaling,
+    x: Array,
+    steps: PackedSteps,
+    weights: Any,
+    states: tuple[Array, ...],
+) -> Step | None:
+    """Return a function of one step, or None if the batch is empty or worth threads."""
+    x, masks = np.empty_like(x, order="C"), (None,) * (len(states) + 1)
+    call = passes.prepared(
+        _KINDS[type(spec)], spec, scaling, x, steps, weights, states, masks, False, True
+    )
+    if call.work == 0 or call.max_parts > 1:
+        return None
+    serial, arguments = call.kernel.serial, (*flattened(call.arguments), 1, 0, 1)
+    batch, (state, *cells) = x.shape[0], call.history
+    first, last = (state[:batch], *cells), (state[batch:], *cells)
+    # One call at a time may use the arrays; a second one at once gets None.
+    free = [arguments]
+
+    def step(inputs: Array, given: tuple[Array | None, ...]) -> tuple[Array, ...] | None:
+        try:
+            own = free.pop()
+        except IndexError:
+            return None
+        x[...] = inputs
+        for array, value in zip(first, given, strict=True):
+            array[...] = 0 if value is None else value
+        serial(*own)
+        result = tuple([array.copy() for array in last])
+        free.append(own)
+        return result
+
+    return step
 
 
 def cell_backward(

@@ -18,7 +18,7 @@ from numnorm.backends.cuda.recurrent.gru import passes as gru_cells
 from numnorm.backends.cuda.recurrent.lstm import passes as lstm_cells
 from numnorm.backends.cuda.recurrent.rnn import passes as rnn_cells
 
-__all__ = ["cell_backward", "cell_forward", "cell_weights"]
+__all__ = ["cell_backward", "cell_forward", "cell_weights", "prepared_step"]
 
 _MODULES: dict[type, Any] = {LSTMSpec: lstm_cells, GRUSpec: gru_cells, RNNSpec: rnn_cells}
 
@@ -56,6 +56,10 @@ def cell_forward(
     """Return the history of each state, from the first one on, and what the backward pass needs."""
     with on_device_of(x):
         return forward(_kind(spec), spec, scaling, x, steps, weights, states, zoneout_masks, save)
+
+
+def prepared_step(*arguments: Any) -> None:
+    """Return None: a step takes the same way as a sequence."""
 
 
 def cell_backward(

@@ -67,6 +67,28 @@ def _factors(kind: CellKind, spec: CellSpec, weights: Weights) -> list[Array]:
     return [weights.h] if weights.projection is None else [weights.h, weights.projection]
 
 
+class Prepared(NamedTuple):
+    """The call of a forward kernel.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    arguments : tuple
+        Groups of arguments, for `run_kernel`.
+    work, max_parts : int
+    history : tuple of array
+        All states and cells, initial ones first; unless they are saved, only the last cells.
+    saved : Saved
+    """
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    work: int
+    max_parts: int
+    history: tuple[Array, ...]
+    saved: groups.Saved
+
+
 def forward(
     kind: CellKind,
     spec: CellSpec,
@@ -79,9 +101,28 @@ def forward(
     save: bool,
 ) -> tuple[tuple[Array, ...], groups.Saved | None]:
     """Return all states and cells, initial ones first; unless `save`, only the last cells."""
+    fused = states[0].shape[0] >= tuning.CELL_FUSED_LEAST_ROWS
+    call = prepared(kind, spec, scaling, x, steps, weights, states, masks, save, fused)
+    run_kernel(call.kernel, call.arguments, call.work, call.max_parts)
+    return call.history, call.saved if save else None
+
+
+def prepared(
+    kind: CellKind,
+    spec: CellSpec,
+    scaling: Scaling,
+    x: Array,
+    steps: PackedSteps,
+    weights: Weights,
+    states: tuple[Array, ...],
+    masks: tuple[Array | None, ...],
+    save: bool,
+    fused: bool,
+) -> Prepared:
+    """Return the call of the forward kernel, which multiplies x itself if `fused` is true."""
     element_type = element_type_of(x.dtype)
     rows, (batch, outer), width = x.shape[0], states[0].shape, weights.h.shape[0] // kind.gates
-    fused, saved_rows = batch >= tuning.CELL_FUSED_LEAST_ROWS, rows if save else batch
+    saved_rows = rows if save else batch
     each, apart, has_cell = kind.norms_each_product(spec), kind.keeps_cell_apart(spec), states[1:]
     drops, projects = spec.recurrent_dropout, kind.projects(spec)
     xp, z, carried, separate_cell, dropped, outputs = tables(
@@ -113,15 +154,15 @@ def forward(
         outputs if projects else None,
         _statistics(kind, spec, rows if save else 0),
     )  # fmt: skip
-    run_kernel(
+    return Prepared(
         make_forward(kind, spec, element_type),
         (
             steps, groups.Factors(x if fused else x[:0], panels_x, panels_h), weights.others,
             saved, _scalings(kind, spec, scaling, width), _masks(masks), scratch,
         ),
         _work(rows, width, element_type), batch // tuning.CELL_PART_LEAST_ROWS,
+        (state, carried)[: len(states)], saved,
     )  # fmt: skip
-    return (state, carried)[: len(states)], saved if save else None
 
 
 def backward(
