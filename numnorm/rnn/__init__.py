@@ -37,6 +37,7 @@ from numnorm.rnn.gru import (
     gru_pack,
 )
 from numnorm.rnn.initial import gru_init, lstm_init, rnn_init
+from numnorm.rnn.loading import load_parameters
 from numnorm.rnn.lstm import (
     lstm,
     lstm_backward,
@@ -111,6 +112,7 @@ __all__ = [
     "gru_to_onnx",
     "gru_to_torch",
     "layers_from_torch",
+    "load_parameters",
     "lstm",
     "lstm_backward",
     "lstm_cell",

@@ -155,6 +155,9 @@ class Kind(NamedTuple):
     states: tuple[str, ...]
     options: tuple[str, ...]
 
+    def __reduce__(self) -> str:
+        return self.name.upper()  # a name of this module
+
     @property
     def rows(self) -> str:
         """The number of rows of the weights, for messages."""

@@ -21,6 +21,7 @@ from numnorm.backends.contract.recurrent import LSTMSpec, SequenceLayout, Step
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm, running_statistics
 from numnorm.rnn.dropout import Kept, check_dropout, drawn
 from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, checked, is_without_norm, kind_of, named
+from numnorm.rnn.pickling import reduced
 from numnorm.rnn.sequences import sequence_layout
 from numnorm.rnn.specs import Spec, projected, with_masks
 
@@ -30,7 +31,7 @@ _ADA_SCALE, _ADA_K = 1.0, 0.1
 _STEPS_MOST = 8
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Packed:
     """Parameters packed for many calls; its contents are private."""
 
@@ -41,7 +42,15 @@ class Packed:
     dtype: Any
     weights: Any
     # Functions of a step, by the arguments that determine them.
-    steps: dict[Any, Step] = dataclasses.field(default_factory=dict, repr=False)
+    steps: dict[Any, Step] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        (_, hidden), (_, inputs) = self.given.weight_h.shape, self.given.weight_x.shape
+        return f"Packed({self.kind.name}, {inputs} inputs, {hidden} units, {self.dtype.name})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Packed again where it is read: the layout depends on the processor.
+        return pack, (self.kind, self.spec, self.given, self.dtype)
 
 
 class Options(NamedTuple):
@@ -90,6 +99,14 @@ class _Saved(NamedTuple):
     weights: Any
     masks: _Masks
     kept: Any
+
+    def __repr__(self) -> str:
+        maker = f"{self.kind.name}{'_cell' * self.single}_forward"
+        steps = f"{self.layout.time} steps of {self.layout.batch} sequences"
+        return f"<saved by {maker}: {steps}, {self.widths[0]} units, {self.dtype.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 def forward(
@@ -246,7 +263,7 @@ def _weights(kind: Kind, spec: Spec, parameters: Any, x: Any, backend: Any) -> t
         where = "a device" if is_on_device(parameters.given.weight_h) else "the host"
         raise TypeError(f"parameters must lie where x does, got them packed for {where}")
     backend.check_packed(parameters.given.weight_h, x)
-    if parameters.spec is not spec:
+    if parameters.spec != spec:
         raise ValueError(f"parameters must be packed for the same {' and '.join(kind.options)}")
     if parameters.dtype != x.dtype:
         raise ValueError(

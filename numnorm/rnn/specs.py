@@ -9,10 +9,22 @@ from numnorm.backends.contract.recurrent import CellSpec, GRUSpec, LSTMSpec, RNN
 from numnorm.norms.ada import ADA
 from numnorm.norms.affine import AFFINE, GAIN
 
+
+class _CellNorm(Norm):
+    """A norm of cells. It is copied and pickled by name, as kernels are found by the object."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, (next(name for name, norm in _NORMS.items() if norm is self),)
+
+
+def _named(name: str) -> Norm | None:
+    return _NORMS[name]
+
+
 _NORMS = {
-    "layer": Norm(AFFINE, parameters=2),
-    "rms": Norm(GAIN, parameters=1),
-    "ada": ADA,
+    "layer": _CellNorm(AFFINE, parameters=2),
+    "rms": _CellNorm(GAIN, parameters=1),
+    "ada": _CellNorm(ADA.formula, parameters=0),
     None: None,
 }
 _VARIANTS = ("paper", "normalized_cell", "per_gate", "cell_only")

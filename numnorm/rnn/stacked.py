@@ -14,6 +14,7 @@ from numnorm.arguments import check_eps, check_flag, check_number, check_shape
 from numnorm.array_types import LSTMNorm, LSTMVariant
 from numnorm.backends import backend_for
 from numnorm.rnn.dropout import check_dropout, gain
+from numnorm.rnn.pickling import reduced
 from numnorm.rnn.results import Stacked, StackedForward, StackedGradients
 from numnorm.rnn.sequences import check_lengths
 from numnorm.rnn.stacked_plan import Direction, Plan, by_direction, naming, planned
@@ -31,6 +32,12 @@ class _Saved(NamedTuple):
     dropout: float
     batch_first: bool
     shape: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return f"<saved by stacked_forward: {len(self.plan)} layers, y of shape {self.shape}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
 
 
 def stacked(

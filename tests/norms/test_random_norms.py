@@ -9,7 +9,12 @@ from filled_memory import NAN, filled_memory
 from layouts import LAYOUTS
 from norm_checks import Norm, as_tuple
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not reference.LONGDOUBLE_IS_WIDER, reason="the definitions have no more digits"
+    ),
+]
 
 SIZES = (0, 1, 1, 2, 3, 5, 8, 17, 33)
 ROW_NORMS = ("layer_norm", "rms_norm", "ada_norm", "weight_norm")
@@ -98,8 +103,3 @@ def test_random_calls(seed):
     for _ in range(500):
         with np.errstate(all="raise", under="ignore"):
             check_call(drawn_norm(rng), rng)
-
-
-def test_definitions_are_wider():
-    if not reference.LONGDOUBLE_IS_WIDER:
-        pytest.skip("the definitions have no more digits than the results")
