@@ -24,18 +24,27 @@ class Moments(NamedTuple):
         ``(C,)``. On a device, an array of the library of x (float32 for JAX without float64).
     m2 : array of float64
         The sum of the squared deviations from the mean, ``(C,)``.
+    mean_lo : array of float64, optional
+        What `mean` lost when it was rounded to float64, ``(C,)``; None means 0. Merging takes it,
+        so that `m2` loses no digits at any offset of the data.
+
+    Notes
+    -----
+    The relative error of `m2` is a few units in the last place of the type in which the squares
+    are taken: float64 for float64, integers and bool, otherwise float32.
 
     Examples
     --------
     >>> import numnorm
     >>> left = numnorm.batch_moments([[1.0], [2.0]])
     >>> left.merge(numnorm.batch_moments([[6.0]]))
-    Moments(count=3, mean=array([3.]), m2=array([14.]))
+    Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
     """
 
     count: int  # type: ignore[assignment]  # a field may hide tuple's method
     mean: Any
     m2: Any
+    mean_lo: Any = None
 
     def merge(self, other: "Moments") -> "Moments":
         """Return the moments of both sets of values together.
@@ -123,7 +132,7 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     >>> for chunk in ([[1.0], [2.0]], [[6.0]]):
     ...     total = numnorm.batch_moments(chunk, after=total)
     >>> total
-    Moments(count=3, mean=array([3.]), m2=array([14.]))
+    Moments(count=3, mean=array([3.]), m2=array([14.]), mean_lo=array([0.]))
     """
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
@@ -136,8 +145,10 @@ def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) 
     if not isinstance(value, Moments):
         raise TypeError(f"{name} must be Moments, got an object of type {type(value).__name__}")
     check_integer(f"{name}.count", value.count, 0)
-    for field, array in (("mean", value.mean), ("m2", value.m2)):
-        check_shape(f"{name}.{field}", tuple(np.shape(array)), shape, meaning)
+    for field in ("mean", "m2", "mean_lo"):
+        array = getattr(value, field)
+        if array is not None or field != "mean_lo":
+            check_shape(f"{name}.{field}", tuple(np.shape(array)), shape, meaning)
 
 
 def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:

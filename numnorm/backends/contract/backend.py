@@ -19,6 +19,9 @@ from numnorm.backends.contract.recurrent import (
 )
 from numnorm.layouts import ColumnLayout, RowLayout
 
+# The caller's count, mean, m2 and mean_lo of channels; a mean_lo of None is 0.
+GivenMoments = tuple[int, Any, Any, Any]
+
 
 class ArrayBackend(Protocol):
     """The conversion that every family needs; all other functions take an `x` that it returned."""
@@ -104,17 +107,17 @@ class ColumnBackend(ArrayBackend, Protocol):
         """Return (count, mean, m2) of each channel; mean and m2 may have a private format."""
 
     def streamed_moments(
-        self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
-    ) -> tuple[int, Any, Any]:
-        """Return (count, mean, m2) for the caller, as float64 arrays of the library of x.
+        self, x: Any, layout: ColumnLayout, after: GivenMoments | None
+    ) -> tuple[int, Any, Any, Any]:
+        """Return (count, mean, m2, mean_lo) for the caller, as float64 arrays of the library of x.
 
         They include `after`, the moments of the previous chunks, whose arrays are checked here.
         """
 
     def merged_moments(
-        self, mean: Any, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
-    ) -> tuple[Any, Any]:
-        """Return mean and m2 of two sets of the caller's moments together, neither empty.
+        self, mean: Any, moments: GivenMoments, other: GivenMoments
+    ) -> tuple[Any, Any, Any]:
+        """Return mean, m2 and mean_lo of two sets of the caller's moments, neither empty, together.
 
         `mean` is the first set's mean as an array of this backend; the others are checked here.
         """

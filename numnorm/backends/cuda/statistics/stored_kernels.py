@@ -116,21 +116,22 @@ def make_converted(of: ElementType, into: ElementType) -> Kernel:
 def make_two_moments() -> Kernel:
     """Return the kernel that merges the moments of two sets of values, neither of them empty.
 
-    It takes the addresses ``mean, m2``, ``other_mean, other_m2`` and ``merged_mean, merged_m2`` of
+    It takes the addresses ``mean, m2, mean_lo`` of one set, of the other and of the result, all of
     float64; ``channels``; and the numbers of values ``count, other_count``.
     """
     load, store, merge = make_load_one(FLOAT64), make_store_one(FLOAT64), device(merge_moments)
 
     def kernel(
-        mean, m2, other_mean, other_m2, merged_mean, merged_m2, channels, count, other_count
+        mean, m2, mean_lo, other_mean, other_m2, other_lo, merged_mean, merged_m2, merged_lo,
+        channels, count, other_count,
     ):  # fmt: skip
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < channels:
-            centre, squares = merge(
-                count, load(mean, i), load(m2, i),
-                other_count, load(other_mean, i), load(other_m2, i),
-            )  # fmt: skip
+            moments = load(mean, i), load(mean_lo, i), load(m2, i)
+            other = load(other_mean, i), load(other_lo, i), load(other_m2, i)
+            centre, lost, squares = merge(count, moments, other_count, other)
             store(merged_mean, i, centre)
+            store(merged_lo, i, lost)
             store(merged_m2, i, squares)
 
-    return Kernel(kernel, ("address",) * 6 + ("index",) + ("float64",) * 2, _THREADS)
+    return Kernel(kernel, ("address",) * 9 + ("index",) + ("float64",) * 2, _THREADS)
