@@ -57,14 +57,21 @@ class Moments(NamedTuple):
         Returns
         -------
         Moments
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a field of either has an unsupported type or dtype, or a wrong shape or value.
         """
-        _check_moments("other", other, tuple(np.shape(self.mean)), "the channels")
+        channels = (math.prod(np.shape(self.mean)),)
+        count = _check_moments("moments", self, channels, "the channels")
+        others = _check_moments("other", other, channels, "the channels")
         backend, mean = backend_for(self.mean, "mean")
-        if self.count == 0 or other.count == 0:
+        if count == 0 or others == 0:
             if backend_for(other.mean, "other.mean")[0] is not backend:
                 raise TypeError("other.mean must be where mean is, got one on a device and one not")
-            return other if self.count == 0 else self
-        return Moments(self.count + other.count, *backend.merged_moments(mean, self, other))
+            return other if count == 0 else self
+        return Moments(count + others, *backend.merged_moments(mean, self, other))
 
     def variance(self, ddof: int = 0) -> Any:
         """Return the variance of each channel.
@@ -90,10 +97,11 @@ class Moments(NamedTuple):
         >>> numnorm.batch_moments([[1.0], [3.0]]).variance(ddof=1)
         array([2.])
         """
-        if self.count <= check_integer("ddof", ddof, 0):
-            raise ValueError(f"ddof must be less than the count, {self.count}, got {ddof}")
+        count, ddof = check_integer("count", self.count, 0), check_integer("ddof", ddof, 0)
+        if count <= ddof:
+            raise ValueError(f"ddof must be less than the count, {count}, got {ddof}")
         backend, m2 = backend_for(self.m2, "m2")
-        return backend.variance(m2, self.count - ddof)
+        return backend.variance(m2, count - ddof)
 
 
 def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None) -> Moments:
@@ -141,14 +149,16 @@ def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None
     return Moments(*backend.streamed_moments(x, layout, after))
 
 
-def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
+def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> int:
+    """Return the count as an int; raise if it or a shape is wrong."""
     if not isinstance(value, Moments):
         raise TypeError(f"{name} must be Moments, got an object of type {type(value).__name__}")
-    check_integer(f"{name}.count", value.count, 0)
+    count = check_integer(f"{name}.count", value.count, 0)
     for field in ("mean", "m2", "mean_lo"):
         array = getattr(value, field)
         if array is not None or field != "mean_lo":
             check_shape(f"{name}.{field}", tuple(np.shape(array)), shape, meaning)
+    return count
 
 
 def stream_step(shape: tuple[int, ...], channel_axis: int = 1) -> int:

@@ -161,6 +161,19 @@ def test_moments_without_mean_lo_have_a_mean_that_lost_nothing():
             np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16])
+def test_counts_of_narrow_integers_do_not_wrap(kind):
+    most = int(np.iinfo(kind).max)
+    narrow = numnorm.Moments(kind(most), np.zeros(1), np.full(1, float(most)))
+    ones = np.ones((most, 1))
+    for found in (narrow.merge(narrow), numnorm.batch_moments(ones, after=narrow)):
+        assert type(found.count) is int
+        assert found.count == 2 * most
+    # Twice the same values have the same variance.
+    np.testing.assert_allclose(narrow.merge(narrow).variance(), 1, rtol=4 * EPS64)
+    np.testing.assert_array_equal(narrow.variance(ddof=kind(most - 1)), float(most))
+
+
 def test_two_empty_chunks_are_empty():
     empty = numnorm.batch_moments(np.empty((0, CHANNELS)))
     both = empty.merge(empty)

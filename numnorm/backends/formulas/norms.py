@@ -97,6 +97,15 @@ def split_sum(large: Any, small: Any) -> Any:
     return rounded, small - (rounded - large)
 
 
+def moved(old: Any, new: Any, weight: Any) -> Any:
+    """Return ``old * (1 - weight) + new * weight``.
+
+    A number without weight is left out, even if it is NaN or infinite.
+    """
+    kept = old * (1.0 - weight) if weight < 1.0 else 0.0
+    return kept + (new * weight if weight > 0.0 else 0.0)
+
+
 def merge_centred_moments(
     count: Any, mean: Any, m2: Any, other_count: Any, other_mean: Any, other_m2: Any
 ) -> Any:

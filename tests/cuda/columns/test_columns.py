@@ -422,3 +422,9 @@ def test_stored_statistics():
         kernel = make_update_running(ELEMENT_TYPES[running.dtype.name])
         kernel.launch(1, 0, register(running), register(np.array([6.0, 60.0])), 2, 0.5, 0.25)
         np.testing.assert_array_equal(running, [1.5, 15])
+        # What has no weight is left out.
+        for weight, expected in ((0.0, [np.nan, 2]), (1.0, [3, np.inf])):
+            running = np.array([np.nan, 2], dtype)
+            new = register(np.array([3.0, np.inf]))
+            kernel.launch(1, 0, register(running), new, 2, 1.0, weight)
+            np.testing.assert_array_equal(running, expected)

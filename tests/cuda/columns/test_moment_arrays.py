@@ -269,6 +269,7 @@ def test_refused(library):
     refused(ValueError, message, batch_moments, x, after=for_another)
     message = r"^other.mean must have shape \(5,\), the channels, got \(4,\)$"
     refused(ValueError, message, moments.merge, for_another)
+    refused(ValueError, "^moments.count must be at least 0", count.merge, moments)
     refused(ValueError, "^after.count must be at least 0", batch_moments, x, after=count)
     far = Moments(9, *(library.take(np.ones(5), 1) for _ in range(2)))
     refused(ValueError, "^after.mean must be on device 0, as x is", batch_moments, x, after=far)

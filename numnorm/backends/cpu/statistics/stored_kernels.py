@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
+from numnorm.backends.formulas.norms import moved
+
+_moved = inlined(moved)
 
 # Squares with a sum below this have lost digits in float64.
 _SMALLEST_VARIANCE = 1e-290
@@ -34,7 +37,7 @@ def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -
 @inlined
 def _move(running: Any, new: Any, divisor: float, momentum: float) -> None:
     for c in range(running.size):
-        running[c] = np.float64(running[c]) * (1.0 - momentum) + new[c] / divisor * momentum
+        running[c] = _moved(np.float64(running[c]), new[c] / divisor, momentum)
 
 
 def make_moving_averages() -> Function:

@@ -194,7 +194,7 @@ def update_running(
 
 
 def move_running(running: DeviceArray, new: Statistic, momentum: float) -> None:
-    """Set running statistics in place to running * (1 - momentum) + new * momentum."""
+    """Move running statistics in place towards new ones, whose weight is `momentum`."""
     library = running.library
     with on_device_of(running):
         moved = library.contiguous(running.array)

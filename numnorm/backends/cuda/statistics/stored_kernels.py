@@ -14,12 +14,10 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
 )
 from numnorm.backends.cuda.compiler.target import reciprocal as reciprocal_of
-from numnorm.backends.formulas.norms import merge_moments
+from numnorm.backends.formulas.norms import merge_moments, moved
 
 _THREADS = 128
-_ZERO, _ONE, _INFINITY, _NAN = (
-    constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
-)
+_ZERO, _INFINITY, _NAN = (constant(FLOAT64, v) for v in (0.0, float("inf"), float("nan")))
 # Below this variance squares lose digits to underflow in float64.
 _SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
 
@@ -80,19 +78,18 @@ def make_reciprocal_deviation(of: ElementType) -> Kernel:
 def make_update_running(running: ElementType) -> Kernel:
     """Return the kernel that moves running statistics towards new ones.
 
-    ``running * (1 - momentum) + new * factor * momentum``. It takes the addresses of the running
-    statistics and of the new ones, which are float64; ``count``; and ``factor`` and ``momentum``.
+    It is the formula `moved` of ``new * factor``, whose weight is ``momentum``. It takes the
+    addresses of the running statistics and of the new ones, which are float64; ``count``; and
+    ``factor`` and ``momentum``.
     """
     load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
-    kind, rounded = FLOAT64.compute_type, running.compute_type
+    kind, rounded, move = FLOAT64.compute_type, running.compute_type, device(moved)
 
     def kernel(running, new, count, factor, momentum):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
             fresh = load_new(new, i) * factor
-            store(
-                running, i, rounded(kind(load(running, i)) * (_ONE - momentum) + fresh * momentum)
-            )
+            store(running, i, rounded(move(kind(load(running, i)), fresh, momentum)))
 
     return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
 
