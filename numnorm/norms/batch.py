@@ -97,7 +97,8 @@ def batch_norm(
     -----
     Mean and variance of a channel are float64 numbers. A variance that overflows float64 makes the
     channel NaN. For a float64 `x`, rounding the mean adds an error of up to half a unit in the last
-    place of the mean. An empty batch leaves the running statistics unchanged.
+    place of the mean. An empty batch leaves the running statistics unchanged. A negative running
+    variance is an error in inference; on a device, whose numbers are not read, it gives NaN.
 
     References
     ----------

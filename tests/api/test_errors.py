@@ -222,6 +222,7 @@ def number_cases():
         yield case(function, ValueError, "eps must be at least 0, got -1", eps=-1)
         yield case(function, TypeError, "eps must be a number, got 'a'", eps="a")
         yield case(function, TypeError, "eps must be a number, got None", eps=None)
+        yield case(function, TypeError, "eps must be a number, got True", eps=True)
     for name, function in [
         ("eps", "layer_norm"),
         ("eps", "batch_norm"),
@@ -683,6 +684,7 @@ def test_a_wrong_count_has_no_variance():
         (3, ValueError, "ddof must be less than the count, 3, got 3"),
         (-1, ValueError, "ddof must be at least 0, got -1"),
         (1.0, TypeError, "ddof must be an int, got 1.0"),
+        (True, TypeError, "ddof must be an int, got True"),
         ("1", TypeError, "ddof must be an int, got '1'"),
     ],
 )

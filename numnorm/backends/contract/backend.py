@@ -141,7 +141,8 @@ class ColumnBackend(ArrayBackend, Protocol):
 
         m2, the sum of squared deviations, divided by `divisor` is the variance. rstd is
         1 / sqrt(m2 / divisor + eps): 0 if the sum under the root is 0, NaN if it is negative,
-        infinite, or so small that the squares in m2 have lost digits in float64.
+        infinite, or so small that the squares in m2 have lost digits in float64. Where the values
+        can be read at once, a negative m2 raises a ValueError.
         """
 
     def column_backward(

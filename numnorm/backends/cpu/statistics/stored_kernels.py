@@ -19,12 +19,13 @@ _SMALLEST_VARIANCE = 1e-290
 
 
 @inlined
-def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -> None:
+def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -> bool:
     """Store ``1 / sqrt(m2 / divisor + eps)`` of each channel in `rstd`.
 
     It is 0 if the sum under the root is 0, NaN if it is negative, infinite, or so small that the
-    squares in m2 have lost digits.
+    squares in m2 have lost digits. Return whether any m2 is negative.
     """
+    negative = 0
     for c in range(rstd.size):
         variance = np.float64(m2[c]) / divisor
         total = variance + eps
@@ -32,6 +33,8 @@ def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -
         outside = lost | (total < 0.0) | (total == np.inf)
         reciprocal = 1.0 / math.sqrt(1.0 if outside | (total == 0.0) else total)
         rstd[c] = 0.0 if total == 0.0 else (np.nan if outside else reciprocal)
+        negative += 1 if m2[c] < 0.0 else 0
+    return negative > 0
 
 
 @inlined
