@@ -97,11 +97,42 @@ class Moments(NamedTuple):
         >>> numnorm.batch_moments([[1.0], [3.0]]).variance(ddof=1)
         array([2.])
         """
+        backend, m2, divisor = self._divided(ddof)
+        return backend.variance(m2, divisor)
+
+    def std(self, ddof: int = 0) -> Any:
+        """Return the standard deviation of each channel: the root of its variance.
+
+        Parameters
+        ----------
+        ddof : int, default 0
+            As for `variance`.
+
+        Returns
+        -------
+        array of float64
+            ``(C,)``.
+
+        Raises
+        ------
+        ValueError
+            If the count is not greater than `ddof`.
+
+        Examples
+        --------
+        >>> import numnorm
+        >>> numnorm.batch_moments([[1.0], [5.0]]).std()
+        array([2.])
+        """
+        backend, m2, divisor = self._divided(ddof)
+        return backend.deviation(m2, divisor)
+
+    def _divided(self, ddof: Any) -> tuple[Any, Any, int]:
+        """Return the backend of m2, m2 as its array, and the divisor of the variance."""
         count, ddof = check_integer("count", self.count, 0), check_integer("ddof", ddof, 0)
         if count <= ddof:
             raise ValueError(f"ddof must be less than the count, {count}, got {ddof}")
-        backend, m2 = backend_for(self.m2, "m2")
-        return backend.variance(m2, count - ddof)
+        return *backend_for(self.m2, "m2"), count - ddof
 
 
 def batch_moments(x: Any, *, channel_axis: int = 1, after: Moments | None = None) -> Moments:

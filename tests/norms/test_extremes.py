@@ -101,3 +101,39 @@ def test_numbers_beyond_the_range_make_no_warning():
             running = np.zeros((4, 2), np.float16)
             numnorm.batch_norm(rows * 4000, running_mean=running[:, 0], running_var=running[:, 1])
             assert np.all(np.isinf(running[:, 1]))
+
+
+@pytest.mark.parametrize("variance", [1e-300, 1e-290, 1e290, 1e306])
+@pytest.mark.parametrize("shape", [(1000, 1), (5000, 1), (1250, 1, 4), (5, 1, 1000)])
+def test_a_variance_at_the_ends_of_float64(shape, variance):
+    x = np.random.default_rng(0).normal(size=shape)
+    x = (x - x.mean()) / x.std() * np.sqrt(variance)
+    exact = x.astype(np.longdouble)
+    deviation = exact.std()
+    running = np.zeros(1), np.zeros(1)
+    stored = {"running_mean": running[0], "running_var": running[1], "momentum": 1.0}
+    y, mean, rstd = numnorm.batch_norm_forward(x, eps=0, **stored)
+    # Deviations below five: a few roundings of each, and of the two statistics.
+    np.testing.assert_allclose(y, exact / deviation, rtol=0, atol=2e-14)
+    np.testing.assert_allclose(rstd * deviation, 1, rtol=2e-15)
+    np.testing.assert_allclose(running[1] / exact.var(ddof=1), 1, rtol=4e-15)
+    dy = np.random.default_rng(1).normal(size=shape)
+    dx = numnorm.batch_norm_backward(dy, x, mean, rstd)[0]
+    xhat = (exact - exact.mean()) / deviation
+    expected = (dy - dy.mean() - xhat * (dy * xhat).mean()) / deviation
+    np.testing.assert_allclose(dx * deviation, expected * deviation, rtol=0, atol=4e-14)
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (5000, 1), (1250, 1, 4), (2, 1, 4)])
+def test_a_mean_between_opposite_ends_of_float64(shape):
+    size = int(np.prod(shape))
+    x = np.repeat([1e308, -1e308], size // 2).reshape(shape)
+    running = np.zeros(1), np.zeros(1)
+    stored = {"running_mean": running[0], "running_var": running[1], "momentum": 1.0}
+    found = numnorm.batch_norm_forward(x, **stored).mean
+    # The mean is 0; its roundings are those of numbers of 1e308.
+    for mean in (found, running[0], numnorm.batch_moments(x).mean):
+        assert np.all(np.abs(mean) <= 8 * 2.0**-53 * 1e308)
+    ends = numnorm.batch_moments(x[: len(x) // 2]).merge(numnorm.batch_moments(x[len(x) // 2 :]))
+    assert np.all(np.abs(ends.mean) <= 8 * 2.0**-53 * 1e308)
+    np.testing.assert_array_equal(ends.variance(), np.inf)

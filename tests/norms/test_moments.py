@@ -135,6 +135,16 @@ def test_variance(ddof):
         np.testing.assert_array_equal(numnorm.batch_moments(x).variance(), variance)
 
 
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_the_standard_deviation_is_the_root_of_the_variance(ddof):
+    moments = numnorm.batch_moments(draw(np.float64, 1e7))
+    deviation = moments.std(ddof)
+    assert deviation.dtype == np.float64
+    expected = np.std(draw(np.float64, 1e7).astype(np.longdouble), axis=0, ddof=ddof)
+    np.testing.assert_allclose(np.float64(deviation / expected), 1, rtol=16 * EPS64)
+    np.testing.assert_array_equal(deviation, np.sqrt(moments.variance(ddof)))
+
+
 def test_an_empty_chunk_is_neutral_exactly():
     moments = numnorm.batch_moments(draw(np.float32))
     empty = numnorm.batch_moments(np.empty((0, CHANNELS), np.float32))

@@ -103,8 +103,11 @@ class ColumnBackend(ArrayBackend, Protocol):
         The variance of the batch is m2 / divisor.
         """
 
-    def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any]:
-        """Return (count, mean, m2) of each channel; mean and m2 may have a private format."""
+    def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any, float]:
+        """Return (count, mean, m2 * unit, unit) of each channel; arrays may have a private format.
+
+        The unit is a power of two that keeps m2 in range where the variance is.
+        """
 
     def streamed_moments(
         self, x: Any, layout: ColumnLayout, after: GivenMoments | None
@@ -124,6 +127,9 @@ class ColumnBackend(ArrayBackend, Protocol):
 
     def variance(self, m2: Any, divisor: int) -> Any:
         """Return the caller's m2 divided by `divisor`."""
+
+    def deviation(self, m2: Any, divisor: int) -> Any:
+        """Return the root of the caller's m2 divided by `divisor`."""
 
     def column_forward(
         self,

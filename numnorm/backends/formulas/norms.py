@@ -118,18 +118,18 @@ def merge_centred_moments(
     return mean + delta * weight, m2 + other_m2 + delta * delta * (count * weight)
 
 
-def merge_moments(count: Any, moments: Any, other_count: Any, other: Any) -> Any:
+def merge_moments(count: Any, moments: Any, other_count: Any, other: Any, unit: Any) -> Any:
     """Return (mean, mean_lo, m2) of two groups of values together, at any offset.
 
     The formula is that of `merge_centred_moments`. A mean is ``mean + mean_lo``: the mean of a
-    group, rounded, would lose digits of the distance between two groups, and so of m2.
+    group, rounded, would lose digits of the distance between two groups, and so of m2. Each m2 is
+    multiplied by `unit`, which keeps it in range where the variance is.
     """
     mean, mean_lo, m2 = moments
     other_mean, other_lo, other_m2 = other
     weight = other_count / (count + other_count)
     # Half of the distance does not overflow.
     half = (other_mean * 0.5 - mean * 0.5) + (other_lo * 0.5 - mean_lo * 0.5)
-    delta = half + half
     # A step from the group with more values goes at most half of the way.
     ahead = weight > 0.5
     start, start_lo = (other_mean, other_lo) if ahead else (mean, mean_lo)
@@ -140,4 +140,5 @@ def merge_moments(count: Any, moments: Any, other_count: Any, other: Any) -> Any
     low = lost + start_lo
     merged_mean = rounded + low
     merged_lo = low - (merged_mean - rounded)
-    return merged_mean, merged_lo, m2 + other_m2 + delta * delta * (count * weight)
+    between = half * (4.0 * (count * weight) * unit) * half
+    return merged_mean, merged_lo, m2 + other_m2 + between

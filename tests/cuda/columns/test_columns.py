@@ -413,10 +413,12 @@ def test_stored_statistics():
     narrow = np.array([3.0, 0.0, 1e-45], np.float32)
     make_reciprocal(FLOAT32).launch(1, 0, register(narrow), register(found), 3)
     np.testing.assert_array_equal(found[:3], [1 / 3, 0, 1 / np.float64(narrow[2])])
-    variance = 4 * np.array([4.0, 0.0, 1e-300, np.inf, np.nan, 1.0])
+    variance = 4 * np.array([4.0, 0.0, 1e-302, np.inf, np.nan, 1.0])
     kernel = make_reciprocal_deviation(FLOAT64)
     kernel.launch(1, 0, register(variance), register(found), 6, 0.25, 0.0)
     np.testing.assert_array_equal(found, [0.5, 0, np.nan, np.nan, np.nan, 1])
+    kernel.launch(1, 0, register(np.array([1e-300])), register(found), 1, 1.0, 0.0)
+    np.testing.assert_allclose(found[0], 1e150, rtol=2e-16)
     for dtype in (np.float32, np.float64):
         running = np.array([1, 10], dtype)
         kernel = make_update_running(ELEMENT_TYPES[running.dtype.name])

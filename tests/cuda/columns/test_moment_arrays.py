@@ -195,6 +195,9 @@ def test_variance(library, ddof):
     variance = batch_moments(library.take(x)).variance(ddof)
     assert variance.host.dtype == np.float64
     np.testing.assert_allclose(variance.host, np.var(x, axis=0, ddof=ddof), rtol=1e-14)
+    deviation = batch_moments(library.take(x)).std(ddof)
+    assert type(deviation) is type(variance) and deviation.host.dtype == np.float64
+    np.testing.assert_allclose(deviation.host, np.std(x, axis=0, ddof=ddof), rtol=1e-14)
     with pytest.raises(ValueError, match=r"^ddof must be less than the count, 9, got 9$"):
         batch_moments(library.take(x)).variance(9)
 

@@ -186,31 +186,49 @@ def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
     )
 
 
-def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array]:
-    """Return (count, mean, m2) of each channel."""
-    return streamed_moments(x, layout, None)[:3]
+def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array, float]:
+    """Return (count, mean, m2 * unit, unit) of each channel."""
+    count, (mean, _, m2), unit = _moments(x, layout, None)
+    return count, mean, m2, unit
 
 
 def streamed_moments(
     x: Array, layout: ColumnLayout, after: GivenMoments | None
 ) -> tuple[int, Array, Array, Array]:
     """Return (count, mean, m2, mean_lo) of each channel, merged with `after`, in new arrays."""
+    count, (mean, mean_lo, m2), unit = _moments(x, layout, after)
+    with np.errstate(over="ignore"):
+        return count, mean, m2 / unit, mean_lo
+
+
+def _unit(count: int) -> float:
+    """Return a power of two near 1 / count: m2 times it is in range where the variance is."""
+    return 2.0 ** -count.bit_length()
+
+
+def _moments(
+    x: Array, layout: ColumnLayout, after: GivenMoments | None
+) -> tuple[int, Array, float]:
+    """Return the count, a new table of mean, mean_lo and m2 * unit, and the unit."""
     plan = _plan(x.dtype, layout)
     count, total = (0, None) if after is None else _checked("after", after)
     if not plan.elements:
-        return _as_moments(count, np.zeros((3, layout.channels)) if total is None else total)
-    source = plan.source(x)
+        return count, np.zeros((3, layout.channels)) if total is None else total, 1.0
+    source, block_unit = plan.source(x), _unit(layout.block * layout.inner)
     moments = np.empty((3, layout.blocks, layout.channels))
     kernel = plan.family.moments(plan.element_type)
-    plan.run(kernel, (source, layout.block, moments), plan.block_parts, 1)
+    plan.run(kernel, (source, layout.block, block_unit, moments), plan.block_parts, 1)
     if total is None and layout.blocks == 1:  # nothing to merge
-        return _as_moments(layout.per_channel, moments[:, 0])
+        return layout.per_channel, moments[:, 0], block_unit
+    unit = _unit(count + layout.per_channel)
     if total is None:
         total = np.empty((3, layout.channels))
+    else:
+        total[2] *= unit
     last = layout.outer - (layout.blocks - 1) * layout.block
     counts = float(layout.block * layout.inner), float(last * layout.inner)
-    _fold()(float(count), total, *counts, moments)
-    return _as_moments(count + layout.per_channel, total)
+    _fold()(float(count), total, *counts, moments, unit, block_unit)
+    return count + layout.per_channel, total, unit
 
 
 def merged_moments(
@@ -219,7 +237,7 @@ def merged_moments(
     """Return mean, m2 and mean_lo of two sets of values from their moments; neither is empty."""
     (count, total), (other_count, others) = _checked("moments", moments), _checked("other", other)
     with np.errstate(over="ignore", invalid="ignore"):
-        merged_mean, mean_lo, m2 = merge_moments(count, total, other_count, others)
+        merged_mean, mean_lo, m2 = merge_moments(count, total, other_count, others, 1.0)
     return merged_mean, m2, mean_lo
 
 
@@ -228,9 +246,10 @@ def variance(m2: Array, divisor: int) -> Array:
     return m2 / divisor
 
 
-def _as_moments(count: int, table: Array) -> tuple[int, Array, Array, Array]:
-    """Return count, mean, m2 and mean_lo from a table of mean, mean_lo and m2."""
-    return count, table[0], table[2], table[1]
+def deviation(m2: Array, divisor: int) -> Array:
+    """Return ``sqrt(m2 / divisor)``."""
+    result: Array = np.sqrt(m2 / divisor)
+    return result
 
 
 def _checked(name: str, moments: GivenMoments) -> tuple[int, Array]:

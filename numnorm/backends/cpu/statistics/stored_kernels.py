@@ -14,8 +14,8 @@ from numnorm.backends.formulas.norms import moved
 
 _moved = inlined(moved)
 
-# Squares with a sum below this have lost digits in float64.
-_SMALLEST_VARIANCE = 1e-290
+# Squares with a sum below this may have lost digits in float64.
+_SMALLEST_VARIANCE = 1e-301
 
 
 @inlined
@@ -29,7 +29,7 @@ def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -
     for c in range(rstd.size):
         variance = np.float64(m2[c]) / divisor
         total = variance + eps
-        lost = (variance > 0.0) & (total < _SMALLEST_VARIANCE)
+        lost = (m2[c] > 0.0) & (total < _SMALLEST_VARIANCE)
         outside = lost | (total < 0.0) | (total == np.inf)
         reciprocal = 1.0 / math.sqrt(1.0 if outside | (total == 0.0) else total)
         rstd[c] = 0.0 if total == 0.0 else (np.nan if outside else reciprocal)

@@ -26,7 +26,7 @@ def _make_merge_parts() -> Any:
     ``counts, moments``.
     """
     load, merge, zero = make_load_one(FLOAT64), device(merge_moments), constant(FLOAT64, 0.0)
-    kind = FLOAT64.compute_type
+    one, kind = constant(FLOAT64, 1.0), FLOAT64.compute_type
 
     @device
     def merge_parts(parts, first, last, channels, channel, before):
@@ -47,7 +47,7 @@ def _make_merge_parts() -> Any:
                 if start + u < last:
                     other = other_means[u], other_lows[u], other_m2s[u]
                     if count > zero:
-                        other = merge(count, merged, other_counts[u], other)
+                        other = merge(count, merged, other_counts[u], other, one)
                     merged = other
                     count += other_counts[u]
         return count, merged
@@ -61,7 +61,7 @@ def _make_fold(shape: ColumnShape) -> Any:
     The shared arrays have a number for each thread. The result replaces the first team's numbers.
     """
     lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
-    merge = device(merge_moments)
+    merge, one = device(merge_moments), constant(FLOAT64, 1.0)
 
     @device
     def fold(counts, means, lows, m2s):
@@ -75,7 +75,7 @@ def _make_fold(shape: ColumnShape) -> Any:
                 if counts[there] > 0:
                     means[here], lows[here], m2s[here] = merge(
                         counts[here], (means[here], lows[here], m2s[here]),
-                        counts[there], (means[there], lows[there], m2s[there]),
+                        counts[there], (means[there], lows[there], m2s[there]), one,
                     )  # fmt: skip
                     counts[here] += counts[there]
 

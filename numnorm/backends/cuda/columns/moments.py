@@ -19,6 +19,7 @@ from numnorm.backends.cuda.statistics.stored import (
     handed_out,
     in_float64,
     new_statistic,
+    root,
     zero_statistic,
 )
 from numnorm.backends.cuda.statistics.stored_kernels import make_two_moments
@@ -33,14 +34,14 @@ _Moments = tuple[int, Statistic, Statistic, Statistic]
 _FIELDS = "mean", "m2", "mean_lo"
 
 
-def column_moments(x: DeviceArray, layout: ColumnLayout) -> tuple[int, Statistic, Statistic]:
-    """Return (count, mean, m2) of each channel."""
+def column_moments(x: DeviceArray, layout: ColumnLayout) -> tuple[int, Statistic, Statistic, float]:
+    """Return (count, mean, m2, 1.0) of each channel."""
     with on_device_of(x):
         if layout.per_channel == 0 or layout.channels == 0:
-            return _empty_moments(x, layout)[:3]
+            return *_empty_moments(x, layout)[:3], 1.0
         source = x.library.contiguous(x.array)
         plan, fold = plan_of(x, layout, source), fold_shape(layout.channels)
-        return _launched(x, layout, source, plan, fold, None)[:3]
+        return *_launched(x, layout, source, plan, fold, None)[:3], 1.0
 
 
 def streamed_moments(
@@ -85,6 +86,12 @@ def variance(m2: DeviceArray, divisor: int) -> Any:
     """Return m2 / divisor in a new array."""
     with on_device_of(m2):
         return handed_out(given_statistic("m2", m2.array, m2, m2.shape[0]) / divisor)
+
+
+def deviation(m2: DeviceArray, divisor: int) -> Any:
+    """Return sqrt(m2 / divisor) in a new array."""
+    with on_device_of(m2):
+        return handed_out(root(given_statistic("m2", m2.array, m2, m2.shape[0]) / divisor))
 
 
 def _empty_moments(x: DeviceArray, layout: ColumnLayout) -> _Moments:

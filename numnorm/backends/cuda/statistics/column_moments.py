@@ -8,7 +8,7 @@ from numnorm.backends.cuda.compiler.target import constant, device, reciprocal
 from numnorm.backends.cuda.statistics.row_normalizer import make_squared_deviations
 
 # It replaces squares that underflow in float64, because 0 would mean a constant channel.
-_SMALLEST = constant(FLOAT64, 1e-300)
+_SMALLEST = constant(FLOAT64, 1e-308)
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from numnorm.backends.cuda.statistics.stored_kernels import (
     make_converted,
     make_reciprocal,
     make_reciprocal_deviation,
+    make_root,
     make_update_running,
 )
 from numnorm.layouts import ColumnLayout, RowLayout
@@ -33,6 +34,7 @@ _MEANING = "the channels of x"
 _converted = functools.cache(make_converted)
 _reciprocal = functools.cache(make_reciprocal)
 _reciprocal_deviation = functools.cache(make_reciprocal_deviation)
+_root = functools.cache(make_root)
 _update_running = functools.cache(make_update_running)
 
 
@@ -133,6 +135,14 @@ def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
         rstd = new_statistic("rstd", x, variance.shape[0])
         _launch_each(kernel, x, variance, rstd.array, variance.factor, eps)
     return rstd
+
+
+def root(statistic: Statistic) -> Statistic:
+    """Return the square roots of a statistic."""
+    x = statistic.x
+    result = new_statistic(statistic.name, x, statistic.shape[0])
+    _launch_each(_root(statistic.element), x, statistic, result.array, statistic.factor)
+    return result
 
 
 def check_updatable(name: str, array: Any) -> None:

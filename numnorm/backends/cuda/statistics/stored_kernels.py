@@ -17,9 +17,11 @@ from numnorm.backends.cuda.compiler.target import reciprocal as reciprocal_of
 from numnorm.backends.formulas.norms import merge_moments, moved
 
 _THREADS = 128
-_ZERO, _INFINITY, _NAN = (constant(FLOAT64, v) for v in (0.0, float("inf"), float("nan")))
+_ZERO, _ONE, _INFINITY, _NAN = (
+    constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
+)
 # Below this variance squares lose digits to underflow in float64.
-_SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
+_SMALLEST_VARIANCE = constant(FLOAT64, 1e-301)
 
 
 def make_reciprocal(of: ElementType) -> Kernel:
@@ -110,6 +112,23 @@ def make_converted(of: ElementType, into: ElementType) -> Kernel:
     return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
 
 
+def make_root(of: ElementType) -> Kernel:
+    """Return the kernel of the square roots of values.
+
+    It takes the addresses of values and of the result, which is float64; ``count``; and a
+    ``factor`` for the values.
+    """
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.compute_type
+    sqrt = make_sqrt(FLOAT64)
+
+    def kernel(values, result, count, factor):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, sqrt(kind(load(values, i)) * factor))
+
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+
+
 def make_two_moments() -> Kernel:
     """Return the kernel that merges the moments of two sets of values, neither of them empty.
 
@@ -126,7 +145,7 @@ def make_two_moments() -> Kernel:
         if i < channels:
             moments = load(mean, i), load(mean_lo, i), load(m2, i)
             other = load(other_mean, i), load(other_lo, i), load(other_m2, i)
-            centre, lost, squares = merge(count, moments, other_count, other)
+            centre, lost, squares = merge(count, moments, other_count, other, _ONE)
             store(merged_mean, i, centre)
             store(merged_lo, i, lost)
             store(merged_m2, i, squares)
