@@ -11,7 +11,13 @@ _HOMES = {
     "recurrent.dropout": ("dropout_mask", "dropped"),
     "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
     "columns.columns": ("column_backward", "column_forward"),
-    "columns.moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
+    "columns.moments": (
+        "column_moments",
+        "deviation",
+        "merged_moments",
+        "streamed_moments",
+        "variance",
+    ),
     "rows.backward": ("row_backward",),
     "rows.forward": ("row_forward",),
     "recurrent.sequences": (
