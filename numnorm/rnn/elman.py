@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.array_types import CellNorm
+from numnorm.array_types import CellNorm, Nonlinearity
 from numnorm.rnn.parameters import RNN, RNNParameters
 from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
@@ -17,7 +17,7 @@ def rnn(
     h: Any = None,
     *,
     norm: CellNorm | None = "layer",
-    nonlinearity: str = "tanh",
+    nonlinearity: Nonlinearity = "tanh",
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
@@ -125,7 +125,7 @@ def rnn_forward(
     h: Any = None,
     *,
     norm: CellNorm | None = "layer",
-    nonlinearity: str = "tanh",
+    nonlinearity: Nonlinearity = "tanh",
     eps: float = 1e-5,
     lengths: Any = None,
     batch_first: bool = False,
@@ -197,7 +197,7 @@ def rnn_cell(
     h: Any = None,
     *,
     norm: CellNorm | None = "layer",
-    nonlinearity: str = "tanh",
+    nonlinearity: Nonlinearity = "tanh",
     eps: float = 1e-5,
     dropout: float = 0.0,
     recurrent_dropout: float = 0.0,
@@ -244,7 +244,7 @@ def rnn_cell_forward(
     h: Any = None,
     *,
     norm: CellNorm | None = "layer",
-    nonlinearity: str = "tanh",
+    nonlinearity: Nonlinearity = "tanh",
     eps: float = 1e-5,
     dropout: float = 0.0,
     recurrent_dropout: float = 0.0,
@@ -303,7 +303,7 @@ def rnn_pack(
     parameters: RNNParameters,
     *,
     norm: CellNorm | None = "layer",
-    nonlinearity: str = "tanh",
+    nonlinearity: Nonlinearity = "tanh",
     dtype: Any = np.float32,
 ) -> Packed:
     """Return the parameters, checked and packed for many calls, as `lstm_pack` does.

@@ -61,3 +61,4 @@ def wrong(x: F32, y: npt.NDArray[np.float64], words: npt.NDArray[np.str_], some:
     numnorm.rnn.lstm(x, parameters, norm="layr")  # error
     numnorm.rnn.lstm(x, parameters, variant="papers")  # error
     numnorm.rnn.gru_init(3, 4, norm="batch", rng=some)  # error
+    numnorm.rnn.rnn(x, numnorm.rnn.rnn_init(3, 4, rng=some), nonlinearity="sigmoid")  # error
