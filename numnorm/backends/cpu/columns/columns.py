@@ -38,9 +38,11 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_parameter,
     as_statistic,
     gradient_dtype,
+    in_wider_dtype,
     like_input,
     output_like,
     result,
+    wider_dtype,
 )
 from numnorm.backends.cpu.memory.placement import LINE, empty_like, empty_table, peel_elements
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
@@ -307,6 +309,12 @@ def column_backward(
     out: Any,
 ) -> tuple[Array, Array, Array]:
     """Return dx, dgamma, dbeta."""
+    wide = wider_dtype("dy", dy, x)
+    if wide is not None:
+        return in_wider_dtype(
+            wide, x, "x", gamma, (layout.channels,), out,
+            lambda x, gamma: column_backward(dy, x, mean, rstd, gamma, layout, detached, None),
+        )  # fmt: skip
     plan = _plan(x.dtype, layout)
     source = plan.source(x)
     grads = plan.source(like_input("dy", dy, x))
