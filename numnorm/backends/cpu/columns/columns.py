@@ -47,6 +47,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
 from numnorm.backends.cpu.memory.placement import LINE, empty_like, empty_table, peel_elements
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.processor import has_avx
+from numnorm.backends.cpu.statistics.stored import restore_means
 from numnorm.backends.formulas.norms import merge_moments
 from numnorm.layouts import ColumnLayout
 
@@ -353,7 +354,9 @@ def _gradient(
     mean, rstd, weight = given
     shift = plan.shift(target)
     coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
-    scaled = _centre_coefficients(element_type)(mean, rstd, coefficients)
+    scaled, lost = _centre_coefficients(element_type)(mean, rstd, coefficients)
+    if lost:
+        restore_means(arrays[1], coefficients[:4, :channels])
     arguments = *arrays, coefficients, layout.block, sums
     plan.run(plan.family.sums(element_type), arguments, plan.block_parts, 2)
     inv_count = 1.0 / layout.per_channel
