@@ -133,7 +133,7 @@ def check_number(
     name: str, value: Any, *, least: float = -math.inf, most: float = math.inf
 ) -> float:
     """Return a finite number between two bounds as a float."""
-    if not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {brief(value)}")
     try:
         number = float(value)
@@ -157,6 +157,8 @@ def check_eps(eps: Any) -> float:
 def check_integer(name: str, value: Any, least: int) -> int:
     """Return an integer that is not too small."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an int, got {brief(value)}") from None

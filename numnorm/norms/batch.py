@@ -95,9 +95,11 @@ def batch_norm(
 
     Notes
     -----
-    Mean and variance of a channel are float64 numbers. A variance that overflows float64 makes the
-    channel NaN. For a float64 `x`, rounding the mean adds an error of up to half a unit in the last
-    place of the mean. An empty batch leaves the running statistics unchanged.
+    Mean and variance of a channel are float64 numbers. A variance that overflows float64, or that
+    is less than 1e-301 but not 0 and has no larger `eps` beside it, makes the channel NaN. For a
+    float64 `x`, rounding the mean adds an error of up to half a unit in the last place of the mean.
+    An empty batch leaves the running statistics unchanged. A negative running variance is an error
+    in inference; on a device, whose numbers are not read, it gives NaN.
 
     References
     ----------
@@ -186,14 +188,14 @@ def _normalized(
     if given is not None:
         given = backend.running_statistics(*given, x, layout, training)
     if given is not None and not training:
-        count, divisor, (mean, m2) = 0, 1.0, given
+        count, unit, (mean, m2) = 0, 1.0, given
     else:
         correction = _correction(unbiased, layout, given)
-        count, mean, m2 = backend.column_moments(x, layout)
-        divisor = float(max(count, 1))
+        count, mean, m2, unit = backend.column_moments(x, layout)
+    divisor = max(count, 1) * unit
     y, rstd = backend.column_forward(x, mean, m2, divisor, eps, gamma, beta, layout, out)
     if given is not None and count:
-        backend.update_running(given, mean, m2, float(count - correction), weight)
+        backend.update_running(given, mean, m2, (count - correction) * unit, weight)
     return y, mean, rstd, backend, x
 
 

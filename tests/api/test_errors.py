@@ -222,6 +222,7 @@ def number_cases():
         yield case(function, ValueError, "eps must be at least 0, got -1", eps=-1)
         yield case(function, TypeError, "eps must be a number, got 'a'", eps="a")
         yield case(function, TypeError, "eps must be a number, got None", eps=None)
+        yield case(function, TypeError, "eps must be a number, got True", eps=True)
     for name, function in [
         ("eps", "layer_norm"),
         ("eps", "batch_norm"),
@@ -528,6 +529,8 @@ AFTER = [
     (TypeError, "after must be Moments, got an object of type dict", {}),
     (ValueError, wrong_shape("after.mean", (4,), *CHANNELS_OF_X), Moments(1, ROW[:2], ROW)),
     (ValueError, wrong_shape("after.m2", (4,), *CHANNELS_OF_X), Moments(1, ROW, ROW[:2])),
+    (ValueError, wrong_shape("after.mean_lo", (4,), *CHANNELS_OF_X), Moments(1, ROW, ROW, ROW[:2])),
+    (TypeError, real("after.mean_lo", "complex128"), Moments(1, ROW, ROW, ROW * 1j)),
     (ValueError, "after.count must be at least 0, got -1", Moments(-1, ROW, ROW)),
     (TypeError, "after.count must be an int, got 1.5", Moments(1.5, ROW, ROW)),
     (TypeError, "after.count must be an int, got 'a'", Moments("a", ROW, ROW)),
@@ -646,18 +649,50 @@ def test_moments_of_something_else_do_not_merge(other, error, message):
 
 
 @pytest.mark.parametrize(
+    "moments, error, message",
+    [
+        (Moments(-1, ROW, ROW), ValueError, "moments.count must be at least 0, got -1"),
+        (Moments(2.0, ROW, ROW), TypeError, "moments.count must be an int, got 2.0"),
+        (
+            Moments(1, ROW, ROW[:2]),
+            ValueError,
+            wrong_shape("moments.m2", (4,), "the channels", (2,)),
+        ),
+        (Moments(1, 1.0, 1.0), ValueError, wrong_shape("moments.mean", (1,), "the channels", ())),
+        (
+            Moments(1, ROW, ROW, ROW[:2]),
+            ValueError,
+            wrong_shape("moments.mean_lo", (4,), "the channels", (2,)),
+        ),
+    ],
+)
+def test_wrong_moments_do_not_merge(moments, error, message):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        moments.merge(numnorm.batch_moments(X))
+    assert_message(caught, error, message)
+
+
+def test_a_wrong_count_has_no_variance():
+    with pytest.raises(TypeError) as caught:
+        Moments(2.5, ROW, ROW).variance()
+    assert_message(caught, TypeError, "count must be an int, got 2.5")
+
+
+@pytest.mark.parametrize(
     "ddof, error, message",
     [
         (3, ValueError, "ddof must be less than the count, 3, got 3"),
         (-1, ValueError, "ddof must be at least 0, got -1"),
         (1.0, TypeError, "ddof must be an int, got 1.0"),
+        (True, TypeError, "ddof must be an int, got True"),
         ("1", TypeError, "ddof must be an int, got '1'"),
     ],
 )
 def test_the_variance_needs_more_values_than_ddof(ddof, error, message):
-    with pytest.raises((TypeError, ValueError)) as caught:
-        numnorm.batch_moments(X).variance(ddof)
-    assert_message(caught, error, message)
+    for function in (numnorm.batch_moments(X).variance, numnorm.batch_moments(X).std):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            function(ddof)
+        assert_message(caught, error, message)
 
 
 def test_nothing_has_no_variance():

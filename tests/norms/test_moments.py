@@ -48,16 +48,17 @@ def assert_moments(actual, x, channel_axis=1):
     distance of an element to a centre near the mean is rounded once. So the mean errs by a few u
     times the deviation, and the sum of squares by 2 u of itself and some u of the summation.
 
-    The mean is kept in float64 and rounded after each of the up to sixty chunks, half of 2^-52 of
-    the mean each time. That moves the distance between two chunks, a deviation or so, and with it
-    the sum of squares by count * 2 * deviation * the error of the mean.
+    The mean itself is rounded once to float64. What that loses is kept, so that it moves neither
+    the distance between two chunks nor the sum of squares.
     """
     unit = EPS64 if np.asarray(x).dtype == np.float64 else np.finfo(np.float32).eps
     count, mean, m2 = reference.moments(x, channel_axis)
     assert actual.count == count
-    deviation, kept = np.sqrt(m2 / count), 8 * EPS64 * np.abs(mean)
+    deviation, kept = np.sqrt(m2 / count), EPS64 / 2 * np.abs(mean)
     assert np.all(np.abs(actual.mean - mean) <= 4 * unit * deviation + kept)
-    assert np.all(np.abs(actual.m2 - m2) <= 32 * unit * m2 + 2 * count * deviation * kept)
+    whole = np.longdouble(actual.mean) + actual.mean_lo
+    assert np.all(np.abs(whole - mean) <= 4 * unit * deviation)
+    assert np.all(np.abs(actual.m2 - m2) <= 32 * unit * m2)
 
 
 SPLITS = [
@@ -76,10 +77,23 @@ WAYS = [streamed, merged_left, merged_right]
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("offset", [0.0, 1e7])
+@pytest.mark.parametrize("offset", [0.0, 1e7, 1e13])
 def test_any_split_has_the_moments_of_the_whole(way, split, dtype, offset):
     x = draw(dtype, offset)
     assert_moments(way(np.split(x, list(split))), x)
+
+
+@pytest.mark.parametrize("shape", [(10_000, 1), (2_500, 1, 4), (10, 1, 1000)])
+@pytest.mark.parametrize("offset", [1e8, 1e10, 1e12])
+def test_no_offset_costs_the_variance_digits(offset, shape):
+    # The values are offset + 1 and offset - 1, exactly: the mean is the offset, m2 the count.
+    x = np.repeat([offset + 1, offset - 1], 5000).reshape(shape)
+    for way in WAYS:
+        for split in ([], [3], [len(x) // 7, len(x) // 2, len(x) - 1]):
+            moments = way(np.split(x, split))
+            np.testing.assert_allclose(moments.variance(), 1.0, rtol=4 * EPS64)
+    # The normalized values of 1 and -1 take two roundings more than the variance.
+    np.testing.assert_allclose(numnorm.batch_norm(x, eps=0), x - offset, rtol=8 * EPS64)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -103,9 +117,9 @@ def test_every_channel_axis(dtype, shape, channel_axis):
 
 def test_the_fields_are_float64_arrays_of_the_channels():
     moments = numnorm.batch_moments(draw(np.float32))
-    assert moments._fields == ("count", "mean", "m2")
+    assert moments._fields == ("count", "mean", "m2", "mean_lo")
     assert moments.count == ROWS
-    for field in (moments.mean, moments.m2):
+    for field in moments[1:]:
         assert field.dtype == np.float64
         assert field.shape == (CHANNELS,)
 
@@ -121,6 +135,16 @@ def test_variance(ddof):
         np.testing.assert_array_equal(numnorm.batch_moments(x).variance(), variance)
 
 
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_the_standard_deviation_is_the_root_of_the_variance(ddof):
+    moments = numnorm.batch_moments(draw(np.float64, 1e7))
+    deviation = moments.std(ddof)
+    assert deviation.dtype == np.float64
+    expected = np.std(draw(np.float64, 1e7).astype(np.longdouble), axis=0, ddof=ddof)
+    np.testing.assert_allclose(np.float64(deviation / expected), 1, rtol=16 * EPS64)
+    np.testing.assert_array_equal(deviation, np.sqrt(moments.variance(ddof)))
+
+
 def test_an_empty_chunk_is_neutral_exactly():
     moments = numnorm.batch_moments(draw(np.float32))
     empty = numnorm.batch_moments(np.empty((0, CHANNELS), np.float32))
@@ -130,6 +154,34 @@ def test_an_empty_chunk_is_neutral_exactly():
         assert same.count == moments.count
         np.testing.assert_array_equal(same.mean, moments.mean)
         np.testing.assert_array_equal(same.m2, moments.m2)
+
+
+def test_moments_without_mean_lo_have_a_mean_that_lost_nothing():
+    first, second = np.split(draw(np.float64), 2)
+    bare = numnorm.Moments(*numnorm.batch_moments(first)[:3])
+    assert bare.mean_lo is None
+    zeros = bare._replace(mean_lo=np.zeros(CHANNELS))
+    rest = numnorm.batch_moments(second)
+    for one, other in (
+        (bare.merge(rest), zeros.merge(rest)),
+        (rest.merge(bare), rest.merge(zeros)),
+        (numnorm.batch_moments(second, after=bare), numnorm.batch_moments(second, after=zeros)),
+    ):
+        for mine, theirs in zip(one, other, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16])
+def test_counts_of_narrow_integers_do_not_wrap(kind):
+    most = int(np.iinfo(kind).max)
+    narrow = numnorm.Moments(kind(most), np.zeros(1), np.full(1, float(most)))
+    ones = np.ones((most, 1))
+    for found in (narrow.merge(narrow), numnorm.batch_moments(ones, after=narrow)):
+        assert type(found.count) is int
+        assert found.count == 2 * most
+    # Twice the same values have the same variance.
+    np.testing.assert_allclose(narrow.merge(narrow).variance(), 1, rtol=4 * EPS64)
+    np.testing.assert_array_equal(narrow.variance(ddof=kind(most - 1)), float(most))
 
 
 def test_two_empty_chunks_are_empty():

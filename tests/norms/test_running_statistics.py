@@ -220,6 +220,36 @@ def test_a_batch_with_a_nan_spoils_the_statistics_of_its_channel_alone():
         np.testing.assert_array_equal(mine[[0, 2]], theirs[[0, 2]])
 
 
+FORGETS = [{"momentum": 1.0}, {"convention": "keras", "momentum": 0.0}]
+FORGETS += [{"momentum": "cumulative", "batches": 0}]
+KEEPS = [{"momentum": 0.0}, {"convention": "keras", "momentum": 1.0}]
+
+
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_statistics_without_weight_are_forgotten_whatever_they_are(dtype, spoiled):
+    x = draw()
+    for options in FORGETS:
+        mean, variance = np.full((2, CHANNELS), spoiled, dtype)
+        numnorm.batch_norm(x, running_mean=mean, running_var=variance, **options)
+        np.testing.assert_allclose(mean, x.mean(axis=0), rtol=4 * np.finfo(dtype).eps)
+        expected = x.var(axis=0, ddof=int("convention" not in options))
+        np.testing.assert_allclose(variance, expected, rtol=16 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_batch_without_weight_changes_nothing_whatever_it_is(dtype, spoiled):
+    x = draw()
+    x[2, 1] = spoiled
+    for options in KEEPS:
+        mean, variance = draw_running(dtype)
+        with np.errstate(all="ignore"):  # kernels that run as Python warn
+            numnorm.batch_norm(x, running_mean=mean, running_var=variance, **options)
+        np.testing.assert_array_equal(mean, draw_running(dtype)[0])
+        np.testing.assert_array_equal(variance, draw_running(dtype)[1])
+
+
 def test_statistics_at_a_large_mean():
     x = (1e7 + draw()).astype(np.float32)
     mean, variance = update(x, momentum=1.0)

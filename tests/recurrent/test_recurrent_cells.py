@@ -380,6 +380,7 @@ MESSAGES = {
     "zoneout must be between 0 and 1, got 1.5": {"zoneout": 1.5},
     "zoneout must be a number, or one for each of h, got 2": {"zoneout": (0.1, 0.1)},
     "zoneout must be a number": {"zoneout": "a"},
+    "zoneout must be a number, got True": {"zoneout": True},
     "rng must be a numpy.random.Generator, got int": {"zoneout": 0.5, "rng": 3},
     "beta_x must be None, as this norm": {"norm": "rms"},
     "parameters must be a GRUParameters, got an object of type NoneType": {"parameters": None},

@@ -19,6 +19,9 @@ from numnorm.backends.contract.recurrent import (
 )
 from numnorm.layouts import ColumnLayout, RowLayout
 
+# The caller's count, mean, m2 and mean_lo of channels; a mean_lo of None is 0.
+GivenMoments = tuple[int, Any, Any, Any]
+
 
 class ArrayBackend(Protocol):
     """The conversion that every family needs; all other functions take an `x` that it returned."""
@@ -100,27 +103,33 @@ class ColumnBackend(ArrayBackend, Protocol):
         The variance of the batch is m2 / divisor.
         """
 
-    def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any]:
-        """Return (count, mean, m2) of each channel; mean and m2 may have a private format."""
+    def column_moments(self, x: Any, layout: ColumnLayout) -> tuple[int, Any, Any, float]:
+        """Return (count, mean, m2 * unit, unit) of each channel; arrays may have a private format.
+
+        The unit is a power of two that keeps m2 in range where the variance is.
+        """
 
     def streamed_moments(
-        self, x: Any, layout: ColumnLayout, after: tuple[int, Any, Any] | None
-    ) -> tuple[int, Any, Any]:
-        """Return (count, mean, m2) for the caller, as float64 arrays of the library of x.
+        self, x: Any, layout: ColumnLayout, after: GivenMoments | None
+    ) -> tuple[int, Any, Any, Any]:
+        """Return (count, mean, m2, mean_lo) for the caller, as float64 arrays of the library of x.
 
         They include `after`, the moments of the previous chunks, whose arrays are checked here.
         """
 
     def merged_moments(
-        self, mean: Any, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
-    ) -> tuple[Any, Any]:
-        """Return mean and m2 of two sets of the caller's moments together, neither empty.
+        self, mean: Any, moments: GivenMoments, other: GivenMoments
+    ) -> tuple[Any, Any, Any]:
+        """Return mean, m2 and mean_lo of two sets of the caller's moments, neither empty, together.
 
         `mean` is the first set's mean as an array of this backend; the others are checked here.
         """
 
     def variance(self, m2: Any, divisor: int) -> Any:
         """Return the caller's m2 divided by `divisor`."""
+
+    def deviation(self, m2: Any, divisor: int) -> Any:
+        """Return the root of the caller's m2 divided by `divisor`."""
 
     def column_forward(
         self,
@@ -138,7 +147,8 @@ class ColumnBackend(ArrayBackend, Protocol):
 
         m2, the sum of squared deviations, divided by `divisor` is the variance. rstd is
         1 / sqrt(m2 / divisor + eps): 0 if the sum under the root is 0, NaN if it is negative,
-        infinite, or so small that the squares in m2 have lost digits in float64.
+        infinite, or so small that the squares in m2 have lost digits in float64. Where the values
+        can be read at once, a negative m2 raises a ValueError.
         """
 
     def column_backward(

@@ -14,6 +14,7 @@ _HOMES = {
         "column_backward",
         "column_forward",
         "column_moments",
+        "deviation",
         "merged_moments",
         "streamed_moments",
         "variance",

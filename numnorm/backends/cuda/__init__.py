@@ -10,7 +10,13 @@ _HOMES = {
     "recurrent.stacking": ("add", "as_mask", "apply_mask", "concatenate", "split", "to_time_major"),
     "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
     "columns.columns": ("column_backward", "column_forward"),
-    "columns.moments": ("column_moments", "merged_moments", "streamed_moments", "variance"),
+    "columns.moments": (
+        "column_moments",
+        "deviation",
+        "merged_moments",
+        "streamed_moments",
+        "variance",
+    ),
     "rows.backward": ("row_backward",),
     "rows.forward": ("row_forward",),
     "recurrent.sequences": (

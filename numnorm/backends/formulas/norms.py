@@ -88,13 +88,57 @@ def channel_gradient(
     return dy * factor - (x - mean_hi) * rstd * xhat_factor - offset
 
 
-def merge_moments(
+def split_sum(large: Any, small: Any) -> Any:
+    """Return a sum as two numbers: rounded, and what the rounding lost (Dekker 1971).
+
+    The second number is exact if the first argument has the larger absolute value.
+    """
+    rounded = large + small
+    return rounded, small - (rounded - large)
+
+
+def moved(old: Any, new: Any, weight: Any) -> Any:
+    """Return ``old * (1 - weight) + new * weight``.
+
+    A number without weight is left out, even if it is NaN or infinite.
+    """
+    kept = old * (1.0 - weight) if weight < 1.0 else 0.0
+    return kept + (new * weight if weight > 0.0 else 0.0)
+
+
+def merge_centred_moments(
     count: Any, mean: Any, m2: Any, other_count: Any, other_mean: Any, other_m2: Any
 ) -> Any:
-    """Return (mean, m2) of two groups of values together (Chan, Golub and LeVeque 1979)."""
-    total = count + other_count
+    """Return (mean, m2) of two groups of values together (Chan, Golub and LeVeque 1979).
+
+    Both means are distances from a point near them, so that no digit of their difference is lost.
+    """
+    weight = other_count / (count + other_count)
     delta = other_mean - mean
-    weight = other_count / total
-    merged_mean = mean + delta * weight
-    merged_m2 = m2 + other_m2 + delta * delta * (count * weight)
-    return merged_mean, merged_m2
+    return mean + delta * weight, m2 + other_m2 + delta * delta * (count * weight)
+
+
+def merge_moments(count: Any, moments: Any, other_count: Any, other: Any, unit: Any) -> Any:
+    """Return (mean, mean_lo, m2) of two groups of values together, at any offset.
+
+    The formula is that of `merge_centred_moments`. A mean is ``mean + mean_lo``: the mean of a
+    group, rounded, would lose digits of the distance between two groups, and so of m2. Each m2 is
+    multiplied by `unit`, which keeps it in range where the variance is.
+    """
+    mean, mean_lo, m2 = moments
+    other_mean, other_lo, other_m2 = other
+    weight = other_count / (count + other_count)
+    # Half of the distance does not overflow.
+    half = (other_mean * 0.5 - mean * 0.5) + (other_lo * 0.5 - mean_lo * 0.5)
+    # A step from the group with more values goes at most half of the way.
+    ahead = weight > 0.5
+    start, start_lo = (other_mean, other_lo) if ahead else (mean, mean_lo)
+    step = half * (2.0 * (weight - 1.0) if ahead else 2.0 * weight)
+    rounded = start + step
+    taken = rounded - start
+    lost = (start - (rounded - taken)) + (step - taken)
+    low = lost + start_lo
+    merged_mean = rounded + low
+    merged_lo = low - (merged_mean - rounded)
+    between = half * (4.0 * (count * weight) * unit) * half
+    return merged_mean, merged_lo, m2 + other_m2 + between

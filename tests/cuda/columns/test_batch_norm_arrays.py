@@ -156,6 +156,31 @@ def test_any_order_of_threads(library, place, order):
     assert_close(dx.host, expected, "float32", 128)
 
 
+@pytest.mark.parametrize("eps", [1e-33, 1e-62, 1e-300])
+def test_constants_with_a_tiny_eps_are_normalized_to_beta(imported, eps):
+    library, beta = imported("torch"), draw(4)
+    dy = np.float32([[1], [-1], [2], [-2]]) * np.ones(4, np.float32)
+    for constant in (0.0, 1.0, 3e38):
+        x = library.take(np.full((4, 4), constant, np.float32))
+        y, mean, rstd = numnorm.batch_norm_forward(x, None, library.take(beta), eps=eps)
+        np.testing.assert_array_equal(y.host, np.broadcast_to(beta, (4, 4)))
+        dx = numnorm.batch_norm_backward(library.take(dy), x, mean, rstd)[0]
+        # dy has the mean 0; only the last of these leaves the range of float32.
+        if eps > 1e-70:
+            expected = dy / np.sqrt(eps)
+            np.testing.assert_allclose(dx.host, expected, rtol=4 * np.finfo(np.float32).eps)
+
+
+def test_inference_beyond_the_range_is_infinite_or_the_largest_number(imported):
+    library, x = imported("torch"), np.float32([[0.1], [0.2], [0.05], [0.1]])
+    stored = {"running_mean": np.array([0.1]), "running_var": np.array([1e-100])}
+    stored = {name: library.take(array) for name, array in stored.items()}
+    with np.errstate(over="ignore"):  # the simulated device
+        y = numnorm.batch_norm(library.take(x), training=False, eps=0, **stored).host
+    assert np.all(np.abs(y) >= np.finfo(np.float32).max)
+    np.testing.assert_array_equal(np.sign(y), np.sign(np.float64(x) - 0.1))
+
+
 # Running statistics
 
 

@@ -86,16 +86,17 @@ class Case:
         self.launch(make_elements_across, make_elements_along, *arrays, gradient=gradient)
 
     def moments(self, x, before=(0, None, None)):
-        counts, found = nans(self.cut.parts), nans(2, self.cut.parts, self.channels)
-        self.launch(make_moments_across, make_moments_along, x, counts, *found)
-        merged, addresses = nans(2, self.channels), [0, 0]
+        counts, found = nans(self.cut.parts), nans(self.cut.parts, 3, self.channels)
+        self.launch(make_moments_across, make_moments_along, x, counts, found)
+        merged, addresses = nans(3, self.channels), [0, 0, 0]
         if before[0]:
-            addresses = [register(np.array(array)) for array in before[1:]]
+            earlier = *before[1:3], np.zeros(self.channels)
+            addresses = [register(np.array(array)) for array in earlier]
         make_merged_moments(FOLD).launch(
-            -(-self.channels // FOLD.lanes), 0, register(counts), *map(register, found), *addresses,
+            -(-self.channels // FOLD.lanes), 0, register(counts), register(found), *addresses,
             *map(register, merged), self.cut.parts, self.channels, before[0],
         )  # fmt: skip
-        return before[0] + counts.sum(), *merged
+        return before[0] + counts.sum(), *merged[:2]
 
     def forward(self, x, mean, rstd, gamma, beta):
         coefficients, y = (
@@ -379,11 +380,12 @@ def test_parts_are_merged_in_order(teams, order):
     parts, channels = 21, 5
     rng = np.random.default_rng(2)
     counts = rng.integers(1, 9, parts).astype(np.float64)
-    mean, m2 = rng.normal(5, 1, (parts, channels)), rng.normal(5, 1, (parts, channels)) ** 2
-    before = 7.0, rng.normal(5, 1, channels), rng.normal(5, 1, channels) ** 2
+    moments = rng.normal(5, 1, (parts, 3, channels)) * np.array([1, 1e-16, 1])[:, None]
+    moments[:, 2] **= 2
+    before = 7.0, rng.normal(5, 1, channels), rng.normal(5, 1, channels) ** 2, np.zeros(channels)
 
     def merged(first, last, before):
-        found, arrays = nans(2, channels), (counts, mean, m2)
+        found, arrays = nans(3, channels), (counts, moments)
         shape = ColumnShape(4, teams, 1, 1, False)
         make_merged_moments(shape).launch(
             2, 0, *(register(array[first:last].copy()) for array in arrays),
@@ -391,14 +393,15 @@ def test_parts_are_merged_in_order(teams, order):
         )  # fmt: skip
         return before[0] + counts[first:last].sum(), *found
 
-    found, expected = merged(0, parts, before), before
+    found, expected = merged(0, parts, before), before[:3]
     for part in range(parts):
-        expected = reference.merge_moments(expected, (counts[part], mean[part], m2[part]))
-    for got, wanted in zip(found, expected, strict=True):
+        of_part = counts[part], moments[part, 0], moments[part, 2]
+        expected = reference.merge_moments(expected, of_part)
+    for got, wanted in zip(found[:3], expected, strict=True):
         np.testing.assert_allclose(got, np.float64(wanted), rtol=1e-13)
     if teams == 1:
-        again = merged(9, parts, merged(0, 9, (0, None, None)))
-        whole = merged(0, parts, (0, None, None))
+        again = merged(9, parts, merged(0, 9, (0, None, None, None)))
+        whole = merged(0, parts, (0, None, None, None))
         assert all(a.tobytes() == b.tobytes() for a, b in zip(again[1:], whole[1:], strict=True))
 
 
@@ -410,12 +413,20 @@ def test_stored_statistics():
     narrow = np.array([3.0, 0.0, 1e-45], np.float32)
     make_reciprocal(FLOAT32).launch(1, 0, register(narrow), register(found), 3)
     np.testing.assert_array_equal(found[:3], [1 / 3, 0, 1 / np.float64(narrow[2])])
-    variance = 4 * np.array([4.0, 0.0, 1e-300, np.inf, np.nan, 1.0])
+    variance = 4 * np.array([4.0, 0.0, 1e-302, np.inf, np.nan, 1.0])
     kernel = make_reciprocal_deviation(FLOAT64)
     kernel.launch(1, 0, register(variance), register(found), 6, 0.25, 0.0)
     np.testing.assert_array_equal(found, [0.5, 0, np.nan, np.nan, np.nan, 1])
+    kernel.launch(1, 0, register(np.array([1e-300])), register(found), 1, 1.0, 0.0)
+    np.testing.assert_allclose(found[0], 1e150, rtol=2e-16)
     for dtype in (np.float32, np.float64):
         running = np.array([1, 10], dtype)
         kernel = make_update_running(ELEMENT_TYPES[running.dtype.name])
         kernel.launch(1, 0, register(running), register(np.array([6.0, 60.0])), 2, 0.5, 0.25)
         np.testing.assert_array_equal(running, [1.5, 15])
+        # What has no weight is left out.
+        for weight, expected in ((0.0, [np.nan, 2]), (1.0, [3, np.inf])):
+            running = np.array([np.nan, 2], dtype)
+            new = register(np.array([3.0, np.inf]))
+            kernel.launch(1, 0, register(running), new, 2, 1.0, weight)
+            np.testing.assert_array_equal(running, expected)

@@ -39,7 +39,7 @@ def check(found, expected, dtype):
 
 
 def as_bytes(moments):
-    return moments.count, moments.mean.host.tobytes(), moments.m2.host.tobytes()
+    return moments.count, *(array.host.tobytes() for array in moments[1:])
 
 
 def streamed(library, chunks, axis=1):
@@ -70,6 +70,25 @@ def test_any_order_of_threads(library, place, order):
     found = streamed(library, [x, x + 1], axis)
     expected = reference.merge_moments(reference.moments(x, axis), reference.moments(x + 1, axis))
     check(found, expected, "float32")
+
+
+@pytest.mark.parametrize("place", [(10_000, 1), (2_500, 1, 4)])
+@pytest.mark.parametrize("offset", [1e8, 1e10])
+def test_no_offset_costs_the_variance_digits(imported, offset, place):
+    # The values are offset + 1 and offset - 1, exactly: the mean is the offset, m2 the count.
+    library = imported("torch")
+    x = np.repeat([offset + 1, offset - 1], 5000).reshape(place)
+    chunks = np.split(x, [1500])
+    parts = [batch_moments(library.take(chunk)) for chunk in chunks]
+    for found in (
+        batch_moments(library.take(x)),
+        streamed(library, chunks),
+        parts[0].merge(parts[1]),
+    ):
+        np.testing.assert_allclose(found.variance().host, 1.0, rtol=4 * np.finfo(np.float64).eps)
+    # The normalized values of 1 and -1 take two roundings more than the variance.
+    y = numnorm.batch_norm(library.take(x), eps=0).host
+    np.testing.assert_allclose(y, x - offset, rtol=8 * np.finfo(np.float64).eps)
 
 
 # Streams
@@ -176,6 +195,9 @@ def test_variance(library, ddof):
     variance = batch_moments(library.take(x)).variance(ddof)
     assert variance.host.dtype == np.float64
     np.testing.assert_allclose(variance.host, np.var(x, axis=0, ddof=ddof), rtol=1e-14)
+    deviation = batch_moments(library.take(x)).std(ddof)
+    assert type(deviation) is type(variance) and deviation.host.dtype == np.float64
+    np.testing.assert_allclose(deviation.host, np.std(x, axis=0, ddof=ddof), rtol=1e-14)
     with pytest.raises(ValueError, match=r"^ddof must be less than the count, 9, got 9$"):
         batch_moments(library.take(x)).variance(9)
 
@@ -250,6 +272,7 @@ def test_refused(library):
     refused(ValueError, message, batch_moments, x, after=for_another)
     message = r"^other.mean must have shape \(5,\), the channels, got \(4,\)$"
     refused(ValueError, message, moments.merge, for_another)
+    refused(ValueError, "^moments.count must be at least 0", count.merge, moments)
     refused(ValueError, "^after.count must be at least 0", batch_moments, x, after=count)
     far = Moments(9, *(library.take(np.ones(5), 1) for _ in range(2)))
     refused(ValueError, "^after.mean must be on device 0, as x is", batch_moments, x, after=far)

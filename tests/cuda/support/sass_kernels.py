@@ -369,6 +369,7 @@ def statistic_kernels():
     yield "statistics reciprocal, float64", statistics.make_reciprocal(FLOAT64)
     yield "statistics reciprocal, float32 to float64", statistics.make_reciprocal(FLOAT32)
     yield "statistics converted, float64 to float32", statistics.make_converted(FLOAT64, FLOAT32)
+    yield "statistics root, float64", statistics.make_root(FLOAT64)
     yield "statistics of two, float64", statistics.make_two_moments()
     yield "statistics merged in a tree, float64", make_merged_moments(fold_shape(64))
     yield "statistics merged in order, float64", make_merged_moments(IN_ORDER)

@@ -6,7 +6,7 @@ of range of the compute type, its elements are multiplied by a power of two firs
 is 1 for nearly every channel.
 
 The coefficients are the rows of a table, with one column per channel. The kernels return whether
-any channel has a scale that is not 1.
+any channel has a scale that is not 1; that of the output also returns whether an m2 is negative.
 """
 
 import functools
@@ -91,8 +91,8 @@ def make_output_coefficients(element_type: ElementType) -> Function:
     output_coefficients = _make_output(element_type)
 
     def kernel(mean, m2, divisor, eps, gamma, beta, rstd, table):
-        fill_reciprocal_deviations(m2, divisor, eps, rstd)
-        return output_coefficients(mean, rstd, gamma, beta, table)
+        negative = fill_reciprocal_deviations(m2, divisor, eps, rstd)
+        return output_coefficients(mean, rstd, gamma, beta, table), negative
 
     return make_function(f"column_coefficients.output.{element_type.name}", kernel)
 
@@ -102,7 +102,11 @@ def _make_output(element_type: ElementType) -> Callable[..., Any]:
 
     It returns whether any scale is not 1.
     """
-    real = element_type.compute_type
+    real, most, largest = (
+        element_type.compute_type,
+        element_type.largest_exponent,
+        element_type.largest,
+    )
     powers, product = _make_powers(element_type), _make_product(element_type)
 
     @inlined
@@ -115,13 +119,20 @@ def _make_output(element_type: ElementType) -> Callable[..., Any]:
             centre = np.float64(mean[c])
             x_power, weight_power = powers(centre, rstd[c], weight)
             power = product(x_power, weight_power)
+            if power != 1.0:
+                # As in `powers`, the scaled mean has to stay in range.
+                power = _clamped(power, 0.0, math.ldexp(1.0, most - _exponent_of(centre)))
             scaled_centre, multiplier = centre * power, rstd[c] / power * weight
             scale[c] = power
             mean_hi[c] = real(scaled_centre)
+            # The product of 0 and an infinite factor, and the sum of two infinities, would be NaN.
+            if abs(weight) < np.inf:
+                multiplier = _clamped(multiplier, -largest, largest)
             factor[c] = multiplier
             lost = (scaled_centre - np.float64(mean_hi[c])) * multiplier
             # An infinite gamma or mean makes `lost` NaN, and the elements infinite or NaN anyway.
-            offset[c] = bias - lost if abs(lost) < np.inf else bias
+            shifted = bias - lost if abs(lost) < np.inf else bias
+            offset[c] = _clamped(shifted, -largest, largest) if abs(bias) < np.inf else bias
             scaled += 1 if power != 1.0 else 0
         return scaled > 0
 
@@ -152,7 +163,7 @@ def _make_centre(element_type: ElementType) -> Callable[..., Any]:
 
     It returns whether any scale is not 1.
     """
-    powers = _make_powers(element_type)
+    powers, largest = _make_powers(element_type), element_type.largest
 
     @inlined
     def centre_coefficients(mean, rstd, table):
@@ -163,7 +174,7 @@ def _make_centre(element_type: ElementType) -> Callable[..., Any]:
             centre = mean[c] * power
             scale[c] = power
             mean_hi[c] = centre
-            scaled_rstd[c] = rstd[c] / power
+            scaled_rstd[c] = _clamped(rstd[c] / power, 0.0, largest)
             mean_lo[c] = centre - np.float64(mean_hi[c])
             scaled += 1 if power != 1.0 else 0
         return scaled > 0

@@ -1,12 +1,14 @@
 """The norms with statistics per channel, on NumPy arrays: the functions of the backend."""
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numnorm.arguments import Shape, as_plain_array, check_float
+from numnorm.backends.contract.backend import GivenMoments
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cpu import tuning
 from numnorm.backends.cpu.columns.backward_kernels import (
@@ -187,37 +189,59 @@ def _plan(dtype: Any, layout: ColumnLayout) -> _Plan:
     )
 
 
-def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array]:
-    """Return (count, mean, m2) of each channel."""
-    return streamed_moments(x, layout, None)
+def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array, float]:
+    """Return (count, mean, m2 * unit, unit) of each channel."""
+    count, (mean, _, m2), unit = _moments(x, layout, None)
+    return count, mean, m2, unit
 
 
 def streamed_moments(
-    x: Array, layout: ColumnLayout, after: tuple[int, Any, Any] | None
-) -> tuple[int, Array, Array]:
-    """Return (count, mean, m2) of each channel, merged with `after`, in new arrays."""
+    x: Array, layout: ColumnLayout, after: GivenMoments | None
+) -> tuple[int, Array, Array, Array]:
+    """Return (count, mean, m2, mean_lo) of each channel, merged with `after`, in new arrays."""
+    count, (mean, mean_lo, m2), unit = _moments(x, layout, after)
+    with np.errstate(over="ignore"):
+        return count, mean, m2 / unit, mean_lo
+
+
+def _unit(count: int) -> float:
+    """Return a power of two near 1 / count: m2 times it is in range where the variance is."""
+    return 2.0 ** -count.bit_length()
+
+
+def _moments(
+    x: Array, layout: ColumnLayout, after: GivenMoments | None
+) -> tuple[int, Array, float]:
+    """Return the count, a new table of mean, mean_lo and m2 * unit, and the unit."""
     plan = _plan(x.dtype, layout)
+    count, total = (0, None) if after is None else _checked("after", after)
     if not plan.elements:
-        return _moments_before(after, layout)
-    source = plan.source(x)
-    shape = (layout.blocks, layout.channels)
-    means, m2s = np.empty(shape), np.empty(shape)
+        return count, np.zeros((3, layout.channels)) if total is None else total, 1.0
+    source, block_unit = plan.source(x), _unit(layout.block * layout.inner)
+    moments = np.empty((3, layout.blocks, layout.channels))
     kernel = plan.family.moments(plan.element_type)
-    plan.run(kernel, (source, layout.block, means, m2s), plan.block_parts, 1)
-    if after is None and layout.blocks == 1:  # nothing to merge
-        return layout.per_channel, means[0], m2s[0]
-    count, mean, m2 = _moments_before(after, layout)
+    plan.run(kernel, (source, layout.block, block_unit, moments), plan.block_parts, 1)
+    if total is None and layout.blocks == 1:  # nothing to merge
+        return layout.per_channel, moments[:, 0], block_unit
+    unit = _unit(count + layout.per_channel)
+    if total is None:
+        total = np.empty((3, layout.channels))
+    else:
+        total[2] *= unit
     last = layout.outer - (layout.blocks - 1) * layout.block
     counts = float(layout.block * layout.inner), float(last * layout.inner)
-    _fold()(float(count), mean, m2, *counts, means, m2s)
-    return count + layout.per_channel, mean, m2
+    _fold()(float(count), total, *counts, moments, unit, block_unit)
+    return count + layout.per_channel, total, unit
 
 
 def merged_moments(
-    mean: Array, moments: tuple[int, Any, Any], other: tuple[int, Any, Any]
-) -> tuple[Array, Array]:
-    """Return mean and m2 of two sets of values from their moments; neither set is empty."""
-    return merge_moments(*_checked("moments", moments), *_checked("other", other))
+    mean: Array, moments: GivenMoments, other: GivenMoments
+) -> tuple[Array, Array, Array]:
+    """Return mean, m2 and mean_lo of two sets of values from their moments; neither is empty."""
+    (count, total), (other_count, others) = _checked("moments", moments), _checked("other", other)
+    with np.errstate(over="ignore", invalid="ignore"):
+        merged_mean, mean_lo, m2 = merge_moments(count, total, other_count, others, 1.0)
+    return merged_mean, m2, mean_lo
 
 
 def variance(m2: Array, divisor: int) -> Array:
@@ -225,25 +249,22 @@ def variance(m2: Array, divisor: int) -> Array:
     return m2 / divisor
 
 
-def _moments_before(
-    after: tuple[int, Any, Any] | None, layout: ColumnLayout
-) -> tuple[int, Array, Array]:
-    """Return the moments `after`, checked, or the moments of no values."""
-    if after is not None:
-        return _checked("after", after)
-    mean, m2 = np.zeros((2, layout.channels))
-    return 0, mean, m2
+def deviation(m2: Array, divisor: int) -> Array:
+    """Return ``sqrt(m2 / divisor)``."""
+    result: Array = np.sqrt(m2 / divisor)
+    return result
 
 
-def _checked(name: str, moments: tuple[int, Any, Any]) -> tuple[int, Array, Array]:
-    """Return the caller's moments, checked, in new arrays of float64."""
-    count, *arrays = moments
-    copies = []
-    for field, value in zip(("mean", "m2"), arrays, strict=True):
-        array = as_plain_array(f"{name}.{field}", value)
-        check_float(f"{name}.{field}", array.dtype)
-        copies.append(np.array(array, np.float64))
-    return count, copies[0], copies[1]
+def _checked(name: str, moments: GivenMoments) -> tuple[int, Array]:
+    """Return the count and a new table of mean, mean_lo and m2 of the caller's moments, checked."""
+    count, mean, m2, mean_lo = moments
+    table = np.zeros((3, *np.shape(mean)))
+    for row, field, value in ((0, "mean", mean), (2, "m2", m2), (1, "mean_lo", mean_lo)):
+        if value is not None:
+            array = as_plain_array(f"{name}.{field}", value)
+            check_float(f"{name}.{field}", array.dtype)
+            table[row] = array
+    return operator.index(count), table
 
 
 def _statistic(name: str, value: Any, plan: _Plan) -> Array:
@@ -287,9 +308,11 @@ def column_forward(
     target = plan.target(source, x, out)
     shift = plan.shift(target)
     rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
-    scaled = _output_coefficients(element_type)(
+    scaled, negative = _output_coefficients(element_type)(
         mean, m2, divisor, eps, gamma, beta, rstd, coefficients
     )
+    if negative:
+        raise ValueError(f"running_var must not be negative, got {np.nanmin(m2):g}")
     plan.repeat(coefficients, shift)
     kernel = plan.family.forward(element_type)
     if plan.small:

@@ -24,34 +24,35 @@ from numnorm.backends.cpu.memory.allocated import make_aligned_zeros, release
 from numnorm.backends.cpu.memory.borrowed import as_flat, make_scratch, window
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, multiply_add
-from numnorm.backends.cpu.statistics.normalize import joined
 from numnorm.backends.cpu.statistics.row_moments import make_rescale, make_statistics
-from numnorm.backends.formulas.norms import merge_moments
+from numnorm.backends.formulas.norms import merge_moments, split_sum
 
-_merge_moments = inlined(merge_moments)
+_merge_moments, _split_sum = inlined(merge_moments), inlined(split_sum)
 
-_SMALLEST = 1e-300
+# Instead of an m2 that vanishes in float64, as 0 would mean a constant channel.
+_SMALLEST = 1e-315
 
 
 def _make_rescaled(element_type: ElementType) -> Callable[..., Any]:
-    """Return a compiled ``rescaled(values, mean, m2)``, which returns mean and m2.
+    """Return a compiled ``rescaled(values, unit, mean, mean_lo, m2)``: the last three.
 
-    If the squares of the values overflowed or vanished, it computes both again from scaled values.
+    If the squares of the values overflowed or vanished, it computes them again from scaled values.
     """
     statistics = make_statistics(element_type, centred=True)
     rescale = make_rescale(element_type)
     smallest = element_type.smallest_variance
 
     @inlined
-    def rescaled(values, mean, m2):
-        if smallest * values.size < m2 < np.inf:
-            return mean, m2
+    def rescaled(values, unit, mean, mean_lo, m2):
+        if smallest * values.size * unit < m2 < np.inf:
+            return mean, mean_lo, m2
         scale = rescale(values, 0.0)
         mean_hi, mean_lo, scaled_m2 = statistics(values, scale)
-        m2 = scaled_m2 / scale / scale
+        m2 = scaled_m2 * unit / scale / scale
         if m2 == 0.0 and scaled_m2 > 0.0:
-            m2 = _SMALLEST  # the channel is not constant
-        return joined(mean_hi, mean_lo) / scale, m2
+            m2 = _SMALLEST
+        mean, mean_lo = _split_sum(np.float64(mean_hi), np.float64(mean_lo))
+        return mean / scale, mean_lo / scale, m2
 
     return rescaled
 
@@ -85,32 +86,36 @@ def _make_finish(
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return compiled ``(store_moments, rescale_moments)`` of a tile.
 
-    ``store_moments(pivots, totals, n, mean, m2)`` computes the moments from sums and returns how
-    many channels have squares out of range. ``rescale_moments(x, start, stride, n, mean, m2)``
-    computes the moments of these channels again. The first channel has the flat indices `start`,
-    `start` + `stride` and so on.
+    ``store_moments(pivots, totals, n, unit, moments)`` computes the moments from sums and returns
+    how many channels have squares out of range. ``rescale_moments(x, start, stride, n, unit,
+    moments)`` computes the moments of these channels again. The first channel has the flat indices
+    `start`, `start` + `stride` and so on. The three arrays of `moments` become mean, mean_lo and
+    m2 * unit.
     """
     smallest, rescaled = element_type.smallest_variance, _make_rescaled(element_type)
     zeros = make_aligned_zeros(element_type.storage_dtype, 1)
 
     @inlined
-    def store_moments(pivots, totals, n, mean, m2):
+    def store_moments(pivots, totals, n, unit, moments):
+        mean, mean_lo, m2 = moments
         wrong, least = 0, smallest * n
         for t in range(mean.size):
-            mean_lo = totals[t] / n
-            squares = totals[tile + t] - totals[t] * mean_lo
-            mean[t], m2[t] = np.float64(pivots[t]) + mean_lo, squares
+            from_pivot = totals[t] / n
+            squares = totals[tile + t] - totals[t] * from_pivot
+            mean[t], mean_lo[t] = _split_sum(np.float64(pivots[t]), from_pivot)
+            m2[t] = squares * unit
             wrong += 0 if (least < squares) & (squares < np.inf) else 1
         return wrong
 
     @shared
-    def rescale_moments(x, start, stride, n, mean, m2):
+    def rescale_moments(x, start, stride, n, unit, moments):
+        mean, mean_lo, m2 = moments
         for t in range(mean.size):
-            if not smallest * n < m2[t] < np.inf:
+            if not smallest * n * unit < m2[t] < np.inf:
                 values = zeros((n,), 0)
                 for i in range(n):
                     values[i] = x[start + i * stride + t]
-                mean[t], m2[t] = rescaled(values, mean[t], m2[t])
+                mean[t], mean_lo[t], m2[t] = rescaled(values, unit, mean[t], mean_lo[t], m2[t])
                 release(values)
 
     return store_moments, rescale_moments
@@ -134,9 +139,10 @@ def _make_deviations(element_type: ElementType) -> Callable[..., Any]:
 
 
 def make_moments_across(element_type: ElementType) -> Kernel:
-    """Return a kernel ``(x, block, means, m2s)`` for ``x (outer, channels)``.
+    """Return a kernel ``(x, block, unit, moments)`` for ``x (outer, channels)``.
 
-    A block has ``block`` rows, and the moments of each block are a row of ``means`` and ``m2s``.
+    A block has ``block`` rows. The table ``moments (3, blocks, channels)`` gets the mean of each
+    block, what it lost by rounding, and m2 times ``unit``, a power of two.
     """
     real, fill = element_type.compute_type, make_fill(element_type)
     tile = tuning.COLUMN_TILE_ELEMENTS
@@ -153,7 +159,7 @@ def make_moments_across(element_type: ElementType) -> Kernel:
             totals[t] = 0
 
     @inlined
-    def tile_moments(x, begin, rows, channels, width, scratch, totals, mean, m2):
+    def tile_moments(x, begin, rows, channels, width, unit, scratch, totals, moments):
         pivots, sums = window(scratch, 0, size), window(scratch, size, 2 * size)
         # The pivots are means of the first rows, relative to the first row, so that the pivot of a
         # constant channel is its value.
@@ -170,11 +176,12 @@ def make_moments_across(element_type: ElementType) -> Kernel:
                 clear(totals)
                 all_rows((x,), 0, rows, channels, begin, width, pivots, sums, totals)
                 poor = improve(pivots, totals, n, width) if attempt == 0 else 0
-        if store_moments(pivots, totals, n, mean, m2) > 0:
-            rescale_moments(x, begin, channels, rows, mean, m2)
+        if store_moments(pivots, totals, n, unit, moments) > 0:
+            rescale_moments(x, begin, channels, rows, unit, moments)
 
-    def kernel(x, block, means, m2s, first, last):
+    def kernel(x, block, unit, moments, first, last):
         count, channels = x.shape
+        table = moments.shape[1] * channels
         peel, tiles = tiling_of(x, size)
         values, totals, flat = scratch(), scratch_of_totals(), as_flat(x)
         for p in range(first, last):
@@ -183,8 +190,12 @@ def make_moments_across(element_type: ElementType) -> Kernel:
             for k in range(tiles):
                 c, width = tile_of(k, channels, size, peel)
                 begin, result = start * channels + c, p * channels + c
-                mean, m2 = window(means, result, width), window(m2s, result, width)
-                tile_moments(flat, begin, rows, channels, width, values, totals, mean, m2)
+                mean, mean_lo = (
+                    window(moments, result, width),
+                    window(moments, table + result, width),
+                )
+                found = mean, mean_lo, window(moments, 2 * table + result, width)
+                tile_moments(flat, begin, rows, channels, width, unit, values, totals, found)
 
     return make_kernel(f"column_moments.across.{element_type.name}", kernel)
 
@@ -198,44 +209,47 @@ def make_moments_along(element_type: ElementType) -> Kernel:
     rescaled, real = _make_rescaled(element_type), element_type.compute_type
 
     @inlined
-    def block_moments(x, c):
-        mean, m2 = np.float64(0), np.float64(0)
+    def block_moments(x, c, unit):
+        moments = np.float64(0), np.float64(0), np.float64(0)
         for i in range(x.shape[0]):
             values = x[i, c]
-            mean_hi, mean_lo, squares = statistics(values, real(1))
-            centre, squares = rescaled(values, joined(mean_hi, mean_lo), squares)
-            if i == 0:
-                mean, m2 = centre, squares
-            else:
-                n = float(values.size)
-                mean, m2 = _merge_moments(i * n, mean, m2, n, centre, squares)
-        return mean, m2
+            mean_hi, mean_lo, m2 = statistics(values, real(1))
+            mean, mean_lo = _split_sum(np.float64(mean_hi), np.float64(mean_lo))
+            found = rescaled(values, unit, mean, mean_lo, m2 * unit)
+            n = float(values.size)
+            moments = _merge_moments(i * n, moments, n, found, unit) if i > 0 else found
+        return moments
 
-    def kernel(x, block, means, m2s, first, last):
+    def kernel(x, block, unit, moments, first, last):
         channels = x.shape[1]
         for t in range(first, last):
             p, c = t // channels, t % channels
-            means[p, c], m2s[p, c] = block_moments(x[p * block : (p + 1) * block], c)
+            found = block_moments(x[p * block : (p + 1) * block], c, unit)
+            moments[0, p, c], moments[1, p, c], moments[2, p, c] = found
 
     return make_kernel(f"column_moments.along.{element_type.name}", kernel)
 
 
 def make_fold() -> Function:
-    """Return a kernel ``(count, mean, m2, block_count, last_count, means, m2s)``.
+    """Return a kernel ``(count, total, block_count, last_count, moments, unit, block_unit)``.
 
-    It merges the moments of all blocks in order into ``mean`` and ``m2``, the moments of ``count``
-    values. A block has ``block_count`` values a channel, and the last one ``last_count``.
+    It merges the moments of all blocks in order into ``total (3, channels)``, the moments of
+    ``count`` values. A block has ``block_count`` values a channel, and the last one ``last_count``.
+    The m2 in ``total`` are multiplied by ``unit``, those of blocks by ``block_unit``.
     """
 
-    def fold(count, mean, m2, block_count, last_count, means, m2s):
+    def fold(count, total, block_count, last_count, moments, unit, block_unit):
+        mean, mean_lo, m2 = total[0], total[1], total[2]
+        means, lows, m2s = moments[0], moments[1], moments[2]
+        change = unit / block_unit
         for p in range(means.shape[0]):
             n = block_count if p < means.shape[0] - 1 else last_count
             for c in range(mean.size):
-                if count == 0.0:
-                    mean[c], m2[c] = means[p, c], m2s[p, c]
-                else:
-                    merged = _merge_moments(count, mean[c], m2[c], n, means[p, c], m2s[p, c])
-                    mean[c], m2[c] = merged
+                found = means[p, c], lows[p, c], m2s[p, c] * change
+                if count > 0.0:
+                    before = mean[c], mean_lo[c], m2[c]
+                    found = _merge_moments(count, before, n, found, unit)
+                mean[c], mean_lo[c], m2[c] = found
             count += n
 
     return make_function("column_moments.fold", fold)

@@ -56,7 +56,8 @@ def as_parameter(
         check_shape(name, array.shape, expected, meaning)
     if array.dtype is not compute_type or not array.flags.carray:
         check_float(name, array.dtype)
-        array = np.array(array, compute_type, order="C")
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite
+            array = np.array(array, compute_type, order="C")
     return array if array.shape == shape else array.reshape(shape)
 
 

@@ -45,7 +45,8 @@ def cell_state(name: str, value: Any, shape: Shape, x: Array) -> Array:
         return np.zeros(shape, x.dtype)
     array = as_float_array(name, value)
     check_shape(name, array.shape, shape, "that of the batch and the units")
-    return np.array(array, x.dtype, order="C")
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite
+        return np.array(array, x.dtype, order="C")
 
 
 def sort_states(states: Array, layout: SequenceLayout) -> Array:
@@ -76,7 +77,8 @@ def cell_parameter(name: str, value: Any, x: Array, check: Callable[[Shape], Non
     if array.dtype is x.dtype and array.flags.c_contiguous:
         return array
     check_float(name, array.dtype)
-    return np.ascontiguousarray(array, x.dtype)
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite
+        return np.ascontiguousarray(array, x.dtype)
 
 
 def zoneout_mask(probability: Any, layout: SequenceLayout, width: int, x: Array) -> Array:

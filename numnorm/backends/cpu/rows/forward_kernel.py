@@ -22,6 +22,7 @@ from numnorm.backends.cpu.rows.segment_loops import channel_of, make_apply, next
 from numnorm.backends.cpu.rows.tiles_forward import make_narrow_rows
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import part
+from numnorm.backends.cpu.statistics.normalize import make_factor
 from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
 from numnorm.backends.cpu.statistics.saved import save
 
@@ -33,13 +34,13 @@ def _make_apply_row(
 
     It is ``apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal)``.
     """
-    real = element_type.compute_type
+    factor = make_factor(element_type)
     apply_segment = make_apply(formula, element_type, wide=wide)
 
     @inlined
     def apply_row(x, i, statistics, segments, first_channel, weights, y, nontemporal):
         scale, mean_hi, mean_lo, rstd = statistics
-        of_row, width = (scale, mean_hi, mean_lo, real(rstd)), x.shape[1]
+        of_row, width = (scale, mean_hi, mean_lo, factor(rstd)), x.shape[1]
         segment, _, channels = segments
         c, source, target = first_channel, row(x, i), row(y, i)
         if not wide and segment == width:  # the loop over short segments is then faster
@@ -63,13 +64,13 @@ def _make_append_row(
     It stores the result of a row of one segment through the write-combining `buffer`, and returns
     the buffer's new state.
     """
-    real = element_type.compute_type
+    factor = make_factor(element_type)
     apply_segment = make_apply(formula, element_type, wide=True)
 
     @inlined
     def append_row(x, statistics, weights, buffer, state, flat_y):
         scale, mean_hi, mean_lo, rstd = statistics
-        of_row, (gamma, beta) = (scale, mean_hi, mean_lo, real(rstd)), weights
+        of_row, (gamma, beta) = (scale, mean_hi, mean_lo, factor(rstd)), weights
         for left in range(0, x.size, tuning.SUM_BLOCK_ELEMENTS):
             size = min(tuning.SUM_BLOCK_ELEMENTS, x.size - left)
             weight = window(gamma, left, size), window(beta, left, size)

@@ -50,6 +50,11 @@ class ElementType:
         return 1e-30 if self.compute_type is np.float32 else 1e-280
 
     @property
+    def largest(self) -> float:
+        """The largest finite number of the compute type."""
+        return float(np.finfo(self.compute_dtype).max)
+
+    @property
     def largest_exponent(self) -> int:
         """The largest exponent e of a power of two that kernels scale by.
 

@@ -1,5 +1,6 @@
 """The normalization formula on vectors, with a mean or without; a mean as mean_hi + mean_lo."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from numba.core import types
 
 from numnorm.backends.cpu.compiler.jit import inlined, overloaded
+from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import _is_missing, scaled
 from numnorm.backends.cpu.simd.vector import multiply_add
 from numnorm.backends.formulas import norms as formulas
@@ -40,6 +42,21 @@ def make_normalized(centred: bool) -> Callable[..., Any]:
     means 1.
     """
     return inlined(_centred_normalized if centred else _uncentred_normalized)
+
+
+@functools.cache
+def make_factor(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``factor(rstd)``: the nearest finite number of the compute type.
+
+    Only a constant row has a larger rstd, with a very small epsilon: 0 * infinity would be NaN.
+    """
+    real, largest = element_type.compute_type, element_type.largest
+
+    @inlined
+    def factor(rstd):
+        return real(largest if rstd > largest else rstd)
+
+    return factor
 
 
 def joined(mean_hi, mean_lo):

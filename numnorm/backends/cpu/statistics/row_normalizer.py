@@ -37,7 +37,7 @@ def make_row_statistics(formula: Formula, element_type: ElementType) -> Callable
             root = math.sqrt(eps)
             scale = rescale(row, root if root > eps_on_deviation else eps_on_deviation)
             mean_hi, mean_lo, m2 = statistics(row, scale)
-            root *= scale
+            root = np.float64(root) * scale
             eps = root * root
         eps_on_deviation = np.float64(eps_on_deviation) * scale
         rstd = _inverse_deviation(m2 * inv_count, eps, eps_on_deviation)

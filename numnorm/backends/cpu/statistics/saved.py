@@ -10,7 +10,7 @@ from numnorm.backends.contract.norms import Formula
 from numnorm.backends.cpu.compiler.jit import inlined, shared
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
-from numnorm.backends.cpu.statistics.normalize import location, split
+from numnorm.backends.cpu.statistics.normalize import location, make_factor, split
 from numnorm.backends.cpu.statistics.row_moments import make_power_of_two
 from numnorm.backends.formulas.norms import scale_gradient_factor
 
@@ -40,7 +40,7 @@ def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
     It converts saved statistics to the compute type.
     """
     real = element_type.compute_type
-    power_of_two = make_power_of_two(element_type)
+    power_of_two, factor = make_power_of_two(element_type), make_factor(element_type)
     largest = 2.0**element_type.largest_exponent
 
     @inlined
@@ -49,7 +49,7 @@ def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
         fits = 1.0 / largest < rstd < largest
         scale = real(1) if fits else real(1) / power_of_two(rstd)
         mean_hi, mean_lo = split(mean, scale)
-        return scale, mean_hi, mean_lo, real(rstd / scale)
+        return scale, mean_hi, mean_lo, factor(rstd / scale)
 
     return statistics
 

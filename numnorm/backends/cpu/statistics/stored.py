@@ -41,7 +41,8 @@ def restore_means(x: Array, table: Array) -> None:
 
 def saved(statistic: Array, x: Array) -> Array:
     """Return a copy of a statistic in the dtype in which statistics of x are returned."""
-    return np.array(statistic, element_type_of(x.dtype).saved)
+    with np.errstate(over="ignore"):  # running statistics may leave the range of float32
+        return np.array(statistic, element_type_of(x.dtype).saved)
 
 
 def running_statistics(
@@ -115,4 +116,5 @@ def update_running(
     _moving_averages()(*moved, mean, m2, divisor, momentum)
     for array, new in zip(running, moved, strict=True):
         if new is not array:
-            array[...] = new
+            with np.errstate(over="ignore"):  # a variance may leave the range of float32
+                array[...] = new

@@ -10,31 +10,37 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
+from numnorm.backends.formulas.norms import moved
 
-# Squares with a sum below this have lost digits in float64.
-_SMALLEST_VARIANCE = 1e-290
+_moved = inlined(moved)
+
+# Squares with a sum below this may have lost digits in float64.
+_SMALLEST_VARIANCE = 1e-301
 
 
 @inlined
-def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -> None:
+def fill_reciprocal_deviations(m2: Any, divisor: float, eps: float, rstd: Any) -> bool:
     """Store ``1 / sqrt(m2 / divisor + eps)`` of each channel in `rstd`.
 
     It is 0 if the sum under the root is 0, NaN if it is negative, infinite, or so small that the
-    squares in m2 have lost digits.
+    squares in m2 have lost digits. Return whether any m2 is negative.
     """
+    negative = 0
     for c in range(rstd.size):
         variance = np.float64(m2[c]) / divisor
         total = variance + eps
-        lost = (variance > 0.0) & (total < _SMALLEST_VARIANCE)
+        lost = (m2[c] > 0.0) & (total < _SMALLEST_VARIANCE)
         outside = lost | (total < 0.0) | (total == np.inf)
         reciprocal = 1.0 / math.sqrt(1.0 if outside | (total == 0.0) else total)
         rstd[c] = 0.0 if total == 0.0 else (np.nan if outside else reciprocal)
+        negative += 1 if m2[c] < 0.0 else 0
+    return negative > 0
 
 
 @inlined
 def _move(running: Any, new: Any, divisor: float, momentum: float) -> None:
     for c in range(running.size):
-        running[c] = np.float64(running[c]) * (1.0 - momentum) + new[c] / divisor * momentum
+        running[c] = _moved(np.float64(running[c]), new[c] / divisor, momentum)
 
 
 def make_moving_averages() -> Function:

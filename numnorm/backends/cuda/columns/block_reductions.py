@@ -10,7 +10,7 @@ from typing import Any
 
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.compiler.target import cuda, device
-from numnorm.backends.formulas.norms import merge_moments
+from numnorm.backends.formulas.norms import merge_centred_moments
 
 
 @functools.cache
@@ -43,11 +43,12 @@ def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
     """Return a device function ``fold(counts, means, m2s)``, which merges the moments of all teams.
 
     The shared float64 arrays have one count for each thread, the same for all of its channels, and
-    `slots` means and m2s. The merged moments of each channel replace those of the first team. If a
-    thread's count is 0, its mean is not read.
+    `slots` means and m2s; the means are distances from a point near them, the same for all teams.
+    The merged moments of each channel replace those of the first team. If a thread's count is 0,
+    its mean is not read.
     """
     lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
-    threads, merge = shape.threads, device(merge_moments)
+    threads, merge = shape.threads, device(merge_centred_moments)
 
     @device
     def fold(counts, means, m2s):

@@ -11,6 +11,8 @@ The coefficients are a table of the compute type: row i has the i-th coefficient
 import functools
 from typing import Any
 
+import numpy as np
+
 from numnorm.backends.cuda.columns.block_reductions import make_fold_sums
 from numnorm.backends.cuda.columns.column_shape import ColumnShape
 from numnorm.backends.cuda.compiler.element_type import FLOAT64, ElementType, compute_element_type
@@ -87,6 +89,25 @@ def _make_product(element: ElementType) -> Any:
 
 
 @functools.cache
+def _make_finite(element: ElementType) -> Any:
+    """Return a device function ``finite(value, given)``: the value, in the range of the type.
+
+    The product of 0 and infinity, or the sum of two infinities, would be NaN. A value that follows
+    from a number `given` that is infinite remains infinite.
+    """
+    most = float(np.finfo(element.compute_name).max)
+    least, largest = constant(FLOAT64, -most), constant(FLOAT64, most)
+
+    @device
+    def finite(value, given):
+        if not abs(given) < _INFINITY or least <= value <= largest or value != value:
+            return value
+        return least if value < least else largest
+
+    return finite
+
+
+@functools.cache
 def _make_load_number(of: ElementType | None, default: float) -> Any:
     """Return a device function ``load_number(address, index)``: a float64, or the default."""
     number, kind = constant(FLOAT64, default), FLOAT64.compute_type
@@ -134,6 +155,8 @@ def make_output_coefficients(element: ElementType, saved: ElementType, weights: 
     load = _make_load_number(saved, 0.0)
     gamma_of = _make_load_number(weights.gamma, 1.0)
     beta_of = _make_load_number(weights.beta, 0.0)
+    most, exponent_of, finite = element.largest_exponent, _make_exponent(), _make_finite(element)
+    scaled = times_power_of_two(FLOAT64)
 
     def kernel(mean, rstd, gamma, beta, coefficients, channels):
         c = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
@@ -142,12 +165,16 @@ def make_output_coefficients(element: ElementType, saved: ElementType, weights: 
             weight, bias = gamma_of(gamma, c), beta_of(beta, c)
             of_x, of_weight = powers(mu, deviation, weight)
             power = product(of_x, of_weight)
-            centre, factor = mu * power, deviation / power * weight
+            if power != _ONE:
+                # As in `powers`, the scaled mean must stay in range.
+                power = min(power, scaled(_ONE, most - exponent_of(mu)))
+            centre, factor = mu * power, finite(deviation / power * weight, weight)
             put(coefficients, 0, channels, c, power)
             lost = (centre - put(coefficients, 1, channels, c, centre)) * factor
             put(coefficients, 2, channels, c, factor)
             # This difference is not finite if gamma or the mean is infinite. It is dropped then.
-            put(coefficients, 3, channels, c, bias - lost if abs(lost) < _INFINITY else bias)
+            offset = bias - lost if abs(lost) < _INFINITY else bias
+            put(coefficients, 3, channels, c, finite(offset, bias))
 
     return Kernel(kernel, ("address",) * 5 + ("index",), _THREADS)
 
@@ -158,7 +185,7 @@ def make_centre_coefficients(element: ElementType, saved: ElementType) -> Kernel
     ``mean_hi + mean_lo`` and rstd are the mean and rstd of ``x * scale``. It takes the addresses of
     mean, rstd and the coefficients, and ``channels``. Each thread has a channel.
     """
-    powers, put = _make_powers(element), _make_put(element)
+    powers, put, finite = _make_powers(element), _make_put(element), _make_finite(element)
     load = _make_load_number(saved, 0.0)
 
     def kernel(mean, rstd, coefficients, channels):
@@ -169,7 +196,7 @@ def make_centre_coefficients(element: ElementType, saved: ElementType) -> Kernel
             centre = mu * power
             put(coefficients, 0, channels, c, power)
             put(coefficients, 3, channels, c, centre - put(coefficients, 1, channels, c, centre))
-            put(coefficients, 2, channels, c, deviation / power)
+            put(coefficients, 2, channels, c, finite(deviation / power, _ONE))
 
     return Kernel(kernel, ("address",) * 3 + ("index",), _THREADS)
 

@@ -24,6 +24,7 @@ from numnorm.backends.cuda.compiler.target import (
 from numnorm.backends.cuda.statistics.column_moments import make_centre, make_is_poor, make_unscaled
 from numnorm.backends.cuda.statistics.row_normalizer import make_power_of_two
 from numnorm.backends.cuda.threads.group_reductions import WARP, make_team_largest, make_team_sum
+from numnorm.backends.formulas.norms import split_sum
 
 # Reductions alternate between two parts of shared memory. The barrier of one reduction ensures that
 # all threads have read the results of the reduction before it.
@@ -144,18 +145,23 @@ def _make_rescale_across(element: ElementType, shape: ColumnShape) -> Any:
 def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
     """Return the kernel of the moments of each part of ``x (rows, channels)``.
 
-    It takes the addresses of x and of the float64 arrays ``counts (parts,)``, ``means`` and ``m2s
-    (parts, channels)``; and ``rows, channels, block``.
+    It takes the addresses of x and of the float64 arrays ``counts (parts,)`` and ``moments
+    (parts, 3, channels)``: the mean, what it lost by rounding, and m2; and ``rows, channels,
+    block``.
     """
     slots, compute_type, threads = shape.vector_length(element), element.compute_type, shape.threads
     kind, value_count = FLOAT64.compute_type, shape.ahead * shape.vector_length(element)
     slot_count, one = threads * slots, constant(element, 1.0)
     work_of, teams, lanes = make_work_across(element, shape), shape.teams, shape.lanes
-    moments, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
+    sums, rescale = _make_sums_across(element, shape), _make_rescale_across(element, shape)
     fold, unscaled = make_fold_moments(shape, slots), make_unscaled(element)
-    store = make_store_one(FLOAT64)
+    read, split, store = (
+        make_read_vector(element, shape),
+        device(split_sum),
+        make_store_one(FLOAT64),
+    )
 
-    def kernel(x, counts, means, m2s, rows, channels, block):
+    def kernel(x, counts, moments, rows, channels, block):
         counts_here = cuda.shared.array(threads, kind)
         means_here = cuda.shared.array(slot_count, kind)
         m2s_here = cuda.shared.array(slot_count, kind)
@@ -172,22 +178,27 @@ def make_moments_across(element: ElementType, shape: ColumnShape) -> Kernel:
             for j in range(slots):
                 scale[j] = one
             for again in range(2):
-                moments(x, index, step, count, scale, values, pivot, mean_lo, m2)
+                sums(x, index, step, count, scale, values, pivot, mean_lo, m2)
                 if again == 1 or not rescale(x, index, step, count, values, pivot, m2, scale):
                     break
+            # The first row of the part is near every team's mean.
+            read(x, part * block * channels + channel, values, 0)
             for j in range(slots):
                 here = j * threads + thread
-                means_here[here], m2s_here[here] = unscaled(pivot[j], mean_lo[j], m2[j], scale[j])
+                high, low, m2s_here[here] = unscaled(pivot[j], mean_lo[j], m2[j], scale[j])
+                means_here[here] = (high - kind(values[j])) + low
         fold(counts_here, means_here, m2s_here)
         if thread < lanes and count > 0:
             for j in range(slots):
-                here = j * threads + thread
-                store(means, part * channels + channel + j, means_here[here])
-                store(m2s, part * channels + channel + j, m2s_here[here])
+                here, to = j * threads + thread, part * 3 * channels + channel + j
+                mean, lost = split(kind(values[j]), means_here[here])
+                store(moments, to, mean)
+                store(moments, to + channels, lost)
+                store(moments, to + 2 * channels, m2s_here[here])
             if channel == 0:
                 store(counts, part, counts_here[thread])
 
-    return Kernel(kernel, ("address",) * 4 + ("index",) * 3, threads)
+    return Kernel(kernel, ("address",) * 3 + ("index",) * 3, threads)
 
 
 def _make_add_along(element: ElementType, shape: ColumnShape) -> Any:
@@ -309,20 +320,20 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
     """
     threads, one = shape.threads, constant(element, 1.0)
     warps, compute_type, kind = max(1, threads // WARP), element.compute_type, FLOAT64.compute_type
-    work_of, moments = make_work_along(shape), _make_moments_along(element, shape)
+    work_of, moments_of = make_work_along(shape), _make_moments_along(element, shape)
     value_count = shape.ahead * shape.vectors * shape.vector_length(element)
     smem_size = _SMEM_PER_WARP * warps
     is_poor, power_of_two = make_is_poor(element), make_power_of_two(element)
     largest, largest_of = _make_largest_along(element, shape), make_team_largest(element, threads)
-    unscaled, store = make_unscaled(element), make_store_one(FLOAT64)
+    unscaled, split, store = make_unscaled(element), device(split_sum), make_store_one(FLOAT64)
 
-    def kernel(x, counts, means, m2s, outer, channels, inner, block, segment):
+    def kernel(x, counts, moments, outer, channels, inner, block, segment):
         smem = cuda.shared.array(smem_size, compute_type)
         values = cuda.local.array(value_count, compute_type)
         part, channel, first, entries, width = work_of(outer, channels, inner, block, segment)
-        jump, scale, to = channels * inner, one, part * channels + channel
+        jump, scale, to = channels * inner, one, part * 3 * channels + channel
         for again in range(2):
-            mean_hi, mean_lo, m2 = moments(x, first, jump, entries, width, scale, values, smem)
+            mean_hi, mean_lo, m2 = moments_of(x, first, jump, entries, width, scale, values, smem)
             if again == 1 or not is_poor(mean_hi, m2, entries * width):
                 break
             of_thread = largest(x, first, jump, entries, width, values)
@@ -330,10 +341,12 @@ def make_moments_along(element: ElementType, shape: ColumnShape) -> Kernel:
             if scale == one:
                 break
         if cuda.threadIdx.x == 0:
-            mean, squares = unscaled(mean_hi, mean_lo, m2, scale)
-            store(means, to, mean)
-            store(m2s, to, squares)
-            if to % channels == 0:
-                store(counts, to // channels, kind(entries * width))
+            high, low, squares = unscaled(mean_hi, mean_lo, m2, scale)
+            mean, lost = split(high, low)
+            store(moments, to, mean)
+            store(moments, to + channels, lost)
+            store(moments, to + 2 * channels, squares)
+            if channel == 0:
+                store(counts, part, kind(entries * width))
 
-    return Kernel(kernel, ("address",) * 4 + ("index",) * 5, threads)
+    return Kernel(kernel, ("address",) * 3 + ("index",) * 5, threads)

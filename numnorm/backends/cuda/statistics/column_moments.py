@@ -8,7 +8,7 @@ from numnorm.backends.cuda.compiler.target import constant, device, reciprocal
 from numnorm.backends.cuda.statistics.row_normalizer import make_squared_deviations
 
 # It replaces squares that underflow in float64, because 0 would mean a constant channel.
-_SMALLEST = constant(FLOAT64, 1e-300)
+_SMALLEST = constant(FLOAT64, 1e-308)
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def make_is_poor(element: ElementType) -> Any:
 
 @functools.cache
 def make_unscaled(element: ElementType) -> Any:
-    """Return a device function ``unscaled(mean_hi, mean_lo, m2, scale) -> (mean, m2)``, float64."""
+    """Return a device function ``unscaled(mean_hi, mean_lo, m2, scale)``: the three in float64."""
     kind, one, zero = FLOAT64.compute_type, constant(element, 1.0), constant(FLOAT64, 0.0)
 
     @device
@@ -59,6 +59,7 @@ def make_unscaled(element: ElementType) -> Any:
         back = kind(one / scale)  # exact, because the scale is a power of two
         squares = kind(m2) * back * back
         vanished = squares == zero and kind(m2) > zero
-        return (kind(mean_hi) + kind(mean_lo)) * back, _SMALLEST if vanished else squares
+        squares = _SMALLEST if vanished else squares
+        return kind(mean_hi) * back, kind(mean_lo) * back, squares
 
     return unscaled

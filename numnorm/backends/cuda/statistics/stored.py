@@ -24,6 +24,7 @@ from numnorm.backends.cuda.statistics.stored_kernels import (
     make_converted,
     make_reciprocal,
     make_reciprocal_deviation,
+    make_root,
     make_update_running,
 )
 from numnorm.layouts import ColumnLayout, RowLayout
@@ -33,6 +34,7 @@ _MEANING = "the channels of x"
 _converted = functools.cache(make_converted)
 _reciprocal = functools.cache(make_reciprocal)
 _reciprocal_deviation = functools.cache(make_reciprocal_deviation)
+_root = functools.cache(make_root)
 _update_running = functools.cache(make_update_running)
 
 
@@ -135,6 +137,14 @@ def reciprocal_deviation(variance: Statistic, eps: float) -> Statistic:
     return rstd
 
 
+def root(statistic: Statistic) -> Statistic:
+    """Return the square roots of a statistic."""
+    x = statistic.x
+    result = new_statistic(statistic.name, x, statistic.shape[0])
+    _launch_each(_root(statistic.element), x, statistic, result.array, statistic.factor)
+    return result
+
+
 def check_updatable(name: str, array: Any) -> None:
     """Raise an error unless an array of running statistics can be updated in place."""
     library = as_float_array(name, array).library
@@ -194,7 +204,7 @@ def update_running(
 
 
 def move_running(running: DeviceArray, new: Statistic, momentum: float) -> None:
-    """Set running statistics in place to running * (1 - momentum) + new * momentum."""
+    """Move running statistics in place towards new ones, whose weight is `momentum`."""
     library = running.library
     with on_device_of(running):
         moved = library.contiguous(running.array)

@@ -14,14 +14,14 @@ from numnorm.backends.cuda.compiler.target import (
     make_store_one,
 )
 from numnorm.backends.cuda.compiler.target import reciprocal as reciprocal_of
-from numnorm.backends.formulas.norms import merge_moments
+from numnorm.backends.formulas.norms import merge_moments, moved
 
 _THREADS = 128
 _ZERO, _ONE, _INFINITY, _NAN = (
     constant(FLOAT64, v) for v in (0.0, 1.0, float("inf"), float("nan"))
 )
 # Below this variance squares lose digits to underflow in float64.
-_SMALLEST_VARIANCE = constant(FLOAT64, 1e-290)
+_SMALLEST_VARIANCE = constant(FLOAT64, 1e-301)
 
 
 def make_reciprocal(of: ElementType) -> Kernel:
@@ -80,19 +80,18 @@ def make_reciprocal_deviation(of: ElementType) -> Kernel:
 def make_update_running(running: ElementType) -> Kernel:
     """Return the kernel that moves running statistics towards new ones.
 
-    ``running * (1 - momentum) + new * factor * momentum``. It takes the addresses of the running
-    statistics and of the new ones, which are float64; ``count``; and ``factor`` and ``momentum``.
+    It is the formula `moved` of ``new * factor``, whose weight is ``momentum``. It takes the
+    addresses of the running statistics and of the new ones, which are float64; ``count``; and
+    ``factor`` and ``momentum``.
     """
     load, store, load_new = make_load_one(running), make_store_one(running), make_load_one(FLOAT64)
-    kind, rounded = FLOAT64.compute_type, running.compute_type
+    kind, rounded, move = FLOAT64.compute_type, running.compute_type, device(moved)
 
     def kernel(running, new, count, factor, momentum):
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < count:
             fresh = load_new(new, i) * factor
-            store(
-                running, i, rounded(kind(load(running, i)) * (_ONE - momentum) + fresh * momentum)
-            )
+            store(running, i, rounded(move(kind(load(running, i)), fresh, momentum)))
 
     return Kernel(kernel, ("address",) * 2 + ("index",) + ("float64",) * 2, _THREADS)
 
@@ -113,24 +112,42 @@ def make_converted(of: ElementType, into: ElementType) -> Kernel:
     return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
 
 
+def make_root(of: ElementType) -> Kernel:
+    """Return the kernel of the square roots of values.
+
+    It takes the addresses of values and of the result, which is float64; ``count``; and a
+    ``factor`` for the values.
+    """
+    load, store, kind = make_load_one(of), make_store_one(FLOAT64), FLOAT64.compute_type
+    sqrt = make_sqrt(FLOAT64)
+
+    def kernel(values, result, count, factor):
+        i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
+        if i < count:
+            store(result, i, sqrt(kind(load(values, i)) * factor))
+
+    return Kernel(kernel, ("address",) * 2 + ("index", "float64"), _THREADS)
+
+
 def make_two_moments() -> Kernel:
     """Return the kernel that merges the moments of two sets of values, neither of them empty.
 
-    It takes the addresses ``mean, m2``, ``other_mean, other_m2`` and ``merged_mean, merged_m2`` of
+    It takes the addresses ``mean, m2, mean_lo`` of one set, of the other and of the result, all of
     float64; ``channels``; and the numbers of values ``count, other_count``.
     """
     load, store, merge = make_load_one(FLOAT64), make_store_one(FLOAT64), device(merge_moments)
 
     def kernel(
-        mean, m2, other_mean, other_m2, merged_mean, merged_m2, channels, count, other_count
+        mean, m2, mean_lo, other_mean, other_m2, other_lo, merged_mean, merged_m2, merged_lo,
+        channels, count, other_count,
     ):  # fmt: skip
         i = cuda.blockIdx.x * _THREADS + cuda.threadIdx.x
         if i < channels:
-            centre, squares = merge(
-                count, load(mean, i), load(m2, i),
-                other_count, load(other_mean, i), load(other_m2, i),
-            )  # fmt: skip
+            moments = load(mean, i), load(mean_lo, i), load(m2, i)
+            other = load(other_mean, i), load(other_lo, i), load(other_m2, i)
+            centre, lost, squares = merge(count, moments, other_count, other, _ONE)
             store(merged_mean, i, centre)
+            store(merged_lo, i, lost)
             store(merged_m2, i, squares)
 
-    return Kernel(kernel, ("address",) * 6 + ("index",) + ("float64",) * 2, _THREADS)
+    return Kernel(kernel, ("address",) * 9 + ("index",) + ("float64",) * 2, _THREADS)

@@ -11,7 +11,7 @@ from numnorm.backends.cpu.compiler.jit import inlined
 from numnorm.backends.cpu.rows.segment_loops import make_gradient_sums, make_input_gradients
 from numnorm.backends.cpu.simd.access import VectorAccess
 from numnorm.backends.cpu.simd.element_type import ElementType
-from numnorm.backends.cpu.statistics.normalize import location
+from numnorm.backends.cpu.statistics.normalize import location, make_factor
 from numnorm.backends.cpu.statistics.normalize import make_normalized as make_centred_scaled
 from numnorm.backends.cpu.statistics.row_normalizer import make_row_statistics
 from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
@@ -66,7 +66,7 @@ def make_cell_norm(norm: Norm | None, element_type: ElementType) -> CellNorm:
 
 
 def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellNorm:
-    real, row_statistics = element_type.compute_type, make_row_statistics(formula, element_type)
+    factor, row_statistics = make_factor(element_type), make_row_statistics(formula, element_type)
     forward, normalized = inlined(formula.forward), make_centred_scaled(formula.centred)
     statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
     gradient_sums = make_gradient_sums(formula, element_type)
@@ -86,7 +86,7 @@ def _norm(formula: Formula, element_type: ElementType, *, summed: bool) -> CellN
     @inlined
     def apply(x, stats, gamma, beta):
         scale, mean_hi, mean_lo, rstd = stats
-        return forward(normalized(x, scale, mean_hi, mean_lo, real(rstd)), gamma, beta)
+        return forward(normalized(x, scale, mean_hi, mean_lo, factor(rstd)), gamma, beta)
 
     def centred_mean(mean, i):
         return mean[i]

@@ -69,11 +69,11 @@ class _SiteNorm:
             self.mean[t] = self.running.mean[row]
             self.variance[t] = self.running.variance[row]
         else:
-            count, mean, m2 = column_moments(x, column_layout(x.shape, 1))
+            count, mean, m2, unit = column_moments(x, column_layout(x.shape, 1))
             self.mean[t] = mean
-            self.variance[t] = m2 / count
+            self.variance[t] = m2 / (count * unit)
             if self.running is not None:
-                _update(self.running, t, count, mean, m2)
+                _update(self.running, t, count, mean, m2 / unit)
         return self.normalize_again(t, x)
 
     def normalize_again(self, t: int, x: Array) -> Array:

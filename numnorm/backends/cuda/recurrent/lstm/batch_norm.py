@@ -84,7 +84,7 @@ class _Site(NamedTuple):
                 for a in (self.running.mean, self.running.variance)
             )
         else:
-            count, mean, m2 = column_moments(x, layout)
+            count, mean, m2, _ = column_moments(x, layout)
             variance = m2 / count
             row = 0 if self.running is None else self.running.first + t
             if self.running is not None and row < self.running.mean.shape[0] and count > 1:
