@@ -137,7 +137,7 @@ def group_norm_backward(
     Parameters
     ----------
     dy : array_like
-        The gradient of the loss with respect to y, of the shape of x.
+        The gradient of the loss with respect to y, of the shape of x and any float dtype.
     x : array_like
         The input of the forward pass.
     mean, rstd : array_like

@@ -123,7 +123,7 @@ def rms_norm_backward(
     Parameters
     ----------
     dy : array_like
-        The gradient of the loss with respect to y, of the shape of x.
+        The gradient of the loss with respect to y, of the shape of x and any float dtype.
     x : array_like
         The input of the forward pass.
     rstd : array_like

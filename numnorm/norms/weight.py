@@ -131,7 +131,7 @@ def weight_norm_backward(
     Parameters
     ----------
     dw : array_like
-        The gradient of the loss with respect to w, of the shape of v.
+        The gradient of the loss with respect to w, of the shape of v and any float dtype.
     v : array_like
         The input of the forward pass.
     norm : array_like

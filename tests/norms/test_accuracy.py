@@ -89,7 +89,25 @@ def test_float32_at_any_mean(name, mean):
 @pytest.mark.parametrize("name", of_float64(NAMES))
 @pytest.mark.parametrize("mean", FLOAT64_MEANS)
 def test_float64_at_any_mean(name, mean):
-    check_float64_at_mean(NORMS[name], mean)
+    check_float64_at_mean(NORMS[name], mean, backward_restores=True)
+
+
+# The widths of the loops for rows in registers, in tiles, and of many blocks of a sum.
+@pytest.mark.parametrize("name", of_float64(["layer", "ada", "group", "batch", "batch-images"]))
+@pytest.mark.parametrize("width", [6, 8, 16, 32, 40, 300, 5000])
+def test_float64_gradients_far_from_0_at_any_width(name, width):
+    norm = norms_of(ROWS, width, CHAINS)[name]
+    x = norm.draw(np.float64, -1e12)
+    assert_backward(norm, norm.draw(np.float64, seed=1), x, 1e-5)
+
+
+@pytest.mark.parametrize("function", ["layer_norm", "batch_norm"])
+def test_float64_gradients_keep_a_mean_that_the_caller_chose(function):
+    x, dy = draw(np.float64, 1e6, rows=40, width=40), draw(np.float64, rows=40, width=40, seed=1)
+    mean, rstd = np.full(40, 1e6 + 1), np.ones(40)
+    dgamma = getattr(numnorm, f"{function}_backward")(dy, x, mean, rstd).dgamma
+    # x - mean has at most 30 bits behind the point, and is exact.
+    assert_error(dgamma, (reference.exact(dy) * (x - mean[0])).sum(0), BACKWARD[np.float64])
 
 
 @pytest.mark.parametrize("detach", ["mean", "scale", "both"])

@@ -141,18 +141,40 @@ def test_integer_parameters(name, dtype, which):
     check(norm, x, dy, *(np.round(3 * array).astype(np.int32) for array in parameters))
 
 
-@few_norms(DTYPES, always=False)
-def test_a_gradient_of_another_dtype_is_first_rounded_to_that_of_x(name, dtype, which):
+# A network in mixed precision has x in half precision, and parameters and dy in float32.
+WIDER = {np.float16: np.float32, BFLOAT16: np.float32, np.float32: np.float64}
+
+
+@few_norms([*WIDER], ["none", "both"], always=False)
+def test_a_gradient_of_a_wider_dtype_keeps_its_digits_and_its_range(name, dtype, which):
     norm = NORMS[name]
-    x, _, *parameters = draw_all(norm, dtype)
-    dy = draw(norm.shape, np.float64, 1)
+    x, _, *_ = draw_all(norm, dtype)
+    parameters = draw_parameters(norm, WIDER[dtype], which)
     saved = check_forward(norm, x, *parameters)
-    actual = as_tuple(norm.backward(dy, x, saved))
-    for mine, theirs in zip(
-        actual, as_tuple(norm.backward(dy.astype(dtype), x, saved)), strict=True
-    ):
-        np.testing.assert_array_equal(mine, theirs)
-    check_backward(norm, dy.astype(dtype), x, saved)
+    scales = [1e5, 1, 1e-9] if WIDER[dtype] is np.float32 else [1e300, 1, 1e-300]
+    for dy in (draw(norm.shape, WIDER[dtype], 1, scale=scale) for scale in scales):
+        with unchanged(dy, x, *saved):
+            check_backward(norm, dy, x, saved, *parameters[:1])
+            check_backward(norm, dy, x, saved, *parameters[:1], out=np.empty_like(x))
+
+
+@few_norms([BFLOAT16, np.float64], always=False)
+def test_a_gradient_of_a_narrower_dtype(name, dtype, which):
+    norm = NORMS[name]
+    x, *_ = draw_all(norm, dtype)
+    check_backward(norm, draw(norm.shape, np.float16, 1), x, check_forward(norm, x))
+
+
+@few_norms([np.float16], always=False)
+def test_a_gradient_of_a_wider_dtype_does_not_take_the_result(name, dtype, which):
+    norm = NORMS[name]
+    x, dy = draw(norm.shape, dtype, 0), draw(norm.shape, np.float32, 1)
+    saved = norm.forward(x)[1:]
+    with unchanged(dy), pytest.raises(TypeError, match=r"^out must have dtype float16"):
+        norm.backward(dy, x, saved, out=dy)
+    expected = as_tuple(norm.backward(dy, x, saved))[0]
+    assert as_tuple(norm.backward(dy, x, saved, out=x))[0] is x
+    np.testing.assert_array_equal(x, expected)
 
 
 @few_norms([*DTYPES, np.int64], always=False)

@@ -18,14 +18,15 @@ from numnorm.backends.cuda.threads.row_launch import (
 from numnorm.backends.cuda.threads.row_shape import RowShape
 
 
-def gradients(library, norm, dtype, shape=None, detach=None, in_place=False):
-    """All gradients on the device, and as they are defined."""
+def gradients(library, norm, dtype, shape=None, detach=None, in_place=False, dy_dtype=None):
+    """All gradients on the device, and as they are defined; gamma has the dtype of dy."""
     given, _, count, options = NORMS[norm]
     shape = shape or given
-    x, dy = draw(shape, dtype), draw(shape, dtype, 9)
+    dy_dtype = dy_dtype or dtype
+    x, dy = draw(shape, dtype), draw(shape, dy_dtype, 9)
     axes = {"layer_norm": slice(-1, None), "rms_norm": slice(-1, None), "weight_norm": slice(1)}
     of_parameters = shape[axes.get(norm, slice(1, 2))]  # else those of channels
-    gamma = [draw(of_parameters, dtype, 1)] if count else []
+    gamma = [draw(of_parameters, dy_dtype, 1)] if count else []
     forward, backward = (getattr(numnorm, f"{norm}_{way}") for way in ("forward", "backward"))
     arrays = [library.take(array) for array in (x, *gamma)]
     saved = forward(*arrays, **options)[1:]
@@ -172,12 +173,64 @@ def test_parts_of_wide_rows():
 
 def test_statistics_of_other_dtypes(library):
     x, half = library.take(draw((2, 8))), library.take(draw(2, "float16"))
-    _, mean, rstd = numnorm.layer_norm_forward(x)
+    mean = numnorm.layer_norm_forward(x).mean
     with pytest.raises(TypeError, match=r"^rstd must have dtype float32 or float64, got float16"):
         numnorm.layer_norm_backward(x, x, mean, half)
     single = library.take(draw(2, "float32"))
     if library.called != "jax":  # whose statistics are float32 anyway
         with pytest.raises(TypeError, match=r"^mean and rstd must have one dtype"):
             numnorm.layer_norm_backward(x, x, mean, single)
-    with pytest.raises(TypeError, match=r"^dy must have dtype float32, that of the input"):
-        numnorm.layer_norm_backward(library.take(draw((2, 8), "float64")), x, mean, rstd)
+
+
+# Of x, and of dy and gamma. A kernel computes in the wider of them.
+MIXED = [
+    ("float16", "float32"),
+    ("bfloat16", "float16"),
+    ("float32", "float64"),
+    ("float32", "float16"),
+]
+
+
+@pytest.mark.parametrize("dtype, dy_dtype", MIXED)
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_gradient_of_another_dtype(library, norm, dtype, dy_dtype):
+    if not (supports(library, dtype) and supports(library, dy_dtype)):
+        pytest.skip("a dtype that Numba does not have")
+    if library.called == "jax" and dy_dtype == "float64":
+        pytest.skip("its statistics are float32")
+    (dx, *found), (dx_expected, *expected) = gradients(library, norm, dtype, dy_dtype=dy_dtype)
+    check([dx], [dx_expected], dtype)
+    assert all(array.host.dtype == dy_dtype for array in found)
+    # The forward pass computed the statistics in float32.
+    close = {"rtol": 3e-6, "atol": 3e-6 * max((np.abs(e).max() for e in expected), default=0)}
+    if dy_dtype == "float16":
+        close["rtol"] = 2**-11
+    for array, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.float64(array.host), np.float64(wanted), **close)
+
+
+def test_a_gradient_beyond_half_precision(library):
+    """In float16 it would be infinite, and its means NaN."""
+    x, dy = draw((4, 64), "float16"), 1e5 * draw((4, 64), "float32", 9)
+    gamma = draw(64, "float32", 1)
+    of_x, of_gamma = library.take(x), library.take(gamma)
+    _, mean, rstd = numnorm.layer_norm_forward(of_x, of_gamma)
+    found = numnorm.layer_norm_backward(library.take(dy), of_x, mean, rstd, of_gamma)
+    check(found[1:], reference.layer_norm_backward(dy, x, gamma)[1:], "float32")
+    without = numnorm.layer_norm_backward(library.take(1e-3 * dy), of_x, mean, rstd)
+    check(without, reference.layer_norm_backward(1e-3 * dy, x), "float16")
+
+
+def test_a_gradient_of_another_dtype_in_place(library):
+    if library.called == "jax":
+        pytest.skip("JAX has no arrays to write")
+    x, dy = draw((4, 9, 2), "float16"), draw((4, 9, 2), "float32", 9)
+    of_x, of_dy = library.take(x), library.take(dy)
+    _, mean, rstd = numnorm.layer_norm_forward(of_x, axis=1)
+    arguments = of_dy, of_x, mean, rstd
+    expected = reference.layer_norm_backward(dy, x, axis=1)[0]
+    with pytest.raises(TypeError, match="out must have dtype float16"):
+        numnorm.layer_norm_backward(*arguments, axis=1, out=of_dy)
+    dx = numnorm.layer_norm_backward(*arguments, axis=1, out=of_x).dx
+    assert dx is of_x
+    check([dx], [expected], "float16")

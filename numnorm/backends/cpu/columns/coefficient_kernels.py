@@ -19,6 +19,7 @@ import numpy as np
 from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
 from numnorm.backends.cpu.simd.element_type import ElementType
 from numnorm.backends.cpu.simd.optional import element
+from numnorm.backends.cpu.statistics.saved import FAR
 from numnorm.backends.cpu.statistics.stored_kernels import fill_reciprocal_deviations
 
 
@@ -142,12 +143,17 @@ def make_centre_coefficients(element_type: ElementType) -> Function:
     """Return a kernel that scales each channel's statistics and splits its mean.
 
     Its arguments are ``mean, rstd, table``. The first four rows of ``table`` become scale, mean_hi,
-    scaled_rstd and mean_lo: ``x * scale`` has the mean ``mean_hi + mean_lo`` and this rstd.
+    scaled_rstd and mean_lo: ``x * scale`` has the mean ``mean_hi + mean_lo`` and this rstd. The
+    kernel returns whether any scale is not 1, and whether rounding a mean lost what counts.
     """
     centre_coefficients = _make_centre(element_type)
+    far = FAR if element_type.compute_type is np.float64 else np.inf
 
     def kernel(mean, rstd, table):
-        return centre_coefficients(mean, rstd, table)
+        scaled, lost = centre_coefficients(mean, rstd, table), 0
+        for c in range(mean.size):
+            lost += 1 if abs(mean[c]) * rstd[c] > far else 0
+        return scaled, lost > 0
 
     return make_function(f"column_coefficients.centre.{element_type.name}", kernel)
 

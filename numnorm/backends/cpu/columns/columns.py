@@ -42,13 +42,16 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_parameter,
     as_statistic,
     gradient_dtype,
+    in_wider_dtype,
     like_input,
     output_like,
     result,
+    wider_dtype,
 )
 from numnorm.backends.cpu.memory.placement import LINE, empty_like, empty_table, peel_elements
 from numnorm.backends.cpu.simd.element_type import ElementType, element_type_of
 from numnorm.backends.cpu.simd.processor import has_avx
+from numnorm.backends.cpu.statistics.stored import restore_means
 from numnorm.backends.formulas.norms import merge_moments
 from numnorm.layouts import ColumnLayout
 
@@ -336,6 +339,12 @@ def column_backward(
     out: Any,
 ) -> tuple[Array, Array, Array]:
     """Return dx, dgamma, dbeta."""
+    wide = wider_dtype("dy", dy, x)
+    if wide is not None:
+        return in_wider_dtype(
+            wide, x, "x", gamma, (layout.channels,), out,
+            lambda x, gamma: column_backward(dy, x, mean, rstd, gamma, layout, detached, None),
+        )  # fmt: skip
     plan = _plan(x.dtype, layout)
     source = plan.source(x)
     grads = plan.source(like_input("dy", dy, x))
@@ -379,7 +388,9 @@ def _gradient(
     mean, rstd, weight = given
     shift = plan.shift(target)
     coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
-    scaled = _centre_coefficients(element_type)(mean, rstd, coefficients)
+    scaled, lost = _centre_coefficients(element_type)(mean, rstd, coefficients)
+    if lost:
+        restore_means(arrays[1], coefficients[:4, :channels])
     arguments = *arrays, coefficients, layout.block, sums
     plan.run(plan.family.sums(element_type), arguments, plan.block_parts, 2)
     inv_count = 1.0 / layout.per_channel

@@ -1,6 +1,7 @@
 """Conversion of the caller's arrays for kernels and of results for the caller."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,46 @@ def like_input(name: str, value: Any, x: Array) -> Array:
     if array.shape != x.shape:
         check_shape(name, array.shape, x.shape, "the shape of the input")
     return array if array.dtype is x.dtype else array.astype(x.dtype, copy=False)
+
+
+def wider_dtype(name: str, value: Any, x: Array) -> np.dtype[Any] | None:
+    """Return the dtype that holds all digits of x and of a gradient; None if x has it already."""
+    if type(value) is np.ndarray and value.dtype is x.dtype:
+        return None
+    dtype, own = as_float_array(name, value).dtype, x.dtype
+    wide = own if dtype == own else (_FLOAT64 if _FLOAT64 in (dtype, own) else _FLOAT32)
+    return None if wide == own else wide
+
+
+def in_wider_dtype(
+    wide: np.dtype[Any],
+    x: Array,
+    name: str,
+    gamma: Any,
+    shape: Shape,
+    out: Any,
+    backward: Callable[[Array, Any], tuple[Any, ...]],
+) -> tuple[Array, Any, Any]:
+    """Return the gradients ``backward(x, gamma)`` of x converted to `wide`, each rounded once.
+
+    The conversion of x is exact. `name` is the name of x in messages, and `shape` that of gamma.
+    """
+    if out is not None:
+        check_out(out, x, name)
+    # Gradients get the dtype of gamma: ones of float64 keep them unrounded.
+    dx, *gradients = backward(x.astype(wide), np.ones(shape) if gamma is None else gamma)
+    if gamma is None:
+        gradients = [None if a is None else _rounded(a, x.dtype) for a in gradients]
+    dx = _rounded(dx, x.dtype)
+    if out is not None:
+        out[...] = dx
+        dx = out
+    return dx, gradients[0], gradients[1]
+
+
+def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore"):  # a gradient may leave the range of its dtype
+        return array.astype(dtype, copy=False)
 
 
 def gradient_dtype(name: str, parameter: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:

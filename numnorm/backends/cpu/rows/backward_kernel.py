@@ -44,7 +44,7 @@ from numnorm.backends.cpu.statistics.accumulators import (
     partial_sums,
     with_parts,
 )
-from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
+from numnorm.backends.cpu.statistics.saved import make_means, make_statistics_of_row
 
 # Python's numbers would be literals, for each of which Numba compiles a helper again.
 _ZERO, _FALSE = np.int64(0), np.bool_(False)
@@ -137,7 +137,7 @@ def _make_whole_row(formula: Formula, element_type: ElementType) -> Callable[...
 
 def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled function for one row of any width, whose first channel is c."""
-    real, statistics_of = element_type.compute_type, make_saved_statistics(element_type)
+    real, statistics_of = element_type.compute_type, make_statistics_of_row(formula, element_type)
     loops, whole_row = _make_loops(formula, element_type), _make_whole_row(formula, element_type)
     prefetched = tuning.PREFETCH_LEAST_ROW_BYTES // element_type.storage_dtype.itemsize
 
@@ -146,7 +146,7 @@ def _make_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]
         arrays, peels, nontemporal, saved, c, segments, weights, coefficients, partial, totals
     ):
         mean, rstd = saved
-        scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
+        scale, mean_hi, mean_lo, factor = statistics_of(arrays[1], mean, rstd)
         size = arrays[1].size
         # A row with a parameter for each element, or with none, is one segment.
         if not is_by_channel(totals[0]) and scale == real(1) and size <= tuning.SUM_BLOCK_ELEMENTS:
@@ -176,7 +176,8 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
     lanes, sums_size = element_type.lanes, sums_scratch_size(element_type)
     gradient_lanes, reduce = make_gradient_lanes(formula, element_type), make_reduce_rows(lanes)
     input_gradients = make_input_gradients(formula, element_type)
-    statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
+    statistics_of = make_statistics_of_row(formula, element_type)
+    means_of = make_means(element_type)
 
     @inlined
     def backward_tile(
@@ -190,7 +191,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
         sums_of_g_xhat = window(scratch, end, lanes)
         for t in range(number):
             i = start + t
-            statistics = statistics_of(part(mean, i), rstd[i])
+            statistics = statistics_of(row(x, i), part(mean, i), rstd[i])
             weight = part(weights[0], channel), part(weights[1], channel)
             targets = part(partial[0], channel), part(partial[1], channel)
             g, g_xhat, _, _ = gradient_lanes(
@@ -204,7 +205,7 @@ def _make_tile(formula: Formula, element_type: ElementType) -> Callable[..., Any
         channel = first
         for t in range(number):
             i = start + t
-            statistics = statistics_of(part(mean, i), rstd[i])
+            statistics = statistics_of(row(x, i), part(mean, i), rstd[i])
             sum_g, sum_g_xhat = np.float64(sums_of_g[t]), np.float64(sums_of_g_xhat[t])
             means = means_of(sum_g, sum_g_xhat, rstd[i], coefficients)
             weight = part(weights[0], channel), part(weights[1], channel)

@@ -25,7 +25,7 @@ from numnorm.backends.cpu.simd.vector import (
 )
 from numnorm.backends.cpu.statistics.accumulators import flush
 from numnorm.backends.cpu.statistics.normalize import make_normalized
-from numnorm.backends.cpu.statistics.saved import make_means, make_saved_statistics
+from numnorm.backends.cpu.statistics.saved import make_means, make_statistics_of_row
 from numnorm.backends.formulas.norms import input_gradient
 
 _input_gradient = inlined(input_gradient)
@@ -53,7 +53,8 @@ def _make_backward(formula: Formula, element_type: ElementType, count: int) -> C
     """
     backward, normalized = inlined(formula.backward), make_normalized(formula.centred)
     to_compute, to_storage = element_type.to_compute, element_type.to_storage
-    statistics_of, means_of = make_saved_statistics(element_type), make_means(element_type)
+    statistics_of = make_statistics_of_row(formula, element_type)
+    means_of = make_means(element_type)
     real, load = element_type.compute_type, make_load(count)
     load_or_scalar, zeros = make_load_or_scalar(count), make_zeros(real, count)
 
@@ -65,7 +66,8 @@ def _make_backward(formula: Formula, element_type: ElementType, count: int) -> C
         for begin in range(start, stop, tuning.ROWS_BETWEEN_FLUSHES):
             dgamma, dbeta = zeros(), zeros()
             for i in range(begin, min(begin + tuning.ROWS_BETWEEN_FLUSHES, stop)):
-                scale, mean_hi, mean_lo, factor = statistics_of(part(mean, i), rstd[i])
+                saved_mean = part(mean, i)
+                scale, mean_hi, mean_lo, factor = statistics_of(row(x, i), saved_mean, rstd[i])
                 grad = to_compute(load(row(dy, i), 0))
                 xhat = normalized(to_compute(load(row(x, i), 0)), scale, mean_hi, mean_lo, factor)
                 g = backward(grad, xhat, gamma, beta)

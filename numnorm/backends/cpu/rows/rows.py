@@ -23,9 +23,11 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_statistic,
     both_or_neither,
     gradient_dtype,
+    in_wider_dtype,
     like_input,
     output_like,
     result,
+    wider_dtype,
 )
 from numnorm.backends.cpu.memory.placement import empty_like
 from numnorm.backends.cpu.rows import broadcast
@@ -216,6 +218,10 @@ def row_backward(
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
         if fast_path(*arrays):
             return dx, *gradients
+    wide = wider_dtype(norm.names.dy, dy, x)
+    if wide is not None:
+        others = beta, layout, scaling, detached
+        return _in_wider_dtype(wide, norm, dy, x, mean, rstd, gamma, others, out)
     element_type, order = plan.element_type, layout.order
     try:
         taken = _as_kernel_takes(norm, dy, x, mean, rstd, gamma, beta, layout, plan)
@@ -223,9 +229,8 @@ def row_backward(
         given = norm, dy, x, mean, rstd, gamma, layout, scaling, detached, out
         return broadcast.backward(row_backward, error, *given)
     grad, source, statistics, weights, dtype = taken
-    target = _new_dx(plan, source, grad) if out is None else output_like(
-        source, x, norm.names.x, out, element_type, order, (grad, *statistics, *weights)
-    )  # fmt: skip
+    inputs = norm.names.x, out, element_type, order, (grad, *statistics, *weights)
+    target = _new_dx(plan, source, grad) if out is None else output_like(source, x, *inputs)
     # The kernels round to these two dtypes.
     native = dtype if dtype is _FLOAT32 or dtype is _FLOAT64 else _FLOAT64
     gradients = _one_each(count, np.empty, layout.parameter_shape, native)
@@ -253,6 +258,24 @@ def row_backward(
     if native is not dtype:
         gradients = _of_each(gradients, lambda a: _cast(a, dtype))
     return dx, gradients[0], gradients[1]
+
+
+def _in_wider_dtype(
+    wide: np.dtype[Any],
+    norm: Norm,
+    dy: Any,
+    x: Array,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    others: tuple[Any, RowLayout, Scaling, Detached],
+    out: Any,
+) -> tuple[Array, Array | None, Array | None]:
+    """Return what `row_backward` returns, computed in a dtype that holds all digits of dy and x."""
+    return in_wider_dtype(
+        wide, x, norm.names.x, gamma, others[1].parameter_shape, out,
+        lambda x, gamma: row_backward(norm, dy, x, mean, rstd, gamma, *others, None),
+    )  # fmt: skip
 
 
 def _as_kernel_takes(

@@ -6,13 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.compiler.jit import inlined
+from numnorm.backends.contract.norms import Formula
+from numnorm.backends.cpu.compiler.jit import inlined, shared
 from numnorm.backends.cpu.simd.element_type import ElementType
+from numnorm.backends.cpu.simd.vector import make_load, make_zeros, reduce_sum
 from numnorm.backends.cpu.statistics.normalize import location, make_factor, split
 from numnorm.backends.cpu.statistics.row_moments import make_power_of_two
 from numnorm.backends.formulas.norms import scale_gradient_factor
 
 _scale_gradient_factor = inlined(scale_gradient_factor)
+
+# Rounding a float64 mean of more deviations than this loses digits that the gradients need. Most
+# rows stay below it and are not read once more.
+FAR = 16.0
+# Rounding changes a mean by no more than this share of it; a few roundings are allowed for.
+MOST_LOST = 2.0**-50
 
 
 @inlined
@@ -42,6 +50,40 @@ def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
         scale = real(1) if fits else real(1) / power_of_two(rstd)
         mean_hi, mean_lo = split(mean, scale)
         return scale, mean_hi, mean_lo, factor(rstd / scale)
+
+    return statistics
+
+
+@functools.cache
+def make_statistics_of_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``statistics(x, mean, rstd)``: what `make_saved_statistics` returns.
+
+    A float64 mean is saved without what its rounding lost. Where x is far from 0 beside its
+    deviation, this is summed again from the row x, unless the caller gave another mean.
+    """
+    statistics_of = make_saved_statistics(element_type)
+    if not formula.centred or element_type.compute_type is not np.float64:
+        return inlined(lambda x, mean, rstd: statistics_of(mean, rstd))
+    lanes, far, most_lost = element_type.lanes, FAR, MOST_LOST
+    load, zeros = make_load(lanes), make_zeros(np.float64, lanes)
+
+    @shared
+    def lost_of(x, scale, mean_hi):
+        sums, tail = zeros(), x.size - x.size % lanes
+        for j in range(0, tail, lanes):
+            sums = sums + (load(x, j) * scale - mean_hi)
+        total = reduce_sum(sums)
+        for j in range(tail, x.size):
+            total += x[j] * scale - mean_hi
+        lost = total / x.size
+        return lost if abs(lost) <= abs(mean_hi) * most_lost else 0.0
+
+    @inlined
+    def statistics(x, mean, rstd):
+        scale, mean_hi, mean_lo, factor = statistics_of(mean, rstd)
+        if abs(mean_hi) * factor > far:
+            mean_lo = lost_of(x, scale, mean_hi)
+        return scale, mean_hi, mean_lo, factor
 
     return statistics
 

@@ -9,6 +9,7 @@ from numnorm.arguments import check_float, check_shape
 from numnorm.array_likes import as_plain_array, check_on_host
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.saved import MOST_LOST
 from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages
 from numnorm.layouts import ColumnLayout, RowLayout
 
@@ -24,6 +25,19 @@ def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.where(values == 0, 0.0, 1 / values)
     return inverse.reshape(layout.statistic_shape)
+
+
+def restore_means(x: Array, table: Array) -> None:
+    """Store as `mean_lo` of each channel what rounding its saved mean to float64 lost.
+
+    The rows of `table` are scale, mean_hi, rstd and mean_lo, as `make_centre_coefficients` makes
+    them. A mean that the caller changed stays as it is.
+    """
+    shape = (-1,) if x.ndim == 2 else (-1, 1)
+    with np.errstate(all="ignore"):
+        deviations = x * table[0].reshape(shape) - table[1].reshape(shape)
+        lost = deviations.mean(axis=(0, 2)[: x.ndim - 1])
+        np.copyto(table[3], lost, where=np.abs(lost) <= MOST_LOST * np.abs(table[1]))
 
 
 def saved(statistic: Array, x: Array) -> Array:

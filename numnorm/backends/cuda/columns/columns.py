@@ -4,16 +4,15 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cuda.arrays.device_array import (
     DeviceArray,
-    as_companion,
     as_parameter,
     output_like,
     result,
 )
 from numnorm.backends.cuda.arrays.launch import ArrayOffset, launch, on_device_of
+from numnorm.backends.cuda.arrays.wider_dtype import in_wider_dtype
 from numnorm.backends.cuda.columns.coefficient_kernels import (
     FROZEN_COEFFICIENTS,
     GRADIENT_COEFFICIENTS,
@@ -101,35 +100,56 @@ def column_backward(
     layout: ColumnLayout,
     detached: Detached,
     out: Any,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, ...]:
     """Return dx, dgamma, dbeta."""
-    channels = layout.channels
     with on_device_of(x):
-        grads, source = _grads(dy, x), x.library.contiguous(x.array)
-        of_mean = given_statistic("mean", mean, x, channels)
-        of_rstd = given_statistic("rstd", rstd, x, channels)
-        weight = _parameter("gamma", gamma, layout, x)
-        inputs = grads, source, of_mean.array, of_rstd.array, _memory(weight)
-        output = output_like(x, None, out, inputs)
-        gradient = x.element if weight is None else weight.element
-        if not (layout.per_channel and channels):
-            nothing = (channels,), gradient.name, 0.0
-            dgamma, dbeta = x.library.full(x.array, *nothing), x.library.full(x.array, *nothing)
-            return result(output, x, None), dgamma, dbeta
-        dgamma = x.library.empty(x.array, (channels,), gradient.name)
-        dbeta = x.library.empty(x.array, (channels,), gradient.name)
-        coefficients = _centred(x, of_mean, of_rstd, layout)
-        totals = weight, gradient, dgamma, dbeta
-        _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached)
-        if detached.mean and detached.scale:
-            # The statistics are frozen, so dx depends on dy alone.
-            offset = FROZEN_COEFFICIENTS * channels * x.element.compute_type(0).itemsize
-            _launch_output(x, layout, grads, ArrayOffset(coefficients, offset), output.target)
-        else:
-            plan = plan_of(x, layout, grads, source, output.target, reads=2)
-            kernel = _family(layout).elements(x.element, plan.shape, gradient=True)
-            launch(kernel, plan.blocks, x, (grads, source, coefficients, output.target), plan.sizes)
+        grad = as_parameter("dy", dy, x.shape, "the shape of the input", x)
+        others = mean, rstd, gamma, layout, detached, x.element
+        if grad.element == x.element:
+            return _column_backward(grad, x, *others, out)
+        return in_wider_dtype(
+            grad, x, out, lambda dy, x, out: _column_backward(dy, x, *others, out)
+        )
+
+
+def _column_backward(
+    dy: DeviceArray,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    layout: ColumnLayout,
+    detached: Detached,
+    element: ElementType,
+    out: Any,
+) -> tuple[Any, ...]:
+    """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`."""
+    channels = layout.channels
+    grads, source = dy.array, x.library.contiguous(x.array)
+    of_mean = given_statistic("mean", mean, x, channels)
+    of_rstd = given_statistic("rstd", rstd, x, channels)
+    weight = _parameter("gamma", gamma, layout, x)
+    inputs = grads, source, of_mean.array, of_rstd.array, _memory(weight)
+    output = output_like(x, None, out, inputs)
+    gradient = element if weight is None else weight.element
+    if not (layout.per_channel and channels):
+        nothing = (channels,), gradient.name, 0.0
+        dgamma, dbeta = x.library.full(x.array, *nothing), x.library.full(x.array, *nothing)
         return result(output, x, None), dgamma, dbeta
+    dgamma = x.library.empty(x.array, (channels,), gradient.name)
+    dbeta = x.library.empty(x.array, (channels,), gradient.name)
+    coefficients = _centred(x, of_mean, of_rstd, layout)
+    totals = weight, gradient, dgamma, dbeta
+    _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached)
+    if detached.mean and detached.scale:
+        # The statistics are frozen, so dx depends on dy alone.
+        offset = FROZEN_COEFFICIENTS * channels * x.element.compute_type(0).itemsize
+        _launch_output(x, layout, grads, ArrayOffset(coefficients, offset), output.target)
+    else:
+        plan = plan_of(x, layout, grads, source, output.target, reads=2)
+        kernel = _family(layout).elements(x.element, plan.shape, gradient=True)
+        launch(kernel, plan.blocks, x, (grads, source, coefficients, output.target), plan.sizes)
+    return result(output, x, None), dgamma, dbeta
 
 
 def _centred(x: DeviceArray, mean: Statistic, rstd: Statistic, layout: ColumnLayout) -> Any:
@@ -176,16 +196,6 @@ def _launch_output(
     plan = plan_of(x, layout, source, target)
     kernel = _family(layout).elements(x.element, plan.shape, gradient=False)
     launch(kernel, plan.blocks, x, (None, source, coefficients, target), plan.sizes)
-
-
-def _grads(dy: Any, x: DeviceArray) -> Any:
-    """Return dy, checked and C-contiguous."""
-    array = as_companion("dy", dy, x)
-    check_shape("dy", array.shape, x.shape, "the shape of the input")
-    if array.element != x.element:
-        wanted, got = x.element.name, array.element.name
-        raise TypeError(f"dy must be converted to {wanted} on the device, as x has it, got {got}")
-    return x.library.contiguous(array.array)
 
 
 def _parameter(name: str, value: Any, layout: ColumnLayout, x: DeviceArray) -> DeviceArray | None:

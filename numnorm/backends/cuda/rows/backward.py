@@ -11,7 +11,8 @@ from numnorm.backends.cuda.arrays.device_array import (
     result,
 )
 from numnorm.backends.cuda.arrays.launch import launch, on_device_of
-from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64
+from numnorm.backends.cuda.arrays.wider_dtype import in_wider_dtype
+from numnorm.backends.cuda.compiler.element_type import FLOAT32, FLOAT64, ElementType
 from numnorm.backends.cuda.rows.arguments import PartialSums, RowParameters, SavedStatistics
 from numnorm.backends.cuda.rows.backward_coefficients import COEFFICIENTS
 from numnorm.backends.cuda.rows.backward_plans import GradientPlan, gradient_plan
@@ -34,54 +35,69 @@ def row_backward(
     scaling: Scaling,
     detached: Detached,
     out: Any,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, ...]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
     with on_device_of(x):
-        grad = _like_input(norm.names.dy, dy, x)
-        of_rstd = _statistic(norm.names.rstd, rstd, layout, x)
-        of_mean = _statistic("mean", mean, layout, x) if norm.formula.centred else of_rstd
-        if of_mean.element != of_rstd.element:
-            raise TypeError(
-                f"mean and {norm.names.rstd} must have one dtype, got {of_mean.element.name} "
-                f"and {of_rstd.element.name}"
-            )
-        scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
-        shift = weight_of(norm, "beta", beta, 0.0, layout, x)
-        source, grads = in_order(x, layout.order), in_order(grad, layout.order)
-        inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
-        output = output_like(x, layout.order, out, inputs)
-        weights = Weights(scale.element, shift.element, layout.shared)
-        if not layout.rows * layout.width:
-            return result(output, x, layout.order), *_no_gradients(norm, layout, x, weights)
-        aligned = all_aligned(x, layout, (grads, source, output.target), scale, shift)
-        plan = gradient_plan(
-            norm, x.element, of_rstd.element, weights, layout, scaling, detached, aligned
+        grad = as_parameter(norm.names.dy, dy, x.shape, "the shape of the input", x)
+        others = mean, rstd, gamma, beta, layout, scaling, detached, x.element
+        if grad.element == x.element:
+            return _row_backward(norm, grad, x, *others, out)
+        return in_wider_dtype(
+            grad, x, out, lambda dy, x, out: _row_backward(norm, dy, x, *others, out)
         )
-        partials = _partial_sums(norm, plan, x)
-        statistics = SavedStatistics(of_mean.array, of_rstd.array)
-        parameters = RowParameters(scale.parameter, shift.parameter)
-        results, numbers = (output.target, partials), (plan.sizes, plan.parts)
-        if plan.coefficients is None:
-            arrays: Any = grads, source, statistics, parameters, *results
-            launch(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
-        else:
-            shape = layout.rows, COEFFICIENTS
-            coefficients = x.library.empty(x.array, shape, x.element.compute_name)
-            arrays = grads, source, statistics, parameters, coefficients
-            launch(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
-            arrays = grads, source, parameters, coefficients, *results
-            launch(plan.kernel, plan.blocks, x, arrays, numbers)
-        gradients = _gradients(norm, plan, layout, x, weights, partials.sums)
-        return result(output, x, layout.order), *gradients
 
 
-def _like_input(name: str, value: Any, x: DeviceArray) -> DeviceArray:
-    """Return a gradient of the shape and the dtype of x."""
-    array = as_parameter(name, value, x.shape, "the shape of the input", x)
-    if array.element != x.element:
-        wanted, got = x.element.name, array.element.name
-        raise TypeError(f"{name} must have dtype {wanted}, that of the input, got {got}")
-    return array
+def _row_backward(
+    norm: Norm,
+    grad: DeviceArray,
+    x: DeviceArray,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    beta: Any,
+    layout: RowLayout,
+    scaling: Scaling,
+    detached: Detached,
+    element: ElementType,
+    out: Any,
+) -> tuple[Any, ...]:
+    """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`."""
+    of_rstd = _statistic(norm.names.rstd, rstd, layout, x)
+    of_mean = _statistic("mean", mean, layout, x) if norm.formula.centred else of_rstd
+    if of_mean.element != of_rstd.element:
+        raise TypeError(
+            f"mean and {norm.names.rstd} must have one dtype, got {of_mean.element.name} "
+            f"and {of_rstd.element.name}"
+        )
+    scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
+    shift = weight_of(norm, "beta", beta, 0.0, layout, x)
+    source, grads = in_order(x, layout.order), in_order(grad, layout.order)
+    inputs = grads, source, of_mean.array, of_rstd.array, scale.array, shift.array
+    output = output_like(x, layout.order, out, inputs)
+    weights = Weights(scale.element, shift.element, layout.shared)
+    gradient = scale.element or element
+    if not layout.rows * layout.width:
+        return result(output, x, layout.order), *_no_gradients(norm, layout, x, gradient)
+    aligned = all_aligned(x, layout, (grads, source, output.target), scale, shift)
+    plan = gradient_plan(
+        norm, x.element, of_rstd.element, weights, gradient, layout, scaling, detached, aligned
+    )
+    partials = _partial_sums(norm, plan, x)
+    statistics = SavedStatistics(of_mean.array, of_rstd.array)
+    parameters = RowParameters(scale.parameter, shift.parameter)
+    results, numbers = (output.target, partials), (plan.sizes, plan.parts)
+    if plan.coefficients is None:
+        arrays: Any = grads, source, statistics, parameters, *results
+        launch(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
+    else:
+        shape = layout.rows, COEFFICIENTS
+        coefficients = x.library.empty(x.array, shape, x.element.compute_name)
+        arrays = grads, source, statistics, parameters, coefficients
+        launch(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
+        arrays = grads, source, parameters, coefficients, *results
+        launch(plan.kernel, plan.blocks, x, arrays, numbers)
+    gradients = _gradients(norm, plan, layout, x, gradient, partials.sums)
+    return result(output, x, layout.order), *gradients
 
 
 def _statistic(name: str, value: Any, layout: RowLayout, x: DeviceArray) -> DeviceArray:
@@ -107,12 +123,17 @@ def _partial_sums(norm: Norm, plan: GradientPlan, x: DeviceArray) -> PartialSums
 
 
 def _gradients(
-    norm: Norm, plan: GradientPlan, layout: RowLayout, x: DeviceArray, weights: Weights, sums: Any
+    norm: Norm,
+    plan: GradientPlan,
+    layout: RowLayout,
+    x: DeviceArray,
+    gradient: ElementType,
+    sums: Any,
 ) -> tuple[Any, Any]:
     """Return dgamma and dbeta from partial sums; None for a parameter that the norm lacks."""
     if not norm.parameters:
         return None, None
-    name = (weights.gamma or x.element).name
+    name = gradient.name
     dgamma = x.library.empty(x.array, layout.parameter_shape, name)
     dbeta = x.library.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
     blocks = norm.parameters * -(-plan.table[1] // COLUMNS)
@@ -121,11 +142,9 @@ def _gradients(
 
 
 def _no_gradients(
-    norm: Norm, layout: RowLayout, x: DeviceArray, weights: Weights
+    norm: Norm, layout: RowLayout, x: DeviceArray, gradient: ElementType
 ) -> tuple[Any, Any]:
     """Return the gradients of the parameters for an empty x: zeros."""
-    name = (weights.gamma or x.element).name
-    zeros = [
-        x.library.full(x.array, layout.parameter_shape, name, 0.0) for _ in range(norm.parameters)
-    ]
+    nothing = layout.parameter_shape, gradient.name, 0.0
+    zeros = [x.library.full(x.array, *nothing) for _ in range(norm.parameters)]
     return (*zeros, None, None)[:2]

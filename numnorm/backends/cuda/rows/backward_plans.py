@@ -71,12 +71,16 @@ def gradient_plan(
     element: ElementType,
     saved: ElementType,
     weights: Weights,
+    gradient: ElementType,
     layout: RowLayout,
     scaling: Scaling,
     detached: Detached,
     aligned: bool,
 ) -> GradientPlan:
-    """Return the plan for elements of this type, `aligned` if all arrays begin at 16 bytes."""
+    """Return the plan for elements of this type, `aligned` if all arrays begin at 16 bytes.
+
+    The gradients of the parameters have the type `gradient`.
+    """
     formula, parameters = norm.formula, norm.parameters
     shape = backward_shape(layout.width, element, aligned=aligned)
     by_segment = layout.shared and parameters > 0
@@ -103,7 +107,7 @@ def gradient_plan(
     return GradientPlan(
         coefficients,
         kernel,
-        _finish(element, weights.gamma or element),
+        _finish(element, gradient),
         parts * strips,
         RowSizes(layout.rows, layout.width, layout.segment, channels),
         parts,
