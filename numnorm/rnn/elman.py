@@ -6,8 +6,9 @@ import numpy as np
 
 from numnorm.array_types import CellNorm, Nonlinearity
 from numnorm.rnn.parameters import RNN, RNNParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import RNNCellForward, RNNForward, RNNGradients, RNNStates
+from numnorm.rnn.single_step import step
 from numnorm.rnn.specs import rnn_spec
 
 

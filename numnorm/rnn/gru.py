@@ -6,8 +6,9 @@ import numpy as np
 
 from numnorm.array_types import CellNorm
 from numnorm.rnn.parameters import GRU, GRUParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import GRUCellForward, GRUForward, GRUGradients, GRUStates
+from numnorm.rnn.single_step import step
 from numnorm.rnn.specs import gru_spec
 
 

@@ -7,8 +7,9 @@ import numpy as np
 from numnorm.array_types import LSTMNorm, LSTMVariant
 from numnorm.rnn.batch_statistics import RecurrentBatchNorm
 from numnorm.rnn.parameters import LSTM, LSTMParameters, ProjectedLSTMParameters
-from numnorm.rnn.passes import Options, Packed, backward, forward, pack, step
+from numnorm.rnn.passes import Options, Packed, backward, forward, pack
 from numnorm.rnn.results import LSTMCellForward, LSTMForward, LSTMGradients, LSTMState, LSTMStates
+from numnorm.rnn.single_step import step
 from numnorm.rnn.specs import Spec, lstm_spec
 
 

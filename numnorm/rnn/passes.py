@@ -1,7 +1,6 @@
 """The forward and backward pass of every kind of recurrent cell: checks, and calls of a backend."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -27,8 +26,6 @@ from numnorm.rnn.specs import Spec, projected, with_masks
 
 # AdaNorm's C and k, the defaults of `ada_norm`.
 _ADA_SCALE, _ADA_K = 1.0, 0.1
-# Packed parameters remember how to take a step for this many batch sizes and epsilons.
-_STEPS_MOST = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -171,66 +168,6 @@ def forward(
         kind, single, backend, spec, scaling, layout, batch_first, batched, x, widths, dtype,
         given, weights, masks, kept,
     )  # fmt: skip
-
-
-def step(
-    kind: Kind,
-    make_spec: Callable[..., Spec],
-    choices: tuple[Any, ...],
-    x: Any,
-    parameters: Any,
-    states: tuple[Any, ...],
-    options: tuple[Any, Any, Any, Any, Any],
-) -> tuple[Any, ...]:
-    """Return the states after one step; `choices` determine the spec.
-
-    `options` are eps, zoneout, rng, dropout and recurrent_dropout. Usual arrays and packed
-    parameters take a short way, from their second call on.
-    """
-    eps, zoneout, rng, dropout, recurrent_dropout = options
-    key = known = None
-    if (
-        type(parameters) is Packed
-        and parameters.kind is kind
-        and type(x) is np.ndarray
-        and type(eps) is type(zoneout) is float
-        and zoneout == dropout == recurrent_dropout == 0.0
-        and rng is None
-    ):
-        key = choices, eps, x.shape, x.dtype
-        try:
-            known = parameters.steps.get(key)
-        except TypeError:  # of a choice that has no hash; `make_spec` raises the error
-            key = None
-        if known is not None and (result := known(x, states)) is not None:
-            return result
-    given = Options(
-        eps, zoneout=zoneout, rng=rng, dropout=dropout, recurrent_dropout=recurrent_dropout
-    )
-    result = forward(kind, make_spec(*choices), x, parameters, states, given, single=True)
-    if key is not None and known is None and x.ndim == 2 and x.dtype == parameters.dtype:
-        _remember_step(parameters, key, x, result)
-    return result
-
-
-def _remember_step(packed: Packed, key: Any, x: Any, states: tuple[Any, ...]) -> None:
-    """Remember how to take a step like one that was taken."""
-    layout, shape = sequence_layout(1, x.shape[0], None, False), states[0].shape
-    take = packed.backend.prepared_step(
-        packed.spec.cell, scaling_by(key[1]), x, layout.steps, packed.weights, states
-    )
-
-    def take_if_usual(x: Any, states: tuple[Any, ...]) -> Any:
-        for state in states:
-            if state is not None and not (
-                type(state) is np.ndarray and state.shape == shape and state.dtype == x.dtype
-            ):
-                return None
-        return None if take is None else take(x, states)
-
-    if len(packed.steps) >= _STEPS_MOST:
-        packed.steps.clear()
-    packed.steps[key] = take_if_usual
 
 
 def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool, bool]:

@@ -11,9 +11,8 @@ _HOMES = {
     "recurrent.stacking": ("add", "as_mask", "apply_mask", "concatenate", "split", "to_time_major"),
     "recurrent.dropout": ("dropout_mask", "dropped"),
     "recurrent.packing": ("check_packed", "copied_parameter", "packed_like"),
-    "columns.columns": (
-        "column_backward",
-        "column_forward",
+    "columns.columns": ("column_backward", "column_forward"),
+    "columns.moments": (
         "column_moments",
         "deviation",
         "merged_moments",

@@ -218,8 +218,7 @@ def row_backward(
         arrays = dy, x, rstd, dx, mean, gamma, beta, *gradients
         if fast_path(*arrays):
             return dx, *gradients
-    wide = wider_dtype(norm.names.dy, dy, x)
-    if wide is not None:
+    if (wide := wider_dtype(norm.names.dy, dy, x)) is not None:
         others = beta, layout, scaling, detached
         return _in_wider_dtype(wide, norm, dy, x, mean, rstd, gamma, others, out)
     element_type, order = plan.element_type, layout.order
@@ -255,9 +254,8 @@ def row_backward(
     dx = result(target, x, out, order)
     if count and not summed:
         _add_up(totals, flat)
-    if native is not dtype:
-        gradients = _of_each(gradients, lambda a: _cast(a, dtype))
-    return dx, gradients[0], gradients[1]
+    dgamma, dbeta = _of_each(gradients, lambda a: a if native is dtype else _cast(a, dtype))
+    return dx, dgamma, dbeta
 
 
 def _in_wider_dtype(

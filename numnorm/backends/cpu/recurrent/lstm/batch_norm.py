@@ -12,7 +12,8 @@ import numpy as np
 
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.contract.recurrent import CellGradients, LSTMSpec, PackedSteps, RunningSteps
-from numnorm.backends.cpu.columns.columns import column_backward, column_forward, column_moments
+from numnorm.backends.cpu.columns.columns import column_backward, column_forward
+from numnorm.backends.cpu.columns.moments import column_moments
 from numnorm.backends.cpu.matmul.packed_matrices import (
     matrix_panels,
     packed_matmul,
