@@ -125,23 +125,23 @@ def prepared(
     saved_rows = rows if save else batch
     each, apart, has_cell = kind.norms_each_product(spec), kind.keeps_cell_apart(spec), states[1:]
     drops, projects = spec.recurrent_dropout, kind.projects(spec)
-    xp, z, carried, separate_cell, dropped, outputs = tables(
+    # Dropout of the state and projections exclude each other.
+    other = [(batch + rows, outer)] if drops else [(saved_rows, width)] if projects else []
+    xp, z, carried, separate_cell, *others = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
         (rows if save or not fused else batch, kind.gates * width),
         (saved_rows if each else 0, kind.gates * width),
         (batch + saved_rows if save else batch, width if has_cell else 0),
         (saved_rows if apart else 0, width),
-        (batch + rows if drops else 0, outer),
-        (saved_rows if projects else 0, width),
+        *other,
     )
     # Not in the same block: the caller may hold the saved arrays for long.
-    factors = _factors(kind, spec, weights)
-    panels_x, panels_h, scratch = _panels(weights, factors, element_type, (batch, width))
+    panels_x, panels_h, scratch = _panels(kind, spec, weights, element_type, (batch, width))
     (state,) = tables(POOL, element_type.compute_dtype, (batch + rows, outer))  # the caller gets it
     state[:batch], cell = states[0], separate_cell
     if masks[-1] is not None:
-        np.multiply(states[0], masks[-1], out=dropped[:batch])
+        np.multiply(states[0], masks[-1], out=others[0][:batch])
     if has_cell:
         carried[:batch] = states[1]
         if not apart:
@@ -149,9 +149,9 @@ def prepared(
     if not fused:
         matmul(x, panels_x, xp, element_type)
     saved = groups.Saved(
-        z if each else xp, xp if each else None, state, dropped if drops else None,
+        z if each else xp, xp if each else None, state, others[0] if drops else None,
         carried if has_cell else None, cell if has_cell or apart else None,
-        outputs if projects else None,
+        others[0] if projects else None,
         _statistics(kind, spec, rows if save else 0),
     )  # fmt: skip
     return Prepared(
@@ -186,22 +186,23 @@ def backward(
     reset = saved.cell if kind.resets_before(spec) else None
     operand = saved.dropped if spec.recurrent_dropout else saved.state
     gradients = ProductGradients(weights.x, weights.h, x, operand, reset, steps, element_type)
-    dz, dxp, gates, normalized, cell, projected, outputs, panels = tables(
+    other = [(gradients.most_rows, outer), (batch, width)] if projects else []
+    dz, dxp, gates, normalized, cell, panels, *others = tables(
         WORKING_MEMORY,
         element_type.compute_dtype,
         (gradients.most_rows, wide), (gradients.most_rows if each else 0, wide),
         (batch, wide), (batch, width), (batch, width),
-        (gradients.most_rows if projects else 0, outer), (batch if projects else 0, width),
-        _packed_shape(factors, element_type),
+        _packed_shape(factors, element_type), *other,
     )  # fmt: skip
+    projected, outputs = others or (None, None)
     sums = _sums_of(batch, kind.sums * width, element_type)
     kernel = make_backward(kind, spec, element_type)
     _pack_all(factors, panels, element_type)
     arguments = (
         panels, weights.others, saved,
         _coefficients(kind, spec, scaling, width), _masks(masks),
-        groups.Gradients(dy, dh, dc, dz, dxp if each else None, projected if projects else None),
-        groups.Scratch(gates, normalized, cell, outputs if projects else None), sums,
+        groups.Gradients(dy, dh, dc, dz, dxp if each else None, projected),
+        groups.Scratch(gates, normalized, cell, outputs), sums,
     )  # fmt: skip
     group_count = sums.sums.shape[0]
     max_parts = min(group_count, group_count * sums.size // tuning.CELL_PART_LEAST_ROWS)
@@ -211,7 +212,7 @@ def backward(
             kernel, (step_range, *arguments), _work(chunk.rows, width, element_type), max_parts
         )
         gradients.add(chunk, (dxp if each else dz, dz))
-        if projects:
+        if projected is not None:
             gradients.add_projection(chunk, projected, saved.outputs)
     vectors = kind.gradients(sums.totals.sum(axis=0), width)
     return CellGradients(gradients.x, dstates, gradients.of_weights() | vectors)
@@ -230,13 +231,17 @@ def run_kernel(kernel: Kernel, arguments: tuple[Any, ...], work: int, max_parts:
 
 
 def _panels(
-    weights: Weights, factors: list[Array], element_type: ElementType, shape: tuple[int, ...]
+    kind: CellKind,
+    spec: CellSpec,
+    weights: Weights,
+    element_type: ElementType,
+    shape: tuple[int, ...],
 ) -> list[Array]:
     """Return the transposes of both weights, packed, and an uninitialized array of a shape."""
     dtype = element_type.compute_dtype
     if weights.panels_x is not None and weights.panels_h is not None:
         return [weights.panels_x, weights.panels_h, *tables(WORKING_MEMORY, dtype, shape)]
-    transposes = [factor.T for factor in factors]
+    transposes = [factor.T for factor in _factors(kind, spec, weights)]
     sizes = _packed_shape([weights.x.T], element_type), _packed_shape(transposes, element_type)
     panels_x, panels_h, scratch = tables(WORKING_MEMORY, dtype, *sizes, shape)
     packed(weights.x.T, panels_x, element_type)
