@@ -32,6 +32,7 @@ def filled_memory(byte):
     with (
         mock.patch.object(np, "empty", filling(np.empty)),
         mock.patch.object(np, "empty_like", filling(np.empty_like)),
+        mock.patch.object(borrowed, "plain_scratch", filling(np.empty)),
         mock.patch.object(MemoryPool, "take", filling(MemoryPool.take)),
     ):
         yield

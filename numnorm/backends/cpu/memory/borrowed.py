@@ -96,6 +96,10 @@ def row(typing_context, matrix, i):
     return result(matrix, types.intp), generate
 
 
+# Scratch of kernels that are not compiled. Tests put NaN in place of the zeros.
+plain_scratch: Callable[..., Any] = np.zeros
+
+
 def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     """Return a compiled ``scratch()``: an uninitialized array on the stack of a kernel.
 
@@ -105,7 +109,7 @@ def make_scratch(kind: Any, size: int) -> Callable[[], Any]:
     element = type_of(kind)
 
     def plain():
-        return np.empty(size, kind)
+        return plain_scratch(size, kind)
 
     @compiled_as(plain)
     def scratch(typing_context):
