@@ -6,7 +6,7 @@ of range of the compute type, its elements are multiplied by a power of two firs
 is 1 for nearly every channel.
 
 The coefficients are the rows of a table, with one column per channel. The kernels return whether
-any channel has a scale that is not 1; that of the output also returns whether an m2 is negative.
+any channel has a scale that is not 1; that of the output returns 2 if an m2 is negative.
 """
 
 import functools
@@ -92,7 +92,8 @@ def make_output_coefficients(element_type: ElementType) -> Function:
 
     def kernel(mean, m2, divisor, eps, gamma, beta, rstd, table):
         negative = fill_reciprocal_deviations(m2, divisor, eps, rstd)
-        return output_coefficients(mean, rstd, gamma, beta, table), negative
+        scaled = output_coefficients(mean, rstd, gamma, beta, table)
+        return 2 if negative else (1 if scaled else 0)
 
     return make_function(f"column_coefficients.output.{element_type.name}", kernel)
 
@@ -119,20 +120,27 @@ def _make_output(element_type: ElementType) -> Callable[..., Any]:
             centre = np.float64(mean[c])
             x_power, weight_power = powers(centre, rstd[c], weight)
             power = product(x_power, weight_power)
+            scaled_centre, multiplier = centre, rstd[c] * weight
             if power != 1.0:
                 # As in `powers`, the scaled mean has to stay in range.
-                power = _clamped(power, 0.0, math.ldexp(1.0, most - _exponent_of(centre)))
-            scaled_centre, multiplier = centre * power, rstd[c] / power * weight
+                limit = _clamped(most - _exponent_of(centre), -most, most)
+                power = _clamped(power, 0.0, math.ldexp(1.0, limit))
+                scaled_centre, multiplier = centre * power, rstd[c] / power * weight
+                # The product of 0 and an infinite factor would be NaN.
+                if abs(weight) < np.inf:
+                    multiplier = _clamped(multiplier, -largest, largest)
             scale[c] = power
             mean_hi[c] = real(scaled_centre)
-            # The product of 0 and an infinite factor, and the sum of two infinities, would be NaN.
-            if abs(weight) < np.inf:
-                multiplier = _clamped(multiplier, -largest, largest)
             factor[c] = multiplier
             lost = (scaled_centre - np.float64(mean_hi[c])) * multiplier
-            # An infinite gamma or mean makes `lost` NaN, and the elements infinite or NaN anyway.
-            shifted = bias - lost if abs(lost) < np.inf else bias
-            offset[c] = _clamped(shifted, -largest, largest) if abs(bias) < np.inf else bias
+            if abs(lost) < largest:
+                offset[c] = bias - lost
+            elif lost == lost and abs(weight) < np.inf and abs(bias) < np.inf:
+                # An infinite one would turn infinite elements of the other sign into NaN.
+                offset[c] = -largest if lost > 0.0 else largest
+            else:
+                # Gamma, beta or the mean is infinite, and the elements are infinite or NaN anyway.
+                offset[c] = bias
             scaled += 1 if power != 1.0 else 0
         return scaled > 0
 
@@ -174,7 +182,8 @@ def _make_centre(element_type: ElementType) -> Callable[..., Any]:
             centre = mean[c] * power
             scale[c] = power
             mean_hi[c] = centre
-            scaled_rstd[c] = _clamped(rstd[c] / power, 0.0, largest)
+            divided = rstd[c] / power
+            scaled_rstd[c] = largest if divided > largest else divided
             mean_lo[c] = centre - np.float64(mean_hi[c])
             scaled += 1 if power != 1.0 else 0
         return scaled > 0

@@ -83,11 +83,12 @@ def column_forward(
     target = plan.target(source, x, out)
     shift = plan.shift(target)
     rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
-    scaled, negative = _output_coefficients(element_type)(
+    found = _output_coefficients(element_type)(
         mean, m2, divisor, eps, gamma, beta, rstd, coefficients
     )
-    if negative:
+    if found == 2:
         raise ValueError(f"running_var must not be negative, got {np.nanmin(m2):g}")
+    scaled = found == 1
     plan.repeat(coefficients, shift)
     kernel = plan.family.forward(element_type)
     if plan.small:

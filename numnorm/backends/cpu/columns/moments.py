@@ -23,17 +23,17 @@ _fold = functools.cache(make_fold)
 
 def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array, float]:
     """Return (count, mean, m2 * unit, unit) of each channel."""
-    count, (mean, _, m2), unit = _moments(x, layout, None)
-    return count, mean, m2, unit
+    count, table, unit = _moments(x, layout, None)
+    return count, table[0, 0], table[2, 0], unit
 
 
 def streamed_moments(
     x: Array, layout: ColumnLayout, after: GivenMoments | None
 ) -> tuple[int, Array, Array, Array]:
     """Return (count, mean, m2, mean_lo) of each channel, merged with `after`, in new arrays."""
-    count, (mean, mean_lo, m2), unit = _moments(x, layout, after)
+    count, table, unit = _moments(x, layout, after)
     with np.errstate(over="ignore"):
-        return count, mean, m2 / unit, mean_lo
+        return count, table[0, 0], table[2, 0] / unit, table[1, 0]
 
 
 def _unit(count: int) -> float:
@@ -44,17 +44,17 @@ def _unit(count: int) -> float:
 def _moments(
     x: Array, layout: ColumnLayout, after: GivenMoments | None
 ) -> tuple[int, Array, float]:
-    """Return the count, a new table of mean, mean_lo and m2 * unit, and the unit."""
+    """Return the count, a new table (3, 1, channels) of mean, mean_lo, m2 * unit, and the unit."""
     plan = plan_of(x.dtype, layout)
     count, total = (0, None) if after is None else _checked("after", after)
     if not plan.elements:
-        return count, np.zeros((3, layout.channels)) if total is None else total, 1.0
+        return count, np.zeros((3, 1, layout.channels)) if total is None else total[:, None], 1.0
     source, block_unit = plan.source(x), _unit(layout.block * layout.inner)
     moments = np.empty((3, layout.blocks, layout.channels))
     kernel = plan.family.moments(plan.element_type)
     plan.run(kernel, (source, layout.block, block_unit, moments), plan.block_parts, 1)
     if total is None and layout.blocks == 1:  # nothing to merge
-        return layout.per_channel, moments[:, 0], block_unit
+        return layout.per_channel, moments, block_unit
     unit = _unit(count + layout.per_channel)
     if total is None:
         total = np.empty((3, layout.channels))
@@ -63,7 +63,7 @@ def _moments(
     last = layout.outer - (layout.blocks - 1) * layout.block
     counts = float(layout.block * layout.inner), float(last * layout.inner)
     _fold()(float(count), total, *counts, moments, unit, block_unit)
-    return count + layout.per_channel, total, unit
+    return count + layout.per_channel, total[:, None], unit
 
 
 def merged_moments(

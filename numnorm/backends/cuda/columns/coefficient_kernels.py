@@ -167,7 +167,7 @@ def make_output_coefficients(element: ElementType, saved: ElementType, weights: 
             power = product(of_x, of_weight)
             if power != _ONE:
                 # As in `powers`, the scaled mean must stay in range.
-                power = min(power, scaled(_ONE, most - exponent_of(mu)))
+                power = min(power, scaled(_ONE, min(most, most - exponent_of(mu))))
             centre, factor = mu * power, finite(deviation / power * weight, weight)
             put(coefficients, 0, channels, c, power)
             lost = (centre - put(coefficients, 1, channels, c, centre)) * factor
