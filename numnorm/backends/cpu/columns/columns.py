@@ -11,6 +11,7 @@ from numnorm.arguments import Shape, as_plain_array, check_float
 from numnorm.backends.contract.backend import GivenMoments
 from numnorm.backends.contract.norms import Detached
 from numnorm.backends.cpu import tuning
+from numnorm.backends.cpu.columns import coefficient_kernels, moments_kernels
 from numnorm.backends.cpu.columns.backward_kernels import (
     make_dx_across,
     make_dx_along,
@@ -19,19 +20,7 @@ from numnorm.backends.cpu.columns.backward_kernels import (
     make_sums_across,
     make_sums_along,
 )
-from numnorm.backends.cpu.columns.coefficient_kernels import (
-    make_centre_coefficients,
-    make_frozen_coefficients,
-    make_gradient_coefficients,
-    make_output_coefficients,
-    make_parameter_gradients,
-)
 from numnorm.backends.cpu.columns.forward_kernels import make_forward_across, make_forward_along
-from numnorm.backends.cpu.columns.moments_kernels import (
-    make_fold,
-    make_moments_across,
-    make_moments_along,
-)
 from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import is_small, row_parts, run
 from numnorm.backends.cpu.memory.host_arrays import (
@@ -68,25 +57,25 @@ class _Family(NamedTuple):
 
 # Without inner axes the loops run across the channels, with inner axes along each channel.
 _ACROSS = _Family(
-    moments=functools.cache(make_moments_across),
+    moments=functools.cache(moments_kernels.make_moments_across),
     forward=functools.cache(make_forward_across),
     sums=functools.cache(make_sums_across),
     dx=functools.cache(make_dx_across),
     frozen_statistics=functools.cache(make_frozen_statistics_across),
 )
 _ALONG = _Family(
-    moments=functools.cache(make_moments_along),
+    moments=functools.cache(moments_kernels.make_moments_along),
     forward=functools.cache(make_forward_along),
     sums=functools.cache(make_sums_along),
     dx=functools.cache(make_dx_along),
     frozen_statistics=functools.cache(make_frozen_statistics_along),
 )
-_fold = functools.cache(make_fold)
-_centre_coefficients = functools.cache(make_centre_coefficients)
-_output_coefficients = functools.cache(make_output_coefficients)
-_gradient_coefficients = functools.cache(make_gradient_coefficients)
-_frozen_coefficients = functools.cache(make_frozen_coefficients)
-_parameter_gradients = functools.cache(make_parameter_gradients)
+_fold = functools.cache(moments_kernels.make_fold)
+_centre_coefficients = functools.cache(coefficient_kernels.make_centre_coefficients)
+_output_coefficients = functools.cache(coefficient_kernels.make_output_coefficients)
+_gradient_coefficients = functools.cache(coefficient_kernels.make_gradient_coefficients)
+_frozen_coefficients = functools.cache(coefficient_kernels.make_frozen_coefficients)
+_parameter_gradients = functools.cache(coefficient_kernels.make_parameter_gradients)
 
 
 class _Plan(NamedTuple):
