@@ -69,7 +69,7 @@ class Moments(NamedTuple):
         TypeError, ValueError
             If a field of either has an unsupported type or dtype, or a wrong shape or value.
         """
-        channels = (math.prod(np.shape(self.mean)),)
+        channels = tuple(np.shape(self.mean)) or (1,)
         count = _check_moments("moments", self, channels, "the channels")
         others = _check_moments("other", other, channels, "the channels")
         backend, mean = backend_for(self.mean, "mean")

@@ -143,7 +143,10 @@ WEIGHTS = {"weight_x": np.ones((2, 3)), "weight_h": np.eye(2)}
 
 def test_errors_of_files():
     load = rnn.load_parameters
-    with pytest.raises(TypeError, match="kind must be one of LSTMParameters, GRUParameters"):
+    with pytest.raises(
+        TypeError,
+        match="kind must be one of LSTMParameters, ProjectedLSTMParameters, GRUParameters",
+    ):
         load(rnn.LSTMStates, WEIGHTS)
     with pytest.raises(TypeError, match="arrays must be a mapping"):
         load(rnn.RNNParameters, [1])

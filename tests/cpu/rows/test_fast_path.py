@@ -125,8 +125,9 @@ def test_arrays_that_lie_otherwise(norm, which, form):
     expected = results_of(norm, **given)
     given[which] = FORMS[form](given[which])
     for actual, wanted in zip(results_of(norm, **given), expected, strict=True):
-        # The gradients of a parameter have its dtype: the wider one is rounded less.
-        exact = actual.dtype == wanted.dtype
+        # The gradients of a parameter have its dtype: the wider one is rounded less. A wider dy
+        # (a list is float64) is computed with in its own dtype.
+        exact = actual.dtype == wanted.dtype and not (which == "dy" and form in ("list", "wider"))
         assert (
             np.array_equal(actual.astype(wanted.dtype), wanted)
             if exact
@@ -222,7 +223,7 @@ def test_out_that_overlaps_what_there_is_one_of(which):
 
 WRONG = {
     "gamma": (lambda a: a[:-1].copy(), r"gamma must have shape \(24,\)"),
-    "beta": (lambda a: a[None].copy(), r"beta must have shape \(24,\)"),
+    "beta": (lambda a: a[:-1].copy(), r"beta must have shape \(24,\)"),
     "dy": (lambda a: a[:-1].copy(), r"dy must have shape \(5, 24\)"),
     "mean": (lambda a: a[:, None].copy(), r"mean must have shape \(5,\)"),
     "rstd": (lambda a: a[:-1].copy(), r"rstd must have shape \(5,\)"),
