@@ -179,7 +179,7 @@ def ada_norm_backward(
     dy : array_like
         The gradient of the loss with respect to the result, of the shape of x and any float dtype.
     x : array_like
-        The input of the forward pass.
+        The input of the forward pass, with the values that it had then.
     mean, rstd : array_like
         As `ada_norm_forward` returned them.
     axis, scale, k, eps, eps_in, ddof

@@ -139,7 +139,7 @@ def group_norm_backward(
     dy : array_like
         The gradient of the loss with respect to y, of the shape of x and any float dtype.
     x : array_like
-        The input of the forward pass.
+        The input of the forward pass, with the values that it had then.
     mean, rstd : array_like
         As `group_norm_forward` returned them.
     gamma : array_like, optional

@@ -125,7 +125,7 @@ def rms_norm_backward(
     dy : array_like
         The gradient of the loss with respect to y, of the shape of x and any float dtype.
     x : array_like
-        The input of the forward pass.
+        The input of the forward pass, with the values that it had then.
     rstd : array_like
         As `rms_norm_forward` returned it.
     gamma : array_like, optional

@@ -133,7 +133,7 @@ def weight_norm_backward(
     dw : array_like
         The gradient of the loss with respect to w, of the shape of v and any float dtype.
     v : array_like
-        The input of the forward pass.
+        The input of the forward pass, with the values that it had then.
     norm : array_like
         As `weight_norm_forward` returned it.
     g : array_like, optional
