@@ -159,7 +159,7 @@ def layer_norm_backward(
     dy : array_like
         The gradient of the loss with respect to y, of the shape of x and any float dtype.
     x : array_like
-        The input of the forward pass, with the values that it had then: also where `detach` needs none.
+        The input of the forward pass, with the values that it had then, whatever `detach` is.
     mean, rstd : array_like
         As `layer_norm_forward` returned them.
     gamma : array_like, optional
