@@ -52,7 +52,7 @@ from numnorm.backends.cuda.threads.row_launch import launch_shape
 ROWS = 4
 # In the registers of a part of a block, with elements to spare; in those of all its warps; and in
 # none, for which the simulation of one norm has to do.
-WARP_WIDE, BLOCK_WIDE, TOO_WIDE = 202, 520, 16386
+WARP_WIDE, BLOCK_WIDE, TOO_WIDE = 202, 1028, 16386
 # Two units of the largest value; without AdaNorm, at any mean and scale, 3.3 halves were the most.
 ROUNDINGS = Roundings(4, 4)
 # Those with kernels of their own.
