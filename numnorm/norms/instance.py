@@ -185,7 +185,7 @@ def _normalized(
     correction = bessel_correction(unbiased, layout.width, given)
     normalized = Normalized(*backend.row_forward(GROUP, x, gamma, beta, layout, scaling, out, True))
     if x.size:
-        mean, variance = _averages(normalized, scaling.eps)
+        mean, variance = _averages(x, channel_axis)
         sum_of_squares = variance * layout.width
         backend.update_running(
             given, mean, sum_of_squares, float(layout.width - correction), weight
@@ -193,14 +193,12 @@ def _normalized(
     return normalized
 
 
-def _averages(normalized: Normalized, eps: float) -> tuple[Any, Any]:
+def _averages(x: Any, channel_axis: int) -> tuple[Any, Any]:
     """Return the mean and the variance of each channel, averaged over the samples."""
-    rstd = np.asarray(normalized.rstd, np.float64)
-    with np.errstate(divide="ignore"):
-        variances = np.where(rstd == 0, 0.0, (1.0 / rstd) ** 2 - eps)
-    mean = np.asarray(normalized.mean, np.float64).mean(axis=0)
-    # Where the variance is small beside epsilon, the difference may round to less than 0.
-    return mean, np.maximum(variances, 0.0).mean(axis=0)
+    moved = np.moveaxis(x, channel_axis, 1)
+    each = np.asarray(moved, np.float64).reshape(*moved.shape[:2], -1)
+    with np.errstate(all="ignore"):
+        return each.mean(axis=2).mean(axis=0), each.var(axis=2).mean(axis=0)
 
 
 def instance_norm_backward(

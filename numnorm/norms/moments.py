@@ -1,4 +1,4 @@
-"""Mergeable statistics of channels: count, mean, and sum of squared deviations."""
+"""Mergeable statistics of channels: count, mean in two parts, sum of squared deviations."""
 
 from __future__ import annotations
 

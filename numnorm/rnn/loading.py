@@ -57,8 +57,8 @@ def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:
         if name not in kind._fields:
             raise ValueError(f"arrays must have names of {kind.__name__}, got {name!r}")
     values = {name: _present(arrays, name) for name in arrays}
-    for name in ("weight_x", "weight_h"):
-        if values.get(name) is None:
+    for name in kind._fields:
+        if name not in kind._field_defaults and values.get(name) is None:
             raise ValueError(f"arrays must have {name!r}, which is missing")
     return kind(**values)
 

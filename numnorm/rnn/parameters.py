@@ -156,7 +156,8 @@ class Kind(NamedTuple):
     options: tuple[str, ...]
 
     def __reduce__(self) -> str:
-        return self.name.upper()  # a name of this module
+        # A name of this module: LSTM, PROJECTED_LSTM, GRU or RNN.
+        return "PROJECTED_LSTM" if self.parameters is ProjectedLSTMParameters else self.name.upper()
 
     @property
     def rows(self) -> str:

@@ -171,7 +171,7 @@ def forward(
 
 
 def _sizes(shape: Any, batch_first: Any, single: bool) -> tuple[int, int, bool, bool]:
-    """Return the number of steps, the batch size, whether the batch comes first, and if it is."""
+    """Return the steps, the batch size, whether its axis is first, and whether x has one."""
     count = 2 if single else 3
     if len(shape) not in (count, count - 1):
         axes = "2 axes, of batch and inputs" if single else "3 axes, of time, batch and inputs"

@@ -12,7 +12,7 @@ from numnorm.rnn.sequences import sequence_layout
 from numnorm.rnn.specs import Spec
 
 # Packed parameters remember how to take a step for this many batch sizes and epsilons.
-_STEPS_MOST = 8
+_MOST_STEPS = 8
 
 
 def step(
@@ -35,11 +35,12 @@ def step(
         type(parameters) is Packed
         and parameters.kind is kind
         and type(x) is np.ndarray
-        and type(eps) is type(zoneout) is float
+        and type(eps) is type(zoneout) is type(dropout) is type(recurrent_dropout) is float
         and zoneout == dropout == recurrent_dropout == 0.0
         and rng is None
     ):
-        key = choices, eps, x.shape, x.dtype
+        # With the type, because True is equal to 1 and `make_spec` refuses 1.
+        key = choices, type(choices[-1]), eps, x.shape, x.dtype
         try:
             known = parameters.steps.get(key)
         except TypeError:  # of a choice that has no hash; `make_spec` raises the error
@@ -51,15 +52,15 @@ def step(
     )
     result = forward(kind, make_spec(*choices), x, parameters, states, given, single=True)
     if key is not None and known is None and x.ndim == 2 and x.dtype == parameters.dtype:
-        _remember_step(parameters, key, x, result)
+        _remember_step(parameters, key, eps, x, result)
     return result
 
 
-def _remember_step(packed: Packed, key: Any, x: Any, states: tuple[Any, ...]) -> None:
+def _remember_step(packed: Packed, key: Any, eps: float, x: Any, states: tuple[Any, ...]) -> None:
     """Remember how to take a step like one that was taken."""
     layout, shape = sequence_layout(1, x.shape[0], None, False), states[0].shape
     take = packed.backend.prepared_step(
-        packed.spec.cell, scaling_by(key[1]), x, layout.steps, packed.weights, states
+        packed.spec.cell, scaling_by(eps), x, layout.steps, packed.weights, states
     )
 
     def take_if_usual(x: Any, states: tuple[Any, ...]) -> Any:
@@ -70,6 +71,6 @@ def _remember_step(packed: Packed, key: Any, x: Any, states: tuple[Any, ...]) ->
                 return None
         return None if take is None else take(x, states)
 
-    if len(packed.steps) >= _STEPS_MOST:
+    if len(packed.steps) >= _MOST_STEPS:
         packed.steps.clear()
     packed.steps[key] = take_if_usual

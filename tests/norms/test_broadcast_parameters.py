@@ -166,3 +166,25 @@ def test_gain_given_as_one_plus_gamma():
         )
         # y is linear in the gain: only rounding errors of y, 1e-16, over a step of 2e-6.
         assert (dy * change).sum() / 2e-6 == pytest.approx(dgamma[k], abs=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (5, 40), (1, 40), (1, 1)])
+def test_gradient_of_float64_rows_far_from_0(shape):
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(size=(5, 40)) + 1e12, rng.normal(size=(5, 40))
+    saved = numnorm.layer_norm_forward(x, np.ones(shape))
+    got = numnorm.layer_norm_backward(dy, x, saved.mean, saved.rstd, np.ones(shape)).dgamma
+    # The differences are exact in float64, and so is a row without its offset.
+    exact = reference.exact(x - 1e12)
+    deviations = exact - exact.mean(1, keepdims=True)
+    xhat = deviations / np.sqrt(np.square(deviations).mean(1, keepdims=True) + 1e-5)
+    axes = tuple(axis for axis, n in enumerate(shape) if n == 1)
+    # A few roundings of each of up to 200 terms.
+    assert np.abs(got - (dy * xhat).sum(axes, keepdims=True)).max() < 200 * 4 * 2.0**-52
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
+def test_a_gain_beyond_float32_gives_no_warning(norm):
+    y = getattr(numnorm, norm)(np.eye(4, 3, dtype=np.float32), np.full((4, 1), 1e300))
+    assert np.isinf(y).any()

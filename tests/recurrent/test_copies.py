@@ -154,3 +154,20 @@ def test_errors_of_files():
         load(rnn.RNNParameters, WEIGHTS | {"gamma_c": np.ones(2)})
     with pytest.raises(ValueError, match="arrays must have 'weight_h', which is missing"):
         load(rnn.RNNParameters, np.load(stored(weight_x=np.ones((2, 3)), weight_h=None)))
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_projected_parameters_can_be_copied(copied):
+    rng = np.random.default_rng(0)
+    parameters = rnn.lstm_init(3, 7, rng=rng, proj_size=5)
+    packed, x = rnn.lstm_pack(parameters), rng.normal(size=(4, 2, 3)).astype(np.float32)
+    y, *_, saved = rnn.lstm_forward(x, parameters)
+    assert (rnn.lstm(x, COPIES[copied](packed)).y == rnn.lstm(x, packed).y).all()
+    assert (rnn.lstm_backward(y, COPIES[copied](saved)).dx == rnn.lstm_backward(y, saved).dx).all()
+
+
+def test_a_projection_is_not_left_out_of_a_file():
+    arrays = rnn.lstm_init(3, 7, rng=np.random.default_rng(0), proj_size=5)._asdict()
+    del arrays["projection"]
+    with pytest.raises(ValueError, match="arrays must have 'projection'"):
+        rnn.load_parameters(rnn.ProjectedLSTMParameters, arrays)

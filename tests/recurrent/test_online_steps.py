@@ -130,6 +130,8 @@ def test_every_layout_goes_straight(layout, straight):
         {"variant": None},
         {"zoneout": 2.0},
         {"zoneout": (0.0,)},
+        {"dropout": False},
+        {"recurrent_dropout": False},
         {"rng": 3},
         {"parameters": None},
     ],

@@ -25,7 +25,7 @@ def read(path: Path) -> bytes | None:
     OSError
         If there is no such file.
     """
-    content = trust.read(path)
+    content = trust.read_trusted(path)
     if content is None:
         return None
     digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
@@ -33,12 +33,14 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, payload: bytes) -> None:
-    """Write a file, which is named after a kernel, into the folder of a build, which may be new."""
+    """Write a kernel's file whole; the folder of its build is made if it is missing."""
     path.parent.mkdir(_FOLDER_MODE, exist_ok=True)
     _write_whole(path, _digest(path, payload) + payload)
 
 
-def sign(folder: Path, processor: str, sources: Sources, libraries: tuple[str, ...]) -> None:
+def record_origin(
+    folder: Path, processor: str, sources: Sources, libraries: tuple[str, ...]
+) -> None:
     """Write down, once, that this installation uses the folder of a build, if it is writable."""
     place = f"{PACKAGE}\0{sys.executable}"
     name = f"origin-{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}.json"

@@ -8,7 +8,7 @@ _said = False
 
 
 def reason_against(status: os.stat_result) -> str | None:
-    """Return why somebody else could have written a file or folder; None if only root could.
+    """Return why others than this user and root could have written a file or folder; or None.
 
     Where users have no numbers, as on Windows, it is always None.
     """
@@ -21,7 +21,7 @@ def reason_against(status: os.stat_result) -> str | None:
     return None
 
 
-def read(path: Path) -> bytes | None:
+def read_trusted(path: Path) -> bytes | None:
     """Return the content of a file; None if it is not trusted, which is logged once.
 
     Raises
@@ -32,7 +32,7 @@ def read(path: Path) -> bytes | None:
     # The folder first: in one of another user the file may be a pipe, which never opens.
     reason = reason_against(os.stat(path.parent))
     if reason is not None:
-        _say(path.parent, f"it {reason}")
+        _warn_once(path.parent, f"it {reason}")
         return None
     try:
         with open(path, "rb") as file:
@@ -42,11 +42,11 @@ def read(path: Path) -> bytes | None:
                 return file.read()
     except PermissionError:
         reason = "cannot be read by this user"
-    _say(path.parent, f"{path.name} {reason}")
+    _warn_once(path.parent, f"{path.name} {reason}")
     return None
 
 
-def _say(folder: Path, reason: str) -> None:
+def _warn_once(folder: Path, reason: str) -> None:
     global _said
     if _said:
         return

@@ -1,18 +1,11 @@
 """Batch norm with parameters that broadcast against x: the kernels compute the rest."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from numnorm.backends.contract.norms import Detached
-from numnorm.backends.cpu.memory.broadcast import (
-    Parameter,
-    View,
-    check_any,
-    parameter_gradients,
-    rounded,
-    scale_and_shift,
-)
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
@@ -20,6 +13,14 @@ from numnorm.backends.cpu.memory.host_arrays import (
     gradient_dtype,
 )
 from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.broadcast_parameters import (
+    Parameter,
+    View,
+    check_any,
+    parameter_gradients,
+    rounded,
+    scale_and_shift,
+)
 from numnorm.layouts import ColumnLayout
 
 
@@ -78,7 +79,8 @@ def backward(
     wide = x.astype(compute_dtype, copy=False)
     dx = column_backward(grad, wide, mean, rstd, None, layout, detached, None)[0]
     statistics = view.spread(mean[:, None]), view.spread(rstd[:, None])
-    gradients = parameter_gradients(dy, x, *statistics, weight, dtype)
+    average = functools.partial(view.averages, of_channels=True)
+    gradients = parameter_gradients(dy, x, *statistics, weight, dtype, average)
     return rounded(dx, x, out), *gradients
 
 

@@ -147,7 +147,7 @@ class KernelCache(_Cache):
                 data = _read(path)
                 if data is not None:
                     loaded = CompileResultCacheImpl.rebuild(None, target_context, data)
-                    _sign(path.parent, processor)
+                    _record_origin(path.parent, processor)
                     return loaded
         if _only_load:
             raise NotCached(self._name)
@@ -166,7 +166,7 @@ class KernelCache(_Cache):
             payload = dumps(CompileResultCacheImpl.reduce(None, data))
             _own_loop_bodies(payload, path.name)
             files.write(path, payload)
-            _sign(path.parent, processor)
+            _record_origin(path.parent, processor)
 
     def _file_name(self, sig: Any, processor: tuple[str, ...]) -> str | None:
         """Return the name of the file, with its build's folder; None if nothing is to be kept."""
@@ -177,8 +177,8 @@ class KernelCache(_Cache):
         return f"{own_build}/{self._name}-{key}.bin"
 
 
-def _sign(folder: Path, processor: tuple[str, ...]) -> None:
-    files.sign(folder, " ".join(processor[:2]), SOURCES, _LIBRARIES)
+def _record_origin(folder: Path, processor: tuple[str, ...]) -> None:
+    files.record_origin(folder, " ".join(processor[:2]), SOURCES, _LIBRARIES)
 
 
 def _read(path: Path) -> Any:

@@ -1,19 +1,12 @@
 """Norms of rows whose parameters broadcast against x: the kernels compute the rest."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from numnorm.arguments import check_shape
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
-from numnorm.backends.cpu.memory.broadcast import (
-    Parameter,
-    View,
-    check_any,
-    parameter_gradients,
-    rounded,
-    scale_and_shift,
-)
 from numnorm.backends.cpu.memory.host_arrays import (
     Array,
     as_float_array,
@@ -22,6 +15,14 @@ from numnorm.backends.cpu.memory.host_arrays import (
     gradient_dtype,
 )
 from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.broadcast_parameters import (
+    Parameter,
+    View,
+    check_any,
+    parameter_gradients,
+    rounded,
+    scale_and_shift,
+)
 from numnorm.layouts import RowLayout
 
 
@@ -90,7 +91,8 @@ def backward(
     rstd = rows.spread(as_statistic(norm.names.rstd, rstd, shape, meaning)[:, None, None])
     if mean is not None:
         mean = rows.spread(as_statistic("mean", mean, shape, meaning)[:, None, None])
-    gradients = parameter_gradients(dy, x, mean, rstd, weight, dtype)
+    average = functools.partial(rows.averages, of_channels=False)
+    gradients = parameter_gradients(dy, x, mean, rstd, weight, dtype, average)
     return rounded(dx, x, out), *gradients
 
 

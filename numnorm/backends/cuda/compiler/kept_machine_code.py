@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from numnorm.backends.sources import Sources
 
 _SOURCES = Sources(("backends/contract", "backends/cuda", "backends/formulas", "norms"))
 _LIBRARIES = ("numba", "llvmlite", "numba_cuda")
+_LINKERS = ("cuda-core", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
 # The settings of numba-cuda that change machine code.
 _SETTINGS = ("BOUNDSCHECK", "CUDA_DEBUGINFO_DEFAULT", "DEBUG_JIT", "DEBUG_NRT", "OPT")
 
@@ -40,7 +41,7 @@ def load(name: str) -> MachineCode | None:
         with contextlib.suppress(OSError):
             payload = files.read(folder / name)
             if payload is not None:
-                _sign((folder / name).parent)
+                _record_origin((folder / name).parent)
                 entry, _, cubin = payload.partition(b"\0")
                 return MachineCode(entry.decode(), cubin)
     return None
@@ -53,11 +54,11 @@ def save(name: str, code: MachineCode) -> None:
         return
     with contextlib.suppress(OSError):
         files.write(folder / name, code.name.encode() + b"\0" + code.cubin)
-        _sign((folder / name).parent)
+        _record_origin((folder / name).parent)
 
 
-def _sign(folder: Path) -> None:
-    files.sign(folder, "CUDA", _SOURCES, _LIBRARIES)
+def _record_origin(folder: Path) -> None:
+    files.record_origin(folder, "CUDA", _SOURCES, _LIBRARIES)
 
 
 def file_name(kernel: Any, capability: tuple[int, int]) -> str | None:
@@ -74,12 +75,19 @@ def file_name(kernel: Any, capability: tuple[int, int]) -> str | None:
     return f"{build}/{kernel.function.__module__.rpartition('.')[2]}-{key}.bin"
 
 
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a toolkit of the system, not of pip
+        return None
+
+
 @functools.cache
 def _build() -> str | None:
     token = _SOURCES.token()
     if token is None:
         return None
-    versions = [version(package) for package in _LIBRARIES]
+    versions = [_version(package) for package in (*_LIBRARIES, *_LINKERS)]
     settings = [repr(getattr(config, name)) for name in _SETTINGS]
     parts = token, versions, sys.version, settings
     return f"cuda-{hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()}"

@@ -6,6 +6,7 @@ other axes, or a number meant for another argument) would often broadcast, too.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from numnorm.arguments import Shape, check_float, check_shape
 from numnorm.array_likes import as_plain_array
 from numnorm.backends.cpu.memory.host_arrays import Array
+from numnorm.backends.cpu.statistics.saved import MOST_LOST
 
 
 class Parameter(NamedTuple):
@@ -45,6 +47,15 @@ class View(NamedTuple):
         moved = full.reshape([self.shape[axis] for axis in order])
         return moved.transpose(np.argsort(order))
 
+    def averages(self, values: Array, *, of_channels: bool) -> Array:
+        """Return the average of values of x's shape: of each channel, or of each row.
+
+        It broadcasts as `spread` does. A row is the kernel's first axis.
+        """
+        order = self.order or tuple(range(len(self.shape)))
+        seen = values.transpose(order).reshape(-1, self.channels, self.segment)
+        return self.spread(seen.mean((0, 2) if of_channels else (1, 2), keepdims=True))
+
     def parameter(self, parameter: Parameter, dtype: np.dtype[Any]) -> Array | None:
         """Return a copy of a parameter that broadcasts against x; None for None."""
         name, value, usual, meaning = parameter
@@ -52,11 +63,13 @@ class View(NamedTuple):
             return None
         array = as_plain_array(name, value)
         check_float(name, array.dtype)
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite
+            converted = np.array(array, dtype)
         if is_broadcast(parameter, self.shape):
-            return np.array(array, dtype)
+            return converted
         check_shape(name, array.shape, usual, meaning)
         size = array.size // max(self.channels, 1)
-        return self.spread(np.array(array, dtype).reshape(self.channels, size))
+        return self.spread(converted.reshape(self.channels, size))
 
 
 def is_broadcast(parameter: Parameter, shape: Shape) -> bool:
@@ -94,15 +107,27 @@ def rounded(y: Array, x: Array, out: Any) -> Any:
 
 
 def parameter_gradients(
-    dy: Array, x: Array, mean: Array | None, rstd: Array, gamma: Array, dtype: np.dtype[Any]
+    dy: Array,
+    x: Array,
+    mean: Array | None,
+    rstd: Array,
+    gamma: Array,
+    dtype: np.dtype[Any],
+    average: Callable[[Array], Array],
 ) -> tuple[Array, Array]:
     """Return the sums of dy * xhat and of dy over the axes in which gamma has size 1.
 
-    `mean` (None if the norm is not centred) and `rstd` are float64 and broadcast against x.
+    `mean` (None if the norm is not centred) and `rstd` are float64 and broadcast against x;
+    `average` returns the averages over the same elements.
     """
     axes = tuple(axis for axis, n in enumerate(gamma.shape) if n == 1)
     with np.errstate(all="ignore"):
         dy, x = dy.astype(np.float64), x.astype(np.float64)
-        xhat = (x if mean is None else x - mean) * rstd
+        xhat = x if mean is None else x - mean
+        if mean is not None and xhat.size:
+            # What rounding the saved mean lost. A mean that the caller changed stays as it is.
+            lost = average(xhat)
+            xhat = xhat - np.where(np.abs(lost) <= MOST_LOST * np.abs(mean), lost, 0.0)
+        xhat = xhat * rstd
         dgamma, dbeta = ((dy * xhat).sum(axes, keepdims=True), dy.sum(axes, keepdims=True))
         return dgamma.astype(dtype), dbeta.astype(dtype)
