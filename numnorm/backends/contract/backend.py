@@ -235,8 +235,8 @@ class RecurrentBackend(ArrayBackend, Protocol):
     def dropped(self, rows: Any, kept: Any, factor: float, layout: SequenceLayout) -> Any:
         """Return packed rows with dropout: times the factor where an element is kept, else 0.
 
-        `kept` is a NumPy array of bool (batch, width), the mask of all steps. The rows are those of
-        `pack_padded`, or a result of `cell_backward`; so are those returned.
+        `kept` is a NumPy array of bool (batch, width), the mask of all steps. The rows, given
+        and returned, are packed as by `pack_padded` or as a result of `cell_backward` is.
         """
 
     def dropout_mask(self, kept: Any, factor: float, layout: SequenceLayout, x: Any) -> Any:

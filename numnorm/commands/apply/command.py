@@ -111,7 +111,10 @@ def _parser() -> CommandParser:
         help="an .npz file with mean and var of the channels, for batch_norm (default: of INPUT)",
     )
     statistics.add_argument(
-        "--save-statistics", type=Path, metavar="FILE", help="where to write those of INPUT"
+        "--save-statistics",
+        type=Path,
+        metavar="FILE",
+        help="where to write the statistics of INPUT",
     )
     parser.add_argument("--force", action="store_true", help="replace files that exist")
     parser.add_argument(

@@ -71,7 +71,7 @@ def load_statistics(path: Path, channels: int) -> tuple[Array, Array]:
 def stream_statistics(
     source: ArrayFile, channel_axis: int, budget: int, done: Callable[[int], None]
 ) -> tuple[Array, Array]:
-    """Return mean and variance of each channel, to the bit those of a call on the whole array.
+    """Return mean and variance of each channel, with the same bits as a call on the whole array.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_float_array,
     check_out,
     gradient_dtype,
+    rounded,
 )
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.broadcast_parameters import (
@@ -18,7 +19,6 @@ from numnorm.backends.cpu.statistics.broadcast_parameters import (
     View,
     check_any,
     parameter_gradients,
-    rounded,
     scale_and_shift,
 )
 from numnorm.layouts import ColumnLayout
@@ -48,7 +48,7 @@ def forward(
     wide = x.astype(compute_dtype, copy=False)
     y, rstd = column_forward(wide, mean, m2, divisor, eps, None, None, layout, None)
     scale_and_shift(y, *arrays)
-    return rounded(y, x, out), rstd
+    return rounded(y, x.dtype, out), rstd
 
 
 def backward(
@@ -81,7 +81,7 @@ def backward(
     statistics = view.spread(mean[:, None]), view.spread(rstd[:, None])
     average = functools.partial(view.averages, of_channels=True)
     gradients = parameter_gradients(dy, x, *statistics, weight, dtype, average)
-    return rounded(dx, x, out), *gradients
+    return rounded(dx, x.dtype, out), *gradients
 
 
 def _parameters(gamma: Any, beta: Any, layout: ColumnLayout) -> list[Parameter]:

@@ -235,7 +235,7 @@ def make_fold() -> Function:
 
     It merges the moments of all blocks in order into ``total (3, channels)``, the moments of
     ``count`` values. A block has ``block_count`` values a channel, and the last one ``last_count``.
-    The m2 in ``total`` are multiplied by ``unit``, those of blocks by ``block_unit``.
+    The m2 in ``total`` are multiplied by ``unit``, the m2 of blocks by ``block_unit``.
     """
 
     def fold(count, total, block_count, last_count, moments, unit, block_unit):

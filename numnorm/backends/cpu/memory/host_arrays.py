@@ -113,17 +113,18 @@ def in_wider_dtype(
     # Gradients get the dtype of gamma: ones of float64 keep them unrounded.
     dx, *gradients = backward(x.astype(wide), np.ones(shape) if gamma is None else gamma)
     if gamma is None:
-        gradients = [None if a is None else _rounded(a, x.dtype) for a in gradients]
-    dx = _rounded(dx, x.dtype)
-    if out is not None:
-        out[...] = dx
-        dx = out
-    return dx, gradients[0], gradients[1]
+        gradients = [None if a is None else rounded(a, x.dtype) for a in gradients]
+    return rounded(dx, x.dtype, out), gradients[0], gradients[1]
 
 
-def _rounded(array: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore"):  # a gradient may leave the range of its dtype
-        return array.astype(dtype, copy=False)
+def rounded(array: Array, dtype: np.dtype[Any], out: Any = None) -> Any:
+    """Return a result in a dtype: in `out`, an array of that dtype, if that is given."""
+    with np.errstate(over="ignore"):  # it may leave the range of the dtype
+        result = array.astype(dtype, copy=False)
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 def gradient_dtype(name: str, parameter: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -13,6 +13,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
     as_statistic,
     check_out,
     gradient_dtype,
+    rounded,
 )
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.broadcast_parameters import (
@@ -20,7 +21,6 @@ from numnorm.backends.cpu.statistics.broadcast_parameters import (
     View,
     check_any,
     parameter_gradients,
-    rounded,
     scale_and_shift,
 )
 from numnorm.layouts import RowLayout
@@ -50,7 +50,7 @@ def forward(
     wide = x.astype(compute_dtype, copy=False)
     y, mean, rstd = row_forward(norm, wide, None, None, layout, scaling, None, save)
     scale_and_shift(y, *arrays)
-    y = rounded(y, x, out)
+    y = rounded(y, x.dtype, out)
     if not save:
         return y, None, None
     with np.errstate(over="ignore"):
@@ -93,7 +93,7 @@ def backward(
         mean = rows.spread(as_statistic("mean", mean, shape, meaning)[:, None, None])
     average = functools.partial(rows.averages, of_channels=False)
     gradients = parameter_gradients(dy, x, mean, rstd, weight, dtype, average)
-    return rounded(dx, x, out), *gradients
+    return rounded(dx, x.dtype, out), *gradients
 
 
 def _parameters(norm: Norm, gamma: Any, beta: Any, layout: RowLayout) -> list[Parameter]:

@@ -97,15 +97,6 @@ def scale_and_shift(y: Array, gamma: Array | None, beta: Array | None) -> None:
             np.add(y, beta, out=y)
 
 
-def rounded(y: Array, x: Array, out: Any) -> Any:
-    """Return a result in the dtype of x: in `out`, if that is given."""
-    with np.errstate(over="ignore"):  # it may leave the range of float16
-        if out is None:
-            return y.astype(x.dtype, copy=False)
-        out[...] = y.astype(x.dtype, copy=False)
-    return out
-
-
 def parameter_gradients(
     dy: Array,
     x: Array,

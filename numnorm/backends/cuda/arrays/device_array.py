@@ -24,7 +24,7 @@ class DeviceArray:
         The name of the caller's argument, for messages.
     array : Any
         The array of the caller's library.
-    library : ArrayLibrary
+    lib : ArrayLibrary
         The library.
     element : ElementType
         The type of the elements.
@@ -36,7 +36,7 @@ class DeviceArray:
 
     name: str
     array: Any
-    library: ArrayLibrary
+    lib: ArrayLibrary
     element: ElementType
     shape: Shape
     device: int
@@ -65,10 +65,10 @@ def as_float_array(name: str, value: Any) -> DeviceArray:
 def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
     """Return a caller's array, checked to be of the library and on the device of x."""
     library = library_of(type(value))  # type: ignore[arg-type]  # types are hashable
-    if library is not x.library or not library.is_on_device(value):
-        where = " on the host" if library is x.library else ""
+    if library is not x.lib or not library.is_on_device(value):
+        where = " on the host" if library is x.lib else ""
         raise TypeError(
-            f"{name} must be a {x.library.label} on device {x.device}, as {x.name} is, "
+            f"{name} must be a {x.lib.label} on device {x.device}, as {x.name} is, "
             f"got {_kind(value)}{where}"
         )
     array = as_float_array(name, value)
@@ -84,7 +84,7 @@ def as_companion(name: str, value: Any, x: DeviceArray) -> DeviceArray:
 def _check_stream(array: DeviceArray, x: DeviceArray) -> None:
     # Work on it would go to its own stream, in no order with the kernels on the stream of x. Only
     # the default stream, 0, waits for other streams.
-    own, of_x = x.library.stream(array.array), x.library.stream(x.array)
+    own, of_x = x.lib.stream(array.array), x.lib.stream(x.array)
     if own != of_x and own and of_x:
         raise ValueError(
             f"{array.name} must be bound to the stream of {x.name}, got one of another"
@@ -97,14 +97,14 @@ def as_parameter(
     """Return a caller's array, checked to have the expected shape, and C-contiguous."""
     array = as_companion(name, value, x)
     check_shape(name, array.shape, expected, meaning)
-    array.array = array.library.contiguous(array.array)
+    array.array = array.lib.contiguous(array.array)
     return array
 
 
 def in_order(x: DeviceArray, order: Order) -> Any:
     """Return the array of x with its axes in `order`, C-contiguous, copied only if it must be."""
-    array = x.array if order is None else x.library.permuted(x.array, order)
-    return x.library.contiguous(array)
+    array = x.array if order is None else x.lib.permuted(x.array, order)
+    return x.lib.contiguous(array)
 
 
 class Output(NamedTuple):
@@ -135,29 +135,29 @@ def output_like(x: DeviceArray, order: Order, out: Any, inputs: tuple[Any, ...])
     destination = None
     if out is not None:
         _check_out(out, x)
-        destination = out if order is None else x.library.permuted(out, order)
-        if x.library.is_contiguous(destination) and not any(
-            _clash(x.library, destination, a) for a in inputs
+        destination = out if order is None else x.lib.permuted(out, order)
+        if x.lib.is_contiguous(destination) and not any(
+            _clash(x.lib, destination, a) for a in inputs
         ):
             return Output(destination, None, out)
     shape = x.shape if order is None else tuple(x.shape[a] for a in order)
-    return Output(x.library.empty(x.array, shape, x.element.name), destination, out)
+    return Output(x.lib.empty(x.array, shape, x.element.name), destination, out)
 
 
 def result(output: Output, x: DeviceArray, order: Order) -> Any:
     """Return the caller's result, after the kernel has written the output."""
     if output.destination is not None:
-        x.library.copy(output.destination, output.target)
+        x.lib.copy(output.destination, output.target)
     if output.out is not None:
         return output.out
     if order is None:
         return output.target
-    return x.library.permuted(output.target, tuple(order.index(a) for a in range(len(order))))
+    return x.lib.permuted(output.target, tuple(order.index(a) for a in range(len(order))))
 
 
 def _check_out(out: Any, x: DeviceArray) -> None:
-    if not x.library.writable:
-        raise TypeError(f"out must be None: a {x.library.label} cannot be written")
+    if not x.lib.writable:
+        raise TypeError(f"out must be None: a {x.lib.label} cannot be written")
     array = as_companion("out", out, x)
     check_shape("out", array.shape, x.shape, f"the shape of {x.name}")
     if array.element != x.element:

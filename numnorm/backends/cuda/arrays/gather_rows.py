@@ -24,7 +24,7 @@ def gather_rows(
     an array of the dtype of x, or zeros without others. The indices are an array on the host;
     without them the rows keep their order.
     """
-    result = x.library.empty(x.array, shape, into.name)
+    result = x.lib.empty(x.array, shape, into.name)
     write_rows(x, into, shape, result, indices, others)
     return result
 
@@ -43,6 +43,6 @@ def write_rows(
         return
     if indices is not None:
         # JAX has no int64 unless it is enabled.
-        indices = x.library.from_host(x.array, indices.astype(np.int32))
+        indices = x.lib.from_host(x.array, indices.astype(np.int32))
     arrays = x.array, indices, others, result
     launch(kernel, -(-count // kernel.threads), x, arrays, (count, shape[-1]))

@@ -20,7 +20,7 @@ class _OnDevice:
     __slots__ = ("_contexts",)
 
     def __init__(self, x: DeviceArray) -> None:
-        self._contexts = x.library.using(x.device), on_device(x.device)
+        self._contexts = x.lib.using(x.device), on_device(x.device)
 
     def __enter__(self) -> None:
         for context in self._contexts:
@@ -44,8 +44,8 @@ def launch(kernel: Kernel, blocks: int, x: DeviceArray, arrays: Any, arguments: 
     the arrays, None becomes the address 0, numbers stay numbers, and NamedTuples become NamedTuples
     of addresses. The host waits only if the library hides the stream of its own work.
     """
-    stream = x.library.stream(x.array)
-    kernel.launch(blocks, stream, *_addresses(x.library, arrays), *arguments)
+    stream = x.lib.stream(x.array)
+    kernel.launch(blocks, stream, *_addresses(x.lib, arrays), *arguments)
     _wait_if_hidden(x, stream)
 
 
@@ -53,13 +53,13 @@ def launch_cooperative(
     kernel: Kernel, blocks: int, memory: int, x: DeviceArray, arrays: Any, arguments: Any
 ) -> None:
     """Launch a kernel whose blocks wait for each other, each with `memory` bytes to share."""
-    stream, addresses = x.library.stream(x.array), _addresses(x.library, arrays)
+    stream, addresses = x.lib.stream(x.array), _addresses(x.lib, arrays)
     kernel.launch_cooperative(blocks, stream, memory, *addresses, *arguments)
     _wait_if_hidden(x, stream)
 
 
 def _wait_if_hidden(x: DeviceArray, stream: int) -> None:
-    if x.library.waits:
+    if x.lib.waits:
         synchronize(stream)
 
 

@@ -22,7 +22,7 @@ def in_wider_dtype(
         return backward(dy, x, out)
     output, source = output_like(x, None, out, ()), _in_dtype(x, wide)
     dx, *gradients = backward(dy, source, None)
-    source = dataclasses.replace(source, array=x.library.contiguous(dx))
+    source = dataclasses.replace(source, array=x.lib.contiguous(dx))
     write_rows(source, x.element, x.shape, output.target)
     return result(output, x, None), *gradients
 
@@ -30,5 +30,5 @@ def in_wider_dtype(
 def _in_dtype(x: DeviceArray, into: ElementType) -> DeviceArray:
     if x.element == into:
         return x
-    source = dataclasses.replace(x, array=x.library.contiguous(x.array))
+    source = dataclasses.replace(x, array=x.lib.contiguous(x.array))
     return dataclasses.replace(x, array=gather_rows(source, into, x.shape), element=into)

@@ -44,8 +44,8 @@ def make_fold_moments(shape: ColumnShape, slots: int) -> Any:
 
     The shared float64 arrays have one count for each thread, the same for all of its channels, and
     `slots` means and m2s; the means are distances from a point near them, the same for all teams.
-    The merged moments of each channel replace those of the first team. If a thread's count is 0,
-    its mean is not read.
+    The merged moments of each channel replace the moments of the first team. If a thread's count is
+    0, its mean is not read.
     """
     lanes, teams, levels = shape.lanes, shape.teams, shape.teams.bit_length() - 1
     threads, merge = shape.threads, device(merge_centred_moments)

@@ -77,7 +77,7 @@ def column_forward(
     with on_device_of(x):
         scale = _parameter("gamma", gamma, layout, x)
         shift = _parameter("beta", beta, layout, x)
-        source = x.library.contiguous(x.array)
+        source = x.lib.contiguous(x.array)
         inputs = source, *(_memory(array) for array in (mean, rstd, scale, shift))
         output = output_like(x, None, out, inputs)
         if layout.per_channel and layout.channels:
@@ -125,7 +125,7 @@ def _column_backward(
 ) -> tuple[Any, ...]:
     """Return the same for a dy of the dtype of x; without gamma its gradient is an `element`."""
     channels = layout.channels
-    grads, source = dy.array, x.library.contiguous(x.array)
+    grads, source = dy.array, x.lib.contiguous(x.array)
     of_mean = given_statistic("mean", mean, x, channels)
     of_rstd = given_statistic("rstd", rstd, x, channels)
     weight = _parameter("gamma", gamma, layout, x)
@@ -134,10 +134,10 @@ def _column_backward(
     gradient = element if weight is None else weight.element
     if not (layout.per_channel and channels):
         nothing = (channels,), gradient.name, 0.0
-        dgamma, dbeta = x.library.full(x.array, *nothing), x.library.full(x.array, *nothing)
+        dgamma, dbeta = x.lib.full(x.array, *nothing), x.lib.full(x.array, *nothing)
         return result(output, x, None), dgamma, dbeta
-    dgamma = x.library.empty(x.array, (channels,), gradient.name)
-    dbeta = x.library.empty(x.array, (channels,), gradient.name)
+    dgamma = x.lib.empty(x.array, (channels,), gradient.name)
+    dbeta = x.lib.empty(x.array, (channels,), gradient.name)
     coefficients = _centred(x, of_mean, of_rstd, layout)
     totals = weight, gradient, dgamma, dbeta
     _launch_gradient_coefficients(x, layout, grads, source, coefficients, totals, detached)
@@ -213,7 +213,7 @@ def _alike(mean: Statistic, rstd: Statistic) -> tuple[Statistic, Statistic]:
 
 def _coefficients(rows: int, x: DeviceArray, layout: ColumnLayout) -> Any:
     """Return new memory for a table of coefficients."""
-    return x.library.empty(x.array, (rows, layout.channels), x.element.compute_name)
+    return x.lib.empty(x.array, (rows, layout.channels), x.element.compute_name)
 
 
 def _memory(array: DeviceArray | None) -> Any:

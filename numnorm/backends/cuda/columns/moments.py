@@ -39,7 +39,7 @@ def column_moments(x: DeviceArray, layout: ColumnLayout) -> tuple[int, Statistic
     with on_device_of(x):
         if layout.per_channel == 0 or layout.channels == 0:
             return *_empty_moments(x, layout)[:3], 1.0
-        source = x.library.contiguous(x.array)
+        source = x.lib.contiguous(x.array)
         plan, fold = plan_of(x, layout, source), fold_shape(layout.channels)
         return *_launched(x, layout, source, plan, fold, None)[:3], 1.0
 
@@ -57,7 +57,7 @@ def streamed_moments(
         if layout.per_channel == 0 or layout.channels == 0:
             count, *arrays = before or _empty_moments(x, layout)
         else:
-            source = x.library.contiguous(x.array)
+            source = x.lib.contiguous(x.array)
             plan = plan_of(x, layout, source, streamed=True)
             count, *arrays = _launched(x, layout, source, plan, IN_ORDER, before)
         mean, m2, mean_lo = map(handed_out, arrays)

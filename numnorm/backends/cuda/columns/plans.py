@@ -64,7 +64,7 @@ def plan_of(
 
     It reads from `reads` arrays at a time. With `streamed` x is a chunk of streamed data.
     """
-    aligned = not any(x.library.address(array) % BYTES for array in arrays)
+    aligned = not any(x.lib.address(array) % BYTES for array in arrays)
     return _plan(x.element, layout, aligned, reads, streamed)
 
 

@@ -50,7 +50,7 @@ def pad_packed(
     dtype: ElementType,
 ) -> Any:
     """Return the padded array of the rows from index `start` on, which have the dtype of x."""
-    library, shape = x.library, (layout.time, layout.batch, x.library.shape(rows)[1])
+    library, shape = x.lib, (layout.time, layout.batch, x.lib.shape(rows)[1])
     with on_device_of(x):
         if layout.indices is None:
             rows = library.rows(rows, start, start + layout.count)
@@ -68,14 +68,14 @@ def cell_state(
     """Return a copy of a state in the dtype of x; None stands for 0."""
     with on_device_of(x):
         if value is None:
-            array = x.library.full(x.array, shape, x.element.name, 0.0)
+            array = x.lib.full(x.array, shape, x.element.name, 0.0)
         else:
             given = as_companion(name, value, x)
             if batched:
                 check_shape(name, given.shape, shape, "that of the batch and the units")
             else:
                 check_shape(name, given.shape, shape[1:], "that of the units")
-            given = dataclasses.replace(given, array=x.library.contiguous(given.array))
+            given = dataclasses.replace(given, array=x.lib.contiguous(given.array))
             array = gather_rows(given, x.element, shape)
     return dataclasses.replace(x, name=name, array=array, shape=shape)
 
@@ -112,7 +112,7 @@ def _converted(
 ) -> Any:
     """Return `gather_rows`, but x itself, reshaped, if only the shape changes."""
     if indices is None and x.element == into:
-        return x.library.reshaped(x.array, shape)
+        return x.lib.reshaped(x.array, shape)
     return gather_rows(x, into, shape, indices, others)
 
 
@@ -123,7 +123,7 @@ def cell_parameter(
     given = as_companion(name, value, x)
     check(given.shape)
     with on_device_of(x):
-        source = dataclasses.replace(given, array=x.library.contiguous(given.array))
+        source = dataclasses.replace(given, array=x.lib.contiguous(given.array))
         array = _converted(source, x.element, given.shape)
     return dataclasses.replace(given, array=array, element=x.element)
 
@@ -135,11 +135,11 @@ def zoneout_mask(
     shape = layout.count, width
     with on_device_of(x):
         if isinstance(probability, float):
-            array = x.library.full(x.array, shape, x.element.name, probability)
+            array = x.lib.full(x.array, shape, x.element.name, probability)
         else:
             # NumPy's generator draws the mask, so it is the same on every device.
             rows = np.ascontiguousarray(layout.rows(probability), x.element.compute_type)
-            array = x.library.from_host(x.array, rows)
+            array = x.lib.from_host(x.array, rows)
     return dataclasses.replace(x, name="zoneout", array=array, shape=shape)
 
 

@@ -16,7 +16,7 @@ _added, _masked, _moved = (functools.cache(make) for make in (make_added, make_m
 
 def to_time_major(x: DeviceArray, batch_first: bool) -> Any:
     """Return x as the caller's array, time and batch swapped if the batch comes first."""
-    return x.library.permuted(x.array, (1, 0, 2)) if batch_first else x.array
+    return x.lib.permuted(x.array, (1, 0, 2)) if batch_first else x.array
 
 
 def concatenate(arrays: Sequence[Any]) -> Any:
@@ -46,7 +46,7 @@ def as_mask(mask: Any, array: Any) -> Any:
     """Return a copy of a NumPy mask on the device of an array."""
     x = as_float_array("y", array)
     with on_device_of(x):
-        return x.library.from_host(x.array, mask)
+        return x.lib.from_host(x.array, mask)
 
 
 def apply_mask(array: Any, mask: Any, factor: float) -> Any:
@@ -74,12 +74,12 @@ def add(one: Any, other: Any) -> Any:
 def _contiguous(array: Any) -> DeviceArray:
     x = as_float_array("y", array)
     with on_device_of(x):
-        return dataclasses.replace(x, array=x.library.contiguous(x.array))
+        return dataclasses.replace(x, array=x.lib.contiguous(x.array))
 
 
 def _new(x: DeviceArray, width: int) -> Any:
     """Return a new array like x but of another width."""
-    return x.library.empty(x.array, (*x.shape[:-1], width), x.element.name)
+    return x.lib.empty(x.array, (*x.shape[:-1], width), x.element.name)
 
 
 def _starts(widths: Sequence[int]) -> list[int]:

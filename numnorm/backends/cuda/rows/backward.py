@@ -91,7 +91,7 @@ def _row_backward(
         launch(plan.kernel, plan.blocks, x, arrays, (*numbers, plan.scaling))
     else:
         shape = layout.rows, COEFFICIENTS
-        coefficients = x.library.empty(x.array, shape, x.element.compute_name)
+        coefficients = x.lib.empty(x.array, shape, x.element.compute_name)
         arrays = grads, source, statistics, parameters, coefficients
         launch(plan.coefficients, layout.rows, x, arrays, (plan.sizes, plan.scaling))
         arrays = grads, source, parameters, coefficients, *results
@@ -117,8 +117,8 @@ def _partial_sums(norm: Norm, plan: GradientPlan, x: DeviceArray) -> PartialSums
     if not norm.parameters:
         return PartialSums(None, None)
     shape = norm.parameters, *plan.table
-    sums = x.library.empty(x.array, shape, x.element.compute_name)
-    lost = x.library.empty(x.array, shape, x.element.compute_name) if plan.long else None
+    sums = x.lib.empty(x.array, shape, x.element.compute_name)
+    lost = x.lib.empty(x.array, shape, x.element.compute_name) if plan.long else None
     return PartialSums(sums, lost)
 
 
@@ -134,8 +134,8 @@ def _gradients(
     if not norm.parameters:
         return None, None
     name = gradient.name
-    dgamma = x.library.empty(x.array, layout.parameter_shape, name)
-    dbeta = x.library.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
+    dgamma = x.lib.empty(x.array, layout.parameter_shape, name)
+    dbeta = x.lib.empty(x.array, layout.parameter_shape, name) if norm.parameters > 1 else None
     blocks = norm.parameters * -(-plan.table[1] // COLUMNS)
     launch(plan.finish, blocks, x, (sums, dgamma, dbeta), plan.table)
     return dgamma, dbeta
@@ -146,5 +146,5 @@ def _no_gradients(
 ) -> tuple[Any, Any]:
     """Return the gradients of the parameters for an empty x: zeros."""
     nothing = layout.parameter_shape, gradient.name, 0.0
-    zeros = [x.library.full(x.array, *nothing) for _ in range(norm.parameters)]
+    zeros = [x.lib.full(x.array, *nothing) for _ in range(norm.parameters)]
     return (*zeros, None, None)[:2]

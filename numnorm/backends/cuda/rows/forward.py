@@ -92,7 +92,7 @@ def row_forward(
     save: bool,
 ) -> tuple[Any, Any, Any]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    library, order = x.library, layout.order
+    library, order = x.lib, layout.order
     saved = ELEMENT_TYPES[library.statistic_name(x.element.name)]
     with on_device_of(x):
         scale = weight_of(norm, norm.names.gamma, gamma, 1.0, layout, x)
@@ -128,7 +128,7 @@ def weight_of(
 def _statistics(x: DeviceArray, layout: RowLayout, saved: ElementType) -> SavedStatistics:
     """Return new arrays for the mean and rstd of each row."""
     shape, name = layout.statistic_shape, saved.name
-    mean, rstd = x.library.empty(x.array, shape, name), x.library.empty(x.array, shape, name)
+    mean, rstd = x.lib.empty(x.array, shape, name), x.lib.empty(x.array, shape, name)
     return SavedStatistics(mean, rstd)
 
 
@@ -138,4 +138,4 @@ def all_aligned(
     """Return whether all arrays that a kernel accesses in 16-byte vectors are aligned."""
     # A kernel reads a parameter of another type, or one for each segment, element by element.
     in_vectors = [w.array for w in (scale, shift) if w.element == x.element and not layout.shared]
-    return not any(x.library.address(array) % BYTES for array in (*arrays, *in_vectors))
+    return not any(x.lib.address(array) % BYTES for array in (*arrays, *in_vectors))

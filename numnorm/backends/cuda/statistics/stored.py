@@ -44,7 +44,7 @@ class Statistic(DeviceArray):
 
     Parameters
     ----------
-    name, array, library, element, shape, device
+    name, array, lib, element, shape, device
         As for a `DeviceArray`. `array` may have another dtype and shape than `element` and `shape`.
     x : DeviceArray
         The array that the statistic belongs to; kernels use its stream.
@@ -66,27 +66,27 @@ class Statistic(DeviceArray):
 def float64_memory(x: DeviceArray, count: int) -> Any:
     """Return new memory for float64 numbers, even if the library of x has no float64."""
     if _has_float64(x):
-        return x.library.empty(x.array, (count,), "float64")
-    return x.library.empty(x.array, (2 * count,), "float32")
+        return x.lib.empty(x.array, (count,), "float64")
+    return x.lib.empty(x.array, (2 * count,), "float32")
 
 
 def new_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
     """Return a new statistic of float64 for a kernel to write, on the device of x."""
     memory, known = float64_memory(x, channels), _has_float64(x)
-    return Statistic(name, memory, x.library, FLOAT64, (channels,), x.device, x, shareable=known)
+    return Statistic(name, memory, x.lib, FLOAT64, (channels,), x.device, x, shareable=known)
 
 
 def zero_statistic(name: str, x: DeviceArray, channels: int) -> Statistic:
     """Return a new statistic of zeros, on the device of x."""
     # Two zeros of float32 have the bits of one zero of float64.
-    memory = x.library.full(x.array, (2 * channels,), "float32", 0.0)
-    return Statistic(name, memory, x.library, FLOAT64, (channels,), x.device, x)
+    memory = x.lib.full(x.array, (2 * channels,), "float32", 0.0)
+    return Statistic(name, memory, x.lib, FLOAT64, (channels,), x.device, x)
 
 
 def given_statistic(name: str, value: Any, x: DeviceArray, channels: int) -> Statistic:
     """Return a caller's statistic of the channels of x, of any float dtype."""
     given = as_parameter(name, value, (channels,), _MEANING, x)
-    return Statistic(name, given.array, x.library, given.element, given.shape, x.device, x)
+    return Statistic(name, given.array, x.lib, given.element, given.shape, x.device, x)
 
 
 def in_float64(statistic: Statistic) -> Statistic:
@@ -102,19 +102,19 @@ def in_float64(statistic: Statistic) -> Statistic:
 def saved(statistic: Statistic, x: DeviceArray) -> Any:
     """Return a new array for the caller, of the dtype of saved statistics of x."""
     with on_device_of(x):
-        return _as_array(statistic, ELEMENT_TYPES[x.library.statistic_name(x.element.name)])
+        return _as_array(statistic, ELEMENT_TYPES[x.lib.statistic_name(x.element.name)])
 
 
 def handed_out(statistic: Statistic) -> Any:
     """Return a new array for the caller, of float64 or, if the library lacks it, of float32."""
-    return _as_array(statistic, ELEMENT_TYPES[statistic.library.statistic_name("float64")])
+    return _as_array(statistic, ELEMENT_TYPES[statistic.lib.statistic_name("float64")])
 
 
 def _as_array(statistic: Statistic, into: ElementType) -> Any:
     if statistic.shareable and statistic.element == into:
         return statistic.array
     x = statistic.x
-    array = x.library.empty(x.array, statistic.shape, into.name)
+    array = x.lib.empty(x.array, statistic.shape, into.name)
     _launch_each(_converted(statistic.element, into), x, statistic, array, statistic.factor)
     return array
 
@@ -147,7 +147,7 @@ def root(statistic: Statistic) -> Statistic:
 
 def check_updatable(name: str, array: Any) -> None:
     """Raise an error unless an array of running statistics can be updated in place."""
-    library = as_float_array(name, array).library
+    library = as_float_array(name, array).lib
     if not library.writable:
         raise TypeError(
             f"{name} must be an array to be updated: a {library.label} cannot be written"
@@ -171,7 +171,7 @@ def running_statistics(
         check_updatable(name, value)
         check_shape(name, array.shape, (layout.channels,), _MEANING)
         arrays.append(array)
-    if layout.channels and overlap(x.library, mean, variance):
+    if layout.channels and overlap(x.lib, mean, variance):
         raise ValueError("running_var must not share memory with running_mean, got such an array")
     return arrays[0], arrays[1]
 
@@ -183,12 +183,12 @@ def step_statistics(name: str, value: Any, x: DeviceArray, update: bool) -> Devi
         check_updatable(name, value)
         return array
     with on_device_of(x):
-        return dataclasses.replace(array, array=x.library.contiguous(array.array))
+        return dataclasses.replace(array, array=x.lib.contiguous(array.array))
 
 
 def share_memory(one: DeviceArray, other: DeviceArray) -> bool:
     """Return whether two arrays share memory."""
-    return overlap(one.library, one.array, other.array)
+    return overlap(one.lib, one.array, other.array)
 
 
 def update_running(
@@ -205,7 +205,7 @@ def update_running(
 
 def move_running(running: DeviceArray, new: Statistic, momentum: float) -> None:
     """Move running statistics in place towards new ones, whose weight is `momentum`."""
-    library = running.library
+    library = running.lib
     with on_device_of(running):
         moved = library.contiguous(running.array)
         target = dataclasses.replace(running, array=moved)
@@ -216,7 +216,7 @@ def move_running(running: DeviceArray, new: Statistic, momentum: float) -> None:
 
 
 def _has_float64(x: DeviceArray) -> bool:
-    return x.library.statistic_name("float64") == "float64"
+    return x.lib.statistic_name("float64") == "float64"
 
 
 def _launch_each(

@@ -61,7 +61,8 @@ class PartNorm(NamedTuple):
         ``load(saved, i, part)``: the same, as they were saved.
     gradient : callable
         ``gradient(dy, hp, xp, saved, i, part, parameters, coefficients, sums, results)`` maps the
-        gradient of the norms' outputs to those of both rows, and adds those of gamma to `sums`.
+        gradient of the norms' outputs to the gradient of both rows, and adds gamma's gradient to
+        `sums`.
     """
 
     compute: Callable[..., Any]

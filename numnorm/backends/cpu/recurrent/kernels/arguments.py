@@ -100,7 +100,7 @@ class Saved(NamedTuple):
     z, xp : array (rows, gates * H)
         The products W_h h with the state and W_x x; their sum and None unless each is normalized.
     state : array (batch + rows, H)
-        The initial states, then those of each step. With projections H is their width here.
+        The initial states, then the states of each step. With projections H is their width here.
     dropped : array (batch + rows, H)
         The same with dropout, which are multiplied by the weights.
     carried : array (batch + rows, H)

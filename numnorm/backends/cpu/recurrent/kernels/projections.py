@@ -1,6 +1,6 @@
 """The products of an LSTM whose state is a projection of its outputs (Sak et al. 2014).
 
-The weights of the state and those of the projection are packed, one after the other.
+The weights of the state and of the projection are packed, one after the other.
 """
 
 from collections.abc import Callable

@@ -200,7 +200,7 @@ def forward(
 
     Without `save` there is no history of cells, only the last ones.
     """
-    library, rows, (batch, units) = x.library, x.shape[0], states[0].shape
+    library, rows, (batch, units) = x.lib, x.shape[0], states[0].shape
     (given, *cells), facts = states, kind.facts_of(spec)
     history = new_states(x, given, rows), *(new_states(x, c, rows * save) for c in cells)
     if not rows:
@@ -256,7 +256,7 @@ def _run_forward(
     each product has its own norm. Otherwise return None: the steps then save the sums of both
     products in the array of the products with x.
     """
-    library, (state, cells), facts = x.library, _of_both(history), kind.facts_of(spec)
+    library, (state, cells), facts = x.lib, _of_both(history), kind.facts_of(spec)
     total, units = library.shape(state)
     batch = total - x.shape[0]
     all_arrays = (
@@ -316,7 +316,7 @@ def backward(
     dxp = results.dxp if kind.facts_of(spec).norm_each_product else results.dz
     parameters = kind.parameter_sums(spec, x, saved, results)
     parameters |= weight_gradients(x, steps, saved.history[0], dxp, results.dz)
-    return CellGradients(x.library.matmul(dxp, weights.x), (dh, *last[1:]), parameters)
+    return CellGradients(x.lib.matmul(dxp, weights.x), (dh, *last[1:]), parameters)
 
 
 def _new_results(kind: CellKind, spec: Any, x: DeviceArray, units: int) -> Results:
@@ -339,7 +339,7 @@ def _run_backward(
     last: tuple[Any, ...],
 ) -> Any:
     """Compute all backward steps, and return the gradient of the first h through the products."""
-    library, (saved, masks, dy, results) = x.library, arrays
+    library, (saved, masks, dy, results) = x.lib, arrays
     batch, units = library.shape(last[0])
     all_arrays = *saved, *_of_both(masks), dy, *results
     shape = shape_for(units, x, *all_arrays, *last, *weights.others)

@@ -69,12 +69,12 @@ def copied(x: DeviceArray) -> Any:
 
 def new(x: DeviceArray, shape: Shape) -> Any:
     """Return a new array of the compute dtype of x, not initialized."""
-    return x.library.empty(x.array, shape, x.element.compute_name)
+    return x.lib.empty(x.array, shape, x.element.compute_name)
 
 
 def make_weights(given: Any, others: tuple[Any, ...], numbers: tuple[float, float]) -> Weights:
     """Return the weights of a cell."""
-    x, h, library = given.weight_x.array, given.weight_h.array, given.weight_x.library
+    x, h, library = given.weight_x.array, given.weight_h.array, given.weight_x.lib
     transposed_x, transposed_h = (library.permuted(a, (1, 0)) for a in (x, h))
     return Weights(x, h, transposed_x, transposed_h, others, numbers)
 
@@ -96,7 +96,7 @@ def parameter_or(
         return None
     if value is not None:
         return value.array
-    return like.library.full(like.array, (size,), like.element.name, missing)
+    return like.lib.full(like.array, (size,), like.element.name, missing)
 
 
 def added_up(like: DeviceArray, shape: Shape, *values: Any) -> Any:
@@ -130,7 +130,7 @@ def is_whole(units: int, x: DeviceArray, arrays: tuple[Any, ...]) -> bool:
     """Return whether every gate's units are whole, aligned vectors of 16 bytes in all arrays."""
     if units * x.element.itemsize % BYTES:
         return False
-    return not any(x.library.address(a) % BYTES for a in arrays if a is not None)
+    return not any(x.lib.address(a) % BYTES for a in arrays if a is not None)
 
 
 def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
@@ -141,7 +141,7 @@ def shape_for(units: int, x: DeviceArray, *arrays: Any) -> RowShape:
 
 def addresses(x: DeviceArray, arrays: Sequence[Any]) -> list[int]:
     """Return the address of each array; None (no array) has the address 0."""
-    return [0 if array is None else x.library.address(array) for array in arrays]
+    return [0 if array is None else x.lib.address(array) for array in arrays]
 
 
 class StepArrays:
@@ -153,7 +153,7 @@ class StepArrays:
 
     def __init__(self, x: DeviceArray, *arrays: Any) -> None:
         itemsize = x.element.itemsize
-        sizes = [0 if a is None else math.prod(x.library.shape(a)[1:]) * itemsize for a in arrays]
+        sizes = [0 if a is None else math.prod(x.lib.shape(a)[1:]) * itemsize for a in arrays]
         self._arrays = [*zip(addresses(x, arrays), sizes, strict=True)]
 
     def at_rows(self, *rows: int) -> list[int]:
@@ -175,7 +175,7 @@ def column_sums(
     The statistics of the values are in the table from a site on, each for `width` columns; None
     stands for all columns. Without values there is no norm, and the first result is None.
     """
-    rows, columns = x.library.shape(grads)
+    rows, columns = x.lib.shape(grads)
     normed, count = values is not None, parts_of(rows, columns)
     kernel = _cell_sums(x.element, normed=normed)
     sums = new(x, (2 if normed else 1, count, columns))
@@ -212,7 +212,7 @@ def step_ranges(steps: PackedSteps, batch: int) -> list[tuple[int, int, int]]:
 
 def states_before(x: DeviceArray, steps: PackedSteps, state: Any) -> Any:
     """Return each row's input state, from the history of states."""
-    library = x.library
+    library = x.lib
     batch = library.shape(state)[0] - x.shape[0]
     if (steps.batch_sizes == batch).all():  # contiguous
         return library.rows(state, 0, x.shape[0])
@@ -224,10 +224,10 @@ def weight_gradients(
     x: DeviceArray, steps: PackedSteps, state: Any, dxp: Any, dz: Any
 ) -> dict[str, Any]:
     """Return the gradients of both weight matrices, from the gradients of their products."""
-    dxp_t, dz_t = (x.library.permuted(d, (1, 0)) for d in (dxp, dz))
+    dxp_t, dz_t = (x.lib.permuted(d, (1, 0)) for d in (dxp, dz))
     return {
-        "weight_x": x.library.matmul(dxp_t, x.array),
-        "weight_h": x.library.matmul(dz_t, states_before(x, steps, state)),
+        "weight_x": x.lib.matmul(dxp_t, x.array),
+        "weight_h": x.lib.matmul(dz_t, states_before(x, steps, state)),
     }
 
 
@@ -238,7 +238,7 @@ def gradients_without_steps(
 
     `sizes` gives the numbers for each unit of the parameters other than the weight matrices.
     """
-    library = x.library
+    library = x.lib
     shapes: dict[str, Shape] = {name: (size * units,) for name, size in sizes.items()}
     shapes |= {"weight_x": library.shape(weights.x), "weight_h": library.shape(weights.h)}
     return {name: library.full(x.array, s, x.element.name, 0.0) for name, s in shapes.items()}

@@ -28,7 +28,7 @@ def weights(spec: GRUSpec, given: Any, ada: tuple[float, float]) -> Weights:
     two, three = 2 * units, GATES * units
 
     def part(value: DeviceArray | None, start: int, stop: int) -> Any:
-        return None if value is None else value.library.rows(value.array, start, stop)
+        return None if value is None else value.lib.rows(value.array, start, stop)
 
     biases = given.bias, given.beta_x, given.beta_h
     others = GRUWeights(
@@ -50,14 +50,14 @@ def _parameter_sums(
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
     dz, dxp, table = results.gates, results.other, saved.table
-    units, gammas = x.library.shape(saved.history[0])[1], {}
+    units, gammas = x.lib.shape(saved.history[0])[1], {}
     if spec.norm is not None and spec.norm.parameters > 0:
         # Columns 0 to 2H are z and r, at the first site; 2H to 3H the candidate, at the next site.
         gammas["gamma_h"], beta_h = column_sums(x, dz, saved.z, table, 0, 2 * units)
         gammas["gamma_x"], beta_x = column_sums(x, dxp, saved.xp, table, 2, 2 * units)
     else:
         (_, beta_h), (_, beta_x) = column_sums(x, dz), column_sums(x, dxp)
-    bias_h = x.library.rows(beta_h, 2 * units, GATES * units)
+    bias_h = x.lib.rows(beta_h, 2 * units, GATES * units)
     return gammas | {"bias": beta_x, "beta_x": beta_x, "beta_h": beta_h, "bias_h": bias_h}
 
 

@@ -78,9 +78,7 @@ class _Site(NamedTuple):
         if self.running is not None and self.is_constant:
             row = min(self.running.first + t, self.running.mean.shape[0] - 1)
             mean, variance = (
-                given_statistic(
-                    a.name, x.library.reshaped(_row(a, row).array, a.shape[1:]), x, size
-                )
+                given_statistic(a.name, x.lib.reshaped(_row(a, row).array, a.shape[1:]), x, size)
                 for a in (self.running.mean, self.running.variance)
             )
         else:
@@ -105,7 +103,7 @@ class _Site(NamedTuple):
 
 def _row(array: DeviceArray, row: int) -> DeviceArray:
     """Return one row of running statistics, ``(1, features)``, as a view if the library has any."""
-    view = array.library.rows(array.array, row, row + 1)
+    view = array.lib.rows(array.array, row, row + 1)
     return dataclasses.replace(array, array=view, shape=(1, *array.shape[1:]))
 
 
@@ -157,7 +155,7 @@ def batch_cell_forward(
     running: dict[str, RunningSteps],
 ) -> tuple[tuple[Any, Any], _Saved]:
     """Return the histories of states and of cells, and what the backward pass needs."""
-    library, units = x.library, states[0].shape[1]
+    library, units = x.lib, states[0].shape[1]
     with on_device_of(x):
         weights, sites = make_weights(given, (), (1.0, 0.0)), _sites(spec, eps, given, running)
         biases = map(array_or_none, (given.bias, given.beta_x, given.beta_h))
@@ -202,7 +200,7 @@ def _ranges(steps: PackedSteps) -> list[tuple[int, int]]:
 
 def _like(x: DeviceArray, array: Any) -> DeviceArray:
     """Return an array of the dtype of x as a DeviceArray."""
-    return dataclasses.replace(x, array=array, shape=x.library.shape(array))
+    return dataclasses.replace(x, array=array, shape=x.lib.shape(array))
 
 
 def _launch(kernel: Kernel, x: DeviceArray, arrays: Sequence[Any], sizes: tuple[int, ...]) -> None:
@@ -217,7 +215,7 @@ def _gate_inputs(
     if spec.gates is None:
         return {}, (z, xp)
     if not spec.norm_each_product:
-        z, xp = added_up(x, x.library.shape(z), z, xp), None
+        z, xp = added_up(x, x.lib.shape(z), z, xp), None
     norms = {
         site: sites[site].forward(t, _like(x, products))
         for site, products in (("h", z), ("x", xp))
@@ -231,7 +229,7 @@ def batch_cell_backward(
 ) -> CellGradients:
     """Return all gradients, from the gradients of every step's state and of the last states."""
     x, weights, units = saved.x, saved.weights, dstates[0].shape[1]
-    library, ranges = x.library, _ranges(saved.steps)
+    library, ranges = x.lib, _ranges(saved.steps)
     with on_device_of(x):
         last, dc = map(copied, dstates)
         if not ranges:
@@ -286,6 +284,6 @@ def _step_back(
 
 def _summed(x: DeviceArray, parts: list[Any]) -> Any:
     """Return the sum of arrays of one shape, ``(features,)``."""
-    (size,) = x.library.shape(parts[0])
-    rows = x.library.reshaped(x.library.concatenated(parts), (len(parts), size))
+    (size,) = x.lib.shape(parts[0])
+    rows = x.lib.reshaped(x.lib.concatenated(parts), (len(parts), size))
     return column_sums(x, rows)[1]

@@ -55,7 +55,7 @@ def _parameter_sums(
     spec: LSTMSpec, x: DeviceArray, saved: Saved, results: Results
 ) -> dict[str, Any]:
     """Return the gradients of biases and norms, by name."""
-    grads, table, units = {}, saved.table, x.library.shape(saved.history[0])[1]
+    grads, table, units = {}, saved.table, x.lib.shape(saved.history[0])[1]
     has_gamma = spec.gates is not None and spec.gates.parameters > 0
     if has_gamma:
         grads["gamma_h"], offset = column_sums(

@@ -87,7 +87,7 @@ def backward_kernel(kind: CellKind, spec: Any, element: ElementType, shape: Slic
 
 def planned_forward(kind: CellKind, spec: Any, x: DeviceArray, state: Any, batch: int) -> Any:
     """Return the function that runs all steps forward; None if the blocks do not fit the device."""
-    units = x.library.shape(state)[1]
+    units = x.lib.shape(state)[1]
     whole, limits = is_whole(units, x, (state,)), device_limits(x.device)
     plan = forward_plan(batch, units, kind.gates, x.element, limits, whole=whole)
     return _planned(_run_forward, forward_kernel, plan, kind, spec, x)
@@ -126,7 +126,7 @@ def _batch_sizes_of(x: DeviceArray, steps: PackedSteps, batch: int) -> Any:
     """Return the batch sizes on the device; None if each is that of the batch."""
     if (steps.batch_sizes == batch).all():
         return None
-    return x.library.from_host(x.array, steps.batch_sizes.astype(np.int32))
+    return x.lib.from_host(x.array, steps.batch_sizes.astype(np.int32))
 
 
 def _input_statistics(
@@ -135,7 +135,7 @@ def _input_statistics(
     """Compute the statistics of the products with x, if a norm is taken of each product."""
     if of.norm is None or not of.norm_each_product:
         return
-    rows, wide = x.library.shape(xp)
+    rows, wide = x.lib.shape(xp)
     units, gates = wide // of.gates.gates, of.gates
     shape = shape_for(units, x, xp)
     kernel = _statistics_kernel(of.norm, gates.count, x.element, shape)
@@ -156,7 +156,7 @@ def _run_forward(
     products in the array of the products with x.
     """
     (xp, masks, cell), (state, *cells), step = arrays, history, _STEPS[type(spec)]
-    (total, units), rows = x.library.shape(state), x.shape[0]
+    (total, units), rows = x.lib.shape(state), x.shape[0]
     batch, facts = total - rows, kind.facts_of(spec)
     for of in step.product_norms(spec):
         _input_statistics(of, scaling, x, xp, table)
@@ -183,7 +183,7 @@ def _run_backward(
     steps: PackedSteps, weights: Weights, arrays: BackwardArrays, last: tuple[Any, ...],
 ) -> Any:  # fmt: skip
     """Run all steps backward; return the gradient of the first states through the products."""
-    (saved, masks, dy, results), (batch, units) = arrays, x.library.shape(last[0])
+    (saved, masks, dy, results), (batch, units) = arrays, x.lib.shape(last[0])
     product = new(x, (batch, units))
     sums = new(x, (batch * max(1, sums_of_row(kind.step, spec)) * plan.slices,))
     (dh, dc), (mask_h, mask_c) = ((*pair, None)[:2] for pair in (last, masks))
