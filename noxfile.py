@@ -186,6 +186,13 @@ def onnxruntime(session: nox.Session) -> None:
 
 
 @nox.session
+def keras(session: nox.Session) -> None:
+    """Run the comparisons with Keras, on JAX."""
+    session.install("keras==3.15.1", "jax>=0.5", ".[test]")
+    session.run("pytest", "-m", "keras", *session.posargs, env={"KERAS_BACKEND": "jax"})
+
+
+@nox.session
 def sass(session: nox.Session) -> None:
     """Compile a kernel of each source for CUDA, without a GPU, and check its machine code."""
     check_machine_code(session, "sass and not slow")
