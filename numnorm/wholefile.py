@@ -1,6 +1,7 @@
 """Files that appear complete, or not at all."""
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -36,7 +37,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     ------
     BinaryIO
         The file, open for reading and writing.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written, or `path` is no regular file.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
     target = Path(os.path.realpath(path))
     _remove_leftovers(target.parent)
     # Part of the name, as no system allows more than 255 bytes.

@@ -8,10 +8,9 @@ import contextlib
 import io
 import json
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -120,14 +119,16 @@ def load(path: str | os.PathLike[str]) -> Any:
     >>> parameters.weight_x.shape, parameters.bias
     ((2, 3), None)
     """
+    import zipfile  # late: most programs read no file
+
     path = _path(path)
     with open(path, "rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(
                 f"{path} must be a file of numnorm.rnn.save, got what is no whole .npz file"
             )
-        with _naming_damage(path):
-            arrays = _read(file)
+        with _naming_damage(path), zipfile.ZipFile(file) as archive:
+            arrays = _read(archive)
             description = json.loads(str(arrays.pop(_DESCRIPTION, "null")))
     if not isinstance(description, dict):
         raise ValueError(
@@ -226,18 +227,18 @@ def _know_bfloat16(name: str) -> None:
         ) from error
 
 
-def _read(file: BinaryIO) -> dict[str, Array]:
+def _read(archive: Any) -> dict[str, Array]:
     """Return the arrays of a file of `save` by name, or none of another .npz file."""
-    with zipfile.ZipFile(file) as archive:
-        if f"{_DESCRIPTION}.npy" not in archive.namelist():
-            return {}
-        # Each is read whole, so that its checksum is compared before anything is parsed.
-        return {
-            name.removesuffix(".npy"): np.lib.format.read_array(
-                io.BytesIO(archive.read(name)), allow_pickle=False
-            )
-            for name in archive.namelist()
-        }
+    names = archive.namelist()
+    if f"{_DESCRIPTION}.npy" not in names:
+        return {}
+    # Each is read whole, so that its checksum is compared before anything is parsed.
+    return {
+        name.removesuffix(".npy"): np.lib.format.read_array(
+            io.BytesIO(archive.read(name)), allow_pickle=False
+        )
+        for name in names
+    }
 
 
 def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:

@@ -89,12 +89,19 @@ def test_dtypes(tmp_path, kind, dtype):
 
 PACKED = {
     "lstm": [("layer", "paper"), ("rms", "per_gate"), ("ada", "cell_only"), (None, "paper")],
-    "gru": [("layer", True), ("rms", False), ("ada", True), (None, False)],
-    "rnn": [("layer", "tanh"), ("rms", "relu"), ("ada", "tanh"), (None, "relu")],
+    "gru": [("rms", False), ("layer", True), ("ada", True), (None, False)],
+    "rnn": [(None, "relu"), ("layer", "tanh"), ("rms", "relu"), ("ada", "tanh")],
 }
 
 
-@pytest.mark.parametrize("kind, norm, option", [(k, *o) for k in PACKED for o in PACKED[k]])
+PACKED_CASES = [
+    pytest.param(kind, *options, marks=[pytest.mark.full] if n else [])
+    for kind, cases in PACKED.items()
+    for n, options in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize("kind, norm, option", PACKED_CASES)
 def test_packed(tmp_path, kind, norm, option):
     name = {"lstm": "variant", "gru": "reset_after", "rnn": "nonlinearity"}[kind]
     options = {"norm": norm, name: option}
@@ -338,6 +345,18 @@ def test_a_folder_that_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         rnn.save(tmp_path / "nowhere" / "p.npz", drawn())
     assert str(caught.value).endswith(f"'{tmp_path / 'nowhere' / 'p.npz'}'")
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(pipe)
+    else:
+        pipe.mkdir()
+    with pytest.raises(OSError, match="Not a regular file") as caught:
+        rnn.save(pipe, drawn())
+    names_the_file(caught, pipe)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_mode_and_links_are_kept(tmp_path):
