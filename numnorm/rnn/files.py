@@ -210,21 +210,22 @@ def _restored(name: str, description: dict[str, Any], arrays: dict[str, Array]) 
             continue
         array = arrays.pop(f"{name}.{field}")
         if dtype == "bfloat16":
-            _know_bfloat16(f"{name}.{field}")
-            array = array.view(check_dtype(dtype))
+            array = _of_bfloat16(f"{name}.{field}", array)
         if array.dtype.name != dtype:
             raise ValueError(f"{name}.{field} has dtype {array.dtype.name}, not {dtype}")
         values[field] = array
     return _TYPES[description["type"]](**values)
 
 
-def _know_bfloat16(name: str) -> None:
+def _of_bfloat16(name: str, words: Array) -> Array:
+    """Return an array of bfloat16 from words of two bytes."""
     try:
         import ml_dtypes  # noqa: F401  # NumPy knows the name from then on
     except ImportError as error:
         raise ImportError(
             f'{name} has dtype bfloat16, which needs ml_dtypes: pip install "numnorm[bfloat16]"'
         ) from error
+    return words.view(check_dtype("bfloat16"))
 
 
 def _read(archive: Any) -> dict[str, Array]:
@@ -245,7 +246,8 @@ def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:
     """Return parameters from arrays by name, such as the file of ``numpy.savez``.
 
     A parameter that is None is stored by ``savez`` as an object, which ``numpy.load`` does not read
-    unless it may unpickle; here it becomes None again without that.
+    unless it may unpickle; here it becomes None again without that. Arrays of bfloat16, which such
+    a file holds without the name of their dtype, are of bfloat16 again.
 
     Parameters
     ----------
@@ -301,4 +303,9 @@ def _present(arrays: Mapping[str, Any], name: str) -> Any:
         if "allow_pickle" not in str(error):
             raise
         return None
-    return None if isinstance(value, np.ndarray) and value.dtype == object else value
+    if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            return None
+        if value.dtype == np.dtype("V2"):  # as NumPy reads bfloat16, whose name its files lack
+            return _of_bfloat16(name, value)
+    return value

@@ -24,7 +24,8 @@ def from_torch(
     """Return the parameters of a kind from the weights of PyTorch."""
     if weight_hr is not None:
         kind, weight_hr = PROJECTED_LSTM, np.array(_real("weight_hr", weight_hr))
-    w, r = _weights(kind, ("weight_ih", "weight_hh"), weight_ih, weight_hh, weight_hr)
+    names = "weight_ih", "weight_hh", "weight_hr"
+    w, r = _weights(kind, names, weight_ih, weight_hh, weight_hr)
     size = r.shape[0]
     first, second = (
         None if value is None else _vector(name, value, size, "that of the gates")
@@ -135,7 +136,8 @@ def _to_library(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array
     """Return both weights and both biases of the library."""
     given = named(kind, parameters)
     projection = getattr(given, "projection", None)
-    w, r = _weights(kind, ("weight_x", "weight_h"), given.weight_x, given.weight_h, projection)
+    names = "weight_x", "weight_h", "projection"
+    w, r = _weights(kind, names, given.weight_x, given.weight_h, projection)
     first = _bias(kind, "bias", given, r)
     second = np.zeros_like(first)
     if "bias_h" in kind.sizes:
@@ -166,12 +168,14 @@ def _negative(name: str) -> str:
 
 
 def _weights(
-    kind: Kind, names: tuple[str, str], w: Any, r: Any, projection: Any = None
+    kind: Kind, names: tuple[str, ...], w: Any, r: Any, projection: Any = None
 ) -> tuple[Array, Array]:
     w, r = _real(names[0], w), _real(names[1], r)
     if projection is not None:
-        size, units = np.shape(projection) if np.ndim(projection) == 2 else (0, 0)
-        check_shape(names[1], r.shape, (kind.gates * units, size), "that of the projection")
+        if r.ndim != 2 or r.shape[0] % kind.gates:
+            raise ValueError(f"{names[1]} must have shape ({kind.rows}, P), got {r.shape}")
+        expected = r.shape[1], r.shape[0] // kind.gates
+        check_shape(names[2], np.shape(projection), expected, f"that of {names[1]}")
     elif r.ndim != 2 or r.shape[0] != kind.gates * r.shape[1]:
         raise ValueError(f"{names[1]} must have shape ({kind.rows}, H), got {r.shape}")
     if w.ndim != 2 or w.shape[0] != r.shape[0]:

@@ -144,6 +144,14 @@ def test_numpy_reads_the_arrays(tmp_path):
     assert stored.tobytes() == layers[1][1].weight_x.tobytes()
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_bfloat16_through_a_file_of_numpy(kind):
+    """NumPy writes it as two bytes without a name."""
+    parameters = drawn(kind, dtype=ml_dtypes.bfloat16)
+    arrays = np.load(io.BytesIO(of_numpy(**parameters._asdict())))
+    assert_same(rnn.load_parameters(type(parameters), arrays), parameters)
+
+
 # Files that are refused
 
 
