@@ -33,12 +33,16 @@ def lstm_from_haste(
     Parameters
     ----------
     kernel : array_like (I, 4H)
+        The weights of the input.
     recurrent_kernel : array_like (H, 4H)
+        The weights of the state.
     bias : array_like (4H,)
+        The bias.
     gamma : array_like (2, 4H), optional
+        The gains of both products, only of ``LayerNormLSTM``.
     gamma_h, beta_h : array_like (H,), optional
-        The layer's weights of these names, ``**module.state_dict()``; the last three only of
-        ``LayerNormLSTM``.
+        Gain and bias of the norm of the cell, only of ``LayerNormLSTM``.
+        ``**module.state_dict()`` gives all of them.
 
     Returns
     -------
@@ -100,9 +104,11 @@ def gru_from_haste(
     Parameters
     ----------
     kernel : array_like (I, 3H)
+        The weights of the input.
     recurrent_kernel : array_like (H, 3H)
+        The weights of the state.
     bias, recurrent_bias : array_like (3H,)
-        The layer's weights of these names, ``**module.state_dict()``.
+        Both biases. ``**module.state_dict()`` gives all of them.
     gamma : None
         The gains of a ``LayerNormGRU``, which raise an error.
 

@@ -27,9 +27,11 @@ def lstm_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> LST
     Parameters
     ----------
     kernel : array_like (I, 4H)
+        The weights of the input.
     recurrent_kernel : array_like (H, 4H)
+        The weights of the state.
     bias : array_like (4H,), optional
-        The layer's weights, ``*layer.get_weights()``.
+        The bias, if the layer has one: ``*layer.get_weights()`` gives all of them.
 
     Returns
     -------
@@ -60,6 +62,7 @@ def lstm_to_keras(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
     Parameters
     ----------
     parameters : LSTMParameters
+        Those of the layer, with a norm or without.
 
     Returns
     -------
@@ -92,9 +95,11 @@ def gru_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> GRUP
     Parameters
     ----------
     kernel : array_like (I, 3H)
+        The weights of the input.
     recurrent_kernel : array_like (H, 3H)
+        The weights of the state.
     bias : array_like (2, 3H) or (3H,), optional
-        The layer's weights, ``*layer.get_weights()``.
+        The bias, if the layer has one: ``*layer.get_weights()`` gives all of them.
 
     Returns
     -------
@@ -139,6 +144,7 @@ def gru_to_keras(
     Parameters
     ----------
     parameters : GRUParameters
+        Those of the layer, with a norm or without.
     reset_after : bool, default True
         That of the layer: the bias has the shape (2, 3H) with True and (3H,) with False.
 
@@ -174,9 +180,11 @@ def rnn_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> RNNP
     Parameters
     ----------
     kernel : array_like (I, H)
+        The weights of the input.
     recurrent_kernel : array_like (H, H)
+        The weights of the state.
     bias : array_like (H,), optional
-        The layer's weights, ``*layer.get_weights()``.
+        The bias, if the layer has one: ``*layer.get_weights()`` gives all of them.
 
     Returns
     -------
@@ -207,6 +215,7 @@ def rnn_to_keras(parameters: RNNParameters) -> tuple[Array, Array, Array]:
     Parameters
     ----------
     parameters : RNNParameters
+        Those of the layer, with a norm or without.
 
     Returns
     -------

@@ -30,13 +30,15 @@ def lstm_from_tfa(
     Parameters
     ----------
     kernel : array_like (I, 4H)
+        The weights of the input.
     recurrent_kernel : array_like (H, 4H)
+        The weights of the state.
     bias : array_like (4H,) or None
         None without `use_bias`.
     kernel_gamma, kernel_beta, recurrent_gamma, recurrent_beta : array_like (4H,)
+        Gain and bias of `kernel_norm` and of `recurrent_norm`.
     state_gamma, state_beta : array_like (H,)
-        The cell's weights, ``*cell.get_weights()``: gain and bias of `kernel_norm`,
-        `recurrent_norm` and `state_norm`.
+        Gain and bias of `state_norm`. ``*cell.get_weights()`` gives all of them.
 
     Returns
     -------
@@ -83,11 +85,13 @@ def rnn_from_tfa(kernel: Any, recurrent_kernel: Any, bias: Any, gamma: Any) -> R
     Parameters
     ----------
     kernel : array_like (I, H)
+        The weights of the input.
     recurrent_kernel : array_like (H, H)
+        The weights of the state.
     bias : array_like (H,) or None
         None without `use_bias`.
     gamma : array_like (H,)
-        The cell's weights, ``*cell.get_weights()``.
+        The gain of the norm. ``*cell.get_weights()`` gives all of them.
 
     Returns
     -------
