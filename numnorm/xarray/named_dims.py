@@ -157,18 +157,36 @@ def apply(
         placements,
         lazy,
     )
-    result: xr.DataArray = xr.apply_ufunc(
+    if lazy and len(core) < len(handed):
+        # Without elements: wrong arguments are an error now, not when the result is computed.
+        emptied = [_without_elements(array, core) for array in (x.variable, *given.values())]
+        _blockwise(plan, emptied[0], emptied[1:], core, keep_attrs)
+    whole = [_whole(array, core) for array in given.values()]
+    result: xr.DataArray = _blockwise(plan, x, whole, core, keep_attrs)
+    return result.transpose(*x.dims)
+
+
+def _blockwise(
+    plan: Plan, x: Any, parameters: list[xr.Variable], core: Names, keep_attrs: bool
+) -> Any:
+    own = [[dim for dim in core if dim in array.dims] for array in parameters]
+    return xr.apply_ufunc(
         normalized_block,
         x,
-        *(_whole(array, core) for array in given.values()),
-        input_core_dims=[core, *([d for d in core if d in p.dims] for p in given.values())],
+        *parameters,
+        input_core_dims=[core, *own],
         output_core_dims=[core],
         kwargs={"plan": plan},
         dask="parallelized",
         output_dtypes=[result_dtype("x", x.dtype)],
         keep_attrs=keep_attrs,
     )
-    return result.transpose(*x.dims)
+
+
+def _without_elements(array: xr.Variable, core: Names) -> xr.Variable:
+    """Return an array in memory whose dimensions have length 0 if they are no core dimensions."""
+    shape = [size if dim in core else 0 for dim, size in array.sizes.items()]
+    return xr.Variable(array.dims, np.empty(shape, array.dtype))
 
 
 def check_chunks(x: xr.DataArray, core: Names, advice: str = "") -> None:

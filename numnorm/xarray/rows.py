@@ -185,20 +185,20 @@ def standard_normal_variate(
     return _over(numnorm.standard_normal_variate, x, {}, dim, {"ddof": ddof}, keep_attrs)
 
 
-def weight_norm(v: Labelled, g: Any = None, *, dim: Dims, keep_attrs: bool = True) -> Labelled:
+def weight_norm(x: Labelled, g: Any = None, *, dim: Dims, keep_attrs: bool = True) -> Labelled:
     """Scale each vector along the named dimensions to a given length.
 
     Parameters
     ----------
-    v : DataArray or Dataset
-        As x of `layer_norm`.
+    x : DataArray or Dataset
+        The vectors, as for `layer_norm`.
     g : DataArray or array_like, optional
-        The lengths. A DataArray has dimensions of v, usually all but `dim`, in any order; an array
-        has the other dimensions of v, in the order of v. Default: 1.
+        The lengths. A DataArray has dimensions of x, usually all but `dim`, in any order; an array
+        has the other dimensions of x, in the order of x. Default: 1.
     dim : hashable or iterable of hashable
         The dimensions of one vector.
     keep_attrs : bool, default True
-        Whether the result has the attributes of v.
+        Whether the result has the attributes of x.
 
     Returns
     -------
@@ -214,12 +214,12 @@ def weight_norm(v: Labelled, g: Any = None, *, dim: Dims, keep_attrs: bool = Tru
     --------
     >>> import xarray as xr
     >>> import numnorm.xarray
-    >>> v = xr.DataArray([[3.0, 4.0], [0.0, 0.0]], dims=("unit", "input"))
-    >>> numnorm.xarray.weight_norm(v, [10.0, 1.0], dim="input").values
+    >>> x = xr.DataArray([[3.0, 4.0], [0.0, 0.0]], dims=("unit", "input"))
+    >>> numnorm.xarray.weight_norm(x, [10.0, 1.0], dim="input").values
     array([[6., 8.],
            [0., 0.]])
     """
-    return _over(numnorm.weight_norm, v, {"g": g}, dim, {}, keep_attrs)
+    return _over(numnorm.weight_norm, x, {"g": g}, dim, {}, keep_attrs)
 
 
 def _over(

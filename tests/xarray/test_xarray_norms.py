@@ -13,6 +13,7 @@ from kernels import marks
 
 import numnorm
 import numnorm.xarray as named
+from numnorm import threads
 
 RNG = np.random.default_rng(2)
 
@@ -385,11 +386,13 @@ def test_chunks_are_normalized_by_one_thread_each(monkeypatch):
     norm = numnorm.layer_norm
 
     def seen(x, **options):
-        limits.append(numnorm.threads.limit.get())
+        limits.append(threads.limit.get())
         return norm(x, **options)
 
     monkeypatch.setattr(numnorm, "layer_norm", seen)
-    named.layer_norm(X.chunk(sample=1), dim="time").compute(scheduler="synchronous")
+    lazy = named.layer_norm(X.chunk(sample=1), dim="time")
+    limits.clear()
+    lazy.compute(scheduler="synchronous")
     named.layer_norm(X, dim="time")
     assert limits == [1, 1, 1, sys.maxsize]
 
@@ -518,6 +521,18 @@ def test_a_lazy_gain_makes_the_result_lazy():
             ValueError,
             r"^x must have one chunk along 'band', got 2",
             lambda: named.batch_moments(X.chunk(band=2), channel_dim="band"),
+        ),
+        (
+            ValueError,
+            r"^ddof must be less than the 5 normalized elements, got 5$",
+            lambda: named.standard_normal_variate(X.chunk(sample=1), dim="time", ddof=5),
+        ),
+        (
+            ValueError,
+            r"^eps must be at least 0, got -1$",
+            lambda: named.batch_norm(
+                X.chunk(sample=1), channel_dim="band", training=False, eps=-1, **statistics()
+            ),
         ),
         (TypeError, r"^keep_attrs must be", lambda: named.rms_norm(X, dim="time", keep_attrs=1)),
         (TypeError, r"^x must have dtype", lambda: named.rms_norm(X.astype(str), dim="time")),
