@@ -85,6 +85,10 @@ def lstm(
     LSTMStates
         ``(y, h, c)``.
 
+    Notes
+    -----
+    With ``norm="ada"`` the norm's factor is a constant for the gradient, as in `ada_norm`.
+
     Examples
     --------
     >>> import autograd

@@ -45,10 +45,10 @@ class Plan(NamedTuple):
         Its other arguments.
     order : tuple of int
         The axes of the block in the order in which the function gets them.
-    samples : int or None
+    merged : int or None
         How many first axes the function gets as one; None leaves all as they are.
     own : tuple of int
-        The axes, in this order, that the usual shape of a parameter has.
+        The axes of the array that the function gets which the usual shape of a parameter has.
     placements : tuple of Placement
         Of each parameter.
     serial : bool
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     function: Callable[..., Any]
     options: Mapping[str, Any]
     order: tuple[int, ...]
-    samples: int | None
+    merged: int | None
     own: tuple[int, ...]
     placements: tuple[Placement, ...]
     serial: bool
@@ -67,29 +67,29 @@ class Plan(NamedTuple):
 def normalized_block(x: Any, *parameters: Any, plan: Plan) -> Any:
     """Return the normalized block, of the shape of the block."""
     ordered = x.transpose(plan.order)
-    keywords = {
-        placement.name: _placed(array, placement, ordered.shape, plan)
-        for array, placement in zip(parameters, plan.placements, strict=True)
-    }
-    given = _first_axes_as_one(ordered, ordered.shape, plan.samples)
+    given = _first_axes_as_one(ordered, ordered.shape, plan.merged)
+    keywords = {}
+    for array, placement in zip(parameters, plan.placements, strict=True):
+        full = _with_axes_of_x(array, placement, ordered.ndim).transpose(plan.order)
+        placed = _first_axes_as_one(full, ordered.shape, plan.merged)
+        if placement.plain:
+            placed = placed.reshape([placed.shape[axis] for axis in plan.own])
+        elif len(plan.own) == given.ndim:  # the usual shape is that of x: none broadcasts
+            placed = np.broadcast_to(placed, given.shape)
+        keywords[placement.name] = placed
     with num_threads(1) if plan.serial else contextlib.nullcontext():
         y = plan.function(given, **keywords, **plan.options)
     return y.reshape(ordered.shape).transpose(_inverse(plan.order))
 
 
-def _placed(array: Any, placement: Placement, shape: tuple[int, ...], plan: Plan) -> Any:
-    """Return a parameter in the usual shape, or with as many axes as x."""
-    loops = len(shape) - len(placement.core)
-    core = iter(array.shape[array.ndim - sum(placement.core) :])
-    given = array.shape[: array.ndim - sum(placement.core)]
-    full = array.reshape(
-        (1,) * (loops - len(given))
-        + given
-        + tuple(next(core) if present else 1 for present in placement.core)
-    ).transpose(plan.order)
-    if placement.plain:
-        return full.reshape([shape[axis] for axis in plan.own])
-    return _first_axes_as_one(full, shape, plan.samples)
+def _with_axes_of_x(array: Any, placement: Placement, ndim: int) -> Any:
+    """Return a parameter with the axes of the block: loop dimensions, then core dimensions."""
+    own_core = sum(placement.core)
+    loops = array.shape[: array.ndim - own_core]  # those before its first may be missing
+    core = iter(array.shape[array.ndim - own_core :])
+    missing = ndim - len(placement.core) - len(loops)
+    last = [next(core) if present else 1 for present in placement.core]
+    return array.reshape((*(1,) * missing, *loops, *last))
 
 
 def _first_axes_as_one(array: Any, shape: tuple[int, ...], count: int | None) -> Any:

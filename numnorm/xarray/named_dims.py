@@ -107,7 +107,7 @@ def apply(
     usual: Names,
     keep_attrs: bool,
     order: Names | None = None,
-    samples: int | None = None,
+    merged: int | None = None,
     advice: str = "",
 ) -> xr.DataArray:
     """Return a norm of x.
@@ -129,7 +129,7 @@ def apply(
         Whether the result has the attributes of x.
     order : tuple, optional
         The order of the dimensions in which the function gets them. Default: that of x.
-    samples : int, optional
+    merged : int, optional
         How many of the first of these it gets as one axis.
     advice : str
         What else to do about a dimension with several chunks.
@@ -152,8 +152,8 @@ def apply(
         function,
         options,
         tuple(handed.index(dim) for dim in order),
-        samples,
-        tuple(axis for axis, dim in enumerate(order) if dim in usual),
+        merged,
+        _axes(order, usual, merged),
         placements,
         lazy,
     )
@@ -187,6 +187,14 @@ def _without_elements(array: xr.Variable, core: Names) -> xr.Variable:
     """Return an array in memory whose dimensions have length 0 if they are no core dimensions."""
     shape = [size if dim in core else 0 for dim, size in array.sizes.items()]
     return xr.Variable(array.dims, np.empty(shape, array.dtype))
+
+
+def _axes(order: Names, dims: Names, merged: int | None) -> tuple[int, ...]:
+    """Return the axes of dimensions, where the first axes are one."""
+    axes = [axis for axis, dim in enumerate(order) if dim in dims]
+    if merged is not None:
+        axes = sorted({max(axis - merged + 1, 0) for axis in axes})
+    return tuple(axes)
 
 
 def check_chunks(x: xr.DataArray, core: Names, advice: str = "") -> None:

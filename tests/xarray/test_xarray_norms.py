@@ -79,6 +79,10 @@ CASES = {
         lambda x: named.layer_norm(x, G["sample",], G["band",], dim=("time", "band"), eps=0.1),
         lambda x: layer(x, ["time", "band"], G["sample",], G["band",], eps=0.1),
     ),
+    "layer_norm over all dimensions": (
+        lambda x: named.layer_norm(x, G["time",], G["band",], dim=x.dims),
+        lambda x: layer(x, x.dims, G["time",], G["band",]),
+    ),
     "rms_norm": (
         lambda x: named.rms_norm(x, G["band",], dim="band"),
         lambda x: G["band",] * x / np.sqrt((x**2).mean("band") + 1e-5),
@@ -129,6 +133,10 @@ CASES = {
         lambda x: named.batch_norm(x, G["band", "time"], channel_dim=("time", "band")),
         lambda x: layer(x, ["sample", "site"], G["band", "time"]),
     ),
+    "batch_norm of two dimensions with a gain of one, a bias of samples": (
+        lambda x: named.batch_norm(x, G["band",], G["sample",], channel_dim=("time", "band")),
+        lambda x: layer(x, ["sample", "site"], G["band",], G["sample",]),
+    ),
     "batch_norm in inference": (
         lambda x: named.batch_norm(x, channel_dim="band", training=False, **statistics()),
         lambda x: (x - G["band",]) / np.sqrt(G["band",] ** 2 + 1e-5),
@@ -176,6 +184,8 @@ def test_dask_gives_the_same_numbers(case):
     chunks = {"sample": 2, "time": 5, "band": 4, "site": 1}
     if case in ("batch_norm", "ada_norm"):
         chunks = {"sample": 3, "time": 5, "band": 3, "site": 2}
+    elif case == "layer_norm over all dimensions":
+        chunks = -1
     elif case.startswith("batch_norm of"):
         chunks = {"sample": 3, "time": 2, "band": 3, "site": 2}
     elif "inference" in case:
@@ -263,12 +273,14 @@ def test_running_statistics_are_updated_in_place(labelled):
         np.testing.assert_array_equal(found, one)
 
 
-def test_running_statistics_of_two_dimensions_in_another_order():
+@pytest.mark.parametrize("usual", [True, False])
+def test_running_statistics_of_two_dimensions_in_another_order(usual):
     running = {
         "running_mean": xr.zeros_like(G["band", "time"]),
         "running_var": xr.ones_like(G["band", "time"]),
     }
-    named.batch_norm(X, channel_dim=("band", "time"), momentum=1.0, **running)
+    gamma = None if usual else G["sample",]
+    named.batch_norm(X, gamma, channel_dim=("band", "time"), momentum=1.0, **running)
     # 6 values in each channel, of a size of about 10.
     xr.testing.assert_allclose(
         running["running_mean"], X.mean(["sample", "site"]).T, rtol=1e-13, atol=1e-13
