@@ -17,6 +17,7 @@ import numnorm.backends.forking  # registers its fork handlers
 import numnorm.backends.sources  # noqa: F401  # records the sources' modification times
 from numnorm.array_likes import as_plain_array, is_masked, is_on_device
 from numnorm.backends.contract.backend import Backend
+from numnorm.host_libraries import results_like
 
 
 class _Entry(NamedTuple):
@@ -27,6 +28,7 @@ class _Entry(NamedTuple):
 
 _REGISTRY = (_Entry("numpy", "ndarray", "numnorm.backends.cpu"),)
 _DEVICE_BACKEND = "numnorm.backends.cuda"
+_HOST_BACKEND = "numnorm.backends.host"
 
 
 def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
@@ -44,7 +46,11 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
     if backend is None and is_on_device(array):
         backend = importlib.import_module(_DEVICE_BACKEND)
     elif backend is None:
-        backend, array = backend_of(np.ndarray), as_plain_array(name, array)
+        given, array = array, as_plain_array(name, array)
+        result = results_like(given)
+        backend = backend_of(np.ndarray)
+        if result is not None:
+            backend = importlib.import_module(_HOST_BACKEND).HostBackend(result)
     return backend, backend.as_float_array(name, array)
 
 
