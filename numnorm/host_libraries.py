@@ -115,7 +115,7 @@ class _TensorResults:
         torch: Any = importlib.import_module("torch")  # a copy of this may be read elsewhere
         if not array.flags.writeable:  # no tensor is
             array = array.copy()
-        if array.dtype.name != "bfloat16":
+        if array.dtype.kind == "f":
             return torch.from_numpy(array)
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
 

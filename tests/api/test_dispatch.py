@@ -224,8 +224,8 @@ ADVICE = {
     ),
     "gradient": (
         lambda *_: NeedsGradient(RuntimeError("can't")),
-        r"not require a gradient, got a tensor that does: use \.detach\(\), torch\.no_grad\(\) or the "
-        r"function of docs/gallery/torch_autograd\.py",
+        r"not require a gradient, got a tensor that does: use \.detach\(\), torch\.no_grad\(\) or "
+        r"the function of docs/gallery/torch_autograd\.py",
     ),
     "nullable": (
         Nullable,
