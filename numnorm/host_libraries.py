@@ -91,7 +91,7 @@ def results_like(x: Any) -> Callable[[Array], Any] | None:
     if library == "torch":
         return _TensorResults()
     if library == "jax":
-        devices = x.devices()
+        devices = x.devices() if getattr(x, "committed", True) else ()
         return _JaxResults(*devices) if len(devices) == 1 else _JaxResults()
     if library == "dlpack":
         namespace = _namespace_of(x)
@@ -122,7 +122,7 @@ class _TensorResults:
 
 @dataclasses.dataclass(frozen=True)
 class _JaxResults:
-    """Makes arrays of JAX on a device of the host, without a copy if the memory is aligned."""
+    """Makes arrays of JAX, on a device if x was put there; aligned memory is not copied."""
 
     device: Any = None
 
