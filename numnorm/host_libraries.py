@@ -34,7 +34,7 @@ def _library_of(kind: Any) -> str:
 
 def plain_view(value: Any) -> Array | None:
     """Return a tensor as a NumPy array if nothing speaks against it, else None."""
-    if _library(value) == "torch" and value.is_cpu and not value.requires_grad:
+    if _library(value) == "torch" and not (value.is_cuda or value.requires_grad):
         with contextlib.suppress(TypeError, RuntimeError):
             return _of_tensor(value)
     return None

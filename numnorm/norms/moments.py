@@ -28,7 +28,7 @@ class Moments(NamedTuple):
     count : int
         The number of values in each channel.
     mean : array of float64
-        ``(C,)``. On a device, an array of the library of x (float32 for JAX without float64).
+        ``(C,)``, an array of the library of x (float32 for JAX without float64).
     m2 : array of float64
         The sum of the squared deviations from the mean, ``(C,)``.
     mean_lo : array of float64, optional

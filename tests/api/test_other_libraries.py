@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 import types
+from inspect import signature
 
 import array_api_strict as strict
 import numpy as np
@@ -12,7 +13,8 @@ from library_calls import CALLS, check_call, draw
 
 import numnorm
 from numnorm import rnn
-from numnorm.backends import cpu
+from numnorm.backends import cpu, host
+from numnorm.backends.contract.backend import Backend
 
 DEVICE = strict.Device("device1")
 
@@ -75,6 +77,21 @@ def test_a_producer_without_a_library_gives_arrays_of_numpy(name):
 @pytest.mark.parametrize("name", ["layer", "batch-images", "moments-two-axes", "batch-lstm"])
 def test_a_package_may_take_the_results(name, package):
     check_call(CALLS[name], Packaged, Packaged, np.from_dlpack)
+
+
+def test_it_has_the_functions_of_the_contract():
+    names = {name for name, value in vars_of(Backend) if callable(value)}
+    assert names >= host._OF_CALLER
+    for name in names:
+        mine, contract = getattr(host.HostBackend, name, None), getattr(Backend, name)
+        if mine is None:
+            assert callable(getattr(host.HostBackend(None), name))
+        else:
+            assert list(signature(mine).parameters) == list(signature(contract).parameters)
+
+
+def vars_of(protocol):
+    return [(n, v) for kind in protocol.__mro__ for n, v in vars(kind).items() if n[0] != "_"]
 
 
 # Mixed libraries
