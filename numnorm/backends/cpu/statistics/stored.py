@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_float, check_shape
-from numnorm.array_likes import as_plain_array, check_on_host
+from numnorm.array_likes import as_plain_array, check_on_host, writable_view
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.saved import MOST_LOST
@@ -56,18 +56,17 @@ def running_statistics(
             raise ValueError(_SHARED)
         return mean, variance
     given = {"running_mean": mean, "running_var": variance}
-    if update:
-        for name, array in given.items():
-            check_updatable(name, array)
     for name, value in given.items():
-        given[name] = _float_array(name, value)
+        given[name] = _updatable(name, value) if update else _float_array(name, value)
+    for name in given:
         if given[name].shape != shape:
             check_shape(name, given[name].shape, shape, "the channels of x")
         if not update and not _is_usual(given[name], shape):
             given[name] = np.array(given[name], np.float64, order="C")
+    mean, variance = given["running_mean"], given["running_var"]
     if update and share_memory(mean, variance):
         raise ValueError(_SHARED)
-    return given["running_mean"], given["running_var"]
+    return mean, variance
 
 
 def _is_usual(value: Any, shape: tuple[int]) -> bool:
@@ -78,6 +77,13 @@ def _is_usual(value: Any, shape: tuple[int]) -> bool:
     return (dtype is _FLOAT32 or dtype is _FLOAT64) and value.flags.carray
 
 
+def _updatable(name: str, value: Any) -> Array:
+    """Return running statistics in memory that will be updated."""
+    array = writable_view(name, value)
+    check_updatable(name, array)
+    return _float_array(name, array)
+
+
 def _float_array(name: str, value: Any) -> Array:
     array = as_plain_array(name, value)
     check_float(name, array.dtype)
@@ -86,9 +92,7 @@ def _float_array(name: str, value: Any) -> Array:
 
 def step_statistics(name: str, value: Any, x: Array, update: bool) -> Array:
     """Return running statistics of any shape: the caller's own array if they will be updated."""
-    if update:
-        check_updatable(name, value)
-    return _float_array(name, value)
+    return _updatable(name, value) if update else _float_array(name, value)
 
 
 def share_memory(one: Array, other: Array) -> bool:
