@@ -1,0 +1,1 @@
+"""Norms with statistics of rows in nopython code."""
