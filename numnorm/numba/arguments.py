@@ -4,14 +4,13 @@ What compiles a call gets the types of the arguments, and Python's default for a
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba.core import errors
 from numba.extending import register_jitable
 
-from numnorm.numba.arrays import has_shape, types
+from numnorm.numba.arrays import types
 
 _REALS = {types.float32: np.float32, types.float64: np.float64}
 
@@ -93,19 +92,6 @@ def literal_of(kind: Any) -> Any:
         members = tuple(map(literal_of, kind))
         return None if None in members else members
     return kind if isinstance(kind, int) else None
-
-
-def check_shape(kind: Any, message: str) -> Callable[..., None]:
-    """Return a compiled ``check(array, shape)`` that raises ValueError with this message."""
-    if is_none(kind):
-        return register_jitable(lambda array, shape: None)
-
-    @register_jitable
-    def check(array, shape):
-        if not has_shape(array, shape):
-            raise ValueError(message)
-
-    return check
 
 
 @register_jitable
