@@ -35,9 +35,9 @@ def real_of(name: str, kind: Any) -> Any:
     raise wrong(name, "an array of float32, float64, integers or bool", kind)
 
 
-def check_array(name: str, kind: Any, ndim: int, meaning: str) -> Any:
+def check_array(name: str, kind: Any, ndim: int, meaning: str, *, optional: bool = True) -> Any:
     """Return the dtype of an array argument, which must have `ndim` axes; None for None."""
-    if is_none(kind):
+    if optional and is_none(kind):
         return None
     real = real_of(name, kind)
     if kind.ndim != ndim:

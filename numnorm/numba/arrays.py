@@ -194,6 +194,24 @@ def make_kernel_shape(ndim: int) -> Any:
     return shape
 
 
+@functools.cache
+def make_optional(exists: bool) -> Any:
+    """Return a compiled ``optional(value)``: the value if `exists`, else None."""
+
+    @intrinsic
+    def optional(typing_context, value):
+        result = value if exists else types.none
+
+        def generate(context, builder, signature, values):
+            if not exists:
+                return context.get_dummy_value()
+            return impl_ret_borrowed(context, builder, value, values[0])
+
+        return result(value), generate
+
+    return optional
+
+
 @intrinsic
 def empty(typing_context, shape, real):
     """Return an uninitialized C-contiguous array."""

@@ -16,6 +16,12 @@ import numnorm
 # ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
 _HOMES: dict[str, str] = {
     "layer_norm": "rows",
+    "layer_norm_forward": "rows",
+    "layer_norm_backward": "rows",
+    "rms_norm": "rows",
+    "rms_norm_forward": "rows",
+    "rms_norm_backward": "rows",
+    "standard_normal_variate": "rows",
 }
 
 
