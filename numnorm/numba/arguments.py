@@ -94,6 +94,12 @@ def literal_of(kind: Any) -> Any:
     return kind if isinstance(kind, int) else None
 
 
+def check_flag(name: str, kind: Any) -> None:
+    """Raise unless an argument is True or False."""
+    if not isinstance(kind, bool | types.Boolean | types.BooleanLiteral):
+        raise wrong(name, "True or False", kind)
+
+
 @register_jitable
 def checked_eps(eps):
     """Return epsilon as a float."""
@@ -101,3 +107,19 @@ def checked_eps(eps):
     if not 0.0 <= number < math.inf:
         raise ValueError("eps must be finite and at least 0")
     return number
+
+
+@register_jitable
+def checked_ddof(ddof, width):
+    """Return ddof, which must be less than the number of normalized elements."""
+    if ddof < 0:
+        raise ValueError("ddof must be at least 0")
+    if ddof >= width and width > 0:
+        raise ValueError("ddof must be less than the number of normalized elements")
+    return np.int64(ddof)
+
+
+@register_jitable
+def inverse(count, counts):
+    """Return 1 / count; 0 for 0, or if the statistic does not count."""
+    return 1.0 / float(count) if counts and count != 0 else 0.0

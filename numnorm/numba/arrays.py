@@ -354,11 +354,11 @@ def product(typing_context, shape):
 
 @intrinsic
 def has_shape(typing_context, array, shape):
-    """Return whether an array has a shape; true for None."""
+    """Return whether an array has a shape; true for None and numbers."""
 
     def generate(context, builder, signature, values):
         same = ir.Constant(ir.IntType(1), 1)
-        if isinstance(array, types.NoneType):
+        if not isinstance(array, types.Array):
             return same
         _, own, _ = _parts(context, builder, array, values[0])
         sizes = _sizes(context, builder, shape, values[1])

@@ -14,14 +14,13 @@ from numba.extending import overload
 import numnorm
 
 # ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
+_PASSES = "", "_forward", "_backward"
 _HOMES: dict[str, str] = {
-    "layer_norm": "rows",
-    "layer_norm_forward": "rows",
-    "layer_norm_backward": "rows",
-    "rms_norm": "rows",
-    "rms_norm_forward": "rows",
-    "rms_norm_backward": "rows",
+    **{name + end: "rows" for name in ("layer_norm", "rms_norm") for end in _PASSES},
     "standard_normal_variate": "rows",
+    **{"ada_norm" + end: "ada" for end in _PASSES},
+    **{name + end: "groups" for name in ("group_norm", "instance_norm") for end in _PASSES},
+    **{"weight_norm" + end: "weight" for end in _PASSES},
 }
 
 

@@ -1,4 +1,4 @@
-"""Norms with statistics of rows in nopython code.
+"""Layer and RMS norm and the standard normal variate in nopython code.
 
 Each function has the name and the arguments of the public one, gets their types, and returns what
 Numba compiles for them.
@@ -6,13 +6,17 @@ Numba compiles for them.
 
 from typing import Any
 
-import numpy as np
-from numba.extending import register_jitable
-
 from numnorm.norms.layer import DETACHABLE, DETACHED, LAYER
 from numnorm.norms.results import Gradients, Normalized, RmsGradients, RmsNormalized
 from numnorm.norms.rms import RMS
-from numnorm.numba.arguments import check_integer, check_number, checked_eps, choice_of
+from numnorm.numba.arguments import (
+    check_integer,
+    check_number,
+    checked_ddof,
+    checked_eps,
+    choice_of,
+    inverse,
+)
 from numnorm.numba.arrays import make_named
 from numnorm.numba.backward import make_backward
 from numnorm.numba.forward import make_forward
@@ -20,22 +24,6 @@ from numnorm.numba.layouts import make_rows
 
 _normalized, _gradients = make_named(Normalized), make_named(Gradients)
 _rms_normalized, _rms_gradients = make_named(RmsNormalized), make_named(RmsGradients)
-
-
-@register_jitable
-def inverse(count, counts):
-    """Return 1 / count; 0 for 0, or if the statistic does not count."""
-    return 1.0 / float(count) if counts and count != 0 else 0.0
-
-
-@register_jitable
-def checked_ddof(ddof, width):
-    """Return ddof, which must be less than the number of normalized elements."""
-    if ddof < 0:
-        raise ValueError("ddof must be at least 0")
-    if ddof >= width and width > 0:
-        raise ValueError("ddof must be less than the number of normalized elements")
-    return np.int64(ddof)
 
 
 def layer_norm(
