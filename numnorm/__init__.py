@@ -4,81 +4,33 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from numnorm.keywords import hide_others
-from numnorm.memory_pool import set_memory_pool
-from numnorm.norms.ada import ada_norm, ada_norm_backward, ada_norm_forward
-from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
-from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
-from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
-from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
-from numnorm.norms.moments import Moments, batch_moments, stream_step
-from numnorm.norms.results import (
-    Gradients,
-    Normalized,
-    RmsGradients,
-    RmsNormalized,
-    WeightGradients,
-    WeightNormalized,
-)
-from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
-from numnorm.norms.standard import standard_normal_variate
-from numnorm.norms.weight import weight_norm, weight_norm_backward, weight_norm_forward
-from numnorm.positions import positional_encoding
-from numnorm.threads import num_threads
-
 __version__ = "0.1.0"
-
-__all__ = [
-    "Gradients",
-    "Moments",
-    "Normalized",
-    "RmsGradients",
-    "RmsNormalized",
-    "WeightGradients",
-    "WeightNormalized",
-    "ada_norm",
-    "ada_norm_backward",
-    "ada_norm_forward",
-    "batch_moments",
-    "batch_norm",
-    "batch_norm_backward",
-    "batch_norm_forward",
-    "group_norm",
-    "group_norm_backward",
-    "group_norm_forward",
-    "instance_norm",
-    "instance_norm_backward",
-    "instance_norm_forward",
-    "layer_norm",
-    "layer_norm_backward",
-    "layer_norm_forward",
-    "num_threads",
-    "positional_encoding",
-    "rms_norm",
-    "rms_norm_backward",
-    "rms_norm_forward",
-    "set_memory_pool",
-    "standard_normal_variate",
-    "stream_step",
-    "weight_norm",
-    "weight_norm_backward",
-    "weight_norm_forward",
-]
-
-hide_others(globals()[name] for name in __all__ if name.islower())
 
 if TYPE_CHECKING:
     from numnorm import rnn as rnn
+    from numnorm.public import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import the recurrent cells when they are first used."""
+        """Import the functions, or the recurrent cells, when they are first used.
+
+        Numba imports this package in every process in which it is installed, so the import is to
+        cost next to nothing.
+        """
         if name == "rnn":
             return importlib.import_module("numnorm.rnn")
+        if name == "__all__" or not name.startswith("__"):
+            public = importlib.import_module("numnorm.public")
+            globals().update({own: getattr(public, own) for own in ("__all__", *public.__all__)})
+            if "numnorm.numba" in sys.modules:  # Numba is in use
+                sys.modules["numnorm.numba"].init()
+            if name in globals():
+                return globals()[name]
         # With these two, Python suggests names that are alike.
         error = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(error, name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "rnn"})
+    names = sys.modules[__name__].__all__
+    return sorted({*globals(), *names, "rnn"})

@@ -56,3 +56,5 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
 
 # The sources of the CPU's kernels, recorded when numnorm is imported.
 CPU = Sources(("backends/contract", "backends/cpu", "backends/formulas", "norms"))
+# What compiled functions of users depend on if they call numnorm.
+NUMBA = Sources((*CPU.folders, "numba", "rnn"))

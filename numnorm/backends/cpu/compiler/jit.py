@@ -110,7 +110,7 @@ class Kernel(NamedTuple):
             return None
         kinds = types.intp, kernel.typeof_pyval((*arguments, 0, 0))
         kernel.compile(kinds)
-        return MachineCode(_address(kernel, kinds), kinds)
+        return MachineCode(address_of(kernel, kinds), kinds)
 
 
 class MachineCode(NamedTuple):
@@ -128,7 +128,7 @@ class MachineCode(NamedTuple):
     kinds: tuple[Any, ...]
 
 
-def _address(function: Any, kinds: tuple[Any, ...]) -> int:
+def address_of(function: Any, kinds: tuple[Any, ...]) -> int:
     """Return the address of the machine code of a function compiled for these types."""
     compiled = function.overloads[kinds]
     # Numba's result of a compilation is a named tuple.
@@ -274,7 +274,7 @@ def _launcher() -> Function:
 
 def launcher_address() -> int:
     """Return the launcher of kernels in parallel."""
-    return 1 if config.DISABLE_JIT else _address(_launcher(), _LAUNCHER_KINDS)
+    return 1 if config.DISABLE_JIT else address_of(_launcher(), _LAUNCHER_KINDS)
 
 
 def make_function(name: str, function: Function) -> Function:

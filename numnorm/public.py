@@ -1,0 +1,62 @@
+"""The public functions and the types of their results, which `numnorm` offers as its own."""
+
+from numnorm.keywords import hide_others
+from numnorm.memory_pool import set_memory_pool
+from numnorm.norms.ada import ada_norm, ada_norm_backward, ada_norm_forward
+from numnorm.norms.batch import batch_norm, batch_norm_backward, batch_norm_forward
+from numnorm.norms.group import group_norm, group_norm_backward, group_norm_forward
+from numnorm.norms.instance import instance_norm, instance_norm_backward, instance_norm_forward
+from numnorm.norms.layer import layer_norm, layer_norm_backward, layer_norm_forward
+from numnorm.norms.moments import Moments, batch_moments, stream_step
+from numnorm.norms.results import (
+    Gradients,
+    Normalized,
+    RmsGradients,
+    RmsNormalized,
+    WeightGradients,
+    WeightNormalized,
+)
+from numnorm.norms.rms import rms_norm, rms_norm_backward, rms_norm_forward
+from numnorm.norms.standard import standard_normal_variate
+from numnorm.norms.weight import weight_norm, weight_norm_backward, weight_norm_forward
+from numnorm.positions import positional_encoding
+from numnorm.threads import num_threads
+
+__all__ = [
+    "Gradients",
+    "Moments",
+    "Normalized",
+    "RmsGradients",
+    "RmsNormalized",
+    "WeightGradients",
+    "WeightNormalized",
+    "ada_norm",
+    "ada_norm_backward",
+    "ada_norm_forward",
+    "batch_moments",
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_norm_forward",
+    "group_norm",
+    "group_norm_backward",
+    "group_norm_forward",
+    "instance_norm",
+    "instance_norm_backward",
+    "instance_norm_forward",
+    "layer_norm",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "num_threads",
+    "positional_encoding",
+    "rms_norm",
+    "rms_norm_backward",
+    "rms_norm_forward",
+    "set_memory_pool",
+    "standard_normal_variate",
+    "stream_step",
+    "weight_norm",
+    "weight_norm_backward",
+    "weight_norm_forward",
+]
+
+hide_others(globals()[name] for name in __all__ if name.islower())
