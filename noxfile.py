@@ -179,6 +179,14 @@ def torch(session: nox.Session) -> None:
 
 
 @nox.session
+def chemotools(session: nox.Session) -> None:
+    """Run the comparisons with chemotools, and scikit-learn's checks of other array libraries."""
+    # The variable must be set before SciPy is imported.
+    session.install("chemotools==0.5.0", ".[test]")
+    session.run("pytest", "tests/sklearn", "-m", "chemotools", *session.posargs)
+
+
+@nox.session
 def onnxruntime(session: nox.Session) -> None:
     """Run the comparisons with ONNX Runtime."""
     session.install("onnx==1.23.2", "onnxruntime==1.31.1", ".[test]")

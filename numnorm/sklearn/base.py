@@ -18,7 +18,7 @@ CHUNK = 1 << 15
 CONSTANT = ("zero", "nan", "raise")
 
 
-class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Base of all estimators; features go out as they came in, in their dtype."""
 
     _parameter_constraints: dict[str, list[Any]] = {"copy": ["boolean"]}
@@ -106,6 +106,16 @@ def like(X: Any, result: Array) -> Any:
     """Return a result as an array of the library and the device of X if it dispatches on X."""
     namespace = _namespace(X)
     return result if namespace is None else namespace.asarray(result, device=X.device)
+
+
+def check_same_library(X: Any, estimator: Any, attribute: str) -> None:
+    """Raise if scikit-learn dispatches on X, and the estimator was fitted with another library."""
+    if sklearn.get_config()["array_api_dispatch"]:
+        from sklearn.utils import _array_api
+
+        check = getattr(_array_api, "check_same_namespace", None)  # scikit-learn 1.9
+        if check is not None:
+            check(X, estimator, attribute=attribute, method="transform")
 
 
 def _namespace(X: Any) -> Any:

@@ -7,11 +7,16 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import FLOAT_DTYPES, _check_sample_weight, check_array, check_is_fitted
+from sklearn.utils.validation import (
+    FLOAT_DTYPES,
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+)
 
 import numnorm
 from numnorm import Moments
-from numnorm.sklearn.base import Array, Normalizer, as_numpy, in_chunks, like
+from numnorm.sklearn.base import Array, Normalizer, as_numpy, check_same_library, in_chunks, like
 from numnorm.sklearn.moments import moments_of
 
 
@@ -158,6 +163,7 @@ class BatchNormalizer(Normalizer):
             The normalized data, in the dtype of X.
         """
         check_is_fitted(self)
+        check_same_library(X, self, "mean_")
         values = self._validated(X, reset=False)
         mean, lost, scale = self._statistics()
         result = numnorm.batch_norm(

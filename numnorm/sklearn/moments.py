@@ -54,7 +54,7 @@ def _weighted(x: Array, weights: Array | None) -> Moments:
     m2 = np.sum(weight * deviations**2, axis=0) - count * lost**2
     seen = count > 0
     mean, mean_lo = _two_sum(np.where(seen, pivot, 0.0), np.where(seen, from_pivot + lost, 0.0))
-    return Moments(count, mean, np.maximum(m2, 0.0), mean_lo)  # type: ignore[arg-type]
+    return Moments(count, mean, np.maximum(m2, 0.0), mean_lo)
 
 
 def _merged(left: Any, right: Any) -> Moments:
@@ -66,7 +66,7 @@ def _merged(left: Any, right: Any) -> Moments:
     m2 = left.m2 + right.m2 + delta * step * left.count
     parts = _two_sum(mean, lost + left.mean_lo)
     first = np.asarray(left.count) == 0
-    mean, mean_lo = (np.where(first, a, b) for a, b in zip((right.mean, right.mean_lo), parts))
+    mean, mean_lo = (np.where(first, a, b) for a, b in zip(right[1::2], parts, strict=True))
     return Moments(np.broadcast_to(count, mean.shape), mean, m2, mean_lo)  # type: ignore[arg-type]
 
 

@@ -15,6 +15,7 @@ from numnorm.sklearn.base import (
     as_numpy,
     centred,
     check_constant,
+    check_same_library,
     in_chunks,
     like,
 )
@@ -70,9 +71,7 @@ class MultiplicativeScatterCorrection(Normalizer):
         "constant": [StrOptions({"mean", "nan", "raise"})],
     }
 
-    def __init__(
-        self, reference: Any = None, *, constant: str = "mean", copy: bool = True
-    ) -> None:
+    def __init__(self, reference: Any = None, *, constant: str = "mean", copy: bool = True) -> None:
         self.reference = reference
         self.constant = constant
         self.copy = copy
@@ -127,6 +126,7 @@ class MultiplicativeScatterCorrection(Normalizer):
             The corrected spectra, in the dtype of X.
         """
         check_is_fitted(self)
+        check_same_library(X, self, "reference_")
         values = self._validated(X, reset=False)
         deviations, mean = centred(np.asarray(as_numpy(self.reference_))[np.newaxis])
         direction = deviations[0] / np.sum(deviations**2)
@@ -135,7 +135,7 @@ class MultiplicativeScatterCorrection(Normalizer):
             rows, _ = centred(x)
             slope = (rows @ direction)[:, np.newaxis]
             check_constant(slope[:, 0] == 0, self.constant, "rows with the slope 0")
-            result = rows / slope + mean
+            result: Array = rows / slope + mean
             if self.constant == "mean":
                 result[slope[:, 0] == 0] = mean
             else:

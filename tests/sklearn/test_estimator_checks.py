@@ -1,8 +1,5 @@
 """The checks that scikit-learn has for every estimator."""
 
-import warnings
-
-import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from numnorm import sklearn as estimators
