@@ -29,7 +29,7 @@ class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self,
             as_numpy(X),
             reset=reset,
-            dtype=FLOAT_DTYPES,
+            dtype=float_dtypes(X),
             ensure_all_finite="allow-nan" if self._takes_nan() else True,
         )
         return values
@@ -97,6 +97,13 @@ class RowNormalizer(Normalizer):
         return tags
 
 
+def float_dtypes(X: Any) -> Any:
+    """Return the dtypes that an array of X may have; the first is what others become."""
+    # scikit-learn makes float64 of the frames of polars.
+    columns = {str(kind) for kind in getattr(X, "dtypes", ())}
+    return np.float32 if columns == {"Float32"} else FLOAT_DTYPES
+
+
 def as_numpy(X: Any) -> Any:
     """Return an array of another library as a NumPy array if scikit-learn dispatches on it."""
     return X if _namespace(X) is None else np.from_dlpack(X)
@@ -141,7 +148,8 @@ def in_chunks(function: Callable[[Array], Array], X: Array, out: Array | None = 
     result = np.empty_like(X) if out is None else out
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         for rows in row_chunks(X):
-            result[rows] = function(X[rows].astype(np.float64))
+            # One order of summation, and so one result, for every layout of X.
+            result[rows] = function(X[rows].astype(np.float64, order="C"))
     return result
 
 

@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import (
-    FLOAT_DTYPES,
     _check_sample_weight,
     check_array,
     check_is_fitted,
@@ -16,7 +15,15 @@ from sklearn.utils.validation import (
 
 import numnorm
 from numnorm import Moments
-from numnorm.sklearn.base import Array, Normalizer, as_numpy, check_same_library, in_chunks, like
+from numnorm.sklearn.base import (
+    Array,
+    Normalizer,
+    as_numpy,
+    check_same_library,
+    float_dtypes,
+    in_chunks,
+    like,
+)
 from numnorm.sklearn.moments import moments_of
 
 
@@ -191,7 +198,7 @@ class BatchNormalizer(Normalizer):
             The data as they were, in the dtype of X.
         """
         check_is_fitted(self)
-        values = check_array(as_numpy(X), dtype=FLOAT_DTYPES, ensure_all_finite="allow-nan")
+        values = check_array(as_numpy(X), dtype=float_dtypes(X), ensure_all_finite="allow-nan")
         width = values.shape[1]
         if width != self.n_features_in_:
             raise ValueError(f"X must have {self.n_features_in_} features, got {width}")

@@ -11,7 +11,7 @@ from numnorm import Moments
 from numnorm.sklearn.base import Array, row_chunks
 
 
-def moments_of(X: Array, weights: Array | None, before: Moments | None) -> Moments:
+def moments_of(X: Array, weights: Array | None = None, before: Moments | None = None) -> Moments:
     """Return the moments of X merged into those of the rows before.
 
     The count is an integer, or a number for each feature if rows have weights or a value is

@@ -8,7 +8,6 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 
-import numnorm
 from numnorm.sklearn.base import (
     Array,
     Normalizer,
@@ -19,6 +18,7 @@ from numnorm.sklearn.base import (
     in_chunks,
     like,
 )
+from numnorm.sklearn.moments import moments_of
 
 
 class MultiplicativeScatterCorrection(Normalizer):
@@ -97,7 +97,7 @@ class MultiplicativeScatterCorrection(Normalizer):
         self._validate_params()
         values = self._validated(X, reset=True)
         if self.reference is None:
-            reference = numnorm.batch_moments(values).mean
+            reference = moments_of(values).mean
         else:
             given = as_numpy(self.reference)
             reference = check_array(
@@ -133,7 +133,8 @@ class MultiplicativeScatterCorrection(Normalizer):
 
         def corrected(x: Array) -> Array:
             rows, _ = centred(x)
-            slope = (rows @ direction)[:, np.newaxis]
+            # A matrix product would round otherwise for another number of rows.
+            slope = np.sum(rows * direction, axis=1, keepdims=True)
             check_constant(slope[:, 0] == 0, self.constant, "rows with the slope 0")
             result: Array = rows / slope + mean
             if self.constant == "mean":

@@ -100,7 +100,8 @@ class RobustNormalVariate(RowNormalizer):
             deviations = x - np.percentile(x, self.percentile, axis=1, keepdims=True)
             below = deviations <= 0
             spread, _ = centred(deviations, below)
-            divisor = np.sqrt(np.mean(spread**2, axis=1, keepdims=True, where=below))
+            squares = np.sum(spread**2, axis=1, keepdims=True, where=below)
+            divisor = np.sqrt(squares / np.sum(below, axis=1, keepdims=True))
         constant = divisor == 0
         check_constant(constant[:, 0], self.constant, "rows without spread")
         value = 0.0 if self.constant == "zero" else np.nan
