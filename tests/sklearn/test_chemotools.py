@@ -1,5 +1,8 @@
 """The scatter corrections beside those of chemotools."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,8 @@ from numnorm.sklearn import (
 )
 
 pytestmark = pytest.mark.chemotools
+
+GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 
 
 @pytest.fixture
@@ -53,3 +58,11 @@ def test_where_they_differ(coffee):
     # Single precision comes back as double.
     assert scatter.StandardNormalVariate().fit_transform(coffee.astype("f4")).dtype == np.float64
     assert StandardNormalVariate().fit_transform(coffee.astype("f4")).dtype == np.float32
+
+
+def test_gallery():
+    pytest.importorskip("chemotools")
+    example = runpy.run_path(str(GALLERY / "spectra_pls.py"))
+    errors = example["main"]()
+    assert min(errors["standard normal variate"][:4]) < min(errors["none"][:4]) / 2
+    assert min(errors["in windows of 51"]) < min(errors["standard normal variate"])
