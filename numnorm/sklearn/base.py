@@ -106,7 +106,12 @@ def float_dtypes(X: Any) -> Any:
 
 def as_numpy(X: Any) -> Any:
     """Return an array of another library as a NumPy array if scikit-learn dispatches on it."""
-    return X if _namespace(X) is None else np.from_dlpack(X)
+    if _namespace(X) is None:
+        return X
+    try:
+        return np.from_dlpack(X)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"X must be shareable as an array of NumPy: {error}") from error
 
 
 def like(X: Any, result: Array) -> Any:

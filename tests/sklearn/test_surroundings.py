@@ -51,6 +51,20 @@ def test_sparse_matrices_are_refused_in_one_line(estimator, kind):
         assert "\n" not in str(caught.value)
 
 
+def test_an_array_that_lies_elsewhere_is_refused_in_one_line(monkeypatch):
+    class Elsewhere:
+        def __dlpack__(self, **options):
+            raise BufferError("it lies on a device")
+
+        def __dlpack_device__(self):
+            return (2, 0)
+
+    monkeypatch.setattr("numnorm.sklearn.base._namespace", lambda X: np)
+    with pytest.raises(TypeError, match=r"^X must be shareable as an array of NumPy: .*") as caught:
+        estimators.LayerNormalizer().fit(Elsewhere())
+    assert "\n" not in str(caught.value)
+
+
 def test_wrong_parameters_are_named(estimator):
     estimator.set_params(copy="no")
     with pytest.raises(ValueError, match=r"^The 'copy' parameter of \w+ must be"):
