@@ -158,14 +158,16 @@ def in_chunks(function: Callable[[Array], Array], X: Array, out: Array | None = 
     return result
 
 
-def centred(x: Array, valid: Any = True) -> tuple[Array, Array]:
+def centred(x: Array, valid: Array | None = None) -> tuple[Array, Array]:
     """Return the deviations from the mean of each row, and the mean; x is float64."""
-    count = np.sum(np.broadcast_to(valid, x.shape), axis=1, keepdims=True)
-    mean = np.sum(x, axis=1, keepdims=True, where=valid) / count
+    where: Any = True if valid is None else valid
+    count = x.shape[1] if valid is None else np.sum(valid, axis=1, keepdims=True)
+    mean = np.sum(x, axis=1, keepdims=True, where=where) / count
     deviations = x - mean
     # What the mean lost when it was rounded, which is much at a large offset.
-    lost = np.sum(deviations, axis=1, keepdims=True, where=valid) / count
-    return deviations - lost, mean + lost
+    lost = np.sum(deviations, axis=1, keepdims=True, where=where) / count
+    deviations -= lost
+    return deviations, mean + lost
 
 
 def check_constant(constant: Array, policy: str, what: str) -> None:

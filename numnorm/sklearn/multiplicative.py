@@ -8,15 +8,15 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 
+import numnorm
 from numnorm.sklearn.base import (
-    Array,
     Normalizer,
     as_numpy,
     centred,
     check_constant,
     check_same_library,
-    in_chunks,
     like,
+    row_chunks,
 )
 from numnorm.sklearn.moments import moments_of
 
@@ -130,18 +130,18 @@ class MultiplicativeScatterCorrection(Normalizer):
         values = self._validated(X, reset=False)
         deviations, mean = centred(np.asarray(as_numpy(self.reference_))[np.newaxis])
         direction = deviations[0] / np.sum(deviations**2)
-
-        def corrected(x: Array) -> Array:
-            rows, _ = centred(x)
-            # A matrix product would round otherwise for another number of rows.
-            slope = np.sum(rows * direction, axis=1, keepdims=True)
-            check_constant(slope[:, 0] == 0, self.constant, "rows with the slope 0")
-            result: Array = rows / slope + mean
-            if self.constant == "mean":
-                result[slope[:, 0] == 0] = mean
-            else:
-                result[slope[:, 0] == 0] = np.nan
-            return result
-
+        # The normalized rows have the slopes of the rows, divided by their deviations.
         out = None if self.constant == "raise" else self._out(values)
-        return like(X, in_chunks(corrected, values, out))
+        result = numnorm.standard_normal_variate(values, out=out)
+        for rows in row_chunks(result):
+            normalized = result[rows].astype(np.float64)
+            # A matrix product would round otherwise for another number of rows.
+            slope = np.einsum("ij,j->i", normalized, direction)[:, np.newaxis]
+            without = slope[:, 0] == 0
+            check_constant(without, self.constant, "rows with the slope 0")
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                normalized /= slope
+                normalized[without] = 0.0 if self.constant == "mean" else np.nan
+                normalized += mean
+                result[rows] = normalized
+        return like(X, result)

@@ -12,7 +12,6 @@ from numnorm.sklearn.base import (
     Array,
     Normalizer,
     RowNormalizer,
-    centred,
     check_constant,
     in_chunks,
 )
@@ -97,12 +96,28 @@ class RobustNormalVariate(RowNormalizer):
             deviations = x - np.median(x, axis=1, keepdims=True)
             divisor = NORMAL * np.median(abs(deviations), axis=1, keepdims=True)
         else:
-            deviations = x - np.percentile(x, self.percentile, axis=1, keepdims=True)
-            below = deviations <= 0
-            spread, _ = centred(deviations, below)
-            squares = np.sum(spread**2, axis=1, keepdims=True, where=below)
-            divisor = np.sqrt(squares / np.sum(below, axis=1, keepdims=True))
+            percentile, divisor = self._low_values(x)
+            deviations = x - percentile
         constant = divisor == 0
         check_constant(constant[:, 0], self.constant, "rows without spread")
-        value = 0.0 if self.constant == "zero" else np.nan
-        return np.where(constant, value, deviations / (divisor + self.eps))
+        deviations /= divisor + self.eps
+        deviations[constant[:, 0]] = 0.0 if self.constant == "zero" else np.nan
+        return deviations
+
+    def _low_values(self, x: Array) -> tuple[Array, Array]:
+        """Return the percentile of each row, and the deviation of the values at or below it."""
+        place = self.percentile / 100 * (x.shape[1] - 1)
+        last = int(place)
+        above = min(last + 1, x.shape[1] - 1)
+        ordered = np.partition(x, (last, above), axis=1)
+        low, low_end, high = ordered[:, : last + 1], ordered[:, [last]], ordered[:, [above]]
+        percentile = low_end + (place - last) * (high - low_end)
+        percentile[np.isnan(np.max(x, axis=1))] = np.nan
+        # More values may equal the percentile: they count, and add 0 to both sums.
+        deviations = low - percentile
+        count = np.sum(x <= percentile, axis=1, keepdims=True)
+        mean = np.sum(deviations, axis=1, keepdims=True) / count
+        deviations -= mean
+        squares = np.sum(deviations**2, axis=1, keepdims=True)
+        squares += (count - deviations.shape[1]) * mean**2
+        return percentile, np.sqrt(squares / count)

@@ -136,14 +136,15 @@ class StandardNormalVariate(RowNormalizer):
 
     def _by_definition(self, x: Array) -> Array:
         """Return the result for rows of float64, some of which may lack values."""
-        valid = ~np.isnan(x) if self.nan_policy == "omit" else np.True_
-        deviations, _ = centred(x, valid)
+        omit = self.nan_policy == "omit"
+        valid = ~np.isnan(x)
+        deviations, _ = centred(x, valid if omit else None)
         result = deviations if self.with_mean else x
         if not self.with_std:
             return result
         # Squares of values up to 1 can neither overflow nor vanish.
         largest = np.max(abs(deviations), axis=1, keepdims=True, where=valid, initial=0)
-        count = np.sum(np.broadcast_to(valid, x.shape), axis=1, keepdims=True)
+        count = np.sum(valid, axis=1, keepdims=True)
         squares = np.sum((deviations / largest) ** 2, axis=1, keepdims=True, where=valid)
         divisor = np.where(count > self.ddof, count - self.ddof, np.nan)
         std = np.hypot(largest * np.sqrt(squares / divisor), self.eps**0.5)
