@@ -179,6 +179,13 @@ def torch(session: nox.Session) -> None:
 
 
 @nox.session
+def chemotools(session: nox.Session) -> None:
+    """Run the comparisons with chemotools, and the example on its spectra."""
+    session.install("chemotools==0.5.0", ".[test]")
+    session.run("pytest", "-m", "chemotools", *session.posargs)
+
+
+@nox.session
 def onnxruntime(session: nox.Session) -> None:
     """Run the comparisons with ONNX Runtime."""
     session.install("onnx==1.23.2", "onnxruntime==1.31.1", ".[test]")
@@ -226,7 +233,7 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def peers(session: nox.Session) -> None:
-    """Compare the speed with PyTorch, ONNX Runtime, JAX, SciPy, scikit-learn and NumPy."""
+    """Compare the speed with PyTorch, JAX, scikit-learn and others, all of `peers`."""
     # As for `torch`: on Linux without a GPU, install a CPU build first.
     session.install("torch==2.13.0", ".[peers]")
     session.chdir("asv_benchmarks")
