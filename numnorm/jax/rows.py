@@ -107,7 +107,7 @@ def _forward_of(static: RowNorm, save: bool, parameters: int) -> Any:
         y, *saved = _call(described, results, x, *weights)
         return y.reshape(shape), *(a.reshape(*shape[:2], 2) for a in saved)
 
-    return _mapped(forward, 1)
+    return mapped(forward, 1)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -130,10 +130,10 @@ def _backward_of(static: RowNorm, parameters: int) -> Any:
         dx, *gradients = _call(described, results, dy, x, mean, rstd, *weights)
         return dx.reshape(shape), *gradients
 
-    return _mapped(backward, 4)
+    return mapped(backward, 4)
 
 
-def _mapped(function: Any, arrays: int) -> Any:
+def mapped(function: Any, arrays: int) -> Any:
     """Give a function of groups its rule for `jax.vmap`: the mapped axis becomes groups.
 
     The first `arrays` arguments have one entry for each group. The others may have one for all.

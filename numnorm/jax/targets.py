@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import jax
 import jax.ffi
 
+from numnorm.backends.cpu.xla import frames
+from numnorm.backends.cpu.xla.handlers import python_handler
 from numnorm.backends.sources import JAX as SOURCES
 
 # XLA's message for another device quotes the name.
@@ -38,6 +41,28 @@ def target_of(name: str, handler: Callable[[], int]) -> str:
         jax.ffi.register_ffi_target(target, capsule, platform="cpu")
         _targets[name] = target
     return _targets[name]
+
+
+def call_python(
+    function: Callable[..., None], results: Sequence[jax.ShapeDtypeStruct], *arrays: Any, **options: Any
+) -> Any:
+    """Call ``function(arguments, results, **options)``, which stores its results, when XLA runs.
+
+    It gets XLA's memory as NumPy arrays, without copies, and holds the GIL. The options are what
+    JSON can hold.
+    """
+
+    def handler() -> int:
+        return python_handler(functools.partial(_run, function))
+
+    target = target_of(f"{function.__module__}.{function.__name__}", handler)
+    return call(target, results, *arrays, options=json.dumps(options))
+
+
+def _run(function: Callable[..., None], frame: int) -> None:
+    arguments = frames.buffers(frame, frames.ARGUMENTS, frames.ARGUMENT_COUNT)
+    results = frames.buffers(frame, frames.RESULTS, frames.RESULT_COUNT)
+    function(arguments, results, **frames.options(frame))
 
 
 def call(target: str, results: Sequence[jax.ShapeDtypeStruct], *arrays: Any, **attributes: Any) -> Any:

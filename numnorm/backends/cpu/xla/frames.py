@@ -32,10 +32,10 @@ MAJOR, MINOR, TRAITS = 24, 28, 32
 # XLA_FFI_Api
 ERROR_CREATE = 48
 
-# The storage dtypes of XLA_FFI_DataType.
+# The numbers of XLA_FFI_DataType.
 _DTYPES = {
-    **{1: np.bool_, 4: np.int32, 5: np.int64, 8: np.uint32},
-    **{10: np.float16, 11: np.float32, 12: np.float64, 16: np.uint16},
+    **{1: "bool", 4: "int32", 5: "int64", 8: "uint32"},
+    **{10: "float16", 11: "float32", 12: "float64", 16: "bfloat16"},
 }
 
 
@@ -93,14 +93,16 @@ def make_array_at(kind: Any, ndim: int) -> Callable[..., Any]:
 
 
 def buffers(frame: int, first: int, count: int) -> list[Any]:
-    """Return the arguments or the results of a call as NumPy arrays; bfloat16 as uint16."""
+    """Return the arguments or the results of a call as NumPy arrays."""
+    import ml_dtypes  # noqa: F401  # it registers bfloat16 with NumPy
+
     pointers = _plain_word(frame, first)
     arrays = []
     for index in range(_plain_word(frame, count)):
         buffer = _plain_word(pointers, 8 * index)
         rank, sizes = _plain_word(buffer, RANK), _plain_word(buffer, SHAPE)
         shape = tuple(_plain_word(sizes, 8 * k) for k in range(rank))
-        kind = _DTYPES[ctypes.c_int32.from_address(buffer + DTYPE).value]
+        kind = np.dtype(_DTYPES[ctypes.c_int32.from_address(buffer + DTYPE).value])
         arrays.append(plain_array(_plain_word(buffer, DATA), shape, kind))
     return arrays
 
