@@ -16,6 +16,8 @@ def as_float_array(name: str, value: Any) -> Any:
     """Return an array of JAX in a supported float dtype; integers and bool become floats."""
     check_on_cpu(name, value)
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         array = jnp.asarray(value)
     except TypeError:
         raise TypeError(f"{name} must be an array, got {type(value).__name__}") from None

@@ -237,9 +237,9 @@ def backward_pass(arguments: list[Any], results: list[Any], training: bool) -> N
     """Store dx, dgamma and dbeta of each group."""
     dy, x, mean, rstd, *weights = arguments
     for g in range(len(x)):
-        statistics = (array[g].view(np.float64)[:, 0] for array in (mean, rstd))
+        means, rstds = (array[g].view(np.float64)[:, 0] for array in (mean, rstd))
         gamma = weights[0][g % len(weights[0])] if weights else None
         gradients = numnorm.batch_norm_backward(
-            dy[g], x[g], *statistics, gamma, training=training, out=results[0][g]
+            dy[g], x[g], means, rstds, gamma, training=training, out=results[0][g]
         )
         results[1][g], results[2][g] = gradients[1:]

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from numnorm.arguments import Axis, check_eps, check_flag, check_number
 from numnorm.array_types import Detach, EpsIn
@@ -27,6 +26,9 @@ from numnorm.norms.layer import LAYER, detached_by
 from numnorm.norms.rms import RMS
 
 _NO_FACTORS = 0.0, 0.0, 0.0
+_NOTHING = Detached()
+# The defaults of gamma and beta.
+_FILLS = jnp.ones_like, jnp.zeros_like
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -35,7 +37,7 @@ def _normalized(static: RowNorm, layout: RowLayout, x: Any, gamma: Any, beta: An
     moved = x if order is None else jnp.transpose(x, order)
     rows = moved.reshape(1, layout.rows, layout.width)
     y = normalize(static, rows, gamma, beta).reshape(moved.shape)
-    return y if order is None else jnp.transpose(y, np.argsort(order))
+    return y if order is None else jnp.transpose(y, [order.index(k) for k in range(y.ndim)])
 
 
 def _norm(
@@ -45,7 +47,7 @@ def _norm(
     beta: Any,
     layout: RowLayout,
     scaling: Scaling,
-    detached: Detached = Detached(),
+    detached: Detached = _NOTHING,
     factors: tuple[float, float, float] = _NO_FACTORS,
 ) -> Any:
     weights = [
@@ -54,14 +56,13 @@ def _norm(
     ]
     if norm.parameters == 2 and (weights[0] is None) != (weights[1] is None):
         given = next(a for a in weights if a is not None)
-        weights = [a if a is not None else fill(given) for a, fill in zip(weights, _FILLS)]
+        weights = [
+            a if a is not None else fill(given) for a, fill in zip(weights, _FILLS, strict=True)
+        ]
     static = RowNorm(
         norm, scaling, detached, layout.segment, layout.channels, layout.shared, factors
     )
     return _normalized(static, layout, x, *weights)
-
-
-_FILLS = jnp.ones_like, jnp.zeros_like
 
 
 def layer_norm(
@@ -102,8 +103,9 @@ def layer_norm(
     --------
     >>> import jax
     >>> import numnorm.jax
-    >>> numnorm.jax.layer_norm(jax.numpy.array([[1.0, 2.0, 3.0]]), eps=0.0)
-    Array([[-1.2247448,  0.       ,  1.2247448]], dtype=float32)
+    >>> numnorm.jax.layer_norm(jax.numpy.array([[1.0, 3.0], [10.0, 30.0]]), eps=0.0)
+    Array([[-1.,  1.],
+           [-1.,  1.]], dtype=float32)
     """
     x = as_float_array("x", x)
     layout, scaling = row_layout(x.shape, axis), scaling_by(check_eps(eps))
@@ -136,8 +138,8 @@ def rms_norm(x: Any, gamma: Any = None, *, axis: Axis = -1, eps: float = 1e-5) -
     --------
     >>> import jax
     >>> import numnorm.jax
-    >>> numnorm.jax.rms_norm(jax.numpy.array([[3.0, 4.0]]), eps=0.0)
-    Array([[0.84852815, 1.1313709 ]], dtype=float32)
+    >>> numnorm.jax.rms_norm(jax.numpy.array([[2.0, -2.0]]), eps=0.0)
+    Array([[ 1., -1.]], dtype=float32)
     """
     x = as_float_array("x", x)
     layout, scaling = row_layout(x.shape, axis), scaling_by(check_eps(eps))

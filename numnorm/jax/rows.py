@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -152,7 +151,7 @@ def mapped(function: Any, arrays: int) -> Any:
         taken = []
         for k, (array, mapped) in enumerate(zip(given, is_mapped, strict=True)):
             if mapped and k >= arrays and array.shape[1] != groups:
-                array = jnp.broadcast_to(array, (size, groups, array.shape[2]))
+                array = jnp.broadcast_to(array, (size, groups, *array.shape[2:]))
             taken.append(merged(array, mapped, k < arrays))
         # A parameter that is one for all groups stays so only if all parameters are.
         rows = max((len(a) for a in taken[arrays:]), default=1)

@@ -44,7 +44,10 @@ def target_of(name: str, handler: Callable[[], int]) -> str:
 
 
 def call_python(
-    function: Callable[..., None], results: Sequence[jax.ShapeDtypeStruct], *arrays: Any, **options: Any
+    function: Callable[..., None],
+    results: Sequence[jax.ShapeDtypeStruct],
+    *arrays: Any,
+    **options: Any,
 ) -> Any:
     """Call ``function(arguments, results, **options)``, which stores its results, when XLA runs.
 
@@ -65,6 +68,8 @@ def _run(function: Callable[..., None], frame: int) -> None:
     function(arguments, results, **frames.options(frame))
 
 
-def call(target: str, results: Sequence[jax.ShapeDtypeStruct], *arrays: Any, **attributes: Any) -> Any:
+def call(
+    target: str, results: Sequence[jax.ShapeDtypeStruct], *arrays: Any, **attributes: Any
+) -> Any:
     """Call a target with arrays, and return its results as a list."""
     return jax.ffi.ffi_call(target, tuple(results))(*arrays, **attributes)

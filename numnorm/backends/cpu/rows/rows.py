@@ -79,6 +79,7 @@ def _totals_kernel() -> Function:
 
 @functools.lru_cache(maxsize=1024)
 def forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -> Plan:
+    """Return the plan of forward passes."""
     element_type = element_type_of(dtype)
     count = float(layout.width - scaling.ddof)
     work = 2 * layout.rows * layout.width * dtype.itemsize
@@ -100,6 +101,7 @@ def forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) ->
 def backward_plan(
     norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling, detached: Detached
 ) -> Plan:
+    """Return the plan of backward passes."""
     element_type = element_type_of(dtype)
     count = layout.width - scaling.ddof
     inv_count = 1.0 / layout.width if norm.formula.centred and layout.width else 0.0

@@ -68,7 +68,7 @@ def plain_array(address: int, shape: Any, kind: Any) -> Any:
     """Return an array on the memory at an address, which somebody else owns."""
     empty = np.empty(0, kind)
     nbytes = int(np.prod(shape, dtype=np.int64)) * empty.itemsize
-    memory = (ctypes.c_char * nbytes).from_address(int(address))
+    memory: Any = (ctypes.c_char * nbytes).from_address(int(address))
     return np.ndarray(shape, empty.dtype, memory)
 
 

@@ -76,7 +76,7 @@ def python_handler(function: Callable[[int], None]) -> int:
 
 @global_compiler_lock
 def _handler(call: Callable[..., Any]) -> int:
-    """Return the address of a C function that answers XLA, and fails if `call` returns a message."""
+    """Return the address of a C function for XLA, which fails if `call` returns a message."""
     context = cpu_target.target_context
     name = f"numnorm_xla_{next(_numbers)}"
     library = context.codegen().create_library(name)
