@@ -13,9 +13,15 @@ from jax.custom_batching import custom_vmap
 import numnorm
 from numnorm.arguments import check_eps, check_flag
 from numnorm.array_types import Convention
+from numnorm.backends.cpu.xla.column_calls import (
+    ColumnCall,
+    backward_call,
+    forward_call,
+    is_compiled,
+)
 from numnorm.jax.arrays import as_float_array, as_parameter
 from numnorm.jax.rows import compute_dtype, mapped, once
-from numnorm.jax.targets import call_python
+from numnorm.jax.targets import call, call_python, target_of
 from numnorm.layouts import column_layout
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 
@@ -184,6 +190,14 @@ def _forward_of(static: _Static, gamma: bool, beta: bool, running: bool) -> Any:
         results = [jax.ShapeDtypeStruct(x.shape, x.dtype), statistic, statistic]
         if running and static.training:
             results += [jax.ShapeDtypeStruct((groups, channels), a.dtype) for a in others[-2:]]
+        if x.size and static.training and is_compiled(np.dtype(x.dtype)):
+            layout = column_layout(x.shape[1:], 1)
+            described = forward_call(
+                np.dtype(x.dtype), layout, (groups, len(others[0]) if others else 1),
+                (gamma, beta), others[-1].dtype.name if running else None, static.eps,
+                int(static.unbiased), static.weight,
+            )  # fmt: skip
+            return _call(described, results, x, *others)
         given = {"gamma": gamma, "beta": beta, "running": running}
         return call_python(forward_pass, results, x, *others, **given, **static._asdict())
 
@@ -196,12 +210,31 @@ def _backward_of(static: _Static, parameters: int) -> Any:
 
     @custom_vmap
     def backward(dy: Any, x: Any, mean: Any, rstd: Any, *weights: Any) -> Any:
-        gradient = jax.ShapeDtypeStruct((len(x), x.shape[2]), compute_dtype(x.dtype))
-        results = [jax.ShapeDtypeStruct(x.shape, x.dtype), gradient, gradient]
+        shape = len(x), 2, x.shape[2]  # dgamma and dbeta
+        results = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+        results += [jax.ShapeDtypeStruct(shape, compute_dtype(x.dtype))]
         arrays = dy, x, mean, rstd, *weights
-        return call_python(backward_pass, results, *arrays, training=static.training)
+        if x.size and static.training and is_compiled(np.dtype(x.dtype)):
+            groups = len(x), len(weights[0]) if weights else 1
+            layout = column_layout(x.shape[1:], 1)
+            described = backward_call(np.dtype(x.dtype), layout, groups, bool(weights))
+            dx, both = _call(described, results, *arrays)
+        else:
+            dx, both = call_python(backward_pass, results, *arrays, training=static.training)
+        return dx, both[:, 0], both[:, 1]
 
     return mapped(backward, 4)
+
+
+def _call(described: ColumnCall, results: Any, *arrays: Any) -> Any:
+    """Call a compiled handler, and return its results without its scratch."""
+    scratch = []
+    for dtype, shape in described.scratch:
+        words = (*shape, 2) if dtype == "float64" else shape
+        scratch.append(jax.ShapeDtypeStruct(words, jnp.uint32))
+    target = target_of(described.name, described.handler)
+    numbers = np.array(described.numbers)
+    return call(target, [*results, *scratch], *arrays, numbers=numbers)[: len(results)]
 
 
 def forward_pass(
@@ -242,4 +275,4 @@ def backward_pass(arguments: list[Any], results: list[Any], training: bool) -> N
         gradients = numnorm.batch_norm_backward(
             dy[g], x[g], means, rstds, gamma, training=training, out=results[0][g]
         )
-        results[1][g], results[2][g] = gradients[1:]
+        results[1][g] = gradients[1:]

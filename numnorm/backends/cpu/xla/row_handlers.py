@@ -21,24 +21,25 @@ _PARTS, _SCALE, _K, _SAVE = range(9, 13)
 
 
 @inlined
-def _numbers_of(frame):
+def numbers_of(frame):
     """Return the address of the numbers of a call, its only attribute."""
     return word(word(word(frame, frames.ATTRIBUTES), 0), frames.ARRAY_DATA)
 
 
 @inlined
-def _whole(numbers, k):
+def whole(numbers, k):
+    """Return a number of a call as an integer."""
     return np.int64(real(numbers, 8 * k))
 
 
 @inlined
-def _argument(frame, k):
+def argument(frame, k):
     """Return the address of the data of an argument."""
     return word(word(word(frame, frames.ARGUMENTS), 8 * k), frames.DATA)
 
 
 @inlined
-def _result(frame, k):
+def result(frame, k):
     """Return the address of the data of a result."""
     return word(word(word(frame, frames.RESULTS), 8 * k), frames.DATA)
 
@@ -52,15 +53,15 @@ def _make_parameter(kind: Any, how: str, index: int, which: int, shared: bool) -
 
     @inlined
     def vector(frame, numbers, g):
-        channels = _whole(numbers, _CHANNELS)
-        of_group = g * channels if _whole(numbers, _PARAMETER_GROUPS) > 1 else 0
-        return array_at(_argument(frame, index) + of_group * itemsize, (channels,))
+        channels = whole(numbers, _CHANNELS)
+        of_group = g * channels if whole(numbers, _PARAMETER_GROUPS) > 1 else 0
+        return array_at(argument(frame, index) + of_group * itemsize, (channels,))
 
     @inlined
     def matrix(frame, numbers, g):
-        channels, segment = _whole(numbers, _CHANNELS), _whole(numbers, _SEGMENT)
-        of_group = g * channels * segment if _whole(numbers, _PARAMETER_GROUPS) > 1 else 0
-        return array_at(_argument(frame, index) + of_group * itemsize, (channels, segment))
+        channels, segment = whole(numbers, _CHANNELS), whole(numbers, _SEGMENT)
+        of_group = g * channels * segment if whole(numbers, _PARAMETER_GROUPS) > 1 else 0
+        return array_at(argument(frame, index) + of_group * itemsize, (channels, segment))
 
     @inlined
     def number(frame, numbers, g):
@@ -81,8 +82,8 @@ def _make_gradient(kind: Any, present: bool, index: int, shared: bool) -> Any:
 
     @inlined
     def vector(frame, numbers, g):
-        size = _whole(numbers, _CHANNELS) * (1 if shared else _whole(numbers, _SEGMENT))
-        return array_at(_result(frame, index) + g * size * itemsize, (size,))
+        size = whole(numbers, _CHANNELS) * (1 if shared else whole(numbers, _SEGMENT))
+        return array_at(result(frame, index) + g * size * itemsize, (size,))
 
     @inlined
     def nothing(frame, numbers, g):
@@ -97,7 +98,7 @@ def _make_statistic(index: int, present: bool) -> Any:
 
     @inlined
     def array(frame, rows, g):
-        return array_at(_argument(frame, index) + g * rows * 8, (rows,))
+        return array_at(argument(frame, index) + g * rows * 8, (rows,))
 
     @inlined
     def nothing(frame, rows, g):
@@ -132,15 +133,15 @@ def forward_handler(
 
     def make(enter):
         def handler(address, frame):
-            numbers = _numbers_of(frame)
-            size = _whole(numbers, _ROWS), _whole(numbers, _WIDTH)
-            segment, channels = _whole(numbers, _SEGMENT), _whole(numbers, _CHANNELS)
-            parts, nbytes = _whole(numbers, _PARTS), size[0] * size[1] * itemsize
-            x, y, save = _argument(frame, 0), _result(frame, 0), _whole(numbers, _SAVE) > 0
+            numbers = numbers_of(frame)
+            size = whole(numbers, _ROWS), whole(numbers, _WIDTH)
+            segment, channels = whole(numbers, _SEGMENT), whole(numbers, _CHANNELS)
+            parts, nbytes = whole(numbers, _PARTS), size[0] * size[1] * itemsize
+            x, y, save = argument(frame, 0), result(frame, 0), whole(numbers, _SAVE) > 0
             saved, mean, rstd = size[0] if save else 0, y, y
             if save:
-                mean, rstd = _result(frame, 1), _result(frame, 2)
-            for g in range(_whole(numbers, _GROUPS)):
+                mean, rstd = result(frame, 1), result(frame, 2)
+            for g in range(whole(numbers, _GROUPS)):
                 means = each_at(mean + g * saved * 8, (saved,))
                 rstds = each_at(rstd + g * saved * 8, (saved,))
                 arguments = (
@@ -185,13 +186,13 @@ def backward_handler(
 
     def make(enter):
         def handler(address, frame):
-            numbers = _numbers_of(frame)
-            size = _whole(numbers, _ROWS), _whole(numbers, _WIDTH)
-            segment, channels = _whole(numbers, _SEGMENT), _whole(numbers, _CHANNELS)
-            parts, nbytes = _whole(numbers, _PARTS), size[0] * size[1] * itemsize
-            dy, x, dx = _argument(frame, 0), _argument(frame, 1), _result(frame, 0)
+            numbers = numbers_of(frame)
+            size = whole(numbers, _ROWS), whole(numbers, _WIDTH)
+            segment, channels = whole(numbers, _SEGMENT), whole(numbers, _CHANNELS)
+            parts, nbytes = whole(numbers, _PARTS), size[0] * size[1] * itemsize
+            dy, x, dx = argument(frame, 0), argument(frame, 1), result(frame, 0)
             shape = channels, 1 if shared else segment
-            for g in range(_whole(numbers, _GROUPS)):
+            for g in range(whole(numbers, _GROUPS)):
                 totals = gamma_totals(shape), beta_totals(shape)
                 arguments = (
                     rows_at(dy + g * nbytes, size), rows_at(x + g * nbytes, size),
