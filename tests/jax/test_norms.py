@@ -276,3 +276,31 @@ def test_without_jax_the_import_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax.ffi", None)
     with pytest.raises(ImportError, match=r'pip install "numnorm\[jax\]"'):
         import numnorm.jax  # noqa: F401
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-34, 1e34], ids=["usual", "tiny", "huge"])
+@pytest.mark.parametrize("shape", [(2100, 3), (300, 3, 20)], ids=["across", "along"])
+def test_blocks_and_scales_of_batch_norm_are_those_of_numpy(shape, scale):
+    # Blocks of 1024 rows, or of 256; channels out of the usual range are scaled by powers of two.
+    x, dy = (
+        draw((2, *shape)) * jnp.array([1.0, scale, 1.0]).reshape(-1, *[1] * (len(shape) - 2)),
+        draw((2, *shape), seed=1),
+    )
+    gamma, running = draw(3, seed=2), (jnp.zeros(3), jnp.ones(3))
+
+    def norm(x, gamma):
+        mean, var = running
+        return numnorm.jax.batch_norm(x, gamma, running_mean=mean, running_var=var, eps=0.0)
+
+    def pulled(x, dy):
+        result, pull = jax.vjp(norm, x, gamma)
+        return *result, *pull(result._replace(y=dy))
+
+    found = jax.vmap(pulled)(x, dy)
+    for g in range(2):
+        mean, var = np.zeros(3, np.float32), np.ones(3, np.float32)
+        given = np.asarray(x[g]), np.asarray(gamma)
+        y, *saved = numnorm.batch_norm_forward(*given, running_mean=mean, running_var=var, eps=0.0)
+        dx, dgamma, _ = numnorm.batch_norm_backward(np.asarray(dy[g]), given[0], *saved, given[1])
+        for each, right in zip(found, (y, mean, var, dx, dgamma), strict=True):
+            assert np.asarray(each[g]).tobytes() == right.tobytes()

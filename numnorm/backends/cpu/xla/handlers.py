@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from numnorm.backends.cpu.xla import frames
 # A runtime loads handlers of its own version of the interface and of older ones.
 _MINOR_VERSION = 1
 _INTERNAL_ERROR = 13
+# MXCSR: flush to zero, denormals are zero; FPCR: the same, of halves and of the others.
+_SSE_FLAGS, _ARM_FLAGS = 0x8040, 1 << 24 | 1 << 19
 
 _POINTER = cgutils.voidptr_t
 _INT = ir.IntType(32)
@@ -96,7 +99,9 @@ def _handler(call: Callable[..., Any]) -> int:
             ):
                 builder.store(_INT(value), _at(builder, metadata, offset, _INT))
             builder.ret(nothing)
+    restore = _keep_subnormals(builder)
     message = call(context, builder, frame)
+    restore()
     with builder.if_then(builder.icmp_unsigned("==", message, nothing)):
         builder.ret(nothing)
     builder.ret(_error(builder, frame, message))
@@ -104,6 +109,29 @@ def _handler(call: Callable[..., Any]) -> int:
     library.finalize()
     _kept.append(library)
     return int(library.get_pointer_to_function(name))
+
+
+def _keep_subnormals(builder: Any) -> Callable[[], None]:
+    """Clear the flags with which XLA rounds subnormal numbers to 0; return what restores them."""
+    machine, module = platform.machine().lower(), builder.module
+    if machine in ("x86_64", "amd64"):
+        kind = ir.FunctionType(ir.VoidType(), [_POINTER])
+        read, write = (
+            ir.Function(module, kind, f"llvm.x86.sse.{n}") for n in ("stmxcsr", "ldmxcsr")
+        )
+        slots = [builder.alloca(_INT) for _ in range(2)]
+        one, other = (builder.bitcast(slot, _POINTER) for slot in slots)
+        builder.call(read, [one])
+        builder.store(builder.and_(builder.load(slots[0]), _INT(~_SSE_FLAGS)), slots[1])
+        builder.call(write, [other])
+        return lambda: builder.call(write, [one])
+    if machine in ("aarch64", "arm64"):
+        get = ir.Function(module, ir.FunctionType(_WORD, []), "llvm.aarch64.get.fpcr")
+        put = ir.Function(module, ir.FunctionType(ir.VoidType(), [_WORD]), "llvm.aarch64.set.fpcr")
+        before = builder.call(get, [])
+        builder.call(put, [builder.and_(before, _WORD(~_ARM_FLAGS))])
+        return lambda: builder.call(put, [before])
+    return lambda: None
 
 
 def _error(builder: Any, frame: Any, message: Any) -> Any:
