@@ -200,6 +200,14 @@ def keras(session: nox.Session) -> None:
 
 
 @nox.session
+def jax(session: nox.Session) -> None:
+    """Run the tests of `numnorm.jax`."""
+    session.install("jax==0.10.2", ".[jax,test]")
+    session.run("pytest", "-m", "jax", *session.posargs)
+    session.run("pytest", "--doctest-modules", "-m", "", "--pyargs", "numnorm.jax")
+
+
+@nox.session
 def sass(session: nox.Session) -> None:
     """Compile a kernel of each source for CUDA, without a GPU, and check its machine code."""
     check_machine_code(session, "sass and not slow")

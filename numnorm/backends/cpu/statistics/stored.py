@@ -16,7 +16,7 @@ from numnorm.layouts import ColumnLayout, RowLayout
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _SHARED = "running_var must not share memory with running_mean, got such an array"
 
-_moving_averages = functools.cache(make_moving_averages)
+moving_averages = functools.cache(make_moving_averages)
 
 
 def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
@@ -118,7 +118,7 @@ def update_running(
 ) -> None:
     """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
     moved = [a if _is_usual(a, mean.shape) else a.astype(np.float64) for a in running]
-    _moving_averages()(*moved, mean, m2, divisor, momentum)
+    moving_averages()(*moved, mean, m2, divisor, momentum)
     for array, new in zip(running, moved, strict=True):
         if new is not array:
             with np.errstate(over="ignore"):  # a variance may leave the range of float32
