@@ -15,7 +15,9 @@ import numnorm
 
 # ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
 _HOMES: dict[str, str] = {
-    "layer_norm": "rows",
+    "rnn.lstm_cell": "cells",
+    "rnn.gru_cell": "cells",
+    "rnn.rnn_cell": "cells",
 }
 
 
@@ -33,5 +35,7 @@ def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:
         make = getattr(importlib.import_module(home), function.__name__)
         return make(*arguments, **others)
 
-    maker.__signature__ = inspect.signature(function)
+    signature = inspect.signature(function)
+    shown = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    maker.__signature__ = signature.replace(parameters=shown)
     return maker
