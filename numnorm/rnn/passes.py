@@ -47,10 +47,15 @@ class Packed:
         (_, hidden), (_, inputs) = self.given.weight_h.shape, self.given.weight_x.shape
         return f"Packed({self.kind.name}, {inputs} inputs, {hidden} units, {self.dtype.name})"
 
+    # For Numba, which asks for the type of an argument of a compiled function.
     @functools.cached_property
     def _numba_type_(self) -> Any:
-        """The type by which Numba passes it to a compiled function."""
         return importlib.import_module("numnorm.numba.packed").type_of(self)
+
+    @functools.cached_property
+    def numba_contents(self) -> Any:
+        """What compiled functions get of it."""
+        return importlib.import_module("numnorm.numba.packed").contents_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Packed again where it is read: the layout depends on the processor.
