@@ -1,5 +1,7 @@
 """Recurrent cells with normalization, forward and backward through time."""
 
+import sys
+
 from numnorm.rnn.batch_statistics import LSTMStatistics, RecurrentBatchNorm, lstm_statistics_init
 from numnorm.rnn.conversions.onnx import (
     gru_from_onnx,
@@ -143,3 +145,6 @@ __all__ = [
     "stacked_backward",
     "stacked_forward",
 ]
+
+if "numnorm.numba" in sys.modules:  # Numba is in use
+    sys.modules["numnorm.numba"].init()
