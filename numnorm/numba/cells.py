@@ -4,17 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import register_jitable
 from numba.typed.typedobjectutils import _nonoptional
 
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.cpu.memory.borrowed import as_flat
 from numnorm.numba.arguments import check_array, check_number, checked_eps, choice_of, is_none, wrong
-from numnorm.numba.arrays import assign, empty, has_shape, make_named, viewed
+from numnorm.numba.arrays import assign, empty, has_shape, make_named, types, viewed
 from numnorm.numba.arrays import packed as contiguous
 from numnorm.numba.cell_step import spec_of, step_function
+from numnorm.numba.outputs import fill
 from numnorm.numba.packed import PackedType
 from numnorm.rnn.parameters import PROJECTED_LSTM
 from numnorm.rnn.results import LSTMState
@@ -86,7 +85,7 @@ def _check(
     check_number("eps", eps)
     for name, value in others.items():
         if isinstance(value, types.Type) and not is_none(value):
-            raise wrong(name, "left out in nopython code", value)
+            raise wrong(name, "left out in compiled code", value)
 
 
 def _make_take(
@@ -131,9 +130,7 @@ def _make_new(name: str, kind: Any, real: Any) -> Callable[..., Any]:
 
     def zeros(given, shape):
         new = empty(shape, real)
-        flat = as_flat(new)
-        for i in range(flat.size):
-            flat[i] = 0
+        fill(new, 0)
         return new
 
     def copied(given, shape):

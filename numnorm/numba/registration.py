@@ -14,11 +14,14 @@ from numba.extending import overload
 import numnorm
 
 # ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
+_PASSES = "", "_forward", "_backward"
 _HOMES: dict[str, str] = {
-    "layer_norm": "rows",
-    "rnn.lstm_cell": "cells",
-    "rnn.gru_cell": "cells",
-    "rnn.rnn_cell": "cells",
+    **{name + end: "rows" for name in ("layer_norm", "rms_norm") for end in _PASSES},
+    "standard_normal_variate": "rows",
+    **{"ada_norm" + end: "ada" for end in _PASSES},
+    **{name + end: "groups" for name in ("group_norm", "instance_norm") for end in _PASSES},
+    **{"weight_norm" + end: "weight" for end in _PASSES},
+    **{f"rnn.{name}_cell": "cells" for name in ("lstm", "gru", "rnn")},
 }
 
 
