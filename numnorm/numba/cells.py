@@ -9,7 +9,14 @@ from numba.extending import register_jitable
 from numba.typed.typedobjectutils import _nonoptional
 
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.numba.arguments import check_array, check_number, checked_eps, choice_of, is_none, wrong
+from numnorm.numba.arguments import (
+    check_array,
+    check_number,
+    checked_eps,
+    choice_of,
+    is_none,
+    wrong,
+)
 from numnorm.numba.arrays import assign, empty, has_shape, make_named, types, viewed
 from numnorm.numba.arrays import packed as contiguous
 from numnorm.numba.cell_step import spec_of, step_function
@@ -18,6 +25,7 @@ from numnorm.numba.packed import PackedType
 from numnorm.rnn.parameters import PROJECTED_LSTM
 from numnorm.rnn.results import LSTMState
 
+_FLOATS = types.float32, types.float64
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("layer", "rms", "ada", None),
     "variant": ("paper", "normalized_cell", "per_gate", "cell_only"),
@@ -81,7 +89,8 @@ def _check(
         raise wrong("x", f"an array (B, I) or (I,) of {packed.dtype}, as packed", x)
     for name, state in states.items():
         kind = state.type if isinstance(state, types.Optional) else state
-        check_array(name, kind, x.ndim, "as x has")
+        if check_array(name, kind, x.ndim, "as x has") and kind.dtype not in _FLOATS:
+            raise wrong(name, "an array of float32 or float64", kind)
     check_number("eps", eps)
     for name, value in others.items():
         if isinstance(value, types.Type) and not is_none(value):

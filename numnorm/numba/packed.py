@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import typeof
-from numba.core import cgutils, types
+from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.core.imputils import lower_constant
 from numba.extending import (
@@ -23,6 +23,7 @@ from numba.extending import (
 
 from numnorm.backends.cpu.memory.array_struct import contiguous
 from numnorm.backends.cpu.memory.grouped_kernel import flattened
+from numnorm.numba.arrays import types
 from numnorm.rnn.parameters import Kind
 from numnorm.rnn.specs import Spec
 
@@ -106,7 +107,7 @@ def _unboxed(kind: Any, value: Any, c: Any) -> NativeValue:
 
 @lower_constant(PackedType)
 def _constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    raise TypingError("packed parameters must be an argument of the compiled function, not a global")
+    raise TypingError("parameters must be an argument of the compiled function, not a global")
 
 
 @intrinsic
@@ -130,7 +131,8 @@ def weights_of(typing_context, packed, table):
                 return contiguous(context, builder, kind, data, shape[: kind.ndim])
             if isinstance(kind, types.NoneType):
                 return context.get_dummy_value()
-            return builder.load(builder.inttoptr(address, context.get_value_type(kind).as_pointer()))
+            pointer = context.get_value_type(kind).as_pointer()
+            return builder.load(builder.inttoptr(address, pointer))
 
         return filled(packed.weights)
 
