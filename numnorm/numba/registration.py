@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.extending import overload
 
@@ -35,8 +36,10 @@ def register(module: str) -> None:
         # Literal axes and options are compiled as such.
         overload(function, prefer_literal=True)(_maker(function, f"{__package__}.{home}"))
     # Numba may be compiling the first function that names numnorm, whose import this then is.
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
+    # Otherwise it refreshes its contexts later, or never: that takes long.
+    if global_compiler_lock.is_locked():
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
 
 
 def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:
