@@ -50,6 +50,8 @@ class Packed:
     # For Numba, which asks for the type of an argument of a compiled function.
     @functools.cached_property
     def _numba_type_(self) -> Any:
+        if is_on_device(self.given.weight_h):
+            return None  # compiled code has no type for it
         return importlib.import_module("numnorm.numba.packed").type_of(self)
 
     @functools.cached_property
