@@ -9,6 +9,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
 from numba.extending import overload
 
 import numnorm
@@ -21,15 +23,23 @@ _HOMES: dict[str, str] = {
     **{"ada_norm" + end: "ada" for end in _PASSES},
     **{name + end: "groups" for name in ("group_norm", "instance_norm") for end in _PASSES},
     **{"weight_norm" + end: "weight" for end in _PASSES},
+    **{f"rnn.{name}_cell": "cells" for name in ("lstm", "gru", "rnn")},
 }
 
 
-def register() -> None:
-    """Register all functions with Numba."""
+def register(module: str) -> None:
+    """Register the functions of ``numnorm.public`` or of ``numnorm.rnn`` with Numba."""
     for name, home in _HOMES.items():
+        if name.startswith("rnn.") is not (module == "numnorm.rnn"):
+            continue
         function = operator.attrgetter(name)(numnorm)
         # Literal axes and options are compiled as such.
         overload(function, prefer_literal=True)(_maker(function, f"{__package__}.{home}"))
+    # Numba may be compiling the first function that names numnorm, whose import this then is.
+    # Otherwise it refreshes its contexts later, or never: that takes long.
+    if global_compiler_lock.is_locked():
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
 
 
 def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:

@@ -1,5 +1,7 @@
 """Recurrent cells with normalization, forward and backward through time."""
 
+import sys
+
 from numnorm.rnn.batch_statistics import LSTMStatistics, RecurrentBatchNorm, lstm_statistics_init
 from numnorm.rnn.conversions.haste import gru_from_haste, lstm_from_haste
 from numnorm.rnn.conversions.keras import (
@@ -167,3 +169,6 @@ __all__ = [
     "stacked_backward",
     "stacked_forward",
 ]
+
+if "numnorm.numba" in sys.modules:  # Numba is in use
+    sys.modules["numnorm.numba"].init()

@@ -1,6 +1,8 @@
 """The forward and backward pass of every kind of recurrent cell: checks, and calls of a backend."""
 
 import dataclasses
+import functools
+import importlib
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -44,6 +46,18 @@ class Packed:
     def __repr__(self) -> str:
         (_, hidden), (_, inputs) = self.given.weight_h.shape, self.given.weight_x.shape
         return f"Packed({self.kind.name}, {inputs} inputs, {hidden} units, {self.dtype.name})"
+
+    # For Numba, which asks for the type of an argument of a compiled function.
+    @functools.cached_property
+    def _numba_type_(self) -> Any:
+        if is_on_device(self.given.weight_h):
+            return None  # compiled code has no type for it
+        return importlib.import_module("numnorm.numba.packed").type_of(self)
+
+    @functools.cached_property
+    def numba_contents(self) -> Any:
+        """What compiled functions get of it."""
+        return importlib.import_module("numnorm.numba.packed").contents_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Packed again where it is read: the layout depends on the processor.

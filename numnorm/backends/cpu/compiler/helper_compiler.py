@@ -53,9 +53,11 @@ class _KernelLibrary(JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         # Names of helpers are unique in a process only: a kernel from a file could have the same.
+        # Private ones have no symbol. With one, the loader would give it to functions of other
+        # modules, as Numba's `NRT_decref`, which is optimized for this kernel's arguments alone.
         for function in self._final_module.functions:
             if function.linkage == Linkage.linkonce_odr:
-                function.linkage = Linkage.internal
+                function.linkage = Linkage.private
         super()._optimize_final_module()
 
 
