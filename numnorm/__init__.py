@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from numnorm import rnn as rnn
-    from numnorm.public import *
+    from numnorm.public import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:

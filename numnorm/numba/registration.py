@@ -23,7 +23,8 @@ def register() -> None:
     """Register all functions with Numba."""
     for name, home in _HOMES.items():
         function = operator.attrgetter(name)(numnorm)
-        overload(function)(_maker(function, f"{__package__}.{home}"))
+        # Literal axes and options are compiled as such.
+        overload(function, prefer_literal=True)(_maker(function, f"{__package__}.{home}"))
 
 
 def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:
@@ -33,5 +34,18 @@ def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:
         make = getattr(importlib.import_module(home), function.__name__)
         return make(*arguments, **others)
 
-    maker.__signature__ = inspect.signature(function)
+    maker.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [_parameter(p) for p in inspect.signature(function).parameters.values()]
+    )
     return maker
+
+
+def _parameter(own: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter as Numba takes it, which compares it with the compiled function's.
+
+    Numba does not call functions with keyword-only parameters: these can be given by position.
+    """
+    if own.kind is not own.KEYWORD_ONLY:
+        return own.replace(annotation=own.empty)
+    default = None if own.default is own.empty else own.default
+    return inspect.Parameter(own.name, own.POSITIONAL_OR_KEYWORD, default=default)

@@ -96,7 +96,7 @@ symbol_of = functools.cache(Symbol)
 
 
 def make_call_of(source: Source) -> Function:
-    """Return ``call(arguments)`` for nopython code, whose argument is the tuple of all arguments."""
+    """Return ``call(arguments)`` for nopython code, whose argument is the tuple of all."""
     symbol = symbol_of(source)
 
     @intrinsic

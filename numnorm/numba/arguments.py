@@ -1,0 +1,117 @@
+"""Checks of arguments: of their types while a caller is compiled, of numbers when it runs.
+
+What compiles a call gets the types of the arguments, and Python's default for a missing one.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.core import errors
+from numba.extending import register_jitable
+
+from numnorm.numba.arrays import has_shape, types
+
+_REALS = {types.float32: np.float32, types.float64: np.float64}
+
+
+def is_none(kind: Any) -> bool:
+    """Return whether an argument is None or missing with a default of None."""
+    return kind is None or isinstance(kind, types.NoneType)
+
+
+def wrong(name: str, expected: str, kind: Any) -> errors.TypingError:
+    """Return the error for an argument of a wrong type."""
+    return errors.TypingError(f"{name} must be {expected}, got {kind}")
+
+
+def real_of(name: str, kind: Any) -> Any:
+    """Return np.float32 or np.float64: the dtype of the result for an array argument."""
+    if isinstance(kind, types.Array):
+        if kind.dtype in _REALS:
+            return _REALS[kind.dtype]
+        if isinstance(kind.dtype, types.Integer | types.Boolean):
+            return np.float64
+    raise wrong(name, "an array of float32, float64, integers or bool", kind)
+
+
+def check_array(name: str, kind: Any, ndim: int, meaning: str) -> Any:
+    """Return the dtype of an array argument, which must have `ndim` axes; None for None."""
+    if is_none(kind):
+        return None
+    real = real_of(name, kind)
+    if kind.ndim != ndim:
+        raise wrong(name, f"an array with {_axes(ndim)}, {meaning}", f"one with {_axes(kind.ndim)}")
+    return real
+
+
+def _axes(count: int) -> str:
+    return "1 axis" if count == 1 else f"{count} axes"
+
+
+def check_out(kind: Any, x: Any, real: Any) -> None:
+    """Raise unless `out` is None or can take a result of the dtype `real` and the shape of x."""
+    if is_none(kind):
+        return
+    fits = isinstance(kind, types.Array) and kind.mutable and kind.aligned
+    if not (fits and _REALS.get(kind.dtype) is real and kind.ndim == x.ndim):
+        axes = _axes(x.ndim)
+        raise wrong("out", f"a writable array of {real.__name__} with {axes}", kind)
+
+
+def check_number(name: str, kind: Any) -> None:
+    """Raise unless an argument is a number."""
+    if isinstance(kind, bool) or not isinstance(kind, int | float | types.Integer | types.Float):
+        raise wrong(name, "a number", kind)
+
+
+def check_integer(name: str, kind: Any) -> None:
+    """Raise unless an argument is an integer."""
+    if isinstance(kind, bool) or not isinstance(kind, int | types.Integer):
+        raise wrong(name, "an int", kind)
+
+
+def choice_of(name: str, kind: Any, choices: tuple[Any, ...]) -> Any:
+    """Return the value of an argument that must be a literal: a string, None, True or False."""
+    value = kind
+    if isinstance(kind, types.Literal):
+        value = kind.literal_value
+    elif isinstance(kind, types.NoneType):
+        value = None
+    if isinstance(value, types.Type) or value not in choices:
+        listed = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"
+        raise wrong(name, f"the literal {listed}", kind if isinstance(value, types.Type) else value)
+    return value
+
+
+def literal_of(kind: Any) -> Any:
+    """Return the value of an int or a tuple of ints that the compiler knows, else None."""
+    if isinstance(kind, types.Literal):
+        kind = kind.literal_value
+    if isinstance(kind, types.BaseTuple | tuple):
+        members = tuple(map(literal_of, kind))
+        return None if None in members else members
+    return kind if isinstance(kind, int) else None
+
+
+def check_shape(kind: Any, message: str) -> Callable[..., None]:
+    """Return a compiled ``check(array, shape)`` that raises ValueError with this message."""
+    if is_none(kind):
+        return register_jitable(lambda array, shape: None)
+
+    @register_jitable
+    def check(array, shape):
+        if not has_shape(array, shape):
+            raise ValueError(message)
+
+    return check
+
+
+@register_jitable
+def checked_eps(eps):
+    """Return epsilon as a float."""
+    number = float(eps)
+    if not 0.0 <= number < math.inf:
+        raise ValueError("eps must be finite and at least 0")
+    return number

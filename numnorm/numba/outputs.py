@@ -1,0 +1,62 @@
+"""Results in nopython code: where kernels store them, and how the caller gets them."""
+
+from numba.extending import overload, register_jitable
+
+from numnorm.numba.arrays import address, assign, clashes, empty, restored, types, viewed
+
+
+def new_target(out, order, size, real, inputs):
+    """Return an array of `size` for a kernel's result: the memory of `out` if possible."""
+
+
+def result(target, x, order, out, real):
+    """Return the result of a kernel in the shape of x and the dtype `real`: `out`, if given."""
+
+
+def _is_memory(out, order, dtype):
+    """Return whether a kernel can store its result in `out`."""
+    if not isinstance(out, types.Array) or not isinstance(order, types.NoneType):
+        return False
+    return out.layout == "C" and out.dtype == dtype
+
+
+@overload(new_target)
+def _new_target(out, order, size, real, inputs):
+    if not _is_memory(out, order, real.dtype):
+        return lambda out, order, size, real, inputs: empty(size, real)
+
+    def own(out, order, size, real, inputs):
+        memory = viewed(out, size)
+        return empty(size, real) if clashes(memory, inputs) else memory
+
+    return own
+
+
+@overload(result)
+def _result(target, x, order, out, real):
+    if isinstance(out, types.NoneType):
+        if target.dtype == real.dtype:
+            return lambda target, x, order, out, real: restored(target, x, order)
+
+        def rounded(target, x, order, out, real):
+            own = empty(target.shape, real)
+            assign(own, target)
+            return restored(own, x, order)
+
+        return rounded
+    is_memory = _is_memory(out, order, target.dtype)
+
+    def stored(target, x, order, out, real):
+        if not (is_memory and address(target) == address(out)):
+            assign(out, restored(target, x, order))
+        return out
+
+    return stored
+
+
+@register_jitable
+def fill(array, value):
+    """Set all elements of a C-contiguous array."""
+    flat = viewed(array, (array.size,))
+    for i in range(flat.size):
+        flat[i] = value
