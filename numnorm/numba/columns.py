@@ -8,7 +8,6 @@ from numba.core import types
 
 from numnorm.backends.cpu.columns import serial
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
-from numnorm.backends.cpu.memory.alignment import address
 from numnorm.norms.batch import new_batch_weight
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.numba.arguments import (
@@ -23,7 +22,17 @@ from numnorm.numba.arguments import (
     real_of,
     wrong,
 )
-from numnorm.numba.arrays import assign, clashes, empty, has_shape, make_named, packed, viewed
+from numnorm.numba.arrays import (
+    address,
+    array_kind,
+    assign,
+    clashes,
+    empty,
+    has_shape,
+    make_named,
+    packed,
+    viewed,
+)
 from numnorm.numba.helpers import helper
 
 Function = Callable[..., Any]
@@ -57,11 +66,6 @@ def is_across(x: Any, channel_axis: Any) -> bool:
     return literal_of(channel_axis) in (-1, x.ndim - 1)
 
 
-def array_of(real: Any, ndim: int = 1) -> Any:
-    """Return the type of a C-contiguous array of np.float32 or np.float64."""
-    return types.Array(types.float32 if real is np.float32 else types.float64, ndim, "C")
-
-
 def make_taken(name: str, kind: Any, real: Any) -> tuple[Function, Any]:
     """Return a compiled ``taken(array, shape)``, an array of channels for a kernel, and its type.
 
@@ -77,7 +81,7 @@ def make_taken(name: str, kind: Any, real: Any) -> tuple[Function, Any]:
             raise ValueError(message)
         return packed(array, None, real)
 
-    return helper(taken), array_of(real)
+    return helper(taken), array_kind(real, 1)
 
 
 def make_target(kind: Any, x: Any, real: Any) -> tuple[Function, Function]:
@@ -99,7 +103,7 @@ def make_target(kind: Any, x: Any, real: Any) -> tuple[Function, Function]:
     def checked_target(out, x, other):
         if not has_shape(out, x.shape):
             raise ValueError("out must have the shape of x")
-        if in_place and not clashes(out, x) and not clashes(out, other):
+        if in_place and not clashes(out, (x, other)):
             return viewed(out, out.shape)
         return empty(x.shape, real)
 
@@ -176,7 +180,7 @@ def _make_trained(real: Any, across: bool, parameters: Any, running: Any) -> Fun
             raise wrong(name, "given, like the other running statistic", None)
     take_mean, store_mean, mean_kind = _make_running("running_mean", running[0])
     take_var, store_var, var_kind = _make_running("running_var", running[1])
-    given, elements = not is_none(mean_kind), array_of(real)
+    given, elements = not is_none(mean_kind), array_kind(real, 1)
     before = elements, _SHAPE, *parameters, mean_kind, var_kind, _NUMBER, types.intp, _NUMBER
     source = real.__name__, across, *parameters, (mean_kind, var_kind)
     kinds = *before, elements, _CHANNELS, _CHANNELS
@@ -208,7 +212,7 @@ def _make_frozen(real: Any, across: bool, parameters: Any, running: Any) -> Func
             raise wrong(name, "given unless training is the literal True", None)
     take_mean, _ = make_taken("running_mean", running[0], np.float64)
     take_var, _ = make_taken("running_var", running[1], np.float64)
-    elements = array_of(real)
+    elements = array_kind(real, 1)
     before = elements, _SHAPE, *parameters, _CHANNELS, _CHANNELS, _NUMBER
     source, kinds = (real.__name__, across, *parameters), (*before, elements, _CHANNELS)
     call = make_call_of(Source(serial.make_frozen_forward, source, kinds))
@@ -348,7 +352,7 @@ def batch_norm_backward(dy, x, mean, rstd, gamma=None, channel_axis=1, training=
     take_gamma, gamma_kind = make_taken("gamma", gamma, real)
     target_of, result_of = make_target(out, x, real)
     gradient = real if is_none(gamma) else real_of("gamma", gamma)
-    elements, of_gradient = array_of(real), array_of(gradient)
+    elements, of_gradient = array_kind(real, 1), array_kind(gradient, 1)
     kinds = elements, elements, _SHAPE, _CHANNELS, _CHANNELS, gamma_kind, elements
     source = real.__name__, across, gamma_kind, gradient.__name__
 

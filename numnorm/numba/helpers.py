@@ -7,7 +7,10 @@ import numba
 
 from numnorm.backends.cpu.compiler.helper_compiler import CountingHelperCompiler
 
+# Inlining is forced: a cached caller would otherwise keep a copy of a helper, and the loader could
+# run a helper of another process that happens to have the same name.
 _OPTIONS = {
+    "forceinline": True,
     "no_cfunc_wrapper": True,
     "no_cpython_wrapper": True,
     "pipeline_class": CountingHelperCompiler,
@@ -15,6 +18,6 @@ _OPTIONS = {
 
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a part of a call: into the caller, which is optimized as a whole."""
+    """Compile a part of a call as a part of its caller."""
     compiled: Callable[..., Any] = numba.njit(**_OPTIONS)(function)
     return compiled

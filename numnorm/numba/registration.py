@@ -9,12 +9,18 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from numba.extending import overload
+from numba.core import types
+from numba.core.registry import cpu_target
+from numba.extending import overload, overload_method
 
 import numnorm
 
 # ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
 _HOMES: dict[str, str] = {
+    "batch_moments": "moments",
+    "batch_norm": "columns",
+    "batch_norm_backward": "columns",
+    "batch_norm_forward": "columns",
     "layer_norm": "rows",
 }
 
@@ -25,6 +31,12 @@ def register() -> None:
         function = operator.attrgetter(name)(numnorm)
         # Literal axes and options are compiled as such.
         overload(function, prefer_literal=True)(_maker(function, f"{__package__}.{home}"))
+    for name in ("merge", "std", "variance"):
+        method = _maker(getattr(numnorm.Moments, name), f"{__package__}.moments")
+        overload_method(types.NamedTuple, name)(method)
+    # The first use of numnorm may be in the function that is being compiled.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:

@@ -186,20 +186,20 @@ def _make_moments(dtype: str, across: bool) -> Function:
 
 
 def make_moments(dtype: str, across: bool) -> Function:
-    """Return ``moments(x, shape, count, mean, m2, mean_lo, merge) -> count``.
+    """Return ``moments(x, shape, count, mean, m2, mean_lo) -> count``.
 
-    It stores the moments of x in the three arrays. With `merge`, these hold the moments of `count`
-    values before, and then those of all values.
+    It stores the moments of x in the three arrays. Unless `count` is negative, these are at first
+    the moments of `count` values, and then those of all values.
     """
     moments_of = _make_moments(dtype, across)
 
-    def moments(x, shape, count, mean, m2, mean_lo, merge):
-        channels = shape[1]
+    def moments(x, shape, count, mean, m2, mean_lo):
+        channels, merge = shape[1], count >= 0
         total = _zeros((3, channels), 0)
         if merge:
             for c in range(channels):
                 total[0, c], total[1, c], total[2, c] = mean[c], mean_lo[c], m2[c]
-        count, unit = moments_of(x, shape, count, total, merge)
+        count, unit = moments_of(x, shape, count if merge else 0, total, merge)
         for c in range(channels):
             mean[c], mean_lo[c], m2[c] = total[0, c], total[1, c], total[2, c] / unit
         release(total)

@@ -53,9 +53,12 @@ class _KernelLibrary(JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         # Names of helpers are unique in a process only: a kernel from a file could have the same.
+        # The loader would also run a kernel's copy of a function of Numba for other code, though it
+        # is optimized for the calls of this kernel, unless it has a name of its own.
         for function in self._final_module.functions:
             if function.linkage == Linkage.linkonce_odr:
                 function.linkage = Linkage.internal
+                function.name = f"numnorm.{function.name}"
         super()._optimize_final_module()
 
 
