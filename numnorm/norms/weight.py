@@ -13,7 +13,7 @@ from numnorm.layouts import RowLayout, vector_layout
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
 
-_WEIGHT = Norm(GAIN, parameters=1, names=Names(x="v", dy="dw", rstd="norm", gamma="g"))
+WEIGHT = Norm(GAIN, parameters=1, names=Names(x="v", dy="dw", rstd="norm", gamma="g"))
 
 
 def _scaling(layout: RowLayout) -> Scaling:
@@ -72,7 +72,7 @@ def weight_norm(
         raise unexpected(weight_norm, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
-    return backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, False)[0]
+    return backend.row_forward(WEIGHT, v, g, None, layout, _scaling(layout), out, False)[0]
 
 
 def weight_norm_forward(
@@ -105,7 +105,7 @@ def weight_norm_forward(
         raise unexpected(weight_norm_forward, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
-    w, norm, _ = backend.row_forward(_WEIGHT, v, g, None, layout, _scaling(layout), out, True)
+    w, norm, _ = backend.row_forward(WEIGHT, v, g, None, layout, _scaling(layout), out, True)
     return WeightNormalized(w, norm)
 
 
@@ -166,6 +166,6 @@ def weight_norm_backward(
     layout = vector_layout(v.shape, axis)
     rnorm = backend.reciprocal("norm", norm, v, layout)
     dv, dg, _ = backend.row_backward(
-        _WEIGHT, dw, v, None, rnorm, g, None, layout, _scaling(layout), Detached(), out
+        WEIGHT, dw, v, None, rnorm, g, None, layout, _scaling(layout), Detached(), out
     )
     return WeightGradients(dv, dg)

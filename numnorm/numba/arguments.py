@@ -4,14 +4,13 @@ What compiles a call gets the types of the arguments, and Python's default for a
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba.core import errors
 from numba.extending import register_jitable
 
-from numnorm.numba.arrays import has_shape, types
+from numnorm.numba.arrays import types
 
 _REALS = {types.float32: np.float32, types.float64: np.float64}
 
@@ -36,9 +35,9 @@ def real_of(name: str, kind: Any) -> Any:
     raise wrong(name, "an array of float32, float64, integers or bool", kind)
 
 
-def check_array(name: str, kind: Any, ndim: int, meaning: str) -> Any:
+def check_array(name: str, kind: Any, ndim: int, meaning: str, *, optional: bool = True) -> Any:
     """Return the dtype of an array argument, which must have `ndim` axes; None for None."""
-    if is_none(kind):
+    if optional and is_none(kind):
         return None
     real = real_of(name, kind)
     if kind.ndim != ndim:
@@ -95,17 +94,10 @@ def literal_of(kind: Any) -> Any:
     return kind if isinstance(kind, int) else None
 
 
-def check_shape(kind: Any, message: str) -> Callable[..., None]:
-    """Return a compiled ``check(array, shape)`` that raises ValueError with this message."""
-    if is_none(kind):
-        return register_jitable(lambda array, shape: None)
-
-    @register_jitable
-    def check(array, shape):
-        if not has_shape(array, shape):
-            raise ValueError(message)
-
-    return check
+def check_flag(name: str, kind: Any) -> None:
+    """Raise unless an argument is True or False."""
+    if not isinstance(kind, bool | types.Boolean | types.BooleanLiteral):
+        raise wrong(name, "True or False", kind)
 
 
 @register_jitable
@@ -115,3 +107,19 @@ def checked_eps(eps):
     if not 0.0 <= number < math.inf:
         raise ValueError("eps must be finite and at least 0")
     return number
+
+
+@register_jitable
+def checked_ddof(ddof, width):
+    """Return ddof, which must be less than the number of normalized elements."""
+    if ddof < 0:
+        raise ValueError("ddof must be at least 0")
+    if ddof >= width and width > 0:
+        raise ValueError("ddof must be less than the number of normalized elements")
+    return np.int64(ddof)
+
+
+@register_jitable
+def inverse(count, counts):
+    """Return 1 / count; 0 for 0, or if the statistic does not count."""
+    return 1.0 / float(count) if counts and count != 0 else 0.0

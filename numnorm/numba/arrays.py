@@ -121,30 +121,95 @@ def _copy(
         arrayobj.store_item(context, builder, to_kind, value, place)
 
 
-@intrinsic
-def packed(typing_context, array, order, real):
-    """Return an array of dtype `real` in this order, C-contiguous; the array itself if it is.
-
-    None remains None.
-    """
+def _packed(array: Any, order: Any, real: Any) -> tuple[Any, Any]:
+    """Return the type of `packed`, and ``generate(context, builder, array, order)``."""
     if isinstance(array, types.NoneType):
-        return array(array, order, real), lambda context, builder, signature, values: values[0]
+        return array, lambda context, builder, value, axes: value
+    if isinstance(array, types.Number):
+        kind = real.dtype
+        return kind, lambda context, builder, value, axes: context.cast(builder, value, array, kind)
     result = types.Array(real.dtype, array.ndim, "C")
     as_is = array.layout == "C" and array.aligned and array.dtype == real.dtype
     as_is = as_is and (isinstance(order, types.NoneType) or array.ndim < 2)
 
-    def generate(context, builder, signature, values):
-        source, shape, strides = _parts(context, builder, array, values[0])
+    def generate(context, builder, value, axes):
+        source, shape, strides = _parts(context, builder, array, value)
         if as_is:
             return _view(context, builder, result, source, shape, strides)
         shape, strides = (
-            _take(context, builder, members, order, values[1]) for members in (shape, strides)
+            _take(context, builder, members, order, axes) for members in (shape, strides)
         )
         target = arrayobj._empty_nd_impl(context, builder, result, shape)
         _copy(context, builder, (result, target), (array, source), strides)
         return impl_ret_new_ref(context, builder, result, target._getvalue())
 
-    return result(array, order, real), generate
+    return result, generate
+
+
+@intrinsic
+def packed(typing_context, array, order, real):
+    """Return an array of dtype `real` in this order, C-contiguous; the array itself if it is.
+
+    None remains None, and a number gets this dtype.
+    """
+    result, generate = _packed(array, order, real)
+
+    def generated(context, builder, signature, values):
+        return generate(context, builder, *values[:2])
+
+    return result(array, order, real), generated
+
+
+@intrinsic
+def packed_pair(typing_context, gamma, beta, real):
+    """Return two arrays, numbers or None as `packed` does, with no axis moved."""
+    both = [_packed(kind, types.none, real) for kind in (gamma, beta)]
+    result = types.Tuple([kind for kind, _ in both])
+
+    def generate(context, builder, signature, values):
+        members = [
+            make(context, builder, value, None)
+            for (_, make), value in zip(both, values[:2], strict=True)
+        ]
+        return context.make_tuple(builder, result, members)
+
+    return result(gamma, beta, real), generate
+
+
+@functools.cache
+def make_kernel_shape(ndim: int) -> Any:
+    """Return a compiled ``shape(segments)``: the shape of parameters of `ndim` axes in a kernel.
+
+    It is ``(channels,)`` or ``(channels, segment)``.
+    """
+
+    @intrinsic
+    def shape(typing_context, segments):
+        def generate(context, builder, signature, values):
+            segment, channels = _sizes(context, builder, segments, values[0])
+            return _make_tuple(context, builder, [channels, segment][:ndim])
+
+        return _tuple_of(ndim)(segments), generate
+
+    return shape
+
+
+@functools.cache
+def make_optional(exists: bool) -> Any:
+    """Return a compiled ``optional(value)``: the value if `exists`, else None."""
+
+    @intrinsic
+    def optional(typing_context, value):
+        result = value if exists else types.none
+
+        def generate(context, builder, signature, values):
+            if not exists:
+                return context.get_dummy_value()
+            return impl_ret_borrowed(context, builder, value, values[0])
+
+        return result(value), generate
+
+    return optional
 
 
 @intrinsic
@@ -237,6 +302,24 @@ def clashes(typing_context, target, arrays):
 
 
 @functools.cache
+def make_order(order: tuple[int, ...]) -> Any:
+    """Return a compiled function of one argument that returns an order; None if no axis moves."""
+    is_none = order == tuple(range(len(order)))
+    result = types.none if is_none else _tuple_of(len(order))
+
+    @intrinsic
+    def constant(typing_context, axis):
+        def generate(context, builder, signature, values):
+            if is_none:
+                return context.get_dummy_value()
+            return context.get_constant_generic(builder, result, order)
+
+        return result(axis), generate
+
+    return constant
+
+
+@functools.cache
 def make_shapes(last: int) -> Any:
     """Return a compiled ``shapes(array, order) -> (first, last)``.
 
@@ -271,11 +354,11 @@ def product(typing_context, shape):
 
 @intrinsic
 def has_shape(typing_context, array, shape):
-    """Return whether an array has a shape; true for None."""
+    """Return whether an array has a shape; true for None and numbers."""
 
     def generate(context, builder, signature, values):
         same = ir.Constant(ir.IntType(1), 1)
-        if isinstance(array, types.NoneType):
+        if not isinstance(array, types.Array):
             return same
         _, own, _ = _parts(context, builder, array, values[0])
         sizes = _sizes(context, builder, shape, values[1])

@@ -15,8 +15,18 @@ from numnorm.backends.cpu.rows.tiles_forward import widest
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.norms.ada import ADA
 from numnorm.norms.affine import AFFINE, GAIN
-from numnorm.numba.arguments import check_array, check_out, check_shape, is_none, real_of
-from numnorm.numba.arrays import array_kind, empty, number_kind, packed, types, viewed
+from numnorm.numba.arguments import check_array, check_out, is_none, real_of
+from numnorm.numba.arrays import (
+    array_kind,
+    empty,
+    has_shape,
+    make_kernel_shape,
+    number_kind,
+    packed,
+    packed_pair,
+    types,
+    viewed,
+)
 from numnorm.numba.layouts import Rows
 from numnorm.numba.outputs import fill, new_target, result
 
@@ -38,27 +48,24 @@ def parameter_kinds(norm: Norm, real: Any, given: bool, ndim: int) -> tuple[Any,
 
 
 def make_by_variant(make: Any, variants: tuple[int, ...]) -> Any:
-    """Return a compiled ``call(by_channel, segments, *arguments)`` of a norm's kernels.
+    """Return a compiled ``enter(by_channel, segments, *arguments)`` of a norm's kernels.
 
-    ``make(ndim)`` returns ``call(shape, segments, *arguments)`` for parameters of this shape with
-    `ndim` axes: 1 for one parameter a channel (`by_channel`), 2 for one an element of a segment.
+    ``make(ndim)`` returns it for parameters that have this number of axes in a kernel: 1 for one
+    parameter a channel (`by_channel`), 2 for one an element of a segment.
     """
-    calls: dict[int, Any] = {ndim: make(ndim) for ndim in variants}
-    by_channel: Any = calls.get(1)
-    by_element: Any = calls.get(2)
-    if variants == (1,):
-        return register_jitable(lambda flag, s, *others: by_channel((s[1],), s, *others))
-    if variants == (2,):
-        return register_jitable(lambda flag, s, *others: by_element((s[1], s[0]), s, *others))
+    first, *others = [make(ndim) for ndim in variants]
+    if not others:
+        return first
+    (second,) = others
 
     @register_jitable
-    def call(flag, segments, *others):
-        if flag:
-            by_channel((segments[1],), segments, *others)
+    def enter(by_channel, segments, *arguments):
+        if by_channel:
+            first(by_channel, segments, *arguments)
         else:
-            by_element((segments[1], segments[0]), segments, *others)
+            second(by_channel, segments, *arguments)
 
-    return call
+    return enter
 
 
 def _make_enter(norm: Norm, real: Any, given: bool, ndim: int) -> Any:
@@ -73,14 +80,14 @@ def _make_enter(norm: Norm, real: Any, given: bool, ndim: int) -> Any:
         make_call_of(Source(kernel, (norm.formula.name, dtype.name, is_narrow), kinds))
         for is_narrow in (True, False)
     )
-    most = widest(element_type_of(dtype))
+    most, kernel_shape = widest(element_type_of(dtype)), make_kernel_shape(ndim)
 
     @register_jitable
-    def enter(shape, segments, x, weights, scaling, y, mean, rstd, parts):
-        gamma, beta = viewed(weights[0], shape), viewed(weights[1], shape)
+    def enter(by_channel, segments, x, weights, scaling, y, mean, rstd, parts):
+        shape = kernel_shape(segments)
         members = (
-            x, gamma, beta, segments[0], segments[1], scaling[0], scaling[1], scaling[2],
-            y, mean, rstd, parts, 0, parts,
+            x, viewed(weights[0], shape), viewed(weights[1], shape), segments[0], segments[1],
+            scaling[0], scaling[1], scaling[2], y, mean, rstd, parts, 0, parts,
         )  # fmt: skip
         if x.shape[1] <= most:
             narrow((0, members))
@@ -95,12 +102,8 @@ def make_weights(norm: Norm, gamma: Any, beta: Any) -> Any:
 
     Of two parameters, a missing one is filled if the other is given.
     """
-    if norm.parameters == 0:
-        return register_jitable(lambda gamma, beta, real: (real(gamma), real(beta)))
-    if norm.parameters == 1 or is_none(gamma) == is_none(beta):
-        return register_jitable(
-            lambda gamma, beta, real: (packed(gamma, None, real), packed(beta, None, real))
-        )
+    if norm.parameters < 2 or is_none(gamma) == is_none(beta):
+        return packed_pair
     has_gamma = not is_none(gamma)
 
     @register_jitable
@@ -132,16 +135,19 @@ def make_forward(
         rows.variants if given and norm.parameters else rows.variants[-1:],
     )
     weights_of = make_weights(norm, gamma, beta)
-    gamma_fits = check_shape(gamma, f"{names.gamma} must have the shape of {rows.meaning}")
-    beta_fits = check_shape(beta, f"beta must have the shape of {rows.meaning}")
-    out_fits = check_shape(out, f"out must have the shape of {names.x}")
+    gamma_error = f"{names.gamma} must have the shape of {rows.meaning}"
+    beta_error = f"beta must have the shape of {rows.meaning}"
+    out_error = f"out must have the shape of {names.x}"
 
     @register_jitable
     def forward(x, gamma, beta, layout, scaling, out):
         order, size, segments, statistic_shape, parameter_shape, by_channel = layout
-        gamma_fits(gamma, parameter_shape)
-        beta_fits(beta, parameter_shape)
-        out_fits(out, x.shape)
+        if not has_shape(gamma, parameter_shape):
+            raise ValueError(gamma_error)
+        if not has_shape(beta, parameter_shape):
+            raise ValueError(beta_error)
+        if not has_shape(out, x.shape):
+            raise ValueError(out_error)
         source = viewed(packed(x, order, real), size)
         weights = weights_of(gamma, beta, real)
         y = new_target(out, order, size, real, (source, weights[0], weights[1]))

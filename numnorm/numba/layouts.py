@@ -12,7 +12,7 @@ from numba.extending import register_jitable
 
 from numnorm.layouts import normalized_axes
 from numnorm.numba.arguments import is_none, literal_of, wrong
-from numnorm.numba.arrays import make_shapes, product, types
+from numnorm.numba.arrays import make_order, make_shapes, product, types
 
 
 class Rows(NamedTuple):
@@ -117,20 +117,13 @@ def _make_order(x: Any, axis: Any) -> tuple[Any, int]:
         raise wrong("x", "an array with at least 1 axis", x)
     axes = _axes_of(axis, x.ndim, "axis")
     if axes is not None:
-        return _constant(tuple(a for a in range(x.ndim) if a not in axes) + axes), len(axes)
+        return make_order(tuple(a for a in range(x.ndim) if a not in axes) + axes), len(axes)
     if isinstance(axis, types.Integer):
         return _make_order_at_run_time(x.ndim, 1, is_tuple=False), 1
     members = tuple(axis) if isinstance(axis, types.BaseTuple) else ()
     if not members or not all(isinstance(member, types.Integer) for member in members):
         raise wrong("axis", "an int or a tuple of ints", axis)
     return _make_order_at_run_time(x.ndim, len(members), is_tuple=True), len(members)
-
-
-def _constant(order: tuple[int, ...]) -> Any:
-    """Return a compiled function of one argument that returns an order, None if no axis moves."""
-    if order == tuple(range(len(order))):
-        return register_jitable(lambda axis: None)
-    return register_jitable(lambda axis: order)
 
 
 def _make_order_at_run_time(ndim: int, count: int, *, is_tuple: bool) -> Any:
@@ -172,7 +165,7 @@ def _make_channel_order(x: Any, channel_axis: Any) -> Any:
         if channel == 0:
             raise errors.TypingError("channel_axis must not be 0, the axis of the samples")
         spatial = tuple(a for a in range(ndim) if a not in (0, channel))
-        return _constant((0, channel, *spatial))
+        return make_order((0, channel, *spatial))
     if is_none(channel_axis) or not isinstance(channel_axis, types.Integer):
         raise wrong("channel_axis", "an int", channel_axis)
     start = tuple(range(ndim))

@@ -110,7 +110,8 @@ def _fields_of(moments, channels):
 def variance(self, ddof=0):
     if not _is_moments(self):
         return None
-    check_integer("ddof", ddof)
+    # The type of a default, when the method is compiled.
+    check_integer("ddof", ddof.value if isinstance(ddof, types.Omitted) else ddof)
 
     def call(self, ddof=0):
         m2 = _copied(self.m2, self.m2.size)
@@ -125,7 +126,8 @@ def variance(self, ddof=0):
 def std(self, ddof=0):
     if not _is_moments(self):
         return None
-    check_integer("ddof", ddof)
+    # The type of a default, when the method is compiled.
+    check_integer("ddof", ddof.value if isinstance(ddof, types.Omitted) else ddof)
 
     def call(self, ddof=0):
         m2 = _copied(self.m2, self.m2.size)

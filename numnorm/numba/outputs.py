@@ -55,6 +55,18 @@ def _result(target, x, order, out, real):
 
 
 @register_jitable
+def add_parts(totals, gradient):
+    """Add up the sums of all parts in order, and round the result once, to a 1-D gradient."""
+    parts, size = totals.shape[0], gradient.size
+    sums = viewed(totals, (parts, size))
+    for j in range(size):
+        total = sums[0, j]
+        for p in range(1, parts):
+            total += sums[p, j]
+        gradient[j] = total
+
+
+@register_jitable
 def fill(array, value):
     """Set all elements of a C-contiguous array."""
     flat = viewed(array, (array.size,))

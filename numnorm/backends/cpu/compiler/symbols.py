@@ -14,12 +14,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import llvmlite.binding
+from numba import core
 from numba.core import cgutils
 from numba.core.environment import Environment
 from numba.extending import intrinsic
 
 from numnorm.backends.cpu.compiler.jit import Function, Kernel, address_of
 from numnorm.backends.sources import NUMBA as SOURCES
+
+types: Any = core.types
 
 # The environments live as long as the process, as the symbols do.
 _environments: dict[str, Environment] = {}
@@ -95,6 +98,23 @@ def load(build: str, source: Source) -> Symbol:
 symbol_of = functools.cache(Symbol)
 
 
+def _lent(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Return an argument whose arrays do not own their memory, as those from Python do not.
+
+    A kernel frees an array that owns its memory, as only those that it allocates do.
+    """
+    if isinstance(kind, types.Array):
+        array = cgutils.create_struct_proxy(kind)(context, builder, value)
+        array.meminfo = array.meminfo.type(None)
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        members = zip(kind, cgutils.unpack_tuple(builder, value), strict=True)
+        return context.make_tuple(
+            builder, kind, [_lent(context, builder, *member) for member in members]
+        )
+    return value
+
+
 def make_call_of(source: Source) -> Function:
     """Return ``call(arguments)`` for nopython code, whose argument is the tuple of all."""
     symbol = symbol_of(source)
@@ -109,7 +129,10 @@ def make_call_of(source: Source) -> Function:
             kind = context.call_conv.get_function_type(returned, kinds)
             function = cgutils.get_or_insert_function(builder.module, kind, symbol.name)
             context.declare_env_global(builder.module, symbol.environment)
-            values = cgutils.unpack_tuple(builder, values[0])
+            members = cgutils.unpack_tuple(builder, values[0])
+            values = [
+                _lent(context, builder, *member) for member in zip(kinds, members, strict=True)
+            ]
             status, result = context.call_conv.call_function(
                 builder, function, returned, kinds, values
             )

@@ -1,0 +1,68 @@
+"""Weight normalization in nopython code."""
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from numnorm.norms.results import WeightGradients, WeightNormalized
+from numnorm.norms.weight import WEIGHT
+from numnorm.numba.arguments import check_array
+from numnorm.numba.arrays import empty, make_named, packed, viewed
+from numnorm.numba.backward import make_backward
+from numnorm.numba.forward import make_forward
+from numnorm.numba.layouts import make_vectors
+
+_normalized, _gradients = make_named(WeightNormalized), make_named(WeightGradients)
+
+
+@register_jitable
+def _reciprocals(lengths):
+    """Return the reciprocal of each length, 0 for 0."""
+    given = packed(lengths, None, np.float64)
+    result = empty(given.shape, np.float64)
+    source, target = viewed(given, (given.size,)), viewed(result, (given.size,))
+    for i in range(source.size):
+        target[i] = 1.0 / source[i] if source[i] != 0.0 else 0.0
+    return result
+
+
+def weight_norm(v: Any, g: Any = None, axis: Any = -1, out: Any = None) -> Any:
+    """Compile `numnorm.weight_norm`."""
+    rows = make_vectors(v, axis)
+    layout, forward = rows.layout, make_forward(WEIGHT, rows, v, g, None, out, save=False)
+
+    def call(v, g=None, axis=-1, out=None):
+        of_v = layout(v, axis)
+        return forward(v, g, None, of_v, (0.0, 0.0, of_v[1][1] - 1), out)[0]
+
+    return call
+
+
+def weight_norm_forward(v: Any, g: Any = None, axis: Any = -1, out: Any = None) -> Any:
+    """Compile `numnorm.weight_norm_forward`."""
+    rows = make_vectors(v, axis)
+    layout, forward = rows.layout, make_forward(WEIGHT, rows, v, g, None, out, save=True)
+
+    def call(v, g=None, axis=-1, out=None):
+        of_v = layout(v, axis)
+        w, norm, _ = forward(v, g, None, of_v, (0.0, 0.0, of_v[1][1] - 1), out)
+        return _normalized((w, norm))
+
+    return call
+
+
+def weight_norm_backward(
+    dw: Any, v: Any, norm: Any, g: Any = None, axis: Any = -1, out: Any = None
+) -> Any:
+    """Compile `numnorm.weight_norm_backward`."""
+    rows = make_vectors(v, axis)
+    check_array("norm", norm, rows.statistic_ndim, "one value for each row", optional=False)
+    layout, backward = rows.layout, make_backward(WEIGHT, rows, dw, v, None, norm, g, out)
+
+    def call(dw, v, norm, g=None, axis=-1, out=None):
+        rnorm, numbers = _reciprocals(norm), (0.0, 1.0, 0.0)
+        dv, dg, _ = backward(dw, v, None, rnorm, g, None, layout(v, axis), numbers, out)
+        return _gradients((dv, dg))
+
+    return call
