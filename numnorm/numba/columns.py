@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from numnorm.backends.cpu.columns import serial
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
@@ -26,14 +25,15 @@ from numnorm.numba.arrays import (
     address,
     array_kind,
     assign,
-    clashes,
     empty,
     has_shape,
     make_named,
     packed,
+    types,
     viewed,
 )
 from numnorm.numba.helpers import helper
+from numnorm.numba.outputs import new_target, result
 
 Function = Callable[..., Any]
 
@@ -66,14 +66,13 @@ def is_across(x: Any, channel_axis: Any) -> bool:
     return literal_of(channel_axis) in (-1, x.ndim - 1)
 
 
-def make_taken(name: str, kind: Any, real: Any) -> tuple[Function, Any]:
+def make_taken(name: str, kind: Any, real: Any, *, optional: bool = True) -> tuple[Function, Any]:
     """Return a compiled ``taken(array, shape)``, an array of channels for a kernel, and its type.
 
     It raises if the shape is another. None remains None.
     """
-    if is_none(kind):
+    if check_array(name, kind, 1, _OF_CHANNELS, optional=optional) is None:
         return helper(lambda array, shape: None), types.none
-    check_array(name, kind, 1, _OF_CHANNELS)
     message = f"{name} must have {_OF_CHANNELS}"
 
     def taken(array, shape):
@@ -82,37 +81,6 @@ def make_taken(name: str, kind: Any, real: Any) -> tuple[Function, Any]:
         return packed(array, None, real)
 
     return helper(taken), array_kind(real, 1)
-
-
-def make_target(kind: Any, x: Any, real: Any) -> tuple[Function, Function]:
-    """Return compiled ``target(out, x, other)`` and ``result(out, target)`` for an argument `out`.
-
-    The first returns the array that a kernel stores to, which reads `x` and `other`. The second
-    returns what the caller gets.
-    """
-    check_out(kind, x, real)
-    if is_none(kind):
-
-        def target(out, x, other):
-            return empty(x.shape, real)
-
-        return helper(target), helper(lambda out, target: target)
-
-    in_place = kind.layout == "C"
-
-    def checked_target(out, x, other):
-        if not has_shape(out, x.shape):
-            raise ValueError("out must have the shape of x")
-        if in_place and not clashes(out, (x, other)):
-            return viewed(out, out.shape)
-        return empty(x.shape, real)
-
-    def result(out, target):
-        if address(out) != address(target):
-            assign(out, target)
-        return out
-
-    return helper(checked_target), helper(result)
 
 
 def _make_weight(momentum: Any, batches: Any, convention: str) -> Function:
@@ -168,11 +136,6 @@ def _make_running(name: str, kind: Any) -> tuple[Function, Function, Any]:
     return taken, helper(store), taken_kind
 
 
-@helper
-def _flat(array):
-    return viewed(array, (array.size,))
-
-
 def _make_trained(real: Any, across: bool, parameters: Any, running: Any) -> Function:
     """Return a compiled batch norm in training, for `_make_normalized`."""
     for name, other in (("running_mean", 0), ("running_var", 1)):
@@ -195,8 +158,8 @@ def _make_trained(real: Any, across: bool, parameters: Any, running: Any) -> Fun
         correction = 1 if unbiased else 0
         call(
             (
-                *(_flat(x), shape, gamma, beta, moved_mean, moved_var),
-                *(weight, correction, eps, _flat(y), mean, rstd),
+                *(x, shape, gamma, beta, moved_mean, moved_var),
+                *(weight, correction, eps, y, mean, rstd),
             )
         )
         store_mean(running_mean, moved_mean)
@@ -220,7 +183,7 @@ def _make_frozen(real: Any, across: bool, parameters: Any, running: Any) -> Func
     def frozen(x, shape, parameters, running, weight, unbiased, eps, y, mean, rstd):
         gamma, beta = parameters
         running_mean, variance = take_mean(running[0], shape), take_var(running[1], shape)
-        call((_flat(x), shape, gamma, beta, running_mean, variance, eps, _flat(y), rstd))
+        call((x, shape, gamma, beta, running_mean, variance, eps, y, rstd))
         assign(mean, running_mean)
 
     return helper(frozen)
@@ -256,11 +219,11 @@ def _make_normalized(
     take_gamma, gamma_kind = make_taken("gamma", parameters[0], real)
     take_beta, beta_kind = make_taken("beta", parameters[1], real)
     convention = choice_of("convention", weights[2], ("torch", "keras"))
-    weight_of = _make_weight(*weights[:2], convention)
+    weight_of = _make_weight(weights[0], weights[1], convention)
     by_convention = is_none(unbiased)
     if not by_convention and not isinstance(unbiased, bool | types.Boolean):
         raise wrong("unbiased", "True, False or None", unbiased)
-    target_of, result_of = make_target(out, x, real)
+    check_out(out, x, real)
 
     def make(trained):
         make_one = _make_trained if trained else _make_frozen
@@ -271,18 +234,20 @@ def _make_normalized(
     def normalized(
         x, gamma, beta, channel_axis, running, training, momentum, batches, unbiased, eps, out
     ):
-        eps, source = checked_eps(eps), packed(x, None, real)
-        shape = channel_shape(x, channel_axis)
+        if not has_shape(out, x.shape):
+            raise ValueError("out must have the shape of x")
+        eps, shape = checked_eps(eps), channel_shape(x, channel_axis)
+        source = viewed(packed(x, None, real), (x.size,))
         parameters = take_gamma(gamma, shape), take_beta(beta, shape)
         weight = weight_of(momentum, batches)
         correction = by_torch if by_convention else unbiased
-        y = target_of(out, source, None)
+        y = new_target(out, None, (x.size,), real, (source,))
         mean, rstd = empty((shape[1],), np.float64), empty((shape[1],), np.float64)
         run(
             training,
             (source, shape, parameters, running, weight, correction, eps, y, mean, rstd),
         )
-        return result_of(out, y), mean, rstd
+        return result(y, x, None, out, real), mean, rstd
 
     return helper(normalized)
 
@@ -344,17 +309,18 @@ def batch_norm_forward(
 
 def batch_norm_backward(dy, x, mean, rstd, gamma=None, channel_axis=1, training=True, out=None):
     """Return what compiles a call for arguments of these types."""
-    real, across = real_of("x", x), is_across(x, channel_axis)
-    if check_array("dy", dy, x.ndim, "those of x") is np.float64 is not real:
-        raise wrong("dy", "an array of float32, like x", dy)
-    take_mean, _ = make_taken("mean", mean, np.float64)
-    take_rstd, _ = make_taken("rstd", rstd, np.float64)
+    own, across = real_of("x", x), is_across(x, channel_axis)
+    check_array("dy", dy, x.ndim, "the shape of x")
+    check_out(out, x, own)
+    # The dtype that holds all digits of dy and x.
+    real = np.float64 if np.float64 in (own, real_of("dy", dy)) else np.float32
+    take_mean, _ = make_taken("mean", mean, np.float64, optional=False)
+    take_rstd, _ = make_taken("rstd", rstd, np.float64, optional=False)
     take_gamma, gamma_kind = make_taken("gamma", gamma, real)
-    target_of, result_of = make_target(out, x, real)
-    gradient = real if is_none(gamma) else real_of("gamma", gamma)
-    elements, of_gradient = array_kind(real, 1), array_kind(gradient, 1)
+    gradient, summed = (own, real) if is_none(gamma) else (real_of("gamma", gamma),) * 2
+    elements, of_gradient = array_kind(real, 1), array_kind(summed, 1)
     kinds = elements, elements, _SHAPE, _CHANNELS, _CHANNELS, gamma_kind, elements
-    source = real.__name__, across, gamma_kind, gradient.__name__
+    source = real.__name__, across, gamma_kind, summed.__name__
 
     def make(trained):
         make_one = serial.make_backward if trained else serial.make_frozen_backward
@@ -366,16 +332,16 @@ def batch_norm_backward(dy, x, mean, rstd, gamma=None, channel_axis=1, training=
     def call(dy, x, mean, rstd, gamma=None, channel_axis=1, training=True, out=None):
         if not has_shape(dy, x.shape):
             raise ValueError("dy must have the shape of x")
-        shape = channel_shape(x, channel_axis)
-        grads, source = packed(dy, None, real), packed(x, None, real)
-        mean, rstd = take_mean(mean, shape), take_rstd(rstd, shape)
+        if not has_shape(out, x.shape):
+            raise ValueError("out must have the shape of x")
+        shape, flat = channel_shape(x, channel_axis), (x.size,)
+        grads, source = viewed(packed(dy, None, real), flat), viewed(packed(x, None, real), flat)
+        statistics = take_mean(mean, shape), take_rstd(rstd, shape)
         weight = take_gamma(gamma, shape)
-        dx = target_of(out, source, grads)
-        dgamma, dbeta = empty((shape[1],), gradient), empty((shape[1],), gradient)
-        run(
-            training,
-            (_flat(grads), _flat(source), shape, mean, rstd, weight, _flat(dx), dgamma, dbeta),
-        )
-        return _gradients((result_of(out, dx), dgamma, dbeta))
+        dx = new_target(out, None, flat, real, (source, grads))
+        dgamma, dbeta = empty((shape[1],), summed), empty((shape[1],), summed)
+        run(training, (grads, source, shape, *statistics, weight, dx, dgamma, dbeta))
+        dx = result(dx, x, None, out, own)
+        return _gradients((dx, packed(dgamma, None, gradient), packed(dbeta, None, gradient)))
 
     return call

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numba.core import types
 from numba.extending import overload
 
 from numnorm.backends.cpu.columns import serial
@@ -11,7 +10,16 @@ from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
 from numnorm.backends.formulas.norms import merge_moments
 from numnorm.norms.moments import Moments
 from numnorm.numba.arguments import check_array, check_integer, is_none, real_of, wrong
-from numnorm.numba.arrays import array_kind, assign, empty, has_shape, make_named, packed, viewed
+from numnorm.numba.arrays import (
+    array_kind,
+    assign,
+    empty,
+    has_shape,
+    make_named,
+    packed,
+    types,
+    viewed,
+)
 from numnorm.numba.columns import channel_shape, is_across
 from numnorm.numba.helpers import helper
 
@@ -27,9 +35,8 @@ def _check_moments(name: str, kind: Any) -> Any:
     fields = dict(zip(kind.fields, kind.types, strict=True))
     check_integer(f"{name}.count", fields.pop("count"))
     for field, array in fields.items():
-        if check_array(f"{name}.{field}", array, 1, "one number for each channel") is None:
-            if field != "mean_lo":
-                raise wrong(f"{name}.{field}", "an array", array)
+        meaning, optional = "one number for each channel", field == "mean_lo"
+        check_array(f"{name}.{field}", array, 1, meaning, optional=optional)
     return kind.types
 
 
@@ -60,6 +67,7 @@ def _copied_array(array, channels):
 
 
 def batch_moments(x, channel_axis=1, after=None):
+    """Return what compiles a call for arguments of these types."""
     real, across = real_of("x", x), is_across(x, channel_axis)
     kinds = array_kind(real, 1), _SHAPE, types.intp, _CHANNELS, _CHANNELS, _CHANNELS
     run = make_call_of(Source(serial.make_moments, (real.__name__, across), kinds))
@@ -108,6 +116,7 @@ def _fields_of(moments, channels):
 
 
 def variance(self, ddof=0):
+    """Return what compiles a call for arguments of these types."""
     if not _is_moments(self):
         return None
     # The type of a default, when the method is compiled.
@@ -124,6 +133,7 @@ def variance(self, ddof=0):
 
 
 def std(self, ddof=0):
+    """Return what compiles a call for arguments of these types."""
     if not _is_moments(self):
         return None
     # The type of a default, when the method is compiled.
@@ -149,6 +159,7 @@ def _divisor(count, ddof):
 
 
 def merge(self, other):
+    """Return what compiles a call for arguments of these types."""
     if not _is_moments(self):
         return None
     _check_moments("other", other)

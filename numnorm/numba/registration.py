@@ -9,11 +9,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from numba.core import types
+from numba import core
 from numba.core.registry import cpu_target
 from numba.extending import overload, overload_method
 
 import numnorm
+
+types: Any = core.types
 
 # ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
 _PASSES = "", "_forward", "_backward"
@@ -34,9 +36,10 @@ def register() -> None:
         function = operator.attrgetter(name)(numnorm)
         # Literal axes and options are compiled as such.
         overload(function, prefer_literal=True)(_maker(function, f"{__package__}.{home}"))
+    # Fields of named tuples take precedence.
     for name in ("merge", "std", "variance"):
         method = _maker(getattr(numnorm.Moments, name), f"{__package__}.moments")
-        overload_method(types.NamedTuple, name)(method)
+        overload_method(types.BaseNamedTuple, name)(method)
     # The first use of numnorm may be in the function that is being compiled.
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()

@@ -8,7 +8,8 @@ Statistics are float64; gamma and beta have the compute type, or are None.
 from typing import Any
 
 import numpy as np
-from numba.core import cgutils, types
+from numba import core
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from numnorm.backends.cpu.columns import coefficient_kernels
@@ -24,6 +25,7 @@ from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages, make_restored_means
 from numnorm.layouts import block_of
 
+types: Any = core.types
 _FAMILIES = {2: ACROSS, 3: ALONG}
 _SIZE, _NUMBER, _FLAG, _NONE = types.intp, types.float64, types.boolean, types.none
 _block_of, _unit_of = inlined(block_of), inlined(unit_of)
@@ -219,9 +221,7 @@ def _make_output(dtype: str, across: bool, gamma: Any, beta: Any) -> Function:
     """
     compute_dtype = compute_dtype_of(dtype)
     zeros, table = make_aligned_zeros(compute_dtype, 2), _array(compute_dtype, 2)
-    run = _make_scaled_run(
-        across, "forward", dtype, [_ELEMENTS], [_ELEMENTS, _SIZE, _SIZE]
-    )
+    run = _make_scaled_run(across, "forward", dtype, [_ELEMENTS], [_ELEMENTS, _SIZE, _SIZE])
     kinds = _CHANNELS, _CHANNELS, _NUMBER, _NUMBER, gamma, beta, _CHANNELS, table
     fill = _coefficients("output_coefficients", dtype, *kinds)
 
@@ -309,9 +309,7 @@ def make_backward(dtype: str, across: bool, gamma: Any, gradient: str) -> Functi
     kinds = gamma, _BLOCKS, _NUMBER, _NUMBER, _FLAG, gradients_kind, table
     fill = _coefficients("gradient_coefficients", dtype, *kinds)
     add = _make_run(across, "sums", dtype, _ELEMENTS, _ELEMENTS, table, _SIZE, _BLOCKS)
-    run = _make_scaled_run(
-        across, "dx", dtype, [_ELEMENTS, _ELEMENTS], [_ELEMENTS, _SIZE, _SIZE]
-    )
+    run = _make_scaled_run(across, "dx", dtype, [_ELEMENTS, _ELEMENTS], [_ELEMENTS, _SIZE, _SIZE])
     restore = _nothing
     if compute_dtype == _FLOAT64:
         restored_kinds = _CHANNELS, _SIZE, _CHANNELS, table
