@@ -11,6 +11,7 @@ from numnorm.norms.batch import new_batch_weight
 from numnorm.norms.results import Gradients, Normalized
 from numnorm.numba.arguments import (
     check_array,
+    check_flag,
     check_integer,
     check_number,
     check_out,
@@ -87,7 +88,8 @@ def _make_weight(momentum: Any, batches: Any, convention: str) -> Function:
     """Return a compiled ``weight(momentum, batches)`` of a new batch in the running statistics."""
     given = momentum.literal_value if isinstance(momentum, types.Literal) else momentum
     if isinstance(given, str | types.UnicodeType):
-        choice_of("momentum", momentum, ("cumulative",))
+        if given != "cumulative":
+            raise wrong("momentum", "a number, 'cumulative' or None", momentum)
         check_integer("batches", batches)
 
         def cumulative(momentum, batches):
@@ -138,9 +140,12 @@ def _make_running(name: str, kind: Any) -> tuple[Function, Function, Any]:
 
 def _make_trained(real: Any, across: bool, parameters: Any, running: Any) -> Function:
     """Return a compiled batch norm in training, for `_make_normalized`."""
-    for name, other in (("running_mean", 0), ("running_var", 1)):
-        if is_none(running[other]) and not is_none(running[1 - other]):
-            raise wrong(name, "given, like the other running statistic", None)
+    for name, other, kinds in (
+        ("running_mean", "running_var", running),
+        ("running_var", "running_mean", running[::-1]),
+    ):
+        if is_none(kinds[0]) and not is_none(kinds[1]):
+            raise wrong(name, f"given with {other}", None)
     take_mean, store_mean, mean_kind = _make_running("running_mean", running[0])
     take_var, store_var, var_kind = _make_running("running_var", running[1])
     given, elements = not is_none(mean_kind), array_kind(real, 1)
@@ -172,7 +177,7 @@ def _make_frozen(real: Any, across: bool, parameters: Any, running: Any) -> Func
     """Return a compiled batch norm in inference, for `_make_normalized`."""
     for name, kind in zip(("running_mean", "running_var"), running, strict=True):
         if is_none(kind):
-            raise wrong(name, "given unless training is the literal True", None)
+            raise wrong(name, "given when training is not the literal True", None)
     take_mean, _ = make_taken("running_mean", running[0], np.float64)
     take_var, _ = make_taken("running_var", running[1], np.float64)
     elements = array_kind(real, 1)
@@ -221,8 +226,8 @@ def _make_normalized(
     convention = choice_of("convention", weights[2], ("torch", "keras"))
     weight_of = _make_weight(weights[0], weights[1], convention)
     by_convention = is_none(unbiased)
-    if not by_convention and not isinstance(unbiased, bool | types.Boolean):
-        raise wrong("unbiased", "True, False or None", unbiased)
+    if not by_convention:
+        check_flag("unbiased", unbiased)
     check_out(out, x, real)
 
     def make(trained):
