@@ -80,7 +80,8 @@ def choice_of(name: str, kind: Any, choices: tuple[Any, ...]) -> Any:
         value = None
     if isinstance(value, types.Type) or value not in choices:
         listed = ", ".join(map(repr, choices[:-1])) + f" or {choices[-1]!r}"
-        raise wrong(name, f"the literal {listed}", kind if isinstance(value, types.Type) else value)
+        got = "a value known only at run time" if isinstance(value, types.Type) else repr(value)
+        raise wrong(name, f"the literal {listed}", got)
     return value
 
 

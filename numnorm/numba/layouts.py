@@ -4,6 +4,7 @@ A layout is ``(order, size, segments, statistic_shape, parameter_shape, by_chann
 ``size = (rows, width)`` and ``segments = (segment, channels)``: what `RowLayout` has.
 """
 
+import contextlib
 from typing import Any, NamedTuple
 
 from numba.core import errors
@@ -11,7 +12,7 @@ from numba.cpython.unsafe.tuple import tuple_setitem
 from numba.extending import register_jitable
 
 from numnorm.layouts import normalized_axes
-from numnorm.numba.arguments import is_none, literal_of, wrong
+from numnorm.numba.arguments import is_none, literal_of, real_of, wrong
 from numnorm.numba.arrays import make_order, make_shapes, product, types
 
 
@@ -39,7 +40,7 @@ class Rows(NamedTuple):
 
 def make_rows(x: Any, axis: Any) -> Rows:
     """Return a compiled ``layout(x, axis)``: the rows over `axis`."""
-    order_of, count = _make_order(x, axis)
+    order_of, count = _make_order("x", x, axis)
     shapes = make_shapes(count)
 
     @register_jitable
@@ -54,7 +55,7 @@ def make_rows(x: Any, axis: Any) -> Rows:
 
 def make_vectors(v: Any, axis: Any) -> Rows:
     """Return a compiled ``layout(v, axis)``: the weight vectors over `axis`."""
-    order_of, count = _make_order(v, axis)
+    order_of, count = _make_order("v", v, axis)
     shapes = make_shapes(count)
 
     @register_jitable
@@ -73,7 +74,8 @@ def make_groups(x: Any, channel_axis: Any) -> Rows:
 
     With `groups` None each channel is a group.
     """
-    order_of, shapes = _make_channel_order(x, channel_axis), make_shapes(x.ndim - 2)
+    order_of = _make_channel_order(x, channel_axis)
+    shapes = make_shapes(x.ndim - 2)
 
     @register_jitable
     def layout(x, groups, channel_axis):
@@ -100,22 +102,21 @@ def _group_count(groups, channels):
     return groups
 
 
-def _axes_of(axis: Any, ndim: int, name: str) -> tuple[int, ...] | None:
-    """Return the axes as sorted numbers from 0 on, None if the compiler does not know them."""
+def _axes_of(axis: Any, ndim: int) -> tuple[int, ...] | None:
+    """Return the axes as sorted numbers from 0 on, None if it does not know valid ones."""
     value = literal_of(axis)
-    if value is None:
-        return None
-    try:
-        return normalized_axes(value, ndim, name)
-    except ValueError as error:
-        raise errors.TypingError(str(error)) from None
+    if value is not None:
+        with contextlib.suppress(ValueError):  # it is raised when the call runs
+            return normalized_axes(value, ndim)
+    return None
 
 
-def _make_order(x: Any, axis: Any) -> tuple[Any, int]:
+def _make_order(name: str, x: Any, axis: Any) -> tuple[Any, int]:
     """Return a compiled ``order(axis)``, which puts these axes last, and their number."""
+    real_of(name, x)
     if x.ndim == 0:
-        raise wrong("x", "an array with at least 1 axis", x)
-    axes = _axes_of(axis, x.ndim, "axis")
+        raise wrong(name, "an array with at least 1 axis", x)
+    axes = _axes_of(axis, x.ndim)
     if axes is not None:
         return make_order(tuple(a for a in range(x.ndim) if a not in axes) + axes), len(axes)
     if isinstance(axis, types.Integer):
@@ -135,7 +136,7 @@ def _make_order_at_run_time(ndim: int, count: int, *, is_tuple: bool) -> Any:
         order, first, last = start, 0, ndim - count
         for a in axes:
             if not -ndim <= a < ndim:
-                raise ValueError("axis must be between -ndim and ndim - 1 of x")
+                raise ValueError("axis must name axes of x")
         for i in range(ndim):
             named = 0
             for a in axes:
@@ -156,14 +157,13 @@ def _make_order_at_run_time(ndim: int, count: int, *, is_tuple: bool) -> Any:
 
 def _make_channel_order(x: Any, channel_axis: Any) -> Any:
     """Return a compiled ``order(channel_axis)``, which puts the channels second."""
+    real_of("x", x)
     if x.ndim < 2:
         raise wrong("x", "an array with at least 2 axes", x)
-    axes = _axes_of(channel_axis, x.ndim, "channel_axis")
+    axes = _axes_of(channel_axis, x.ndim)
     ndim = x.ndim
-    if axes is not None:
+    if axes is not None and len(axes) == 1 and axes != (0,):
         (channel,) = axes
-        if channel == 0:
-            raise errors.TypingError("channel_axis must not be 0, the axis of the samples")
         spatial = tuple(a for a in range(ndim) if a not in (0, channel))
         return make_order((0, channel, *spatial))
     if is_none(channel_axis) or not isinstance(channel_axis, types.Integer):

@@ -40,7 +40,7 @@ def register() -> None:
     for name in ("merge", "std", "variance"):
         method = _maker(getattr(numnorm.Moments, name), f"{__package__}.moments")
         overload_method(types.BaseNamedTuple, name)(method)
-    # The first use of numnorm may be in the function that is being compiled.
+    # Numba may be compiling the first function that names numnorm, whose import this then is.
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
 

@@ -1,0 +1,181 @@
+"""Compiled callers of every kind: parallel, in threads, nested, and cached on disk."""
+
+import importlib.metadata
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import numpy as np
+import pytest
+from every_call import output_of, start
+from nopython import check, compiled, same
+from package_copy import Copy
+
+import numnorm
+
+pytestmark = compiled
+rng = np.random.default_rng(38)
+
+# A module with cached callers. It prints their results, those of the public function, and how many
+# callers were found on disk.
+CALLERS = """
+import json
+import numba
+import numpy as np
+import numnorm
+import numnorm.numba
+
+numnorm.numba.init()
+
+@numba.njit(cache=True)
+def inner(x, gamma, beta):
+    return numnorm.layer_norm(x, gamma, beta)
+
+@numba.njit(cache=True)
+def twice(x, gamma, beta):
+    return inner(inner(x, gamma, beta), gamma, beta)
+
+@numba.njit(cache=True, parallel=True)
+def of_rows(x, gamma, beta):
+    result = np.empty_like(x)
+    for i in numba.prange(x.shape[0]):
+        result[i] = inner(x[i], gamma, beta)
+    return result
+
+if __name__ == "__main__":
+    x = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
+    found = of_rows(x, x[0], x[1]), twice(x, x[0], x[1])
+    expected = numnorm.layer_norm(x, x[0], x[1])
+    again = numnorm.layer_norm(expected, x[0], x[1])
+    hits = [len(f.stats.cache_hits) for f in (of_rows, twice)]
+    same = [a.tobytes() == b.tobytes() for a, b in zip(found, (expected, again))]
+    print(json.dumps([same, hits, float(expected.sum())]))
+"""
+
+
+def test_a_parallel_caller():
+    x = rng.standard_normal((9, 5, 40)).astype(np.float32)
+
+    @numba.njit(parallel=True)
+    def of_slices(x):
+        result, total = np.empty_like(x), 0.0
+        for i in numba.prange(x.shape[0]):
+            result[i] = numnorm.layer_norm(x[i])
+            total += numnorm.layer_norm(x[i, 0] * 2)[0]
+        return result, numnorm.layer_norm(x + x), total
+
+    slices, whole, total = of_slices(x)
+    same(slices, numnorm.layer_norm(x))
+    same(whole, numnorm.layer_norm(x + x))
+    # Threads add in any order.
+    assert total == pytest.approx(float(numnorm.layer_norm(x[:, 0] * 2)[:, 0].sum()), abs=1e-6)
+
+
+def test_threads():
+    x = rng.standard_normal((8, 50, 40)).astype(np.float32)
+    n = numnorm.layer_norm_forward(x)
+    expected = numnorm.layer_norm_backward(x[::-1], x, n.mean, n.rstd).dx
+
+    @numba.njit(nogil=True)
+    def passes(dy, x):
+        n = numnorm.layer_norm_forward(x)
+        return n.y, numnorm.layer_norm_backward(dy, x, n.mean, n.rstd).dx
+
+    passes(x[0], x[0])
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            results = list(pool.map(passes, x[::-1], x))
+            assert b"".join(y.tobytes() for y, _ in results) == n.y.tobytes()
+            assert b"".join(dx.tobytes() for _, dx in results) == expected.tobytes()
+
+
+def test_no_memory_is_kept_or_freed_twice():
+    x = rng.standard_normal((30, 40)).astype(np.float32)
+
+    @numba.njit
+    def passes(x, gamma, out):
+        for _ in range(100):
+            n = numnorm.layer_norm_forward(x, gamma, gamma)
+            numnorm.layer_norm_backward(n.y, x, n.mean, n.rstd, gamma, out=out)
+            numnorm.layer_norm(x.T, axis=0)
+        return n
+
+    passes(x, x[0], np.empty_like(x))
+    before = numba.core.runtime.rtsys.get_allocation_stats()
+    for _ in range(3):
+        same(tuple(passes(x, x[0], x.copy())), tuple(numnorm.layer_norm_forward(x, x[0], x[0])))
+    after = numba.core.runtime.rtsys.get_allocation_stats()
+    assert after.alloc - before.alloc == after.free - before.free
+
+
+def test_results_are_named_tuples():
+    def call(x):
+        n = numnorm.layer_norm_forward(x)
+        return n.y[0] + n.mean[0], n
+
+    check(lambda x: numnorm.layer_norm_forward(x), rng.standard_normal((3, 4)))
+    n = numba.njit(call)(rng.standard_normal((3, 4)))[1]
+    assert type(n) is numnorm.Normalized
+
+
+def callers(folder, **environment):
+    (folder / "callers.py").write_text(CALLERS)
+    return json.loads(output_of(start(str(folder / "callers.py"), **environment)))
+
+
+def test_cached_callers_are_found_by_other_processes(tmp_path):
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "callers")}
+    first, second = (callers(tmp_path, **environment) for _ in range(2))
+    assert first[:2] == [[True, True], [0, 0]]
+    assert second[:2] == [[True, True], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    "file, old, new",
+    [
+        ("norms/affine.py", "return xhat * gamma + beta", "return xhat * gamma + beta + beta"),
+        ("numba/forward.py", "import math", "import math  # edited"),
+    ],
+)
+def test_cached_callers_notice_a_change_of_the_source(tmp_path, file, old, new):
+    copy = Copy(tmp_path)
+    assert callers(tmp_path, **copy.environment)[:2] == [[True, True], [0, 0]]
+    before = callers(tmp_path, **copy.environment)
+    assert before[:2] == [[True, True], [1, 1]]
+    path = copy.package / file
+    source = path.read_text("utf-8")
+    assert old in source
+    path.write_text(source.replace(old, new, 1), "utf-8")
+    same_bytes, hits, total = callers(tmp_path, **copy.environment)
+    assert same_bytes == [True, True]
+    assert hits == [0, 0]
+    assert (total == before[2]) == file.startswith("numba")
+
+
+def test_the_compiler_may_be_the_first_to_use_numnorm():
+    code = """
+import numba, numpy, numnorm, sys
+import numnorm.numba
+numnorm.numba.init()
+assert "numnorm.public" not in sys.modules
+print(numba.njit(lambda x: numnorm.layer_norm(x))(numpy.ones((2, 3))).sum())
+"""
+    assert output_of(start("-c", code)).split() == ["0.0"]
+
+
+def test_a_process_without_numnorm_imports_little_of_it():
+    code = """
+import sys
+import numnorm.numba
+numnorm.numba.init()
+print(*sorted(name for name in sys.modules if name.startswith(("numba", "numnorm"))))
+"""
+    assert output_of(start("-c", code)).split() == ["numnorm", "numnorm.numba"]
+
+
+def test_numba_finds_the_entry_point():
+    points = importlib.metadata.entry_points(group="numba_extensions")
+    ours = [point for point in points if point.value == "numnorm.numba:init"]
+    if not ours:
+        pytest.skip("numnorm is not installed")
+    assert all(point.load() is numnorm.numba.init for point in ours)
