@@ -11,7 +11,8 @@ from typing import Any
 
 from numba import core
 from numba.core.registry import cpu_target
-from numba.extending import overload, overload_method
+from numba.core.typing.templates import infer_getattr, make_overload_method_template
+from numba.extending import overload
 
 import numnorm
 
@@ -36,13 +37,24 @@ def register() -> None:
         function = operator.attrgetter(name)(numnorm)
         # Literal axes and options are compiled as such.
         overload(function, prefer_literal=True)(_maker(function, f"{__package__}.{home}"))
-    # Fields of named tuples take precedence.
     for name in ("merge", "std", "variance"):
-        method = _maker(getattr(numnorm.Moments, name), f"{__package__}.moments")
-        overload_method(types.BaseNamedTuple, name)(method)
+        _register_method(name, _maker(getattr(numnorm.Moments, name), f"{__package__}.moments"))
     # Numba may be compiling the first function that names numnorm, whose import this then is.
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
+
+
+def _register_method(name: str, maker: Callable[..., Any]) -> None:
+    """Register a method of `Moments`; other named tuples may have fields of this name."""
+    template: Any = make_overload_method_template(types.NamedTuple, name, maker, "never")
+
+    class OfMoments(template):
+        def _resolve(self, kind: Any, attribute: str) -> Any:
+            is_own = kind.instance_class is numnorm.Moments
+            return super()._resolve(kind, attribute) if is_own else None
+
+    infer_getattr(OfMoments)
+    overload(maker)(maker)
 
 
 def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import kernels
 import numba
 import numpy as np
 import pytest
+from every_call import in_new_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import LAYOUTS
@@ -30,7 +31,8 @@ def forward(options=""):
 
 
 def backward():
-    text = "numnorm.batch_norm_backward(dy, x, mean, rstd, gamma, channel_axis=axis, training=training)"
+    options = "channel_axis=axis, training=training"
+    text = f"numnorm.batch_norm_backward(dy, x, mean, rstd, gamma, {options})"
     return function_of(["dy", "x", "mean", "rstd", "gamma", "axis", "training"], text)
 
 
@@ -130,9 +132,7 @@ def test_large_arrays_have_the_bytes_of_aligned_loops_and_threads(shape):
     for training in True, False:
 
         def call(x, dy, mean, var):
-            n = numnorm.batch_norm_forward(
-                x, running_mean=mean, running_var=var, training=training
-            )
+            n = numnorm.batch_norm_forward(x, running_mean=mean, running_var=var, training=training)
             return n, numnorm.batch_norm_backward(dy, x, n.mean, n.rstd, training=training)
 
         check(call, x, dy, np.zeros(shape[1]), np.ones(shape[1]))
@@ -231,6 +231,34 @@ def test_threads():
         for _ in range(10):
             for one, other in zip(threads.map(call, arrays), expected, strict=True):
                 same(one, other)
+
+
+CACHED = """
+import json
+
+import numba
+import numpy as np
+
+import numnorm
+
+@numba.njit(cache=True)
+def inner(x):
+    return numnorm.batch_norm(x)
+
+@numba.njit(cache=True)
+def call(x):
+    return inner(x)
+
+x = np.arange(60, dtype=np.float32).reshape(5, 4, 3)
+assert call(x).tobytes() == numnorm.batch_norm(x).tobytes()
+print(sum(call.stats.cache_hits.values()))
+"""
+
+
+def test_a_cached_caller_finds_kernels_that_other_kernels_call(tmp_path):
+    script = tmp_path / "call.py"
+    script.write_text(CACHED)
+    assert [in_new_process(str(script)).strip() for _ in range(2)] == ["0", "1"]
 
 
 # A call and what its error says.

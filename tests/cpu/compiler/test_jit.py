@@ -5,7 +5,7 @@ import sys
 import every_call
 import numpy as np
 import pytest
-from every_call import COMPILED
+from every_call import COMPILED, in_new_process
 
 from numnorm.backends.cpu.compiler.jit import inlined, launcher_address, make_kernel, shared
 
@@ -130,3 +130,33 @@ def test_kernels_free_what_they_allocate():
     allocated, kept, infos_kept = map(int, printed.split())
     assert allocated > 0, "the calls are too small for allocations"
     assert (kept, infos_kept) == (0, 0)
+
+
+@compiled
+def test_a_kernel_that_frees_arrays_leaves_other_compiled_code_alone():
+    # The kernel of moments frees arrays, never None; other code of Numba frees None, too.
+    in_new_process("-c", FREES_NONE)
+
+
+FREES_NONE = """
+import collections
+
+import numba
+import numpy as np
+
+import numnorm
+
+numnorm.batch_norm(np.ones((5, 3), np.float32))
+
+Pair = collections.namedtuple("Pair", "n values")
+
+@numba.njit
+def first(pair, given):
+    found = None
+    if given:
+        found = pair
+    return 0 if found is None else found.n
+
+assert first(Pair(1, np.ones(3)), True) == 1
+assert first(Pair(1, np.ones(3)), False) == 0
+"""
