@@ -134,11 +134,11 @@ def layers(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def doctest(session: nox.Session) -> None:
-    """Run the examples of the README and of the docstrings."""
+    """Run the examples of the README, of docs/njit.md and of the docstrings."""
     # The modules for CUDA have no examples, and cannot be imported without numba-cuda.
-    options = ["--doctest-modules", "--doctest-glob=README.md", "--pyargs"]
+    options = ["--doctest-modules", "--doctest-glob=*.md", "--pyargs"]
     options += ["--doctest-ignore-import-errors"]
-    run_in_environment(session, "pytest", *options, "numnorm", "README.md")
+    run_in_environment(session, "pytest", *options, "numnorm", "README.md", "docs/njit.md")
 
 
 @nox.session(python=False, requires=["environment"])

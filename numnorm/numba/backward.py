@@ -81,15 +81,26 @@ def _make_enter(norm: Norm, real: Any, given: bool, in_kernel: bool, ndim: int) 
     return enter
 
 
+def _dtypes(
+    norm: Norm, rows: Rows, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, out: Any
+) -> tuple[Any, Any, Any]:
+    """Check types; return the dtypes of dx, of the computation, and of the gradient of gamma."""
+    names, own = norm.names, real_of(norm.names.x, x)
+    check_array(names.dy, dy, x.ndim, f"the shape of {names.x}", optional=False)
+    check_out(out, x, own)
+    meaning = "one value for each row"
+    check_array(names.rstd, rstd, rows.statistic_ndim, meaning, optional=False)
+    if norm.formula.centred:
+        check_array("mean", mean, rows.statistic_ndim, meaning, optional=False)
+    # The dtype that holds all digits of dy and x.
+    real = np.float64 if np.float64 in (own, real_of(names.dy, dy)) else np.float32
+    if norm.parameters == 0:
+        return own, real, real
+    return own, real, check_array(names.gamma, gamma, rows.parameter_ndim, rows.meaning) or own
+
+
 def make_backward(
-    norm: Norm,
-    rows: Rows,
-    dy: Any,
-    x: Any,
-    mean: Any,
-    rstd: Any,
-    gamma: Any,
-    out: Any,
+    norm: Norm, rows: Rows, dy: Any, x: Any, mean: Any, rstd: Any, gamma: Any, out: Any
 ) -> Any:
     """Return a compiled backward pass of a norm for these types.
 
@@ -97,20 +108,9 @@ def make_backward(
     those of `GradientCoefficients`, and returns ``(dx, dgamma, dbeta)``. A norm with parameters has
     no beta here. Without centring, mean is None.
     """
-    names, has_parameters = norm.names, norm.parameters > 0
-    own = real_of(names.x, x)
-    check_array(names.dy, dy, x.ndim, f"the shape of {names.x}")
-    check_out(out, x, own)
-    # The dtype that holds all digits of dy and x.
-    real = np.float64 if np.float64 in (own, real_of(names.dy, dy)) else np.float32
-    meaning = "one value for each row"
-    check_array(names.rstd, rstd, rows.statistic_ndim, meaning, optional=False)
-    if norm.formula.centred:
-        check_array("mean", mean, rows.statistic_ndim, meaning, optional=False)
-    gradient = own
-    if has_parameters and not is_none(gamma):
-        gradient = check_array(names.gamma, gamma, rows.parameter_ndim, rows.meaning)
-    given, in_kernel = not is_none(gamma), gradient is real or not has_parameters
+    names = norm.names
+    own, real, gradient = _dtypes(norm, rows, dy, x, mean, rstd, gamma, out)
+    given, in_kernel = not is_none(gamma), gradient is real
     enter = make_by_variant(
         lambda ndim: _make_enter(norm, real, given, in_kernel, ndim), rows.variants
     )
