@@ -160,7 +160,7 @@ def _gradient(
     coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
     scaled, lost = centre_coefficients(element_type)(mean, rstd, coefficients)
     if lost:
-        restore_means(arrays[1], coefficients[:4, :channels])
+        restore_means(arrays[1], layout, coefficients)
     arguments = *arrays, coefficients, layout.block, sums
     plan.run(plan.family.sums(element_type), arguments, plan.block_parts, 2)
     inv_count = 1.0 / layout.per_channel

@@ -1,6 +1,7 @@
 """The moments of channels: of an array, of a stream of chunks, and merged from two."""
 
 import functools
+import math
 import operator
 
 import numpy as np
@@ -38,7 +39,7 @@ def streamed_moments(
 
 def unit_of(count: int) -> float:
     """Return a power of two near 1 / count: m2 times it is in range where the variance is."""
-    return 2.0 ** -count.bit_length()
+    return math.ldexp(1.0, -math.frexp(count)[1])
 
 
 def _moments(

@@ -85,8 +85,6 @@ _HELPER_PASSES = (
     typed_passes.PreLowerStripPhis,
     typed_passes.InlineOverloads,
     typed_passes.IRLegalization,
-    _LoweringWithoutCounts,
-    typed_passes.NoPythonBackend,
 )
 
 
@@ -100,6 +98,7 @@ class HelperCompiler(CompilerBase):
     """Numba's compiler with fewer passes, without optimizing and linking."""
 
     _library = _HelperLibrary
+    _lowering = _LoweringWithoutCounts
 
     def __init__(self, typing_context: Any, target_context: Any, library: Any, *rest: Any) -> None:
         if library is None:
@@ -109,7 +108,7 @@ class HelperCompiler(CompilerBase):
     def define_pipelines(self) -> list[PassManager]:
         """Return the passes."""
         passes = _HelperPasses("helper")
-        for one in _HELPER_PASSES:
+        for one in (*_HELPER_PASSES, self._lowering, typed_passes.NoPythonBackend):
             passes.add_pass(one, one.__name__)
         passes.finalize()
         return [passes]
@@ -119,6 +118,12 @@ class SharedHelperCompiler(HelperCompiler):
     """The same for a helper that is not inlined."""
 
     _library = _SharedLibrary
+
+
+class CountingHelperCompiler(HelperCompiler):
+    """The same for a helper of other compiled code, which counts references to arrays."""
+
+    _lowering = typed_passes.NativeLowering
 
 
 class KernelCompiler(Compiler):

@@ -9,14 +9,17 @@ from numnorm.arguments import check_float, check_shape
 from numnorm.array_likes import as_plain_array, check_on_host, writable_view
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.backends.cpu.statistics.saved import MOST_LOST
-from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages
+from numnorm.backends.cpu.statistics.stored_kernels import (
+    make_moving_averages,
+    make_restored_means,
+)
 from numnorm.layouts import ColumnLayout, RowLayout
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _SHARED = "running_var must not share memory with running_mean, got such an array"
 
 moving_averages = functools.cache(make_moving_averages)
+_restored_means = functools.cache(make_restored_means)
 
 
 def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
@@ -27,17 +30,13 @@ def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
     return inverse.reshape(layout.statistic_shape)
 
 
-def restore_means(x: Array, table: Array) -> None:
+def restore_means(x: Array, layout: ColumnLayout, table: Array) -> None:
     """Store as `mean_lo` of each channel what rounding its saved mean to float64 lost.
 
-    The rows of `table` are scale, mean_hi, rstd and mean_lo, as `make_centre_coefficients` makes
-    them. A mean that the caller changed stays as it is.
+    The first rows of `table` are scale, mean_hi, rstd and mean_lo, as `make_centre_coefficients`
+    makes them. A mean that the caller changed stays as it is.
     """
-    shape = (-1,) if x.ndim == 2 else (-1, 1)
-    with np.errstate(all="ignore"):
-        deviations = x * table[0].reshape(shape) - table[1].reshape(shape)
-        lost = deviations.mean(axis=(0, 2)[: x.ndim - 1])
-        np.copyto(table[3], lost, where=np.abs(lost) <= MOST_LOST * np.abs(table[1]))
+    _restored_means()(x.reshape(-1), layout.inner, np.zeros(layout.channels), table)
 
 
 def saved(statistic: Array, x: Array) -> Array:
