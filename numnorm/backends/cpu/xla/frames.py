@@ -5,7 +5,9 @@ the same in all versions 0.x of the interface.
 """
 
 import ctypes
+import functools
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -66,10 +68,10 @@ real = compiled_as(_plain_real)(_load(types.float64))
 
 def plain_array(address: int, shape: Any, kind: Any) -> Any:
     """Return an array on the memory at an address, which somebody else owns."""
-    empty = np.empty(0, kind)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * empty.itemsize
+    dtype = np.dtype(kind)
+    nbytes = int(math.prod(shape)) * dtype.itemsize
     memory: Any = (ctypes.c_char * nbytes).from_address(int(address))
-    return np.ndarray(shape, empty.dtype, memory)
+    return np.ndarray(shape, dtype, memory)
 
 
 def make_array_at(kind: Any, ndim: int) -> Callable[..., Any]:
@@ -94,21 +96,34 @@ def make_array_at(kind: Any, ndim: int) -> Callable[..., Any]:
 
 def buffers(frame: int, first: int, count: int) -> list[Any]:
     """Return the arguments or the results of a call as NumPy arrays."""
+    arrays = []
+    for buffer in _words(_plain_word(frame, first), _plain_word(frame, count)):
+        # One read of the whole struct: each costs much in Python.
+        fields = _words(buffer, SHAPE // 8 + 1)
+        shape = tuple(_words(fields[SHAPE // 8], fields[RANK // 8]))
+        kind = _dtype(fields[DTYPE // 8] & 0xFFFFFFFF)
+        arrays.append(plain_array(fields[DATA // 8], shape, kind))
+    return arrays
+
+
+def _words(address: int, count: int) -> Any:
+    return (ctypes.c_ssize_t * count).from_address(address)
+
+
+@functools.cache
+def _dtype(number: int) -> np.dtype[Any]:
     import ml_dtypes  # noqa: F401  # it registers bfloat16 with NumPy
 
-    pointers = _plain_word(frame, first)
-    arrays = []
-    for index in range(_plain_word(frame, count)):
-        buffer = _plain_word(pointers, 8 * index)
-        rank, sizes = _plain_word(buffer, RANK), _plain_word(buffer, SHAPE)
-        shape = tuple(_plain_word(sizes, 8 * k) for k in range(rank))
-        kind = np.dtype(_DTYPES[ctypes.c_int32.from_address(buffer + DTYPE).value])
-        arrays.append(plain_array(_plain_word(buffer, DATA), shape, kind))
-    return arrays
+    return np.dtype(_DTYPES[number])
 
 
 def options(frame: int) -> Any:
     """Return the only attribute of a call, a string of JSON."""
     attribute = _plain_word(_plain_word(frame, ATTRIBUTES), 0)
     size = _plain_word(attribute, STRING_SIZE)
-    return json.loads(ctypes.string_at(_plain_word(attribute, STRING_DATA), size))
+    return _parsed(ctypes.string_at(_plain_word(attribute, STRING_DATA), size))
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(text: bytes) -> Any:
+    return json.loads(text)
