@@ -4,10 +4,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cpu.compiler.jit import Kernel
+from numnorm.backends.cpu.compiler.jit import Kernel, in_caller
 from numnorm.backends.cpu.compiler.parallel import row_parts
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
 from numnorm.backends.cpu.rows.rows import _forward_kernel
@@ -31,7 +30,7 @@ from numnorm.numba.layouts import Rows
 from numnorm.numba.outputs import fill, new_target, result
 
 FORMULAS = {formula.name: formula for formula in (AFFINE, GAIN, ADA.formula)}
-_row_parts = register_jitable(row_parts)
+_row_parts = in_caller(row_parts)
 
 
 def kernel(formula: str, dtype: str, narrow: bool) -> Kernel:
@@ -58,7 +57,7 @@ def make_by_variant(make: Any, variants: tuple[int, ...]) -> Any:
         return first
     (second,) = others
 
-    @register_jitable
+    @in_caller
     def enter(by_channel, segments, *arguments):
         if by_channel:
             first(by_channel, segments, *arguments)
@@ -82,7 +81,7 @@ def _make_enter(norm: Norm, real: Any, given: bool, ndim: int) -> Any:
     )
     most, kernel_shape = widest(element_type_of(dtype)), make_kernel_shape(ndim)
 
-    @register_jitable
+    @in_caller
     def enter(by_channel, segments, x, weights, scaling, y, mean, rstd, parts):
         shape = kernel_shape(segments)
         members = (
@@ -106,7 +105,7 @@ def make_weights(norm: Norm, gamma: Any, beta: Any) -> Any:
         return packed_pair
     has_gamma = not is_none(gamma)
 
-    @register_jitable
+    @in_caller
     def weights(gamma, beta, real):
         own = packed(gamma if has_gamma else beta, None, real)
         other = empty(own.shape, real)
@@ -139,7 +138,7 @@ def make_forward(
     beta_error = f"beta must have the shape of {rows.meaning}"
     out_error = f"out must have the shape of {names.x}"
 
-    @register_jitable
+    @in_caller
     def forward(x, gamma, beta, layout, scaling, out):
         order, size, segments, statistic_shape, parameter_shape, by_channel = layout
         if not has_shape(gamma, parameter_shape):

@@ -13,6 +13,7 @@ from numba.core.registry import cpu_target
 from numba.extending import overload
 
 import numnorm
+from numnorm.backends.cpu.compiler.jit import IN_CALLER
 
 # ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
 _PASSES = "", "_forward", "_backward"
@@ -30,7 +31,9 @@ def register() -> None:
     for name, home in _HOMES.items():
         function = operator.attrgetter(name)(numnorm)
         # Literal axes and options are compiled as such.
-        overload(function, prefer_literal=True)(_maker(function, f"{__package__}.{home}"))
+        overload(function, jit_options=IN_CALLER, prefer_literal=True)(
+            _maker(function, f"{__package__}.{home}")
+        )
     # Numba may be compiling the first function that names numnorm, whose import this then is.
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()

@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
+from numnorm.backends.cpu.compiler.jit import in_caller
 from numnorm.norms.results import WeightGradients, WeightNormalized
 from numnorm.norms.weight import WEIGHT
 from numnorm.numba.arguments import check_array
@@ -16,7 +16,7 @@ from numnorm.numba.layouts import make_vectors
 _normalized, _gradients = make_named(WeightNormalized), make_named(WeightGradients)
 
 
-@register_jitable
+@in_caller
 def _reciprocals(lengths):
     """Return the reciprocal of each length, 0 for 0."""
     given = packed(lengths, None, np.float64)

@@ -83,8 +83,6 @@ _HELPER_PASSES = (
     typed_passes.PreLowerStripPhis,
     typed_passes.InlineOverloads,
     typed_passes.IRLegalization,
-    _LoweringWithoutCounts,
-    typed_passes.NoPythonBackend,
 )
 
 
@@ -97,7 +95,7 @@ class _HelperPasses(PassManager):
 class HelperCompiler(CompilerBase):
     """Numba's compiler with fewer passes, without optimizing and linking."""
 
-    _library = _HelperLibrary
+    _library, _lowering = _HelperLibrary, _LoweringWithoutCounts
 
     def __init__(self, typing_context: Any, target_context: Any, library: Any, *rest: Any) -> None:
         if library is None:
@@ -107,7 +105,7 @@ class HelperCompiler(CompilerBase):
     def define_pipelines(self) -> list[PassManager]:
         """Return the passes."""
         passes = _HelperPasses("helper")
-        for one in _HELPER_PASSES:
+        for one in (*_HELPER_PASSES, self._lowering, typed_passes.NoPythonBackend):
             passes.add_pass(one, one.__name__)
         passes.finalize()
         return [passes]
@@ -117,6 +115,12 @@ class SharedHelperCompiler(HelperCompiler):
     """The same for a helper that is not inlined."""
 
     _library = _SharedLibrary
+
+
+class CallerCompiler(HelperCompiler):
+    """The same for what callers of users inline: it counts references, as they do."""
+
+    _lowering = typed_passes.NativeLowering
 
 
 class KernelCompiler(Compiler):

@@ -14,6 +14,7 @@ from numba.extending import intrinsic, overload
 
 from numnorm.backends.cpu.compiler.cache import KernelCache
 from numnorm.backends.cpu.compiler.helper_compiler import (
+    CallerCompiler,
     HelperCompiler,
     KernelCompiler,
     SharedHelperCompiler,
@@ -39,6 +40,14 @@ _HELPER = {
     "pipeline_class": HelperCompiler,
 }
 _SHARED = {**_HELPER, "forceinline": False, "pipeline_class": SharedHelperCompiler}
+# Optimized as a part of the user's function.
+IN_CALLER = {
+    "error_model": "numpy",
+    "nogil": True,
+    "no_cfunc_wrapper": True,
+    "no_cpython_wrapper": True,
+    "pipeline_class": CallerCompiler,
+}
 
 Function = Callable[..., Any]
 _LAUNCHER_KINDS = (types.intp,) * 4
@@ -66,6 +75,12 @@ def shared(function: Function) -> Function:
     if key not in _helpers:
         _helpers[key] = numba.njit(**_SHARED)(function)
     return _helpers[key]
+
+
+def in_caller(function: Function) -> Function:
+    """Compile a helper of the functions that callers of users inline."""
+    compiled: Function = numba.njit(**IN_CALLER)(function)
+    return compiled
 
 
 def _identity(value: Any) -> Any:
