@@ -179,10 +179,32 @@ def torch(session: nox.Session) -> None:
 
 
 @nox.session
+def chemotools(session: nox.Session) -> None:
+    """Run the comparisons with chemotools, and the example on its spectra."""
+    session.install("chemotools==0.5.0", ".[test]")
+    session.run("pytest", "-m", "chemotools", *session.posargs)
+
+
+@nox.session
 def onnxruntime(session: nox.Session) -> None:
     """Run the comparisons with ONNX Runtime."""
     session.install("onnx==1.23.2", "onnxruntime==1.31.1", ".[test]")
     session.run("pytest", "-m", "onnxruntime", *session.posargs)
+
+
+@nox.session
+def keras(session: nox.Session) -> None:
+    """Run the comparisons with Keras, on JAX."""
+    session.install("keras==3.15.1", "jax>=0.5", ".[test]")
+    session.run("pytest", "-m", "keras", *session.posargs, env={"KERAS_BACKEND": "jax"})
+
+
+@nox.session
+def jax(session: nox.Session) -> None:
+    """Run the tests of `numnorm.jax`."""
+    session.install("jax==0.10.2", ".[jax,test]")
+    session.run("pytest", "-m", "jax", *session.posargs)
+    session.run("pytest", "--doctest-modules", "-m", "", "--pyargs", "numnorm.jax")
 
 
 @nox.session
@@ -219,7 +241,7 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def peers(session: nox.Session) -> None:
-    """Compare the speed with PyTorch, ONNX Runtime, JAX, SciPy, scikit-learn and NumPy."""
+    """Compare the speed with PyTorch, JAX, scikit-learn and others, all of `peers`."""
     # As for `torch`: on Linux without a GPU, install a CPU build first.
     session.install("torch==2.13.0", ".[peers]")
     session.chdir("asv_benchmarks")

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+# Modules that are imported when they are first used; all but `rnn` need another library.
+_MODULES = ("autograd", "jax", "rnn", "sklearn", "xarray")
+
 if TYPE_CHECKING:
     from numnorm import rnn as rnn
     from numnorm.public import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import the functions, or the recurrent cells, when they are first used.
+        """Import the functions, or one of the modules, when they are first used.
 
         Numba imports this package in every process in which it is installed, so the import is to
         cost next to nothing.
         """
-        if name == "rnn":
-            return importlib.import_module("numnorm.rnn")
+        if name in _MODULES:
+            return importlib.import_module(f"numnorm.{name}")
         if name == "__all__" or not name.startswith("__"):
             public = importlib.import_module("numnorm.public")
             globals().update({own: getattr(public, own) for own in ("__all__", *public.__all__)})

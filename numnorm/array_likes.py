@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.host_libraries import as_numpy, plain_view, shared_memory
+
 # DLPack's device types kDLCUDA and kDLCUDAManaged.
 _CUDA_KINDS = (2, 13)
 
@@ -52,6 +54,9 @@ def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     """Return a value as a NumPy array of any dtype; raise if it is not array-like."""
     if type(value) is np.ndarray:
         return value
+    view = plain_view(value)
+    if view is not None:
+        return view
     for part in _parts(value):
         refusal = _refusal(part)
         if refusal is not None:
@@ -60,7 +65,7 @@ def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     reason: Exception | None = None
     array = np.asarray(None)
     try:
-        array = np.asarray(value)
+        array = as_numpy(value)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = error
     if array.dtype == object and hasattr(value, "to_numpy"):
@@ -69,6 +74,21 @@ def as_plain_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     if array.shape == () and array.dtype.kind in "OSU":
         raise TypeError(f"{name} must {_mismatch(value, reason)}") from reason
     return array
+
+
+def writable_view(name: str, value: Any) -> Any:
+    """Return what shares the memory of an array to be written; what is no array as it is."""
+    if value is None or isinstance(value, np.ndarray):
+        return value
+    refusal = _refusal(value)
+    if refusal is not None:
+        raise TypeError(f"{name} must {refusal}")
+    check_on_host(name, value)
+    try:
+        view = shared_memory(value)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise TypeError(f"{name} must {_mismatch(value, error)}") from error
+    return value if view is None else view
 
 
 def _parts(value: Any) -> Any:
@@ -98,10 +118,19 @@ def _refusal(value: Any) -> str | None:
     if any(base.__module__.partition(".")[0] in _ON_DISK for base in kind.__mro__):
         return f"be in memory, got {_described(value)}: read it first, as in array[:]"
     if any(base.__name__ == "Tracer" for base in kind.__mro__):
-        return "have values, got a tracer of JAX: call outside of jit, grad and vmap"
-    if getattr(value, "requires_grad", False) is True:
-        return "not require a gradient, got a tensor that does: use .detach()"
+        return "have values, got a tracer of JAX: use numnorm.jax inside of jit, grad and vmap"
+    if getattr(value, "requires_grad", False) is True and not _without_gradients(kind):
+        return (
+            "not require a gradient, got a tensor that does: use .detach(), torch.no_grad() or the "
+            "function of docs/gallery/torch_autograd.py"
+        )
     return None
+
+
+def _without_gradients(kind: type) -> bool:
+    """Return whether a kind of tensor is PyTorch's and, for now, nothing records its gradient."""
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.Tensor) and not torch.is_grad_enabled()
 
 
 def _mismatch(value: Any, reason: Exception | None) -> str:

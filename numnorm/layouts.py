@@ -74,19 +74,24 @@ class ColumnLayout:
 
     @functools.cached_property
     def block(self) -> int:
-        """The number of outer entries that are summed as one block.
-
-        It does not depend on `outer`, so that chunks of a stream have the same blocks as the whole
-        array.
-        """
-        if self.inner == 1:
-            return max(32, min(1024, 131072 // max(self.channels, 1)))
-        return max(1, min(256, 16384 // max(self.channels * self.inner, 1)))
+        """The number of outer entries that are summed as one block."""
+        return block_of(self.channels, self.inner)
 
     @functools.cached_property
     def blocks(self) -> int:
         """The number of blocks, the last of which may be shorter."""
         return -(-self.outer // self.block)
+
+
+def block_of(channels: int, inner: int) -> int:
+    """Return the number of outer entries of ``(outer, channels, inner)`` summed as one block.
+
+    It does not depend on `outer`, so that chunks of a stream have the same blocks as the whole
+    array.
+    """
+    if inner == 1:
+        return max(32, min(1024, 131072 // max(channels, 1)))
+    return max(1, min(256, 16384 // max(channels * inner, 1)))
 
 
 def _normalized_axis(axis: Any, ndim: int, name: str) -> int:

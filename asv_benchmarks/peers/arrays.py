@@ -66,13 +66,25 @@ def _drawn_sequences(cell: str, shape: tuple[int, ...], dtype: str) -> Sequences
     return Sequences(x, dy, rnn.LSTMParameters(*parameters))
 
 
+@lru_cache(maxsize=1)
+def _drawn_spectra(shape: tuple[int, ...], dtype: str) -> Arrays:
+    generator = np.random.default_rng(0)
+    samples, width = shape
+    curve = np.cumsum(generator.standard_normal(width))
+    gain, offset = generator.uniform(0.5, 2, (samples, 1)), generator.standard_normal((samples, 1))
+    x = gain * curve + offset + generator.standard_normal(shape)
+    return Arrays(x.astype(dtype), *[None] * 5)
+
+
 def arrays_of(case: Case) -> Any:
     """Return the `Sequences` of a cell, or the `Arrays` of a norm, in the dtype of `case`.
 
-    The axis 1 of a norm's array is that of rows and of channels.
+    For an estimator only x is there. The axis 1 of a norm's array is that of rows and of channels.
     """
     if case.family == "cells":
         return _drawn_sequences(case.norm, case.shape, case.dtype)
+    if case.family == "estimators":
+        return _drawn_spectra(case.shape, case.dtype)
     return _drawn(case.shape, case.dtype)
 
 

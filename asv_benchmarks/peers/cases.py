@@ -1,4 +1,4 @@
-"""The cases of the comparison: norm or recurrent cell, direction, and array."""
+"""The cases of the comparison: norm, recurrent cell or estimator, direction, and array."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ SEQUENCES = [
     (500, 8, 400, 400),
 ]
 QUICK_SEQUENCES = SEQUENCES[:2]
+# Samples and wavelengths.
+SPECTRA = [(60, 1841), (4096, 1024)]
+QUICK_SPECTRA = SPECTRA[:1]
 
 # The number of groups in Wu and He (2018).
 GROUPS = 32
@@ -40,6 +43,11 @@ GROUPS = 32
 EPS = 1e-5
 # The recurrent cells, with the norm that each has.
 CELLS = {"lstm": None, "ln_lstm": "layer"}
+# The transformers of scikit-learn; `BatchNormalizer` stands beside its StandardScaler.
+ESTIMATORS = (
+    *("StandardNormalVariate", "RobustNormalVariate", "MultiplicativeScatterCorrection"),
+    "BatchNormalizer",
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,8 @@ class Case:
     ----------
     norm : str
         A norm of numnorm, ``"batch_norm_inference"``, or ``"standardize"``: a layer norm without
-        gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`.
+        gain, bias and epsilon, as `zscore` and `scale` compute it. Or one of `CELLS`, or one of
+        `ESTIMATORS`, which are fitted and transform the same array.
     direction : {"forward", "backward", "forward and backward"}
         Only the output; all gradients, from the saved results of the forward pass; or, for cells,
         all gradients including the forward pass.
@@ -71,7 +80,9 @@ class Case:
 
     @property
     def family(self) -> str:
-        """The family of comparable cases: norms, or recurrent cells."""
+        """The family of comparable cases: norms, recurrent cells, or estimators."""
+        if self.norm in ESTIMATORS:
+            return "estimators"
         return "cells" if self.norm in CELLS else "norms"
 
     @property
@@ -98,7 +109,8 @@ def all_cases(quick: bool = False) -> list[Case]:
     rows, matrices = (QUICK_ROWS, QUICK_MATRICES) if quick else (ROWS, MATRICES)
     channels = matrices if quick else [*matrices, *CHANNELS]
     norms = [*_layer_norms(rows, matrices), *_other_norms(matrices, channels)]
-    return [*norms, *_cells(QUICK_SEQUENCES if quick else SEQUENCES)]
+    cells = _cells(QUICK_SEQUENCES if quick else SEQUENCES)
+    return [*norms, *cells, *_estimators(QUICK_SPECTRA if quick else SPECTRA)]
 
 
 def _layer_norms(rows: list[tuple[int, ...]], matrices: list[tuple[int, ...]]) -> Iterator[Case]:
@@ -136,3 +148,10 @@ def _cells(sequences: list[tuple[int, ...]]) -> Iterator[Case]:
         for cell in CELLS:
             for direction in ("forward", "forward and backward"):
                 yield Case(cell, direction, shape)
+
+
+def _estimators(spectra: list[tuple[int, ...]]) -> Iterator[Case]:
+    for shape in spectra:
+        for dtype in ("float32", "float64"):
+            for estimator in ESTIMATORS:
+                yield Case(estimator, "forward", shape, dtype)

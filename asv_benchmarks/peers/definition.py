@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import cell_definition
+from . import cell_definition, estimator_definition
 from .arrays import Array, Arrays, arrays_of
 from .cases import EPS, GROUPS, Case
 
@@ -114,6 +114,8 @@ def _expected(norm: str, direction: str, shape: tuple[int, ...], dtype: str) -> 
     case = Case(norm, direction, shape, dtype)
     if case.family == "cells":
         return cell_definition.results(case, arrays_of(case))
+    if case.family == "estimators":
+        return [estimator_definition.result(case, arrays_of(case).x.astype(np.float64))]
     arrays = Arrays(*(array.astype(np.float64) for array in arrays_of(case)))
     return [forward(case, arrays)] if direction == "forward" else backward(case, arrays)
 

@@ -30,6 +30,9 @@ The cases of recurrent cells are whole sequences: steps × sequences × inputs �
 saves nothing for a gradient; `forward and backward` computes all gradients, including that of the
 input. `torch_nn` is `torch.nn.LSTM` without norms; the last column is {OWN}'s time as a multiple of
 its time. `ln_lstm` is the LSTM of Ba, Kiros and Hinton (2016), in `torch` a loop over the steps.
+
+The cases of estimators are `fit_transform` of spectra, samples × wavelengths; scikit-learn's is
+`StandardScaler`, and NumPy's the definition.
 """
 
 

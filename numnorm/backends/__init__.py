@@ -17,6 +17,7 @@ import numnorm.backends.forking  # registers its fork handlers
 import numnorm.backends.sources  # noqa: F401  # records the sources' modification times
 from numnorm.array_likes import as_plain_array, is_masked, is_on_device
 from numnorm.backends.contract.backend import Backend
+from numnorm.host_libraries import plain_view, results_like
 
 
 class _Entry(NamedTuple):
@@ -27,6 +28,7 @@ class _Entry(NamedTuple):
 
 _REGISTRY = (_Entry("numpy", "ndarray", "numnorm.backends.cpu"),)
 _DEVICE_BACKEND = "numnorm.backends.cuda"
+_HOST_BACKEND = "numnorm.backends.host"
 
 
 def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
@@ -41,11 +43,22 @@ def backend_for(array: Any, name: str) -> tuple[Backend, Any]:
         real numbers.
     """
     backend: Any = backend_of(type(array))  # type: ignore[arg-type]  # types are hashable
-    if backend is None and is_on_device(array):
-        backend = importlib.import_module(_DEVICE_BACKEND)
-    elif backend is None:
-        backend, array = backend_of(np.ndarray), as_plain_array(name, array)
+    if backend is None:
+        backend, array = _of_another_type(name, array)
     return backend, backend.as_float_array(name, array)
+
+
+def _of_another_type(name: str, value: Any) -> tuple[Any, Any]:
+    """Return the backend of a value that may lie on a device, and an array for it."""
+    array = plain_view(value)
+    if array is None:
+        if is_on_device(value):
+            return importlib.import_module(_DEVICE_BACKEND), value
+        array = as_plain_array(name, value)
+    result = results_like(value)
+    if result is None:
+        return backend_of(np.ndarray), array
+    return importlib.import_module(_HOST_BACKEND).HostBackend(result), array
 
 
 @functools.lru_cache(maxsize=256)

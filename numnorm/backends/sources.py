@@ -58,3 +58,5 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
 CPU = Sources(("backends/contract", "backends/cpu", "backends/formulas", "norms"))
 # What compiled functions of users depend on if they call numnorm.
 NUMBA = Sources((*CPU.folders, "numba", "rnn"))
+# What the executables that JAX compiles depend on if they call numnorm.
+JAX = Sources((*CPU.folders, "jax", "rnn"))

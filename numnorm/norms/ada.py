@@ -28,7 +28,8 @@ _ADAPTIVE = Formula("adaptive", centred=True, forward=adaptive, backward=adaptiv
 ADA = Norm(_ADAPTIVE, parameters=0)
 
 
-def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
+def scaling_of(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
+    """Return the scaling of rows by the arguments of `ada_norm`."""
     eps = check_eps(eps)
     ddof = check_ddof(ddof, layout)
     if check_choice("eps_in", eps_in, ("variance", "std")) == "variance":
@@ -36,7 +37,8 @@ def _scaling(eps: Any, eps_in: Any, ddof: Any, layout: RowLayout) -> Scaling:
     return scaling_by(0.0, eps, ddof)
 
 
-def _scale_of(scale: Any) -> float:
+def check_scale(scale: Any) -> float:
+    """Return the scale, which must be greater than 0, as a float."""
     number = check_number("scale", scale)
     if number <= 0.0:
         raise ValueError(f"scale must be greater than 0, got {number:g}")
@@ -145,8 +147,8 @@ def _forward(
 ) -> tuple[Any, Any, Any]:
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
-    scaling = _scaling(eps, eps_in, ddof, layout)
-    factors = _scale_of(scale), check_number("k", k)
+    scaling = scaling_of(eps, eps_in, ddof, layout)
+    factors = check_scale(scale), check_number("k", k)
     return backend.row_forward(ADA, x, *factors, layout, scaling, out, save)
 
 
@@ -211,8 +213,8 @@ def ada_norm_backward(
         raise unexpected(ada_norm_backward, others)
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
-    scaling = _scaling(eps, eps_in, ddof, layout)
+    scaling = scaling_of(eps, eps_in, ddof, layout)
     k = check_number("k", k) * (1.0 if check_flag("detach_factor", detach_factor) else 2.0)
     return backend.row_backward(
-        ADA, dy, x, mean, rstd, _scale_of(scale), k, layout, scaling, Detached(), out
+        ADA, dy, x, mean, rstd, check_scale(scale), k, layout, scaling, Detached(), out
     )[0]

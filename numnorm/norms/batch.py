@@ -217,6 +217,7 @@ def _normalized(
         backend.update_running(given, mean, m2, (count - correction) * unit, weight)
     if axes is not None:
         y, mean, rstd = axes.write(y, target, out), axes.unflat(mean), axes.unflat(rstd)
+        backend = axes.backend
     return y, mean, rstd, backend, x
 
 

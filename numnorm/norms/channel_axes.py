@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import Shape, check_shape
-from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.array_likes import as_plain_array, is_on_device, writable_view
+from numnorm.backends import backend_for
+from numnorm.host_libraries import results_like
 from numnorm.layouts import normalized_axes
 
 
@@ -44,12 +46,15 @@ class ChannelAxes:
         The axis of the channels in it.
     shape : tuple of int
         The shape of the channels in the caller's x, which statistics and parameters have.
+    backend : Backend
+        The backend of the caller's x.
     """
 
     def __init__(self, x: Any, channel_axis: Any) -> None:
         if is_on_device(x):
             raise TypeError("channel_axis must be one int for arrays on a device: reshape them")
-        array = as_plain_array("x", x)
+        self.backend, array = backend_for(x, "x")
+        self._result = results_like(x) or _same
         axes = normalized_axes(channel_axis, array.ndim, "channel_axis")
         self._order = _neighbours(axes, array.ndim)[0]
         self._shape = array.shape
@@ -59,29 +64,31 @@ class ChannelAxes:
 
     def fold(self, name: str, value: Any) -> Any:
         """Return an array of the shape of x with one axis of channels."""
-        array = value if isinstance(value, np.ndarray) else as_plain_array(name, value)
+        array = _array(name, value)
         check_shape(name, array.shape, self._shape, "the shape of x")
         return array.transpose(self._order).reshape(self._merged)
 
     def folded_out(self, out: Any) -> Any:
         """Return the same for an output: a copy where there is no such view."""
-        return self.fold("out", out) if isinstance(out, np.ndarray) else out
+        view = writable_view("out", out)
+        return self.fold("out", view) if isinstance(view, np.ndarray) else out
 
     def write(self, y: Any, folded: Any, out: Any) -> Any:
         """Return the result `y` in the shape of x: in `out`, if `folded` is its folded form."""
-        if out is not None and np.shares_memory(folded, out):
+        view = writable_view("out", out)
+        if out is not None and np.shares_memory(folded, view):
             return out
         moved = y.reshape([self._shape[a] for a in self._order]).transpose(np.argsort(self._order))
         if out is None:
-            return moved
-        out[...] = moved
+            return self._result(moved)
+        view[...] = moved
         return out
 
     def flat(self, name: str, value: Any) -> Any:
         """Return an array of the shape of the channels with one axis; None for None."""
         if value is None:
             return None
-        array = value if isinstance(value, np.ndarray) else as_plain_array(name, value)
+        array = _array(name, value)
         check_shape(name, array.shape, self.shape, "the channels of x")
         return array.reshape(-1)
 
@@ -89,6 +96,8 @@ class ChannelAxes:
         """Return running statistics with one axis: as views if they will be updated."""
         mean, variance = running
         if update:
+            mean = writable_view("running_mean", mean)
+            variance = writable_view("running_var", variance)
             for name, array in (("running_mean", mean), ("running_var", variance)):
                 if array is not None and not isinstance(array, np.ndarray):
                     raise TypeError(
@@ -99,5 +108,13 @@ class ChannelAxes:
         return self.flat("running_mean", mean), self.flat("running_var", variance)
 
     def unflat(self, statistic: Any) -> Any:
-        """Return an array of each channel in the shape of the channels."""
-        return statistic.reshape(self.shape)
+        """Return an array of each channel in the shape of the channels, in the library of x."""
+        return self._result(statistic.reshape(self.shape))
+
+
+def _array(name: str, value: Any) -> Any:
+    return value if isinstance(value, np.ndarray) else as_plain_array(name, value)
+
+
+def _same(array: Any) -> Any:
+    return array

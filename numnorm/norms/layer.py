@@ -23,6 +23,11 @@ DETACHED = {
 DETACHABLE = tuple(DETACHED)
 
 
+def detached_by(detach: Any) -> Detached:
+    """Return which statistics the argument `detach` names."""
+    return DETACHED[None if detach is None else check_choice("detach", detach, DETACHABLE)]
+
+
 def layer_norm(
     x: Input[Array],
     gamma: ArrayLike | None = None,
@@ -198,7 +203,7 @@ def layer_norm_backward(
     if others:
         raise unexpected(layer_norm_backward, others)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
-    detached = DETACHED[None if detach is None else check_choice("detach", detach, DETACHABLE)]
+    detached = detached_by(detach)
     return Gradients(
         *backend.row_backward(LAYER, dy, x, mean, rstd, gamma, None, layout, scaling, detached, out)
     )

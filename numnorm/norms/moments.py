@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Never
 
 import numpy as np
 
 from numnorm.arguments import Axis, check_integer, check_shape
+from numnorm.array_likes import as_plain_array, is_on_device
 from numnorm.array_types import ArrayLike
 from numnorm.backends import backend_for
 from numnorm.keywords import unexpected
@@ -27,7 +28,7 @@ class Moments(NamedTuple):
     count : int
         The number of values in each channel.
     mean : array of float64
-        ``(C,)``. On a device, an array of the library of x (float32 for JAX without float64).
+        ``(C,)``, an array of the library of x (float32 for JAX without float64).
     m2 : array of float64
         The sum of the squared deviations from the mean, ``(C,)``.
     mean_lo : array of float64, optional
@@ -74,7 +75,8 @@ class Moments(NamedTuple):
         others = _check_moments("other", other, channels, "the channels")
         backend, mean = backend_for(self.mean, "mean")
         if count == 0 or others == 0:
-            if backend_for(other.mean, "other.mean")[0] is not backend:
+            backend_for(other.mean, "other.mean")
+            if is_on_device(other.mean) is not is_on_device(self.mean):
                 raise TypeError("other.mean must be where mean is, got one on a device and one not")
             return other if count == 0 else self
         return Moments(count + others, *backend.merged_moments(mean, self, other))
@@ -188,8 +190,9 @@ def batch_moments(
     if axes is not None:
         if after is not None:
             _check_moments("after", after, axes.shape, "the channels of x")
-            after = _reshaped(after, (-1,))
-        return _reshaped(batch_moments(axes.x, channel_axis=axes.axis, after=after), axes.shape)
+            after = _of_each(after, lambda name, a: as_plain_array(name, a).reshape(-1))
+        moments = batch_moments(axes.x, channel_axis=axes.axis, after=after)
+        return _of_each(moments, lambda _, array: axes.unflat(array))
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
@@ -197,9 +200,12 @@ def batch_moments(
     return Moments(*backend.streamed_moments(x, layout, after))
 
 
-def _reshaped(moments: Moments, shape: tuple[int, ...]) -> Moments:
-    count, *arrays = moments
-    return Moments(count, *(None if a is None else np.reshape(a, shape) for a in arrays))
+def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
+    """Return moments with the function's result for the name and the array of each field."""
+    arrays = {field: getattr(after, field) for field in ("mean", "m2", "mean_lo")}
+    return after._replace(
+        **{f: function(f"after.{f}", a) for f, a in arrays.items() if a is not None}
+    )
 
 
 def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> int:

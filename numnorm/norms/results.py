@@ -14,8 +14,9 @@ class Normalized(NamedTuple, Generic[Array]):
         The normalized array, of the shape and dtype of x.
     mean, rstd : array
         The mean, and the factor of ``x - mean`` (the reciprocal of the standard deviation): one
-        value for each set of elements that share them; float64 (float32 for float16 input). For
-        a deviation below 1e-308 rstd is infinity, and the backward pass gives NaN.
+        value for each set of elements that share them; float64 (float32 for float16 input, and
+        for JAX without float64). For a deviation below 1e-308 rstd is infinity, and the backward
+        pass gives NaN.
     """
 
     y: Array

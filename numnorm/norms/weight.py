@@ -16,7 +16,8 @@ from numnorm.norms.results import WeightGradients, WeightNormalized
 WEIGHT = Norm(GAIN, parameters=1, names=Names(x="v", dy="dw", rstd="norm", gamma="g"))
 
 
-def _scaling(layout: RowLayout) -> Scaling:
+def scaling_of(layout: RowLayout) -> Scaling:
+    """Return the scaling that makes the deviation of a row its length."""
     # A divisor of 1 in place of the width turns the root mean square into the Euclidean norm.
     return scaling_by(0.0, ddof=layout.width - 1)
 
@@ -72,7 +73,7 @@ def weight_norm(
         raise unexpected(weight_norm, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
-    return backend.row_forward(WEIGHT, v, g, None, layout, _scaling(layout), out, False)[0]
+    return backend.row_forward(WEIGHT, v, g, None, layout, scaling_of(layout), out, False)[0]
 
 
 def weight_norm_forward(
@@ -105,7 +106,7 @@ def weight_norm_forward(
         raise unexpected(weight_norm_forward, others)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
-    w, norm, _ = backend.row_forward(WEIGHT, v, g, None, layout, _scaling(layout), out, True)
+    w, norm, _ = backend.row_forward(WEIGHT, v, g, None, layout, scaling_of(layout), out, True)
     return WeightNormalized(w, norm)
 
 
@@ -166,6 +167,6 @@ def weight_norm_backward(
     layout = vector_layout(v.shape, axis)
     rnorm = backend.reciprocal("norm", norm, v, layout)
     dv, dg, _ = backend.row_backward(
-        WEIGHT, dw, v, None, rnorm, g, None, layout, _scaling(layout), Detached(), out
+        WEIGHT, dw, v, None, rnorm, g, None, layout, scaling_of(layout), Detached(), out
     )
     return WeightGradients(dv, dg)

@@ -14,12 +14,13 @@ def init() -> None:
     Otherwise `numnorm` calls this once they are. A process that does not use numnorm thus pays
     next to nothing.
     """
-    if "numnorm.public" in sys.modules:
-        _register()
+    for module in ("numnorm.public", "numnorm.rnn"):
+        if module in sys.modules:
+            _register(module)
 
 
 @functools.cache
-def _register() -> None:
+def _register(module: str) -> None:
     from numnorm.numba import registration
 
-    registration.register()
+    registration.register(module)

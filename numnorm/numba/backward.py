@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.contract.norms import Norm
-from numnorm.backends.cpu.compiler.jit import Kernel, in_caller
+from numnorm.backends.cpu.compiler.jit import Kernel
 from numnorm.backends.cpu.compiler.parallel import summed_parts
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
 from numnorm.backends.cpu.rows.rows import _backward_kernel
@@ -23,10 +23,11 @@ from numnorm.numba.arrays import (
     viewed,
 )
 from numnorm.numba.forward import FORMULAS, make_by_variant, parameter_kinds
+from numnorm.numba.helpers import helper
 from numnorm.numba.layouts import Rows
 from numnorm.numba.outputs import add_parts, fill, new_target, result
 
-_summed_parts = in_caller(summed_parts)
+_summed_parts = helper(summed_parts)
 
 
 def kernel(formula: str, dtype: str) -> Kernel:
@@ -56,7 +57,7 @@ def _make_enter(norm: Norm, real: Any, given: bool, in_kernel: bool, ndim: int) 
     norm_parameters = norm.parameters
     of_gamma, of_beta = (make_optional(norm.parameters > i) for i in range(2))
 
-    @in_caller
+    @helper
     def enter(by_channel, segments, dy, x, mean, rstd, weights, numbers, dx, gradients):
         shape, (rows, width) = kernel_shape(segments), x.shape
         summed = segments[0] * segments[1] if ndim == 2 else segments[1]
@@ -119,7 +120,7 @@ def make_backward(
     rstd_error = f"{names.rstd} must have one value for each row"
     gamma_error = f"{names.gamma} must have the shape of {rows.meaning}"
 
-    @in_caller
+    @helper
     def backward(dy, x, mean, rstd, gamma, beta, layout, numbers, out):
         order, size, segments, statistic_shape, parameter_shape, by_channel = layout
         if not has_shape(dy, x.shape):

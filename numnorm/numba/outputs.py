@@ -2,8 +2,8 @@
 
 from numba.extending import overload
 
-from numnorm.backends.cpu.compiler.jit import IN_CALLER, in_caller
 from numnorm.numba.arrays import address, assign, clashes, empty, restored, types, viewed
+from numnorm.numba.helpers import OPTIONS, helper
 
 
 def new_target(out, order, size, real, inputs):
@@ -21,7 +21,7 @@ def _is_memory(out, order, dtype):
     return out.layout == "C" and out.dtype == dtype
 
 
-@overload(new_target, jit_options=IN_CALLER)
+@overload(new_target, jit_options=OPTIONS)
 def _new_target(out, order, size, real, inputs):
     if not _is_memory(out, order, real.dtype):
         return lambda out, order, size, real, inputs: empty(size, real)
@@ -33,7 +33,7 @@ def _new_target(out, order, size, real, inputs):
     return own
 
 
-@overload(result, jit_options=IN_CALLER)
+@overload(result, jit_options=OPTIONS)
 def _result(target, x, order, out, real):
     if isinstance(out, types.NoneType):
         if target.dtype == real.dtype:
@@ -55,7 +55,7 @@ def _result(target, x, order, out, real):
     return stored
 
 
-@in_caller
+@helper
 def add_parts(totals, gradient):
     """Add up the sums of all parts in order, and round the result once, to a 1-D gradient."""
     parts, size = totals.shape[0], gradient.size
@@ -67,7 +67,7 @@ def add_parts(totals, gradient):
         gradient[j] = total
 
 
-@in_caller
+@helper
 def fill(array, value):
     """Set all elements of a C-contiguous array."""
     flat = viewed(array, (array.size,))

@@ -9,34 +9,60 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from numba import core
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
+from numba.core.typing.templates import infer_getattr, make_overload_method_template
 from numba.extending import overload
 
 import numnorm
-from numnorm.backends.cpu.compiler.jit import IN_CALLER
+from numnorm.numba.helpers import OPTIONS
+
+types: Any = core.types
 
 # ``numnorm.numba.rows.layer_norm`` compiles calls of ``numnorm.layer_norm``.
 _PASSES = "", "_forward", "_backward"
 _HOMES: dict[str, str] = {
+    "batch_moments": "moments",
+    **{"batch_norm" + end: "columns" for end in _PASSES},
     **{name + end: "rows" for name in ("layer_norm", "rms_norm") for end in _PASSES},
     "standard_normal_variate": "rows",
     **{"ada_norm" + end: "ada" for end in _PASSES},
     **{name + end: "groups" for name in ("group_norm", "instance_norm") for end in _PASSES},
     **{"weight_norm" + end: "weight" for end in _PASSES},
+    **{f"rnn.{name}_cell": "cells" for name in ("lstm", "gru", "rnn")},
 }
 
 
-def register() -> None:
-    """Register all functions with Numba."""
+def register(module: str) -> None:
+    """Register the functions of ``numnorm.public`` or of ``numnorm.rnn`` with Numba."""
     for name, home in _HOMES.items():
+        if name.startswith("rnn.") is not (module == "numnorm.rnn"):
+            continue
         function = operator.attrgetter(name)(numnorm)
         # Literal axes and options are compiled as such.
-        overload(function, jit_options=IN_CALLER, prefer_literal=True)(
-            _maker(function, f"{__package__}.{home}")
-        )
+        registered = overload(function, jit_options=OPTIONS, prefer_literal=True)
+        registered(_maker(function, f"{__package__}.{home}"))
+    for name in ("merge", "std", "variance") if module == "numnorm.public" else ():
+        _register_method(name, _maker(getattr(numnorm.Moments, name), f"{__package__}.moments"))
     # Numba may be compiling the first function that names numnorm, whose import this then is.
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
+    # Otherwise it refreshes its contexts later, or never: that takes long.
+    if global_compiler_lock.is_locked():
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
+
+
+def _register_method(name: str, maker: Callable[..., Any]) -> None:
+    """Register a method of `Moments`; other named tuples may have fields of this name."""
+    template: Any = make_overload_method_template(types.NamedTuple, name, maker, "never")
+
+    class OfMoments(template):
+        def _resolve(self, kind: Any, attribute: str) -> Any:
+            is_own = kind.instance_class is numnorm.Moments
+            return super()._resolve(kind, attribute) if is_own else None
+
+    infer_getattr(OfMoments)
+    overload(maker)(maker)
 
 
 def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:

@@ -4,19 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from numnorm.backends.cpu.compiler.jit import in_caller
 from numnorm.norms.results import WeightGradients, WeightNormalized
 from numnorm.norms.weight import WEIGHT
 from numnorm.numba.arguments import check_array
 from numnorm.numba.arrays import empty, make_named, packed, viewed
 from numnorm.numba.backward import make_backward
 from numnorm.numba.forward import make_forward
+from numnorm.numba.helpers import helper
 from numnorm.numba.layouts import make_vectors
 
 _normalized, _gradients = make_named(WeightNormalized), make_named(WeightGradients)
 
 
-@in_caller
+@helper
 def _reciprocals(lengths):
     """Return the reciprocal of each length, 0 for 0."""
     given = packed(lengths, None, np.float64)

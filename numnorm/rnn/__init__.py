@@ -1,6 +1,18 @@
 """Recurrent cells with normalization, forward and backward through time."""
 
+import sys
+
 from numnorm.rnn.batch_statistics import LSTMStatistics, RecurrentBatchNorm, lstm_statistics_init
+from numnorm.rnn.conversions.haste import gru_from_haste, lstm_from_haste
+from numnorm.rnn.conversions.keras import (
+    gru_from_keras,
+    gru_to_keras,
+    layers_from_keras,
+    lstm_from_keras,
+    lstm_to_keras,
+    rnn_from_keras,
+    rnn_to_keras,
+)
 from numnorm.rnn.conversions.onnx import (
     gru_from_onnx,
     gru_to_onnx,
@@ -9,6 +21,7 @@ from numnorm.rnn.conversions.onnx import (
     rnn_from_onnx,
     rnn_to_onnx,
 )
+from numnorm.rnn.conversions.tensorflow_addons import lstm_from_tfa, rnn_from_tfa
 from numnorm.rnn.conversions.torch import (
     gru_from_torch,
     gru_to_torch,
@@ -27,6 +40,7 @@ from numnorm.rnn.elman import (
     rnn_forward,
     rnn_pack,
 )
+from numnorm.rnn.files import load, load_parameters, save
 from numnorm.rnn.gru import (
     gru,
     gru_backward,
@@ -37,7 +51,6 @@ from numnorm.rnn.gru import (
     gru_pack,
 )
 from numnorm.rnn.initial import gru_init, lstm_init, rnn_init
-from numnorm.rnn.loading import load_parameters
 from numnorm.rnn.lstm import (
     lstm,
     lstm_backward,
@@ -105,13 +118,18 @@ __all__ = [
     "gru_cell_backward",
     "gru_cell_forward",
     "gru_forward",
+    "gru_from_haste",
+    "gru_from_keras",
     "gru_from_onnx",
     "gru_from_torch",
     "gru_init",
     "gru_pack",
+    "gru_to_keras",
     "gru_to_onnx",
     "gru_to_torch",
+    "layers_from_keras",
     "layers_from_torch",
+    "load",
     "load_parameters",
     "lstm",
     "lstm_backward",
@@ -119,11 +137,15 @@ __all__ = [
     "lstm_cell_backward",
     "lstm_cell_forward",
     "lstm_forward",
+    "lstm_from_haste",
+    "lstm_from_keras",
     "lstm_from_onnx",
+    "lstm_from_tfa",
     "lstm_from_torch",
     "lstm_init",
     "lstm_pack",
     "lstm_statistics_init",
+    "lstm_to_keras",
     "lstm_to_onnx",
     "lstm_to_torch",
     "persistent_kernels",
@@ -133,13 +155,20 @@ __all__ = [
     "rnn_cell_backward",
     "rnn_cell_forward",
     "rnn_forward",
+    "rnn_from_keras",
     "rnn_from_onnx",
+    "rnn_from_tfa",
     "rnn_from_torch",
     "rnn_init",
     "rnn_pack",
+    "rnn_to_keras",
     "rnn_to_onnx",
     "rnn_to_torch",
+    "save",
     "stacked",
     "stacked_backward",
     "stacked_forward",
 ]
+
+if "numnorm.numba" in sys.modules:  # Numba is in use
+    sys.modules["numnorm.numba"].init()

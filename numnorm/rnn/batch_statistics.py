@@ -62,8 +62,8 @@ class RecurrentBatchNorm:
     Parameters
     ----------
     statistics : LSTMStatistics
-        Of any float dtype, and of the device and library of x. In training they are updated in
-        place, which JAX's arrays do not allow.
+        Of any float dtype, where x is, on a device in its library. In training they are updated
+        in place, which JAX's arrays do not allow.
     training : bool, default True
         Whether to normalize with the statistics of the batch.
     momentum : float, optional

@@ -107,7 +107,7 @@ def gru(
     arrays of a device, too. Dropout masks are drawn again in every call. Arrays of a device need a
     `recurrent_dropout` of 0.
 
-    PyTorch, Keras and ONNX define z as 1 - σ(z): `gru_from_torch` flips the signs.
+    PyTorch, Keras and ONNX define z as 1 - σ(z): `gru_from_torch` and its like flip the signs.
 
     References
     ----------

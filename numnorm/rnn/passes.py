@@ -1,6 +1,8 @@
 """The forward and backward pass of every kind of recurrent cell: checks, and calls of a backend."""
 
 import dataclasses
+import functools
+import importlib
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -44,6 +46,18 @@ class Packed:
     def __repr__(self) -> str:
         (_, hidden), (_, inputs) = self.given.weight_h.shape, self.given.weight_x.shape
         return f"Packed({self.kind.name}, {inputs} inputs, {hidden} units, {self.dtype.name})"
+
+    # For Numba, which asks for the type of an argument of a compiled function.
+    @functools.cached_property
+    def _numba_type_(self) -> Any:
+        if is_on_device(self.given.weight_h):
+            return None  # compiled code has no type for it
+        return importlib.import_module("numnorm.numba.packed").type_of(self)
+
+    @functools.cached_property
+    def numba_contents(self) -> Any:
+        """What compiled functions get of it."""
+        return importlib.import_module("numnorm.numba.packed").contents_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Packed again where it is read: the layout depends on the processor.
@@ -158,7 +172,7 @@ def forward(
         backend.unsort_states(h, indices if i == 0 or whole else None, s, layout, dtype)
         for i, (h, s) in enumerate(zip(history, first, strict=True))
     ]
-    y, *last = (y, *last) if batched else (result[0] for result in (y, *last))
+    y, *last = (y, *last) if batched else (result[0, ...] for result in (y, *last))
     results = last if single else [y, *last]
     if not save:
         return tuple(results)
@@ -196,7 +210,8 @@ def _weights(kind: Kind, spec: Spec, parameters: Any, x: Any, backend: Any) -> t
         raise TypeError(
             f"parameters must be packed for {kind.name}, got those for {parameters.kind.name}"
         )
-    if parameters.backend is not backend:
+    on_host = isinstance(x, np.ndarray)
+    if parameters.backend is not backend and is_on_device(parameters.given.weight_h) is on_host:
         where = "a device" if is_on_device(parameters.given.weight_h) else "the host"
         raise TypeError(f"parameters must lie where x does, got them packed for {where}")
     backend.check_packed(parameters.given.weight_h, x)
@@ -331,8 +346,8 @@ def backward(
         backend.unsort_states(f, None, s, layout, dtype)
         for f, s in zip(gradients.states, last, strict=True)
     ]
-    dx, *first = (dx, *first) if batched else (gradient[0] for gradient in (dx, *first))
-    return (dx[0] if single else dx), *first, _parameter_gradients(saved, gradients.parameters)
+    dx, *first = (dx, *first) if batched else (gradient[0, ...] for gradient in (dx, *first))
+    return (dx[0, ...] if single else dx), *first, _parameter_gradients(saved, gradients.parameters)
 
 
 def _output_gradient(saved: _Saved, dy: Any, name: str) -> Any:

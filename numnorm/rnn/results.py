@@ -27,8 +27,8 @@ class LSTMForward(NamedTuple):
     Attributes
     ----------
     y, h, c : array
-        As in `LSTMStates`; y is read-only, because `saved` refers to it. Arrays of a device have
-        no such flag: do not write to y before the backward pass.
+        As in `LSTMStates`; y is read-only, because `saved` refers to it. Arrays of other
+        libraries have no such flag: do not write to y before the backward pass.
     saved : object
         For `lstm_backward`. For each step of each sequence it holds 10 H numbers in the compute
         dtype (6 H without a norm of each product; H more with variant "normalized_cell" or
@@ -112,8 +112,8 @@ class GRUForward(NamedTuple):
     Attributes
     ----------
     y, h : array
-        As in `GRUStates`; y is read-only, because `saved` refers to it. Arrays of a device have
-        no such flag: do not write to y before the backward pass.
+        As in `GRUStates`; y is read-only, because `saved` refers to it. Arrays of other
+        libraries have no such flag: do not write to y before the backward pass.
     saved : object
         For `gru_backward`. For each step of each sequence it holds 7 H numbers in the compute
         dtype, H more with each of zoneout, `recurrent_dropout` and ``reset_after=False``, and the
@@ -181,8 +181,8 @@ class RNNForward(NamedTuple):
     Attributes
     ----------
     y, h : array
-        As in `RNNStates`; y is read-only, because `saved` refers to it. Arrays of a device have
-        no such flag: do not write to y before the backward pass.
+        As in `RNNStates`; y is read-only, because `saved` refers to it. Arrays of other
+        libraries have no such flag: do not write to y before the backward pass.
     saved : object
         For `rnn_backward`. For each step of each sequence it holds 2 H numbers in the compute
         dtype, H more with each of zoneout and `recurrent_dropout`, and the statistics of the norm.

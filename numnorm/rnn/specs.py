@@ -1,6 +1,7 @@
 """Specs of recurrent cells: which norm applies where, for the published variants."""
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 from numnorm.arguments import check_choice, check_flag
@@ -99,6 +100,25 @@ def rnn_spec(norm: Any, nonlinearity: Any) -> Spec:
 def _rnn_spec(name: str | None, nonlinearity: str) -> Spec:
     norm = _NORMS[name]
     return Spec(RNNSpec(norm, rectified=nonlinearity == "relu"), _parameters(norm, [""]))
+
+
+_MAKERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "lstm": (lstm_spec, _VARIANTS),
+    "gru": (gru_spec, (True, False)),
+    "rnn": (rnn_spec, ("tanh", "relu")),
+}
+
+
+def spec_of(kind: str, norm: Any, option: Any) -> Spec:
+    """Return the spec of a kind of cell, by its name and the two arguments that determine it."""
+    spec: Spec = _MAKERS[kind][0](norm, option)
+    return spec
+
+
+def options_of(kind: str, spec: Spec) -> tuple[str | None, Any]:
+    """Return the arguments with which `spec_of` returns a spec."""
+    pairs = itertools.product(_NORMS, _MAKERS[kind][1])
+    return next(pair for pair in pairs if spec_of(kind, *pair) == spec)
 
 
 def projected(spec: Spec) -> Spec:

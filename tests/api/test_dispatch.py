@@ -218,10 +218,14 @@ OnDisk = type("Dataset", (HasArray,), {"__module__": "h5py._hl.dataset"})
 ADVICE = {
     "lazy": (Graph, r"be in memory, got .*Graph, which is lazy: use \.compute\(\) or map_blocks"),
     "on-disk": (OnDisk, r"be in memory, got an object of type h5py\.Dataset: read it first.*"),
-    "tracer": (Tracer, "have values, got a tracer of JAX: call outside of jit, grad and vmap"),
+    "tracer": (
+        Tracer,
+        "have values, got a tracer of JAX: use numnorm.jax inside of jit, grad and vmap",
+    ),
     "gradient": (
         lambda *_: NeedsGradient(RuntimeError("can't")),
-        r"not require a gradient, got a tensor that does: use \.detach\(\)",
+        r"not require a gradient, got a tensor that does: use \.detach\(\), torch\.no_grad\(\) or "
+        r"the function of docs/gallery/torch_autograd\.py",
     ),
     "nullable": (
         Nullable,

@@ -180,3 +180,16 @@ def test_numba_finds_the_entry_point():
     if not ours:
         pytest.skip("numnorm is not installed")
     assert all(point.load() is numnorm.numba.init for point in ours)
+
+
+def test_registration_leaves_the_rest_of_numba_for_later():
+    # It is a part of a process's first call of a norm, also where nothing is compiled.
+    code = """
+import sys
+import numnorm.numba
+import numnorm.public
+import numnorm.rnn
+numnorm.numba.init()
+print("numnorm.numba.registration" in sys.modules, "numba.cpython.randomimpl" in sys.modules)
+"""
+    assert output_of(start("-c", code)).split() == ["True", "False"]

@@ -17,6 +17,7 @@ MOST_PARAMETERS = 12
 # A folder imports from the lines below its own and from itself, never from a line above.
 ORDER = {
     "cpu": (
+        {"xla"},
         {"recurrent"},
         {"rows", "columns"},
         {"statistics", "matmul"},

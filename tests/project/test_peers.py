@@ -138,6 +138,31 @@ def test_libraries_do_what_the_definition_says(library, norm, direction, monkeyp
         assert error <= allowed
 
 
+ESTIMATORS = ["StandardNormalVariate", "RobustNormalVariate", "MultiplicativeScatterCorrection"]
+
+
+@pytest.mark.parametrize(
+    ("library", "estimator"),
+    [
+        *((library, name) for library in ("numnorm", "numpy") for name in ESTIMATORS),
+        *((library, "BatchNormalizer") for library in ("numnorm", "numpy", "sklearn")),
+        *(pytest.param("chemotools", name, marks=pytest.mark.chemotools) for name in ESTIMATORS),
+    ],
+)
+def test_estimators_do_what_the_definition_says(library, estimator, monkeypatch):
+    if library == "chemotools":
+        pytest.importorskip("chemotools", reason="chemotools is not installed")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    arrays, cases, definition, libraries = (
+        importlib.import_module(f"peers.{name}")
+        for name in ("arrays", "cases", "definition", "libraries")
+    )
+    case = cases.Case(estimator, "forward", (20, 64), "float64")
+    call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    ((error, allowed),) = definition.errors_of(case, call.arrays(call.run()))
+    assert error <= allowed
+
+
 CELL_LIBRARIES = [
     ("numnorm", "lstm"),
     ("numnorm", "ln_lstm"),
@@ -185,11 +210,11 @@ def test_norms_and_cells_can_be_chosen(quick, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     cases = importlib.import_module("peers.cases")
     every = cases.all_cases(quick)
-    families = [{case for case in every if only in case.name} for only in ("norms", "cells")]
+    families = [{c for c in every if only in c.name} for only in ("norms", "cells", "estimators")]
     assert all(families)
-    assert families[0].isdisjoint(families[1])
-    assert families[0] | families[1] == set(every)
+    assert sum(map(len, families)) == len(set(every)) == len(set().union(*families))
     assert families[1] == {case for case in every if case.norm in cases.CELLS}
+    assert families[2] == {case for case in every if case.norm in cases.ESTIMATORS}
 
 
 def test_cells_stand_beside_the_module_of_torch(monkeypatch):

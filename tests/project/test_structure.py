@@ -17,7 +17,9 @@ import pytest
 from every_call import in_new_process
 
 import numnorm
+import numnorm.autograd
 import numnorm.cuda
+import numnorm.xarray
 from numnorm.commands.compile import calls
 
 PACKAGE = Path(numnorm.__file__).parent
@@ -27,6 +29,9 @@ TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in SOURCES.item
 FUNCTIONS = [name for name in numnorm.__all__ if inspect.isroutine(getattr(numnorm, name))]
 # Those that make functions for kernels of the user's own.
 MAKERS = [f"cuda.{name}" for name in numnorm.cuda.__all__ if name.endswith("_row")]
+# The same norms for other libraries.
+WRAPPERS = [f"xarray.{name}" for name in numnorm.xarray.__all__]
+WRAPPERS += [f"autograd.{name}" for name in numnorm.autograd.__all__]
 NORMS = [name for name in FUNCTIONS if name.endswith("_norm")]
 
 LONGEST = 60
@@ -107,6 +112,8 @@ def test_direction_of_imports(name):
         registry = {"numnorm.backends.backend_for", "numnorm.backends.backend_of"}
         assert backends <= {"numnorm.backends", *registry}
         assert not imported_within(name, "numnorm.commands")
+    if room in ("autograd", "xarray"):
+        assert not imported_within(name, "numnorm.backends")
     if room == "cuda.py":
         # It hands formulas to one backend, whose parts it asks for by name.
         allowed = ("numnorm.backends.contract", "numnorm.backends.cuda.part")
@@ -191,8 +198,10 @@ TABLES = [
     "README.md",
     "docs/architecture.md",
     "asv_benchmarks/benchmarks/calls.py",
+    "numnorm/autograd/norms.py",
     "numnorm/commands/compile/calls.py",
     "numnorm/commands/doctor/selftest.py",
+    "numnorm/xarray/__init__.py",
     "tests/support/reference.py",
     "tests/support/every_call.py",
     "tests/support/kernels.py",
@@ -260,7 +269,7 @@ def section(docstring, title):
     return found.group(1) if found else ""
 
 
-@pytest.mark.parametrize("name", FUNCTIONS + MAKERS)
+@pytest.mark.parametrize("name", FUNCTIONS + MAKERS + WRAPPERS)
 def test_docstring_has_every_parameter_and_an_example(name):
     function = operator.attrgetter(name)(numnorm)
     docstring = inspect.getdoc(function)
@@ -275,7 +284,7 @@ def test_docstring_has_every_parameter_and_an_example(name):
 NEED_NOT = {"ES01", "GL01", "GL02", "GL03", "PR04", "PR08", "PR09", "RT03", "RT04", "RT05", "SA01"}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS + MAKERS)
+@pytest.mark.parametrize("name", FUNCTIONS + MAKERS + WRAPPERS)
 def test_numpydoc_finds_nothing(name):
     validate = pytest.importorskip("numpydoc.validate").validate
     findings = validate(f"numnorm.{name}")["errors"]

@@ -7,8 +7,10 @@ from typing import Any, assert_type
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 
 import numnorm
+import numnorm.xarray
 
 F32 = npt.NDArray[np.float32]
 
@@ -37,6 +39,13 @@ def right(x: F32, y: npt.NDArray[np.float64], n: npt.NDArray[np.int64], some: An
     assert_type(numnorm.layer_norm(Frame()), Any)
     assert_type(numnorm.layer_norm(some), Any)
     numnorm.rnn.lstm(x, numnorm.rnn.lstm_init(3, 4, rng=some), norm=None, variant="paper")
+
+
+def labelled(array: xr.DataArray, dataset: xr.Dataset, x: F32) -> None:
+    assert_type(numnorm.xarray.layer_norm(array, dim="time"), xr.DataArray)
+    assert_type(numnorm.xarray.batch_norm(dataset, channel_dim=("band", "time")), xr.Dataset)
+    numnorm.xarray.layer_norm(array)  # error
+    numnorm.xarray.layer_norm(x, dim="time")  # error
 
 
 def wrong(x: F32, y: npt.NDArray[np.float64], words: npt.NDArray[np.str_], some: Any) -> None:

@@ -152,6 +152,18 @@ MESSAGES = {
     "weight_hh must have shape (4H, H), got (6, 2)": lambda: rnn.lstm_from_torch(W, R),
     "weight_hh must have shape (H, H), got (6, 2)": lambda: rnn.rnn_from_torch(W, R),
     "weight_ih must have shape (6, I), got (5, 3)": lambda: rnn.gru_from_torch(W[:5], R),
+    "weight_hr must have shape (2, 3), that of weight_hh, got (3, 2)": lambda: rnn.lstm_from_torch(
+        np.zeros((12, 3)), np.zeros((12, 2)), weight_hr=np.zeros((3, 2))
+    ),
+    "weight_hr must have shape (2, 3), that of weight_hh, got (6,)": lambda: rnn.lstm_from_torch(
+        np.zeros((12, 3)), np.zeros((12, 2)), weight_hr=np.zeros(6)
+    ),
+    "weight_hh must have shape (4H, P), got (6, 2)": lambda: rnn.lstm_from_torch(
+        W, R, weight_hr=np.zeros((2, 3))
+    ),
+    "projection must have shape (2, 3), that of weight_h, got (3, 2)": lambda: rnn.lstm_to_torch(
+        rnn.ProjectedLSTMParameters(np.zeros((12, 3)), np.zeros((12, 2)), np.zeros((3, 2)))
+    ),
     "bias_hh must have shape (6,), that of the gates, got (4,)": lambda: rnn.gru_from_torch(
         W, R, np.zeros(6), np.zeros(4)
     ),

@@ -133,7 +133,7 @@ def test_conversions_there_and_back():
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ValueError, match=r"^parameters must have no projection for ONNX"):
         rnn.lstm_to_onnx(parameters)
-    with pytest.raises(ValueError, match=r"^weight_hh must have shape \(16, 2\)"):
+    with pytest.raises(ValueError, match=r"^weight_hr must have shape \(2, 5\), that of weight_hh"):
         rnn.lstm_from_torch(*arrays[:4], arrays[4][:, :4])
 
 

@@ -16,10 +16,11 @@ from ..arrays import Array
 FLOOR = "copyto"
 LIBRARIES = (
     *("numnorm", "torch", "torch_nn", "onnxruntime", "jax", "scipy", "sklearn", "numpy"),
+    "chemotools",
     FLOOR,
 )
 # The unit of numnorm's times, for each family.
-YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn"}
+YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn", "estimators": FLOOR}
 
 
 class Call(NamedTuple):

@@ -23,7 +23,7 @@ def start(threads: int) -> None:
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
     """Return a call that waits for its result; JAX cannot write into an existing array."""
-    if case.out or case.family == "cells":
+    if case.out or case.family != "norms":
         return None
     x, dy, *small = (jnp.array(array) for array in arrays)
     parameters, statistics = small[:2], small[2:]

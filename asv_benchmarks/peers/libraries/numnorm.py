@@ -23,6 +23,10 @@ def call_of(case: Case, arrays: Any) -> Call:
     """Return the call of one of numnorm's functions; a cell packs its weights in the call."""
     if case.family == "cells":
         return _cell(case, arrays)
+    if case.family == "estimators":
+        from numnorm import sklearn
+
+        return Call(partial(getattr(sklearn, case.norm)().fit_transform, arrays.x), lambda y: [y])
     call = _backward(case, arrays) if case.direction == "backward" else _forward(case, arrays)
     if case.out:
         # The array of a result, for the alignment that numnorm gives it.

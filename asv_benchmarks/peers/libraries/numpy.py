@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from .. import estimator_definition
 from ..arrays import Array, Arrays
 from ..cases import EPS, Case
 from ..definition import backward, forward
@@ -22,6 +23,8 @@ def call_of(case: Case, arrays: Arrays) -> Call | None:
     """Return the definition in the dtype of the arrays, half precision in float32."""
     if case.family == "cells":
         return None
+    if case.family == "estimators":
+        return Call(partial(estimator_definition.result, case, arrays.x), lambda y: [y])
     if case.out:
         if case.norm != "layer_norm" or case.dtype not in ("float32", "float64"):
             return None

@@ -1,10 +1,10 @@
-"""scikit-learn's `scale`."""
+"""scikit-learn's `scale` and StandardScaler."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from sklearn.preprocessing import scale
+from sklearn.preprocessing import StandardScaler, scale
 
 from ..arrays import Arrays
 from ..cases import Case
@@ -14,11 +14,13 @@ PACKAGES = ("scikit-learn", "numpy")
 
 
 def start(threads: int) -> None:
-    """Do nothing: `scale` has one thread."""
+    """Do nothing: they have one thread."""
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
-    """Return `scale` of the rows."""
+    """Return `scale` of the rows, or the scaler of the features."""
+    if case.norm == "BatchNormalizer":
+        return Call(partial(StandardScaler().fit_transform, arrays.x), lambda y: [y])
     if case.norm != "standardize":
         return None
     return Call(partial(scale, arrays.x, axis=1), lambda y: [y])

@@ -14,6 +14,8 @@ Array = np.ndarray[Any, Any]
 _OWN = {"lstm": ("f", "i", "o", "g"), "gru": ("z", "r", "new"), "rnn": ("new",)}
 _TORCH = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "-z", "new"), "rnn": ("new",)}
 _ONNX = {"lstm": ("i", "o", "f", "g"), "gru": ("-z", "r", "new"), "rnn": ("new",)}
+KERAS = {"lstm": ("i", "f", "g", "o"), "gru": ("-z", "r", "new"), "rnn": ("new",)}
+HASTE = {"lstm": ("i", "g", "f", "o"), "gru": ("-z", "r", "new")}
 
 
 def from_torch(
@@ -22,7 +24,8 @@ def from_torch(
     """Return the parameters of a kind from the weights of PyTorch."""
     if weight_hr is not None:
         kind, weight_hr = PROJECTED_LSTM, np.array(_real("weight_hr", weight_hr))
-    w, r = _weights(kind, ("weight_ih", "weight_hh"), weight_ih, weight_hh, weight_hr)
+    names = "weight_ih", "weight_hh", "weight_hr"
+    w, r = _weights(kind, names, weight_ih, weight_hh, weight_hr)
     size = r.shape[0]
     first, second = (
         None if value is None else _vector(name, value, size, "that of the gates")
@@ -52,10 +55,55 @@ def from_onnx(kind: Kind, w: Any, r: Any, b: Any) -> Any:
 
 def to_onnx(kind: Kind, parameters: Any) -> tuple[Array, Array, Array]:
     """Return the inputs W, R and B of the ONNX operator."""
-    if kind_of(kind, parameters) is PROJECTED_LSTM:
-        raise ValueError("parameters must have no projection for ONNX, got one")
+    _check_unprojected(kind, parameters, "ONNX")
     w, r, first, second = _to_library(kind, _ONNX, parameters)
     return w[None], r[None], np.concatenate([first, second])[None]
+
+
+def from_kernels(
+    kind: Kind,
+    library: Any,
+    kernel: Any,
+    recurrent_kernel: Any,
+    first: tuple[str, Any],
+    second: tuple[str, Any] = ("recurrent_bias", None),
+) -> Any:
+    """Return the parameters of a kind from kernels, whose columns are the gates, and biases.
+
+    A bias is a pair of its name and its value, which may be None.
+    """
+    w, r = _kernels(kind, kernel, recurrent_kernel)
+    biases = (
+        None if value is None else _vector(name, value, r.shape[0], "that of the gates")
+        for name, value in (first, second)
+    )
+    return _from_library(kind, library, w, r, *biases)
+
+
+def with_norm(kind: Kind, library: Any, parameters: Any, **given: tuple[str, Any]) -> Any:
+    """Return the parameters with gains and biases of norms, each a pair of name and value.
+
+    A gain or bias that is not given becomes None.
+    """
+    units = parameters.weight_h.shape[1]
+    values: dict[str, Any] = dict.fromkeys(without_norm(kind, np.float64))
+    for field, (name, value) in given.items():
+        of_gates = kind.sizes[field] > 1
+        meaning = "that of the gates" if of_gates else "that of the units"
+        array = _vector(name, value, kind.sizes[field] * units, meaning)
+        values[field] = (
+            _reordered(array, library[kind.name], _OWN[kind.name]) if of_gates else array.copy()
+        )
+    return parameters._replace(**values)
+
+
+def to_kernels(
+    kind: Kind, library: Any, parameters: Any, name: str
+) -> tuple[Array, Array, Array, Array]:
+    """Return both kernels and both biases for a library of this name."""
+    _check_unprojected(kind, parameters, name)
+    w, r, first, second = _to_library(kind, library, parameters)
+    return np.ascontiguousarray(w.T), np.ascontiguousarray(r.T), first, second
 
 
 def _from_library(
@@ -88,7 +136,8 @@ def _to_library(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array
     """Return both weights and both biases of the library."""
     given = named(kind, parameters)
     projection = getattr(given, "projection", None)
-    w, r = _weights(kind, ("weight_x", "weight_h"), given.weight_x, given.weight_h, projection)
+    names = "weight_x", "weight_h", "projection"
+    w, r = _weights(kind, names, given.weight_x, given.weight_h, projection)
     first = _bias(kind, "bias", given, r)
     second = np.zeros_like(first)
     if "bias_h" in kind.sizes:
@@ -119,17 +168,34 @@ def _negative(name: str) -> str:
 
 
 def _weights(
-    kind: Kind, names: tuple[str, str], w: Any, r: Any, projection: Any = None
+    kind: Kind, names: tuple[str, ...], w: Any, r: Any, projection: Any = None
 ) -> tuple[Array, Array]:
     w, r = _real(names[0], w), _real(names[1], r)
     if projection is not None:
-        size, units = np.shape(projection) if np.ndim(projection) == 2 else (0, 0)
-        check_shape(names[1], r.shape, (kind.gates * units, size), "that of the projection")
+        if r.ndim != 2 or r.shape[0] % kind.gates:
+            raise ValueError(f"{names[1]} must have shape ({kind.rows}, P), got {r.shape}")
+        expected = r.shape[1], r.shape[0] // kind.gates
+        check_shape(names[2], np.shape(projection), expected, f"that of {names[1]}")
     elif r.ndim != 2 or r.shape[0] != kind.gates * r.shape[1]:
         raise ValueError(f"{names[1]} must have shape ({kind.rows}, H), got {r.shape}")
     if w.ndim != 2 or w.shape[0] != r.shape[0]:
         raise ValueError(f"{names[0]} must have shape ({r.shape[0]}, I), got {w.shape}")
     return w, r
+
+
+def _kernels(kind: Kind, kernel: Any, recurrent_kernel: Any) -> tuple[Array, Array]:
+    """Return both kernels with the gates as rows, checked."""
+    w, r = _real("kernel", kernel), _real("recurrent_kernel", recurrent_kernel)
+    if r.ndim != 2 or r.shape[1] != kind.gates * r.shape[0]:
+        raise ValueError(f"recurrent_kernel must have shape (H, {kind.rows}), got {r.shape}")
+    if w.ndim != 2 or w.shape[1] != r.shape[1]:
+        raise ValueError(f"kernel must have shape (I, {r.shape[1]}), got {w.shape}")
+    return np.ascontiguousarray(w.T), np.ascontiguousarray(r.T)
+
+
+def _check_unprojected(kind: Kind, parameters: Any, library: str) -> None:
+    if kind_of(kind, parameters) is PROJECTED_LSTM:
+        raise ValueError(f"parameters must have no projection for {library}, got one")
 
 
 def _vector(name: str, value: Any, size: int, meaning: str) -> Array:

@@ -8,9 +8,11 @@ The order of the gates in the rows of the weights, for each library:
 numnorm  f, i, o, g  z, r, new   ``weight_x, weight_h, bias``, and of the GRU ``bias_h``
 PyTorch  i, f, g, o  r, -z, new  ``weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0``
 ONNX     i, o, f, g  -z, r, new  ``W, R, B`` with one direction, B two biases in a row
+Keras    i, f, g, o  -z, r, new  ``kernel, recurrent_kernel, bias``, with gates as columns
+haste    i, g, f, o  -z, r, new  the same; of the GRU also ``recurrent_bias``
 =======  ==========  ==========  ==============================================================
 
--z is z negated, because z of PyTorch and ONNX is 1 - σ(z) here.
+-z is z negated, because z of the other libraries is 1 - σ(z) here.
 """
 
 from typing import Any

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from numnorm.arguments import brief
+from numnorm.rnn.stacked_plan import naming
 
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -78,8 +79,5 @@ def _direction(state: Mapping[str, Any], suffix: str, from_torch: Callable[..., 
     for kind in _KINDS[:2]:
         if kind + suffix not in state:
             raise ValueError(f"state must have {kind + suffix!r}, which is missing")
-    try:
+    with naming(suffix.removeprefix("_")):
         return from_torch(*(state.get(kind + suffix) for kind in _kinds(state)))
-    except (TypeError, ValueError) as error:
-        kind_of_error = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind_of_error(f"{suffix.removeprefix('_')}: {error}") from error

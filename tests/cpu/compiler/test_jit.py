@@ -5,7 +5,7 @@ import sys
 import every_call
 import numpy as np
 import pytest
-from every_call import COMPILED
+from every_call import COMPILED, in_new_process
 
 from numnorm.backends.cpu.compiler.jit import inlined, launcher_address, make_kernel, shared
 
@@ -130,3 +130,28 @@ def test_kernels_free_what_they_allocate():
     allocated, kept, infos_kept = map(int, printed.split())
     assert allocated > 0, "the calls are too small for allocations"
     assert (kept, infos_kept) == (0, 0)
+
+
+BESIDE_A_KERNEL = """
+import numba
+import numpy as np
+
+import numnorm
+
+numnorm.batch_moments(np.ones((40, 25), np.float32))  # its kernel frees what it allocates
+
+@numba.njit
+def chosen(one, other):
+    return one if one is not None else other
+
+optional = numba.types.Optional(numba.types.float64[::1])
+chosen.compile((optional, optional))
+chosen.disable_compile()
+print(chosen(None, np.ones(3)), chosen(None, None))
+"""
+
+
+@compiled
+def test_functions_of_others_do_not_run_helpers_of_a_kernel():
+    # Numba's `NRT_decref` as optimized for a kernel reads the null pointer of a missing array.
+    assert in_new_process("-c", BESIDE_A_KERNEL) == "[1. 1. 1.] None\n"

@@ -183,6 +183,8 @@ def torch():
                 raise TypeError("cannot convert a tensor on cuda to numpy")
             return self.host
 
+        numpy = __array__
+
         def get_device(self):
             return self._number
 
@@ -225,6 +227,7 @@ def torch():
 
     module.Tensor, module.empty, module.full, module.mm = Tensor, empty, full, mm
     module.as_tensor = lambda array, *, device: Tensor(registered(array.copy()), device)
+    module.from_numpy = lambda array: Tensor(array, "cpu")
     module.cat = lambda arrays: Tensor(joined(arrays), arrays[0].device)
     module.is_grad_enabled = lambda: module.gradients
     module.cuda = SimpleNamespace(current_stream=current_stream)
@@ -295,7 +298,9 @@ def jax():
     def device_put(array, device):
         if array.dtype.itemsize == 8 and not module.config.jax_enable_x64:
             raise AssertionError("would silently be of 32 bits")
-        return Array(registered(array.copy()), device.number)
+        result = Array(registered(array.copy()), device.number)
+        result.platform = device.platform
+        return result
 
     module.Array, module.device_put = Array, device_put
     module.lax = SimpleNamespace(dynamic_slice_in_dim=dynamic_slice_in_dim)

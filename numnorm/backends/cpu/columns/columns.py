@@ -31,9 +31,9 @@ from numnorm.layouts import ColumnLayout
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
-_centre_coefficients = functools.cache(make_centre_coefficients)
-_output_coefficients = functools.cache(make_output_coefficients)
-_gradient_coefficients = functools.cache(make_gradient_coefficients)
+centre_coefficients = functools.cache(make_centre_coefficients)
+output_coefficients = functools.cache(make_output_coefficients)
+gradient_coefficients = functools.cache(make_gradient_coefficients)
 _frozen_coefficients = functools.cache(make_frozen_coefficients)
 _parameter_gradients = functools.cache(make_parameter_gradients)
 
@@ -83,7 +83,7 @@ def column_forward(
     target = plan.target(source, x, out)
     shift = plan.shift(target)
     rstd, coefficients = np.empty(plan.channels), plan.table(4, shift)
-    found = _output_coefficients(element_type)(
+    found = output_coefficients(element_type)(
         mean, m2, divisor, eps, gamma, beta, rstd, coefficients
     )
     if found == 2:
@@ -158,14 +158,14 @@ def _gradient(
     mean, rstd, weight = given
     shift = plan.shift(target)
     coefficients, sums = plan.table(8, shift), np.empty((2, layout.blocks, channels))
-    scaled, lost = _centre_coefficients(element_type)(mean, rstd, coefficients)
+    scaled, lost = centre_coefficients(element_type)(mean, rstd, coefficients)
     if lost:
-        restore_means(arrays[1], coefficients[:4, :channels])
+        restore_means(arrays[1], layout, coefficients)
     arguments = *arrays, coefficients, layout.block, sums
     plan.run(plan.family.sums(element_type), arguments, plan.block_parts, 2)
     inv_count = 1.0 / layout.per_channel
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_count
-    scaled = _gradient_coefficients(element_type)(
+    scaled = gradient_coefficients(element_type)(
         weight, sums, *inv_counts, scaled, gradients, coefficients
     )
     plan.repeat(coefficients, shift)

@@ -1,6 +1,7 @@
 """The moments of channels: of an array, of a stream of chunks, and merged from two."""
 
 import functools
+import math
 import operator
 
 import numpy as np
@@ -18,7 +19,7 @@ from numnorm.backends.cpu.memory.host_arrays import (
 from numnorm.backends.formulas.norms import merge_moments
 from numnorm.layouts import ColumnLayout
 
-_fold = functools.cache(make_fold)
+fold_kernel = functools.cache(make_fold)
 
 
 def column_moments(x: Array, layout: ColumnLayout) -> tuple[int, Array, Array, float]:
@@ -36,9 +37,9 @@ def streamed_moments(
         return count, table[0, 0], table[2, 0] / unit, table[1, 0]
 
 
-def _unit(count: int) -> float:
+def unit_of(count: int) -> float:
     """Return a power of two near 1 / count: m2 times it is in range where the variance is."""
-    return 2.0 ** -count.bit_length()
+    return math.ldexp(1.0, -math.frexp(count)[1])
 
 
 def _moments(
@@ -49,20 +50,20 @@ def _moments(
     count, total = (0, None) if after is None else _checked("after", after)
     if not plan.elements:
         return count, np.zeros((3, 1, layout.channels)) if total is None else total[:, None], 1.0
-    source, block_unit = plan.source(x), _unit(layout.block * layout.inner)
+    source, block_unit = plan.source(x), unit_of(layout.block * layout.inner)
     moments = np.empty((3, layout.blocks, layout.channels))
     kernel = plan.family.moments(plan.element_type)
     plan.run(kernel, (source, layout.block, block_unit, moments), plan.block_parts, 1)
     if total is None and layout.blocks == 1:  # nothing to merge
         return layout.per_channel, moments, block_unit
-    unit = _unit(count + layout.per_channel)
+    unit = unit_of(count + layout.per_channel)
     if total is None:
         total = np.empty((3, layout.channels))
     else:
         total[2] *= unit
     last = layout.outer - (layout.blocks - 1) * layout.block
     counts = float(layout.block * layout.inner), float(last * layout.inner)
-    _fold()(float(count), total, *counts, moments, unit, block_unit)
+    fold_kernel()(float(count), total, *counts, moments, unit, block_unit)
     return count + layout.per_channel, total[:, None], unit
 
 

@@ -45,14 +45,14 @@ class Family(NamedTuple):
 
 
 # Without inner axes the loops run across the channels, with inner axes along each channel.
-_ACROSS = Family(
+ACROSS = Family(
     moments=functools.cache(make_moments_across),
     forward=functools.cache(make_forward_across),
     sums=functools.cache(make_sums_across),
     dx=functools.cache(make_dx_across),
     frozen_statistics=functools.cache(make_frozen_statistics_across),
 )
-_ALONG = Family(
+ALONG = Family(
     moments=functools.cache(make_moments_along),
     forward=functools.cache(make_forward_along),
     sums=functools.cache(make_sums_along),
@@ -150,7 +150,7 @@ def plan_of(dtype: Any, layout: ColumnLayout) -> Plan:
     row_bytes, small = layout.channels * element_type.storage_dtype.itemsize, is_small(elements)
     return Plan(
         element_type,
-        _ACROSS if across else _ALONG,
+        ACROSS if across else ALONG,
         elements,
         row_parts(layout.outer * segments, elements, least),
         layout.blocks * segments,

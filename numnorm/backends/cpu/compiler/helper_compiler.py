@@ -53,9 +53,11 @@ class _KernelLibrary(JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         # Names of helpers are unique in a process only: a kernel from a file could have the same.
+        # Private ones have no symbol. With one, the loader would give it to functions of other
+        # modules, as Numba's `NRT_decref`, which is optimized for this kernel's arguments alone.
         for function in self._final_module.functions:
             if function.linkage == Linkage.linkonce_odr:
-                function.linkage = Linkage.internal
+                function.linkage = Linkage.private
         super()._optimize_final_module()
 
 
@@ -95,7 +97,8 @@ class _HelperPasses(PassManager):
 class HelperCompiler(CompilerBase):
     """Numba's compiler with fewer passes, without optimizing and linking."""
 
-    _library, _lowering = _HelperLibrary, _LoweringWithoutCounts
+    _library = _HelperLibrary
+    _lowering = _LoweringWithoutCounts
 
     def __init__(self, typing_context: Any, target_context: Any, library: Any, *rest: Any) -> None:
         if library is None:
@@ -117,8 +120,8 @@ class SharedHelperCompiler(HelperCompiler):
     _library = _SharedLibrary
 
 
-class CallerCompiler(HelperCompiler):
-    """The same for what callers of users inline: it counts references, as they do."""
+class CountingHelperCompiler(HelperCompiler):
+    """The same for a helper of other compiled code, which counts references to arrays."""
 
     _lowering = typed_passes.NativeLowering
 

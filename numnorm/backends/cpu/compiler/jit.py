@@ -14,7 +14,6 @@ from numba.extending import intrinsic, overload
 
 from numnorm.backends.cpu.compiler.cache import KernelCache
 from numnorm.backends.cpu.compiler.helper_compiler import (
-    CallerCompiler,
     HelperCompiler,
     KernelCompiler,
     SharedHelperCompiler,
@@ -40,15 +39,6 @@ _HELPER = {
     "pipeline_class": HelperCompiler,
 }
 _SHARED = {**_HELPER, "forceinline": False, "pipeline_class": SharedHelperCompiler}
-# Optimized as a part of the user's function.
-IN_CALLER = {
-    "error_model": "numpy",
-    "nogil": True,
-    "no_cfunc_wrapper": True,
-    "no_cpython_wrapper": True,
-    "pipeline_class": CallerCompiler,
-}
-
 Function = Callable[..., Any]
 _LAUNCHER_KINDS = (types.intp,) * 4
 _helpers: dict[Any, Function] = {}
@@ -75,12 +65,6 @@ def shared(function: Function) -> Function:
     if key not in _helpers:
         _helpers[key] = numba.njit(**_SHARED)(function)
     return _helpers[key]
-
-
-def in_caller(function: Function) -> Function:
-    """Compile a helper of the functions that callers of users inline."""
-    compiled: Function = numba.njit(**IN_CALLER)(function)
-    return compiled
 
 
 def _identity(value: Any) -> Any:
@@ -151,18 +135,26 @@ def address_of(function: Any, kinds: tuple[Any, ...]) -> int:
     return int(code.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
 
-def _call_at(context: Any, builder: Any, address: Any, kinds: tuple[Any, ...], values: Any) -> None:
+def _call_at(
+    context: Any,
+    builder: Any,
+    address: Any,
+    kinds: tuple[Any, ...],
+    values: Any,
+    returned: Any = types.none,
+) -> Any:
     """Generate a call of a compiled function by its address."""
-    kind = context.call_conv.get_function_type(types.none, kinds)
+    kind = context.call_conv.get_function_type(returned, kinds)
     function = builder.inttoptr(address, kind.as_pointer())
-    status, _ = context.call_conv.call_function(builder, function, types.none, kinds, values)
+    status, result = context.call_conv.call_function(builder, function, returned, kinds, values)
     with cgutils.if_unlikely(builder, status.is_error):
         context.call_conv.return_status_propagate(builder, status)
+    return result
 
 
 @functools.cache
-def make_call(kinds: tuple[Any, ...]) -> Function:
-    """Return a compiled ``call(address, arguments)`` of an entry with arguments of these types.
+def make_call(kinds: tuple[Any, ...], returned: Any = types.none) -> Function:
+    """Return a compiled ``call(address, arguments)`` of a function with arguments of these types.
 
     A call by name would link the kernel's code into the caller, and optimize it again.
     """
@@ -173,10 +165,11 @@ def make_call(kinds: tuple[Any, ...]) -> Function:
             raise TypeError(f"a kernel takes {kinds}, not {arguments}")
 
         def generate(context, builder, signature, values):
-            _call_at(context, builder, values[0], kinds, cgutils.unpack_tuple(builder, values[1]))
-            return context.get_dummy_value()
+            given = cgutils.unpack_tuple(builder, values[1])
+            result = _call_at(context, builder, values[0], kinds, given, returned)
+            return context.get_dummy_value() if returned == types.none else result
 
-        return types.void(types.intp, arguments), generate
+        return returned(types.intp, arguments), generate
 
     return call
 

@@ -14,7 +14,9 @@ from numba.core import cgutils, types
 from numnorm.backends.cpu.memory.array_struct import contiguous
 from numnorm.backends.cpu.simd.vector import compiled_as
 
-_TYPES = {np.dtype(kind.name): kind for kind in (types.float32, types.float64, types.uint16)}
+_TYPES = {
+    np.dtype(kind.name): kind for kind in (types.float32, types.float64, types.uint16, types.int64)
+}
 
 
 def type_of(kind: Any) -> Any:

@@ -131,7 +131,7 @@ def gradient_dtype(name: str, parameter: Any, dtype: np.dtype[Any]) -> np.dtype[
     """Return the dtype of a parameter's gradient: the parameter's, or `dtype` if it is None."""
     if parameter is None or getattr(parameter, "dtype", None) is dtype:
         return dtype
-    return result_dtype(name, np.asarray(parameter).dtype)
+    return result_dtype(name, as_plain_array(name, parameter).dtype)
 
 
 def output_like(

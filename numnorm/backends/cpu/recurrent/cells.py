@@ -22,12 +22,12 @@ from numnorm.backends.cpu.recurrent.kernels.kind import CellKind
 from numnorm.backends.cpu.recurrent.lstm.kind import LSTM
 from numnorm.backends.cpu.recurrent.rnn.kind import RNN
 
-_KINDS: dict[type, CellKind] = {LSTMSpec: LSTM, GRUSpec: GRU, RNNSpec: RNN}
+KINDS: dict[type, CellKind] = {LSTMSpec: LSTM, GRUSpec: GRU, RNNSpec: RNN}
 
 
 def cell_weights(spec: CellSpec, given: Any, ada_scale: float, ada_k: float, keep: bool) -> Any:
     """Return a cell's parameters as `cell_forward` takes them, packed if `keep` is true."""
-    return passes.make_weights(_KINDS[type(spec)], spec, given, (ada_scale, ada_k), keep)
+    return passes.make_weights(KINDS[type(spec)], spec, given, (ada_scale, ada_k), keep)
 
 
 def cell_forward(
@@ -42,7 +42,7 @@ def cell_forward(
     dropout_mask: Array | None = None,
 ) -> tuple[tuple[Array, ...], Any]:
     """Return the history of each state, initial ones first, and what the backward pass needs."""
-    kind = _KINDS[type(spec)]
+    kind = KINDS[type(spec)]
     history, saved = passes.forward(
         kind, spec, scaling, x, steps, weights, states, (*zoneout_masks, dropout_mask), save
     )
@@ -63,7 +63,7 @@ def prepared_step(
     """Return a function of one step, or None if the batch is empty or worth threads."""
     x, masks = np.empty_like(x, order="C"), (None,) * (len(states) + 1)
     call = passes.prepared(
-        _KINDS[type(spec)], spec, scaling, x, steps, weights, states, masks, False, True
+        KINDS[type(spec)], spec, scaling, x, steps, weights, states, masks, False, True
     )
     if call.work == 0 or call.max_parts > 1:
         return None
@@ -102,7 +102,7 @@ def cell_backward(
     dropout_mask: Array | None = None,
 ) -> CellGradients:
     """Return all gradients from `dy`, of every state h, and `dstates`, of the last states."""
-    kind = _KINDS[type(spec)]
+    kind = KINDS[type(spec)]
     return passes.backward(
         kind, spec, scaling, x, steps, weights, saved, (*zoneout_masks, dropout_mask), dy, dstates
     )

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from numnorm.array_likes import as_plain_array
 from numnorm.backends.cpu.memory.host_arrays import Array
 from numnorm.backends.cpu.simd.element_type import element_type_of
 
@@ -15,7 +16,7 @@ def packed_like(beside: Array, dtype: Any) -> Array:
 
 def copied_parameter(name: str, value: Any, x: Array) -> Array:
     """Return a copy of a parameter."""
-    return np.array(value)
+    return as_plain_array(name, value).copy()
 
 
 def check_packed(parameter: Any, x: Array) -> None:

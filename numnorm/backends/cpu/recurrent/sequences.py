@@ -94,7 +94,7 @@ def zoneout_mask(probability: Any, layout: SequenceLayout, width: int, x: Array)
 
 def parameter_gradient(name: str, gradient: Any, parameter: Any, x: Array) -> Array:
     """Return a gradient in the shape and dtype of its parameter; float64 for integers."""
-    like = np.asarray(parameter)
+    like = as_plain_array(name, parameter)
     dtype = np.dtype(np.float64) if like.dtype.kind in "biu" else like.dtype
     # Parameters that are only added share one gradient, so vectors are copied.
     gradient = np.asarray(gradient).reshape(like.shape)

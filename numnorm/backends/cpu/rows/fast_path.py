@@ -73,7 +73,7 @@ def _make_argument(kind: Any, real: Any, ndim: int) -> Callable[..., Any]:
     return number if kind is _REAL else nothing
 
 
-def _make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
+def make_totals(kind: Any, shared: bool) -> Callable[..., Any]:
     """Return a compiled ``totals(shape)``: room for no part of a gradient's sums.
 
     A call that does all parts makes room of its own and adds the sums up itself.
@@ -160,7 +160,7 @@ def _make_backward(
     gamma_fits, beta_fits = (_make_fits(kind, itemsize) for kind in kinds[1:3])
     gamma_of, beta_of = (_make_argument(kind, compute_type, ndim) for kind in kinds[1:3])
     dgamma_of, dbeta_of = (_make_argument(kind, compute_type, 1) for kind in kinds[3:])
-    gamma_totals, beta_totals = (_make_totals(kind, shared) for kind in kinds[3:])
+    gamma_totals, beta_totals = (make_totals(kind, shared) for kind in kinds[3:])
 
     def backward(
         address, like, each, rows, width, segment, channels, inv_count, inv_divisor,

@@ -43,7 +43,7 @@ _NOTHING = np.empty(0)
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """What follows from norm, dtype and layout alone, computed once for all such calls."""
 
     kernel: Kernel
@@ -78,11 +78,12 @@ def _totals_kernel() -> Function:
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -> _Plan:
+def forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -> Plan:
+    """Return the plan of forward passes."""
     element_type = element_type_of(dtype)
     count = float(layout.width - scaling.ddof)
     work = 2 * layout.rows * layout.width * dtype.itemsize
-    return _Plan(
+    return Plan(
         _forward_kernel(norm.formula, element_type, layout.width <= widest(element_type)),
         {},
         element_type,
@@ -97,9 +98,10 @@ def _forward_plan(norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling) -
 
 
 @functools.lru_cache(maxsize=1024)
-def _backward_plan(
+def backward_plan(
     norm: Norm, dtype: Any, layout: RowLayout, scaling: Scaling, detached: Detached
-) -> _Plan:
+) -> Plan:
+    """Return the plan of backward passes."""
     element_type = element_type_of(dtype)
     count = layout.width - scaling.ddof
     inv_count = 1.0 / layout.width if norm.formula.centred and layout.width else 0.0
@@ -107,7 +109,7 @@ def _backward_plan(
     inv_counts = 0.0 if detached.mean else inv_count, 0.0 if detached.scale else inv_divisor
     summed = math.prod(layout.kernel_shape) if norm.parameters else 0
     work = 3 * layout.rows * layout.width * dtype.itemsize
-    return _Plan(
+    return Plan(
         _backward_kernel(norm.formula, element_type),
         {},
         element_type,
@@ -158,7 +160,7 @@ def row_forward(
     save: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return y and, where `save` is true, mean (or root mean square) and rstd of each row."""
-    plan = _forward_plan(norm, x.dtype, layout, scaling)
+    plan = forward_plan(norm, x.dtype, layout, scaling)
     classes = type(gamma), type(beta)
     fast_path = plan.fast_path.get(classes)
     if fast_path is not None and (out is None or type(out) is np.ndarray):
@@ -209,7 +211,7 @@ def row_backward(
     out: Any,
 ) -> tuple[Array, Array | None, Array | None]:
     """Return dx and, for a norm with parameters, dgamma and dbeta."""
-    plan = _backward_plan(norm, x.dtype, layout, scaling, detached)
+    plan = backward_plan(norm, x.dtype, layout, scaling, detached)
     count, classes = norm.parameters, (type(mean), type(gamma), type(beta))
     fast_path = plan.fast_path.get(classes) if type(dy) is type(rstd) is np.ndarray else None
     if fast_path is not None and (out is None or type(out) is np.ndarray):
@@ -285,7 +287,7 @@ def _as_kernel_takes(
     gamma: Any,
     beta: Any,
     layout: RowLayout,
-    plan: _Plan,
+    plan: Plan,
 ) -> tuple[Array, Array, tuple[Any, Array], tuple[Any, Any], np.dtype[Any]]:
     """Return dy, x, mean and rstd, both parameters, and the dtype of their gradients."""
     element_type, order, size, names = plan.element_type, layout.order, plan.size, norm.names
@@ -302,12 +304,12 @@ def _as_kernel_takes(
     return grad, source, (mean, rstd), (weight, None), dtype
 
 
-def _new_output(plan: _Plan, x: Array) -> Array:
+def _new_output(plan: Plan, x: Array) -> Array:
     """Return an uninitialized array like x for a result."""
     return np.empty_like(x) if plan.small else empty_like(x)
 
 
-def _new_dx(plan: _Plan, x: Array, dy: Array) -> Array:
+def _new_dx(plan: Plan, x: Array, dy: Array) -> Array:
     """Return an uninitialized array like x for its gradient.
 
     If the loops peel, a dx with wide rows begins as far into a cache line as x, so that both have

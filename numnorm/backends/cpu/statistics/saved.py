@@ -55,6 +55,25 @@ def make_saved_statistics(element_type: ElementType) -> Callable[..., Any]:
 
 
 @functools.cache
+def make_sum_of_deviations(element_type: ElementType) -> Callable[..., Any]:
+    """Return a compiled ``sum_of_deviations(x, scale, mean)`` of an array of float64."""
+    lanes = element_type.lanes
+    load, zeros = make_load(lanes), make_zeros(np.float64, lanes)
+
+    @inlined
+    def sum_of_deviations(x, scale, mean):
+        sums, tail = zeros(), x.size - x.size % lanes
+        for j in range(0, tail, lanes):
+            sums = sums + (load(x, j) * scale - mean)
+        total = reduce_sum(sums)
+        for j in range(tail, x.size):
+            total += x[j] * scale - mean
+        return total
+
+    return sum_of_deviations
+
+
+@functools.cache
 def make_statistics_of_row(formula: Formula, element_type: ElementType) -> Callable[..., Any]:
     """Return a compiled ``statistics(x, mean, rstd)``: what `make_saved_statistics` returns.
 
@@ -64,18 +83,11 @@ def make_statistics_of_row(formula: Formula, element_type: ElementType) -> Calla
     statistics_of = make_saved_statistics(element_type)
     if not formula.centred or element_type.compute_type is not np.float64:
         return inlined(lambda x, mean, rstd: statistics_of(mean, rstd))
-    lanes, far, most_lost = element_type.lanes, FAR, MOST_LOST
-    load, zeros = make_load(lanes), make_zeros(np.float64, lanes)
+    far, most_lost, sum_of_deviations = FAR, MOST_LOST, make_sum_of_deviations(element_type)
 
     @shared
     def lost_of(x, scale, mean_hi):
-        sums, tail = zeros(), x.size - x.size % lanes
-        for j in range(0, tail, lanes):
-            sums = sums + (load(x, j) * scale - mean_hi)
-        total = reduce_sum(sums)
-        for j in range(tail, x.size):
-            total += x[j] * scale - mean_hi
-        lost = total / x.size
+        lost = sum_of_deviations(x, scale, mean_hi) / x.size
         return lost if abs(lost) <= abs(mean_hi) * most_lost else 0.0
 
     @inlined

@@ -6,17 +6,20 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_float, check_shape
-from numnorm.array_likes import as_plain_array, check_on_host
+from numnorm.array_likes import as_plain_array, check_on_host, writable_view
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.simd.element_type import element_type_of
-from numnorm.backends.cpu.statistics.saved import MOST_LOST
-from numnorm.backends.cpu.statistics.stored_kernels import make_moving_averages
+from numnorm.backends.cpu.statistics.stored_kernels import (
+    make_moving_averages,
+    make_restored_means,
+)
 from numnorm.layouts import ColumnLayout, RowLayout
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _SHARED = "running_var must not share memory with running_mean, got such an array"
 
-_moving_averages = functools.cache(make_moving_averages)
+moving_averages = functools.cache(make_moving_averages)
+_restored_means = functools.cache(make_restored_means)
 
 
 def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
@@ -27,17 +30,13 @@ def reciprocal(name: str, value: Any, x: Array, layout: RowLayout) -> Array:
     return inverse.reshape(layout.statistic_shape)
 
 
-def restore_means(x: Array, table: Array) -> None:
+def restore_means(x: Array, layout: ColumnLayout, table: Array) -> None:
     """Store as `mean_lo` of each channel what rounding its saved mean to float64 lost.
 
-    The rows of `table` are scale, mean_hi, rstd and mean_lo, as `make_centre_coefficients` makes
-    them. A mean that the caller changed stays as it is.
+    The first rows of `table` are scale, mean_hi, rstd and mean_lo, as `make_centre_coefficients`
+    makes them. A mean that the caller changed stays as it is.
     """
-    shape = (-1,) if x.ndim == 2 else (-1, 1)
-    with np.errstate(all="ignore"):
-        deviations = x * table[0].reshape(shape) - table[1].reshape(shape)
-        lost = deviations.mean(axis=(0, 2)[: x.ndim - 1])
-        np.copyto(table[3], lost, where=np.abs(lost) <= MOST_LOST * np.abs(table[1]))
+    _restored_means()(x.reshape(-1), layout.inner, np.zeros(layout.channels), table)
 
 
 def saved(statistic: Array, x: Array) -> Array:
@@ -56,18 +55,17 @@ def running_statistics(
             raise ValueError(_SHARED)
         return mean, variance
     given = {"running_mean": mean, "running_var": variance}
-    if update:
-        for name, array in given.items():
-            check_updatable(name, array)
     for name, value in given.items():
-        given[name] = _float_array(name, value)
+        given[name] = _updatable(name, value) if update else _float_array(name, value)
+    for name in given:
         if given[name].shape != shape:
             check_shape(name, given[name].shape, shape, "the channels of x")
         if not update and not _is_usual(given[name], shape):
             given[name] = np.array(given[name], np.float64, order="C")
+    mean, variance = given["running_mean"], given["running_var"]
     if update and share_memory(mean, variance):
         raise ValueError(_SHARED)
-    return given["running_mean"], given["running_var"]
+    return mean, variance
 
 
 def _is_usual(value: Any, shape: tuple[int]) -> bool:
@@ -78,6 +76,13 @@ def _is_usual(value: Any, shape: tuple[int]) -> bool:
     return (dtype is _FLOAT32 or dtype is _FLOAT64) and value.flags.carray
 
 
+def _updatable(name: str, value: Any) -> Array:
+    """Return running statistics in memory that will be updated."""
+    array = writable_view(name, value)
+    check_updatable(name, array)
+    return _float_array(name, array)
+
+
 def _float_array(name: str, value: Any) -> Array:
     array = as_plain_array(name, value)
     check_float(name, array.dtype)
@@ -86,9 +91,7 @@ def _float_array(name: str, value: Any) -> Array:
 
 def step_statistics(name: str, value: Any, x: Array, update: bool) -> Array:
     """Return running statistics of any shape: the caller's own array if they will be updated."""
-    if update:
-        check_updatable(name, value)
-    return _float_array(name, value)
+    return _updatable(name, value) if update else _float_array(name, value)
 
 
 def share_memory(one: Array, other: Array) -> bool:
@@ -114,7 +117,7 @@ def update_running(
 ) -> None:
     """Move a running mean and variance towards the mean and m2 / divisor of a new batch."""
     moved = [a if _is_usual(a, mean.shape) else a.astype(np.float64) for a in running]
-    _moving_averages()(*moved, mean, m2, divisor, momentum)
+    moving_averages()(*moved, mean, m2, divisor, momentum)
     for array, new in zip(running, moved, strict=True):
         if new is not array:
             with np.errstate(over="ignore"):  # a variance may leave the range of float32

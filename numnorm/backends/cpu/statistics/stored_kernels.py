@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from numnorm.backends.cpu.compiler.jit import Function, inlined, make_function
+from numnorm.backends.cpu.memory.borrowed import window
+from numnorm.backends.cpu.simd.element_type import element_type_of
+from numnorm.backends.cpu.statistics.saved import MOST_LOST, make_sum_of_deviations
 from numnorm.backends.formulas.norms import moved
 
 _moved = inlined(moved)
@@ -55,3 +58,30 @@ def make_moving_averages() -> Function:
         _move(running_var, m2, divisor, momentum)
 
     return make_function("stored_statistics.moving_averages", kernel)
+
+
+def make_restored_means() -> Function:
+    """Return the kernel ``(x, inner, sums, table)`` of `restore_means`.
+
+    The array x of float64 is flat; its channels have `inner` contiguous elements. The `sums` of the
+    channels are 0 at first.
+    """
+    sum_of_deviations = make_sum_of_deviations(element_type_of(np.dtype(np.float64)))
+    most_lost = MOST_LOST
+
+    def kernel(x, inner, sums, table):
+        scale, mean, mean_lo = table[0], table[1], table[3]
+        channels = sums.size
+        for j in range(0, x.size, channels * inner):
+            for c in range(channels):
+                if inner == 1:
+                    sums[c] += x[j + c] * scale[c] - mean[c]
+                else:
+                    values = window(x, j + c * inner, inner)
+                    sums[c] += sum_of_deviations(values, scale[c], mean[c])
+        for c in range(channels):
+            lost = sums[c] / (x.size // channels)
+            if abs(lost) <= most_lost * abs(mean[c]):
+                mean_lo[c] = lost
+
+    return make_function("stored_statistics.restored_means", kernel)

@@ -1,0 +1,133 @@
+"""The CPU backend for arrays of other libraries: their results are arrays of the same library."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numnorm.array_likes import as_plain_array, writable_view
+from numnorm.backends import cpu
+from numnorm.backends.contract.norms import Detached, Norm, Scaling
+from numnorm.host_libraries import as_numpy
+from numnorm.layouts import ColumnLayout, RowLayout
+
+# Functions whose results are all for the caller, or go from one recurrent layer to the next.
+_OF_CALLER = {
+    *("saved", "streamed_moments", "merged_moments", "variance", "deviation"),
+    *("pad_packed", "unsort_states", "parameter_gradient"),
+    *("to_time_major", "concatenate", "split", "apply_mask", "add"),
+}
+
+
+class HostBackend:
+    """The functions of the CPU backend, with results that `result` makes of NumPy arrays.
+
+    As in the CPU backend, x and all arrays in a private format are NumPy arrays.
+    """
+
+    def __init__(self, result: Callable[[Any], Any]) -> None:
+        self.result = result
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(cpu, name)
+        if name not in _OF_CALLER:
+            return function
+        return lambda *arguments: self._results(function(*map(_without_library, arguments)))
+
+    def _results(self, values: Any) -> Any:
+        """Return values, of which some may be arrays, as the caller gets them."""
+        if isinstance(values, tuple | list):
+            return type(values)(map(self._results, values))
+        return self.result(values) if isinstance(values, np.ndarray) else values
+
+    def row_forward(
+        self,
+        norm: Norm,
+        x: Any,
+        gamma: Any,
+        beta: Any,
+        layout: RowLayout,
+        scaling: Scaling,
+        out: Any,
+        save: bool,
+    ) -> tuple[Any, Any, Any]:
+        """Return y and, if `save` is true, mean and rstd of each row."""
+        if norm.parameters:
+            gamma, beta = _plain(norm.names.gamma, gamma), _plain("beta", beta)
+        target = writable_view("out", out)
+        y, *saved = cpu.row_forward(norm, x, gamma, beta, layout, scaling, target, save)
+        mean, rstd = self._results(saved) if save else (None, None)
+        return self._in_out(y, out), mean, rstd
+
+    def row_backward(
+        self,
+        norm: Norm,
+        dy: Any,
+        x: Any,
+        mean: Any,
+        rstd: Any,
+        gamma: Any,
+        beta: Any,
+        layout: RowLayout,
+        scaling: Scaling,
+        detached: Detached,
+        out: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Return dx and, for a norm with parameters, dgamma and dbeta."""
+        names, target = norm.names, writable_view("out", out)
+        given = _plain(names.dy, dy), x, _plain("mean", mean), _plain(names.rstd, rstd)
+        gamma = _plain(names.gamma, gamma) if norm.parameters else gamma
+        options = layout, scaling, detached, target
+        dx, *gradients = cpu.row_backward(norm, *given, gamma, beta, *options)
+        return self._in_out(dx, out), *self._results(gradients)
+
+    def column_forward(
+        self,
+        x: Any,
+        mean: Any,
+        m2: Any,
+        divisor: float,
+        eps: float,
+        gamma: Any,
+        beta: Any,
+        layout: ColumnLayout,
+        out: Any,
+    ) -> tuple[Any, Any]:
+        """Return x normalized with the given statistics of each channel, and rstd."""
+        weights = _plain("gamma", gamma), _plain("beta", beta)
+        target = writable_view("out", out)
+        y, rstd = cpu.column_forward(x, mean, m2, divisor, eps, *weights, layout, target)
+        return self._in_out(y, out), rstd
+
+    def column_backward(
+        self,
+        dy: Any,
+        x: Any,
+        mean: Any,
+        rstd: Any,
+        gamma: Any,
+        layout: ColumnLayout,
+        detached: Detached,
+        out: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Return dx, dgamma, dbeta."""
+        target, weight = writable_view("out", out), _plain("gamma", gamma)
+        given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
+        dx, *gradients = cpu.column_backward(*given, weight, layout, detached, target)
+        return self._in_out(dx, out), *self._results(gradients)
+
+    def _in_out(self, array: Any, out: Any) -> Any:
+        """Return a result that the kernels have written into `out` if that is given."""
+        return self.result(array) if out is None else out
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return an argument as a NumPy array, of which small calls have the fast path."""
+    return value if value is None else as_plain_array(name, value)
+
+
+def _without_library(value: Any) -> Any:
+    """Return an array of another library as a NumPy array, and all else as it is."""
+    if isinstance(value, list):
+        return [_without_library(item) for item in value]
+    return as_numpy(value) if hasattr(value, "__dlpack__") else value

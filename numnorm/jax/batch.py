@@ -1,0 +1,278 @@
+"""Batch normalization for arrays of JAX."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+import numnorm
+from numnorm.arguments import check_eps, check_flag
+from numnorm.array_types import Convention
+from numnorm.backends.cpu.xla.column_calls import (
+    ColumnCall,
+    backward_call,
+    forward_call,
+    is_compiled,
+)
+from numnorm.jax.arrays import as_float_array, as_parameter
+from numnorm.jax.rows import compute_dtype, mapped, once
+from numnorm.jax.targets import call, call_python, target_of
+from numnorm.layouts import column_layout
+from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
+
+
+class BatchNormalized(NamedTuple):
+    """The result of `batch_norm` in training with running statistics.
+
+    Attributes
+    ----------
+    y : jax.Array
+        The normalized array, of the shape and dtype of x.
+    running_mean, running_var : jax.Array
+        The new running statistics. No gradient flows through them.
+    """
+
+    y: jax.Array
+    running_mean: jax.Array
+    running_var: jax.Array
+
+
+class _Static(NamedTuple):
+    training: bool
+    weight: float
+    unbiased: bool
+    eps: float
+
+
+def batch_norm(
+    x: Any,
+    gamma: Any = None,
+    beta: Any = None,
+    *,
+    channel_axis: int = 1,
+    running_mean: Any = None,
+    running_var: Any = None,
+    training: bool = True,
+    momentum: float | Literal["cumulative"] | None = None,
+    batches: int | None = None,
+    convention: Convention = "torch",
+    unbiased: bool | None = None,
+    eps: float = 1e-5,
+) -> jax.Array | BatchNormalized:
+    """Normalize each channel over the batch and all spatial axes, then scale and shift it.
+
+    Parameters
+    ----------
+    x : array_like
+        Any shape; a dtype as for `layer_norm`.
+    gamma, beta : array_like, optional
+        Gain and bias of each channel, of shape ``(C,)``. Default: 1 and 0.
+    channel_axis : int, default 1
+        The axis of the channels.
+    running_mean, running_var : array_like, optional
+        Of shape ``(C,)``, both or neither. They are required in inference. Nothing is updated in
+        place: in training, the new ones are returned.
+    training : bool, default True
+        Whether to normalize with the statistics of `x`.
+    momentum, batches, convention, unbiased, eps
+        As for `numnorm.batch_norm`.
+
+    Returns
+    -------
+    jax.Array or BatchNormalized
+        y, of the shape and dtype of x; in training with running statistics
+        ``(y, running_mean, running_var)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `layer_norm` does.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numnorm.jax
+    >>> x = jax.numpy.array([[1.0], [3.0]])
+    >>> y, mean, var = numnorm.jax.batch_norm(
+    ...     x, running_mean=jax.numpy.zeros(1), running_var=jax.numpy.ones(1), eps=0.0
+    ... )
+    >>> y.ravel(), mean, var
+    (Array([-1.,  1.], dtype=float32), Array([0.2], dtype=float32), Array([1.1], dtype=float32))
+    """
+    x = as_float_array("x", x)
+    layout = column_layout(x.shape, channel_axis)
+    unbiased = convention == "torch" if unbiased is None else check_flag("unbiased", unbiased)
+    static = _Static(
+        check_flag("training", training),
+        new_batch_weight(momentum, batches, convention),
+        unbiased,
+        check_eps(eps),
+    )
+    running = given_statistics(running_mean, running_var, static.training)
+    bessel_correction(unbiased, layout.per_channel, running if static.training else None)
+    shape = (layout.channels,)
+    gamma, beta = (
+        as_parameter(name, value, shape, "the channels of x", x)
+        for name, value in (("gamma", gamma), ("beta", beta))
+    )
+    if running is not None:
+        running = tuple(
+            _statistic(name, value, shape)
+            for name, value in zip(("running_mean", "running_var"), running, strict=True)
+        )
+    y, moved = _normalized(static, (layout.outer, *shape, layout.inner), x, gamma, beta, running)
+    return BatchNormalized(y, *moved) if static.training and running is not None else y
+
+
+def _statistic(name: str, value: Any, shape: tuple[int]) -> Any:
+    """Return a running statistic in float32 or float64, as ``(1, channels)``."""
+    array = as_float_array(name, value)
+    return as_parameter(name, array, shape, "the channels of x", array)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _normalized(
+    static: _Static, shape: tuple[int, ...], x: Any, gamma: Any, beta: Any, running: Any
+) -> Any:
+    running = None if running is None else tuple(map(jax.lax.stop_gradient, running))
+    y, moved = _batch_norm(static, x.reshape(1, *shape), gamma, beta, running)
+    return y.reshape(x.shape), None if moved is None else tuple(a[0] for a in moved)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _batch_norm(static: _Static, x: Any, gamma: Any, beta: Any, running: Any) -> Any:
+    """Return y of ``x (1, outer, channels, inner)``, and the new running statistics or None."""
+    y, _, _, *moved = _forward_of(static, *_given(gamma, beta, running))(
+        x, *_arrays(gamma, beta, running)
+    )
+    return y, tuple(moved) or None
+
+
+def _batch_norm_forward(static: _Static, x: Any, gamma: Any, beta: Any, running: Any) -> Any:
+    forward = _forward_of(static, *_given(gamma, beta, running))
+    y, mean, rstd, *moved = once(forward)(x, *_arrays(gamma, beta, running))
+    return (y, tuple(moved) or None), (x, mean, rstd, gamma, beta, running)
+
+
+def _batch_norm_backward(static: _Static, saved: Any, gradients: Any) -> Any:
+    x, mean, rstd, gamma, beta, running = saved
+    weights = () if gamma is None else (gamma,)
+    backward = _backward_of(static, len(weights))
+    dx, dgamma, dbeta = once(backward)(gradients[0], x, mean, rstd, *weights)
+    nothing = None if running is None else tuple(map(jnp.zeros_like, running))
+    return dx, None if gamma is None else dgamma, None if beta is None else dbeta, nothing
+
+
+_batch_norm.defvjp(_batch_norm_forward, _batch_norm_backward)
+
+
+def _given(*arrays: Any) -> tuple[bool, ...]:
+    return tuple(array is not None for array in arrays)
+
+
+def _arrays(gamma: Any, beta: Any, running: Any) -> tuple[Any, ...]:
+    return (*(a for a in (gamma, beta) if a is not None), *(running or ()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _forward_of(static: _Static, gamma: bool, beta: bool, running: bool) -> Any:
+    """Return the function of x, parameters and running statistics, for groups of batches."""
+
+    @custom_vmap
+    def forward(x: Any, *others: Any) -> Any:
+        groups, channels = len(x), x.shape[2]
+        statistic = jax.ShapeDtypeStruct((groups, channels, 2), jnp.uint32)
+        results = [jax.ShapeDtypeStruct(x.shape, x.dtype), statistic, statistic]
+        if running and static.training:
+            results += [jax.ShapeDtypeStruct((groups, channels), a.dtype) for a in others[-2:]]
+        if x.size and static.training and is_compiled(np.dtype(x.dtype)):
+            layout = column_layout(x.shape[1:], 1)
+            described = forward_call(
+                np.dtype(x.dtype), layout, (groups, len(others[0]) if others else 1),
+                (gamma, beta), others[-1].dtype.name if running else None, static.eps,
+                int(static.unbiased), static.weight,
+            )  # fmt: skip
+            return _call(described, results, x, *others)
+        given = {"gamma": gamma, "beta": beta, "running": running}
+        return call_python(forward_pass, results, x, *others, **given, **static._asdict())
+
+    return mapped(forward, 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward_of(static: _Static, parameters: int) -> Any:
+    """Return the function of dy, x, mean, rstd and gamma, for groups of batches."""
+
+    @custom_vmap
+    def backward(dy: Any, x: Any, mean: Any, rstd: Any, *weights: Any) -> Any:
+        shape = len(x), 2, x.shape[2]  # dgamma and dbeta
+        results = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+        results += [jax.ShapeDtypeStruct(shape, compute_dtype(x.dtype))]
+        arrays = dy, x, mean, rstd, *weights
+        if x.size and static.training and is_compiled(np.dtype(x.dtype)):
+            groups = len(x), len(weights[0]) if weights else 1
+            layout = column_layout(x.shape[1:], 1)
+            described = backward_call(np.dtype(x.dtype), layout, groups, bool(weights))
+            dx, both = _call(described, results, *arrays)
+        else:
+            dx, both = call_python(backward_pass, results, *arrays, training=static.training)
+        return dx, both[:, 0], both[:, 1]
+
+    return mapped(backward, 4)
+
+
+def _call(described: ColumnCall, results: Any, *arrays: Any) -> Any:
+    """Call a compiled handler, and return its results without its scratch."""
+    scratch = []
+    for dtype, shape in described.scratch:
+        words = (*shape, 2) if dtype == "float64" else shape
+        scratch.append(jax.ShapeDtypeStruct(words, jnp.uint32))
+    target = target_of(described.name, described.handler)
+    numbers = np.array(described.numbers)
+    return call(target, [*results, *scratch], *arrays, numbers=numbers)[: len(results)]
+
+
+def forward_pass(
+    arguments: list[Any],
+    results: list[Any],
+    gamma: bool,
+    beta: bool,
+    running: bool,
+    training: bool,
+    weight: float,
+    unbiased: bool,
+    eps: float,
+) -> None:
+    """Store y, mean, rstd and the new running statistics of each group."""
+    x, *others = arguments
+    for g in range(len(x)):
+        given = [array[g % len(array)] for array in others]
+        weights = [given.pop(0) if there else None for there in (gamma, beta)]
+        statistics = given if running else [None, None]
+        if running and training:
+            for new, old in zip(results[3:], given, strict=True):
+                new[g] = old
+            statistics = [new[g] for new in results[3:]]
+        _, mean, rstd = numnorm.batch_norm_forward(
+            x[g], *weights, running_mean=statistics[0], running_var=statistics[1],
+            training=training, momentum=weight, unbiased=unbiased, eps=eps, out=results[0][g],
+        )  # fmt: skip
+        for k, statistic in ((1, mean), (2, rstd)):
+            results[k][g].view(np.float64)[:, 0] = statistic
+
+
+def backward_pass(arguments: list[Any], results: list[Any], training: bool) -> None:
+    """Store dx, dgamma and dbeta of each group."""
+    dy, x, mean, rstd, *weights = arguments
+    for g in range(len(x)):
+        means, rstds = (array[g].view(np.float64)[:, 0] for array in (mean, rstd))
+        gamma = weights[0][g % len(weights[0])] if weights else None
+        gradients = numnorm.batch_norm_backward(
+            dy[g], x[g], means, rstds, gamma, training=training, out=results[0][g]
+        )
+        results[1][g] = gradients[1:]

@@ -1,0 +1,75 @@
+"""The handlers of numnorm, known to XLA by name.
+
+A name has a hash of numnorm's sources in it: an executable that JAX has kept on disk, or that was
+exported, runs with the build of numnorm for which it was compiled, or not at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.ffi
+
+from numnorm.backends.cpu.xla import frames
+from numnorm.backends.cpu.xla.handlers import python_handler
+from numnorm.backends.sources import JAX as SOURCES
+
+# XLA's message for another device quotes the name.
+_PREFIX = "numnorm.jax_runs_on_the_CPU_only"
+
+
+@functools.cache
+def _build() -> str:
+    """Return the name of the loaded sources; one of its own if the files have changed since."""
+    return SOURCES.token() or uuid.uuid4().hex
+
+
+_targets: dict[str, str] = {}
+
+
+def target_of(name: str, handler: Callable[[], int]) -> str:
+    """Return the name of a target, after its handler is compiled and registered."""
+    if name not in _targets:
+        target = f"{_PREFIX}.{name}.{_build()}"
+        capsule = jax.ffi.pycapsule(ctypes.c_void_p(handler()))
+        jax.ffi.register_ffi_target(target, capsule, platform="cpu")
+        _targets[name] = target
+    return _targets[name]
+
+
+def call_python(
+    function: Callable[..., None],
+    results: Sequence[jax.ShapeDtypeStruct],
+    *arrays: Any,
+    **options: Any,
+) -> Any:
+    """Call ``function(arguments, results, **options)``, which stores its results, when XLA runs.
+
+    It gets XLA's memory as NumPy arrays, without copies, and holds the GIL. The options are what
+    JSON can hold.
+    """
+
+    def handler() -> int:
+        return python_handler(functools.partial(_run, function))
+
+    target = target_of(f"{function.__module__}.{function.__name__}", handler)
+    return call(target, results, *arrays, options=json.dumps(options))
+
+
+def _run(function: Callable[..., None], frame: int) -> None:
+    arguments = frames.buffers(frame, frames.ARGUMENTS, frames.ARGUMENT_COUNT)
+    results = frames.buffers(frame, frames.RESULTS, frames.RESULT_COUNT)
+    function(arguments, results, **frames.options(frame))
+
+
+def call(
+    target: str, results: Sequence[jax.ShapeDtypeStruct], *arrays: Any, **attributes: Any
+) -> Any:
+    """Call a target with arrays, and return its results as a list."""
+    return jax.ffi.ffi_call(target, tuple(results))(*arrays, **attributes)

@@ -1,0 +1,176 @@
+"""What the estimators share: checks of X, results that follow X, and chunks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+import sklearn
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import FLOAT_DTYPES, validate_data
+
+Array = np.ndarray[Any, Any]
+
+# The elements of a chunk: its temporary arrays of float64 stay in the cache.
+CHUNK = 1 << 15
+
+CONSTANT = ("zero", "nan", "raise")
+
+
+class Normalizer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Base of all estimators; features go out as they came in, in their dtype."""
+
+    _parameter_constraints: dict[str, list[Any]] = {"copy": ["boolean"]}
+
+    def _validated(self, X: Any, *, reset: bool) -> Array:
+        """Return X as an array of floats, and remember its features if `reset`."""
+        values: Array = validate_data(
+            self,
+            as_numpy(X),
+            reset=reset,
+            dtype=float_dtypes(X),
+            ensure_all_finite="allow-nan" if self._takes_nan() else True,
+        )
+        return values
+
+    def _takes_nan(self) -> bool:
+        return True
+
+    def _out(self, values: Array) -> Array | None:
+        """Return where to write the result: into `values` where that is wanted and possible."""
+        return None if self.copy or not values.flags.writeable else values
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._takes_nan()
+        tags.transformer_tags.preserves_dtype = [np.dtype(kind).name for kind in FLOAT_DTYPES]
+        tags.array_api_support = True
+        return tags
+
+
+class RowNormalizer(Normalizer):
+    """Base of the estimators that take each row by itself; subclasses have `_normalized`."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Check the parameters and X, of which nothing but the features is learned.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self : object
+            This estimator.
+        """
+        self._validate_params()
+        self._validated(X, reset=True)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Normalize each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows.
+
+        Returns
+        -------
+        X_transformed : ndarray of shape (n_samples, n_features)
+            The normalized rows, in the dtype of X.
+        """
+        self._validate_params()
+        values = self._validated(X, reset=False)
+        return like(X, self._normalized(values, self._out(values)))
+
+    def _normalized(self, X: Array, out: Array | None) -> Array:
+        raise NotImplementedError
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        return tags
+
+
+def float_dtypes(X: Any) -> Any:
+    """Return the dtypes that an array of X may have; the first is what others become."""
+    # scikit-learn makes float64 of the frames of polars.
+    columns = {str(kind) for kind in getattr(X, "dtypes", ())}
+    return np.float32 if columns == {"Float32"} else FLOAT_DTYPES
+
+
+def as_numpy(X: Any) -> Any:
+    """Return an array of another library as a NumPy array if scikit-learn dispatches on it."""
+    if _namespace(X) is None:
+        return X
+    try:
+        return np.from_dlpack(X)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"X must be shareable as an array of NumPy: {error}") from error
+
+
+def like(X: Any, result: Array) -> Any:
+    """Return a result as an array of the library and the device of X if it dispatches on X."""
+    namespace = _namespace(X)
+    return result if namespace is None else namespace.asarray(result, device=X.device)
+
+
+def check_same_library(X: Any, estimator: Any, attribute: str) -> None:
+    """Raise if scikit-learn dispatches on X, and the estimator was fitted with another library."""
+    if sklearn.get_config()["array_api_dispatch"]:
+        from sklearn.utils import _array_api
+
+        check = getattr(_array_api, "check_same_namespace", None)  # scikit-learn 1.9
+        if check is not None:
+            check(X, estimator, attribute=attribute, method="transform")
+
+
+def _namespace(X: Any) -> Any:
+    """Return the module of an array that scikit-learn leaves as it is, or None."""
+    if isinstance(X, np.ndarray) or not sklearn.get_config()["array_api_dispatch"]:
+        return None
+    from sklearn.utils._array_api import get_namespace
+
+    namespace, known = get_namespace(X)
+    # Lists and data frames have NumPy's.
+    return namespace if known and hasattr(X, "__dlpack__") else None
+
+
+def row_chunks(X: Array, step: int = 1) -> Iterator[slice]:
+    """Yield the chunks of rows of X, of a multiple of `step`."""
+    length = step * max(1, CHUNK // (step * X.shape[1]))
+    for start in range(0, len(X), length):
+        yield slice(start, start + length)
+
+
+def in_chunks(function: Callable[[Array], Array], X: Array, out: Array | None = None) -> Array:
+    """Return what a function makes of rows of float64, chunk by chunk, in the dtype of X."""
+    result = np.empty_like(X) if out is None else out
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        for rows in row_chunks(X):
+            # One order of summation, and so one result, for every layout of X.
+            result[rows] = function(X[rows].astype(np.float64, order="C"))
+    return result
+
+
+def centred(x: Array, valid: Array | None = None) -> tuple[Array, Array]:
+    """Return the deviations from the mean of each row, and the mean; x is float64."""
+    where: Any = True if valid is None else valid
+    count = x.shape[1] if valid is None else np.sum(valid, axis=1, keepdims=True)
+    mean = np.sum(x, axis=1, keepdims=True, where=where) / count
+    deviations = x - mean
+    # What the mean lost when it was rounded, which is much at a large offset.
+    lost = np.sum(deviations, axis=1, keepdims=True, where=where) / count
+    deviations -= lost
+    return deviations, mean + lost
+
+
+def check_constant(constant: Array, policy: str, what: str) -> None:
+    """Raise if a row is constant and `policy` says so."""
+    if policy == "raise" and constant.any():
+        raise ValueError(f"X must not have {what}, got one in row {int(np.argmax(constant))}")

@@ -1,0 +1,213 @@
+"""Batch norm of features: a standard scaler that is exact at any offset."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+)
+
+import numnorm
+from numnorm import Moments
+from numnorm.sklearn.base import (
+    Array,
+    Normalizer,
+    as_numpy,
+    check_same_library,
+    float_dtypes,
+    in_chunks,
+    like,
+)
+from numnorm.sklearn.moments import moments_of
+
+
+class BatchNormalizer(Normalizer):
+    """Bring each feature to mean 0 and variance 1, as `StandardScaler`, at any offset.
+
+    Parameters
+    ----------
+    with_mean : bool, default=True
+        Whether to subtract the mean of the feature.
+    with_std : bool, default=True
+        Whether to divide by the standard deviation of the feature.
+    eps : float, default=0.0
+        Added to the variance. With 0 a constant feature is divided by 1.
+    copy : bool, default=True
+        False writes into X where that is possible.
+
+    Attributes
+    ----------
+    mean_ : ndarray of shape (n_features,)
+        The mean of each feature, in float64.
+    var_ : ndarray of shape (n_features,)
+        The variance of each feature, divided by the number of its values.
+    scale_ : ndarray of shape (n_features,) or None
+        What the features are divided by; None if `with_std` is False.
+    n_samples_seen_ : int, float or ndarray of shape (n_features,)
+        The number of values, or the sum of their weights; an array if it differs.
+    n_features_in_ : int
+        The number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, if X had names that are all strings.
+
+    See Also
+    --------
+    numnorm.batch_moments : The moments that it learns, in chunks or distributed.
+
+    Notes
+    -----
+    A NaN is left out of the statistics and stays NaN. Only a feature whose values are all equal is
+    constant; `StandardScaler` takes one of small variance at a large mean for constant.
+
+    Examples
+    --------
+    >>> from numnorm.sklearn import BatchNormalizer
+    >>> normalizer = BatchNormalizer().partial_fit([[1.0, 4.0]]).partial_fit([[3.0, 4.0]])
+    >>> normalizer.transform([[1.0, 4.0], [5.0, 5.0]])
+    array([[-1.,  0.],
+           [ 3.,  1.]])
+    >>> normalizer.inverse_transform([[3.0, 1.0]])
+    array([[5., 5.]])
+    """
+
+    _parameter_constraints = {
+        **Normalizer._parameter_constraints,
+        "with_mean": ["boolean"],
+        "with_std": ["boolean"],
+        "eps": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        *,
+        with_mean: bool = True,
+        with_std: bool = True,
+        eps: float = 0.0,
+        copy: bool = True,
+    ) -> None:
+        self.with_mean = with_mean
+        self.with_std = with_std
+        self.eps = eps
+        self.copy = copy
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn the mean and the variance of each feature.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The training data.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            The weight of each sample, at least 0.
+
+        Returns
+        -------
+        self : object
+            This estimator.
+        """
+        return self._learn(X, sample_weight, None)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from more samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The next samples.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), default=None
+            The weight of each sample, at least 0.
+
+        Returns
+        -------
+        self : object
+            This estimator.
+        """
+        return self._learn(X, sample_weight, getattr(self, "_moments", None))
+
+    def _learn(self, X: Any, sample_weight: Any, before: Moments | None) -> Self:
+        self._validate_params()
+        values = self._validated(X, reset=before is None)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(as_numpy(sample_weight), values, dtype=np.float64)
+            if np.any(weights < 0):
+                raise ValueError("sample_weight must not be negative")
+        moments = moments_of(values, weights, before)
+        count, mean, m2, _ = moments
+        counts = np.broadcast_to(count, mean.shape)
+        with np.errstate(invalid="ignore"):
+            var = m2 / counts
+        scale = np.sqrt(var + self.eps)
+        scale[scale == 0] = 1.0
+        self.n_samples_seen_ = counts[0] if np.all(counts == counts[0]) else like(X, counts)
+        self.mean_ = like(X, np.where(counts == 0, np.nan, mean))
+        self.var_ = like(X, var)
+        self.scale_ = like(X, scale) if self.with_std else None
+        self._moments = moments
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Subtract the mean of each feature, and divide by its scale.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The data.
+
+        Returns
+        -------
+        X_transformed : ndarray of shape (n_samples, n_features)
+            The normalized data, in the dtype of X.
+        """
+        check_is_fitted(self)
+        check_same_library(X, self, "mean_")
+        values = self._validated(X, reset=False)
+        mean, lost, scale = self._statistics()
+        result = numnorm.batch_norm(
+            values,
+            beta=-lost / scale,
+            running_mean=mean,
+            running_var=scale**2,
+            training=False,
+            eps=0.0,
+            out=self._out(values),
+        )
+        return like(X, result)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Multiply by the scale of each feature, and add its mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Normalized data.
+
+        Returns
+        -------
+        X_original : ndarray of shape (n_samples, n_features)
+            The data as they were, in the dtype of X.
+        """
+        check_is_fitted(self)
+        values = check_array(as_numpy(X), dtype=float_dtypes(X), ensure_all_finite="allow-nan")
+        width = values.shape[1]
+        if width != self.n_features_in_:
+            raise ValueError(f"X must have {self.n_features_in_} features, got {width}")
+        mean, lost, scale = self._statistics()
+        result = in_chunks(lambda x: (x * scale + lost) + mean, values, self._out(values))
+        return like(X, result)
+
+    def _statistics(self) -> tuple[Array, Array, Array]:
+        """Return the mean, what it lost by rounding, and the scale, as they are to be used."""
+        mean, lost = np.asarray(as_numpy(self.mean_)), self._moments.mean_lo
+        scale = np.ones_like(mean) if self.scale_ is None else np.asarray(as_numpy(self.scale_))
+        return (mean, lost, scale) if self.with_mean else (0 * mean, 0 * lost, scale)

@@ -1,0 +1,51 @@
+"""Layer norm of each row."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+from sklearn.utils._param_validation import Interval
+
+import numnorm
+from numnorm.sklearn.base import Array, Normalizer, RowNormalizer
+
+
+class LayerNormalizer(RowNormalizer):
+    """Normalize each row to mean 0 and variance 1, as layer norm without gain and bias does.
+
+    Parameters
+    ----------
+    eps : float, default=1e-5
+        Added to the variance, so that small signals stay small.
+    copy : bool, default=True
+        False writes into X where that is possible.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        The number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, if X had names that are all strings.
+
+    See Also
+    --------
+    StandardNormalVariate : The same without epsilon, for data of any scale.
+
+    Examples
+    --------
+    >>> from numnorm.sklearn import LayerNormalizer
+    >>> LayerNormalizer().fit_transform([[1.0, 2.0, 3.0]]).round(4)
+    array([[-1.2247,  0.    ,  1.2247]])
+    """
+
+    _parameter_constraints = {
+        **Normalizer._parameter_constraints,
+        "eps": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(self, *, eps: float = 1e-5, copy: bool = True) -> None:
+        self.eps = eps
+        self.copy = copy
+
+    def _normalized(self, X: Array, out: Array | None) -> Array:
+        return numnorm.layer_norm(X, eps=self.eps, out=out)

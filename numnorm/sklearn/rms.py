@@ -1,0 +1,51 @@
+"""RMS norm of each row."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+from sklearn.utils._param_validation import Interval
+
+import numnorm
+from numnorm.sklearn.base import Array, Normalizer, RowNormalizer
+
+
+class RMSNormalizer(RowNormalizer):
+    """Divide each row by its root mean square, as RMS norm without gain does.
+
+    Parameters
+    ----------
+    eps : float, default=1e-5
+        Added to the mean square, so that small signals stay small.
+    copy : bool, default=True
+        False writes into X where that is possible.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        The number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, if X had names that are all strings.
+
+    See Also
+    --------
+    sklearn.preprocessing.Normalizer : Divides by the root of the sum of squares.
+
+    Examples
+    --------
+    >>> from numnorm.sklearn import RMSNormalizer
+    >>> RMSNormalizer(eps=0.0).fit_transform([[1.0, 7.0]])
+    array([[0.2, 1.4]])
+    """
+
+    _parameter_constraints = {
+        **Normalizer._parameter_constraints,
+        "eps": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(self, *, eps: float = 1e-5, copy: bool = True) -> None:
+        self.eps = eps
+        self.copy = copy
+
+    def _normalized(self, X: Array, out: Array | None) -> Array:
+        return numnorm.rms_norm(X, eps=self.eps, out=out)

@@ -1,0 +1,214 @@
+"""From names of dimensions to axes: what every norm for arrays of xarray does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import xarray as xr
+
+from numnorm.arguments import check_flag, result_dtype
+from numnorm.xarray.blocks import Placement, Plan, normalized_block
+
+Labelled = TypeVar("Labelled", bound=xr.DataArray | xr.Dataset)
+Dims = Hashable | Iterable[Hashable]
+Names = tuple[Hashable, ...]
+
+
+def names_of(argument: str, dims: Any) -> Names:
+    """Return the names of dimensions, of which each is given once."""
+    single = isinstance(dims, str) or not isinstance(dims, Iterable)
+    names = (dims,) if single else tuple(dims)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{argument} must name each dimension once, got {names}")
+    return names
+
+
+def each_variable(x: Any, dims: Names, keep_attrs: Any, norm: Callable[[xr.DataArray], Any]) -> Any:
+    """Return the norm of a DataArray, or of each variable of a Dataset that has the dimensions."""
+    check_flag("keep_attrs", keep_attrs)
+    if isinstance(x, xr.DataArray):
+        check_dims(x, dims)
+        return norm(x)
+    if not isinstance(x, xr.Dataset):
+        raise TypeError(
+            "x must be a DataArray or a Dataset of xarray, got an object of type "
+            f"{type(x).__module__}.{type(x).__qualname__}"
+        )
+    chosen = [name for name, array in x.data_vars.items() if set(dims) <= set(array.dims)]
+    if not chosen:
+        raise ValueError(f"x must have a variable with the dimensions {dims}, got {tuple(x.dims)}")
+    results = {}
+    for name in chosen:
+        try:
+            results[name] = norm(x[name])
+        except Exception as error:
+            error.add_note(f"in the variable {name!r}")
+            raise
+    result = x.assign(results)
+    return result if keep_attrs else result.drop_attrs(deep=False)
+
+
+def check_dims(x: xr.DataArray, dims: Names) -> None:
+    """Raise if x lacks a dimension."""
+    for name in dims:
+        if name not in x.dims:
+            raise ValueError(f"x must have the dimension {name!r}, got {x.dims}")
+
+
+def is_lazy(array: Any) -> bool:
+    """Return whether an array is computed later, in chunks."""
+    return getattr(array, "chunks", None) is not None
+
+
+def parameter(name: str, value: Any, x: xr.DataArray, usual: Names) -> xr.Variable:
+    """Return a parameter as a Variable with dimensions of x; a plain array has the usual ones."""
+    if isinstance(value, xr.Variable):
+        return value
+    if isinstance(value, xr.DataArray):
+        return _labelled(name, value, x)
+    if isinstance(value, xr.Dataset):
+        raise TypeError(f"{name} must be an array or a DataArray, got a Dataset")
+    array = value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
+    expected = tuple(x.sizes[dim] for dim in usual)
+    if tuple(array.shape) != expected:
+        raise ValueError(
+            f"{name} must be a DataArray or have shape {expected}, for the dimensions {usual}, "
+            f"got {tuple(array.shape)}"
+        )
+    return xr.Variable(usual, array)
+
+
+def _labelled(name: str, value: xr.DataArray, x: xr.DataArray) -> xr.Variable:
+    for dim, size in value.sizes.items():
+        if dim not in x.dims:
+            raise ValueError(f"{name} must have dimensions of x, {x.dims}, got {dim!r}")
+        if size != x.sizes[dim]:
+            raise ValueError(
+                f"{name} must have {x.sizes[dim]} elements along {dim!r}, as x has, got {size}"
+            )
+    try:
+        xr.align(x, value, join="exact", copy=False)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must have the labels of x along {value.dims}: use .reindex_like(x)"
+        ) from error
+    return value.variable
+
+
+def apply(
+    function: Callable[..., Any],
+    x: xr.DataArray,
+    parameters: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    core: Names,
+    usual: Names,
+    keep_attrs: bool,
+    order: Names | None = None,
+    merged: int | None = None,
+    advice: str = "",
+) -> xr.DataArray:
+    """Return a norm of x.
+
+    Parameters
+    ----------
+    function : callable
+        The norm of numnorm.
+    x : DataArray
+    parameters : mapping
+        The parameters by keyword, as the caller gave them. None is left out.
+    options : mapping
+        The other arguments of the function.
+    core : tuple
+        The dimensions whose elements share statistics: a chunk holds them whole.
+    usual : tuple
+        The dimensions of a parameter that is a plain array, in the order of its axes.
+    keep_attrs : bool
+        Whether the result has the attributes of x.
+    order : tuple, optional
+        The order of the dimensions in which the function gets them. Default: that of x.
+    merged : int, optional
+        How many of the first of these it gets as one axis.
+    advice : str
+        What else to do about a dimension with several chunks.
+    """
+    order = x.dims if order is None else order
+    core = tuple(dim for dim in x.dims if dim in core)
+    handed = tuple(dim for dim in x.dims if dim not in core) + core
+    given = {
+        name: parameter(name, value, x, usual)
+        for name, value in parameters.items()
+        if value is not None
+    }
+    lazy = is_lazy(x) or any(map(is_lazy, given.values()))
+    check_chunks(x, core, advice)
+    placements = tuple(
+        Placement(name, tuple(dim in array.dims for dim in core), set(array.dims) == set(usual))
+        for name, array in given.items()
+    )
+    plan = Plan(
+        function,
+        options,
+        tuple(handed.index(dim) for dim in order),
+        merged,
+        _axes(order, usual, merged),
+        placements,
+        lazy,
+    )
+    if lazy and len(core) < len(handed):
+        # Without elements: wrong arguments are an error now, not when the result is computed.
+        emptied = [_without_elements(array, core) for array in (x.variable, *given.values())]
+        _blockwise(plan, emptied[0], emptied[1:], core, keep_attrs)
+    whole = [_whole(array, core) for array in given.values()]
+    result: xr.DataArray = _blockwise(plan, x, whole, core, keep_attrs)
+    return result.transpose(*x.dims)
+
+
+def _blockwise(
+    plan: Plan, x: Any, parameters: list[xr.Variable], core: Names, keep_attrs: bool
+) -> Any:
+    own = [[dim for dim in core if dim in array.dims] for array in parameters]
+    return xr.apply_ufunc(
+        normalized_block,
+        x,
+        *parameters,
+        input_core_dims=[core, *own],
+        output_core_dims=[core],
+        kwargs={"plan": plan},
+        dask="parallelized",
+        output_dtypes=[result_dtype("x", x.dtype)],
+        keep_attrs=keep_attrs,
+    )
+
+
+def _without_elements(array: xr.Variable, core: Names) -> xr.Variable:
+    """Return an array in memory whose dimensions have length 0 if they are no core dimensions."""
+    shape = [size if dim in core else 0 for dim, size in array.sizes.items()]
+    return xr.Variable(array.dims, np.empty(shape, array.dtype))
+
+
+def _axes(order: Names, dims: Names, merged: int | None) -> tuple[int, ...]:
+    """Return the axes of dimensions, where the first axes are one."""
+    axes = [axis for axis, dim in enumerate(order) if dim in dims]
+    if merged is not None:
+        axes = sorted({max(axis - merged + 1, 0) for axis in axes})
+    return tuple(axes)
+
+
+def check_chunks(x: xr.DataArray, core: Names, advice: str = "") -> None:
+    """Raise if x is divided along a dimension."""
+    for dim in core:
+        chunks = len(x.chunksizes.get(dim, (1,)))
+        if chunks > 1:
+            raise ValueError(
+                f"x must have one chunk along {dim!r}, got "
+                f"{chunks}: use x.chunk({{{dim!r}: -1}}){advice}"
+            )
+
+
+def _whole(array: Any, core: Names) -> Any:
+    """Return a parameter with one chunk along each core dimension."""
+    divided = {d: -1 for d in core if len(array.chunksizes.get(d, ())) > 1}
+    return array.chunk(divided) if divided else array

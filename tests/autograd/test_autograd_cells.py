@@ -1,0 +1,138 @@
+"""numnorm.autograd: the recurrent cells."""
+
+import autograd
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from autograd.test_util import check_grads
+from kernels import full
+
+import numnorm.autograd as differentiable
+from numnorm import rnn
+
+RNG = np.random.default_rng(8)
+X = RNG.normal(size=(3, 2, 3))
+CELLS = {
+    "lstm": (rnn.LSTMParameters, rnn.lstm_init, 2),
+    "gru": (rnn.GRUParameters, rnn.gru_init, 1),
+    "rnn": (rnn.RNNParameters, rnn.rnn_init, 1),
+}
+
+
+def arrays_of(name, **options):
+    """Parameters far from their first values, as a dictionary, and states."""
+    _, init, count = CELLS[name]
+    parameters = init(3, 2, rng=RNG, dtype=np.float64, **options)._asdict()
+    present = {key: value for key, value in parameters.items() if value is not None}
+    moved = {key: value + RNG.normal(0, 0.3, value.shape) for key, value in present.items()}
+    return moved, tuple(RNG.normal(size=(2, 2)) for _ in range(count))
+
+
+# Not AdaNorm, whose gradient is not the derivative.
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"reverse": True, "lengths": [3, 1]},
+        pytest.param({"norm": None}, marks=full),
+        pytest.param({"norm": "rms"}, marks=full),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", CELLS)
+def test_check_grads(name, options):
+    norm = options.get("norm", "layer")
+    weights, states = arrays_of(name, norm=norm)
+
+    def function(x, weights, states):
+        parameters = CELLS[name][0](**weights)
+        result = getattr(differentiable, name)(x, parameters, *states, **options)
+        assert (
+            type(result).__name__ == {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}[name] + "States"
+        )
+        return anp.concatenate([anp.ravel(part) for part in result])
+
+    for argnum in range(3):
+        check_grads(function, argnum, order=1, modes=["rev"])(X, weights, states)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_gradients_are_those_of_numnorm(name):
+    weights, states = arrays_of(name)
+    parameters = CELLS[name][0](**weights)
+    *results, saved = getattr(rnn, f"{name}_forward")(X, parameters, *states)
+    ones = [np.ones_like(result) for result in results]
+    expected = getattr(rnn, f"{name}_backward")(ones[0], saved, *ones[1:])
+
+    def loss(x, weights):
+        result = getattr(differentiable, name)(x, weights, *states)
+        return sum(anp.sum(part) for part in result)
+
+    np.testing.assert_array_equal(autograd.grad(loss, 0)(X, parameters), expected.dx)
+    # A plain tuple, which autograd traces as a whole.
+    found = autograd.grad(loss, 1)(X, tuple(parameters))
+    for one, other in zip(found, expected.parameters, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+def test_values_are_those_of_numnorm():
+    weights, states = arrays_of("lstm")
+    parameters = rnn.LSTMParameters(**weights)
+    for x in (X, X.astype(np.float32)):
+        found = differentiable.lstm(x, parameters, *states, reverse=True)
+        expected = rnn.lstm(x, parameters, *states, reverse=True)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
+
+
+@full
+def test_projections_and_a_loss_of_the_last_state_alone():
+    weights = rnn.lstm_init(3, 4, proj_size=2, rng=RNG, dtype=np.float64)._asdict()
+
+    def last(x, weights):
+        return differentiable.lstm(x, rnn.ProjectedLSTMParameters(**weights)).h
+
+    for argnum in range(2):
+        check_grads(last, argnum, order=1, modes=["rev"])(X, weights)
+
+
+def test_weights_without_a_norm():
+    parameters = rnn.rnn_from_torch(*(RNG.normal(size=s) for s in ((2, 3), (2, 2), 2, 2)))
+
+    def loss(weights, norm=None):
+        return anp.sum(differentiable.rnn(X, rnn.RNNParameters(**weights), norm=norm).y)
+
+    weights = {key: value for key, value in parameters._asdict().items() if value is not None}
+    gradients = autograd.grad(loss)(weights)
+    assert gradients["weight_x"].shape == (2, 3)
+    assert gradients["gamma"].shape == (0,)
+    with pytest.raises(ValueError, match=r"^norm must be None for parameters"):
+        autograd.grad(loss)(weights, "layer")
+
+
+def test_masks_are_drawn_once():
+    weights, _ = arrays_of("gru")
+    parameters = rnn.GRUParameters(**weights)
+    expected = np.random.default_rng(3)
+    *_, saved = rnn.gru_forward(X, parameters, zoneout=0.3, rng=expected)
+    dx = rnn.gru_backward(np.ones((3, 2, 2)), saved).dx
+    rng = np.random.default_rng(3)
+
+    def loss(x):
+        return anp.sum(differentiable.gru(x, parameters, zoneout=0.3, rng=rng).y)
+
+    np.testing.assert_array_equal(autograd.grad(loss)(X), dx)
+    assert rng.bit_generator.state == expected.bit_generator.state
+
+
+def test_refused():
+    packed = rnn.rnn_pack(rnn.rnn_init(3, 2, rng=RNG))
+    with pytest.raises(TypeError, match=r"^parameters must be an RNNParameters, got an object of"):
+        differentiable.rnn(X, packed)
+    weights, _ = arrays_of("rnn")
+
+    def loss(x):
+        return anp.sum(differentiable.rnn(x, rnn.RNNParameters(**weights)).y ** 2)
+
+    with pytest.raises(NotImplementedError, match=r"^numnorm\.autograd: first derivatives in"):
+        autograd.hessian(loss)(X)

@@ -1,0 +1,566 @@
+"""numnorm.xarray: dimensions by name, what is kept, Dask, and what is refused."""
+
+import pickle
+import sys
+
+import dask
+import dask.array
+import numpy as np
+import pytest
+import xarray as xr
+from every_call import in_new_process
+from kernels import marks
+
+import numnorm
+import numnorm.xarray as named
+from numnorm import threads
+
+RNG = np.random.default_rng(2)
+
+
+def data(dtype="float64", dims=("sample", "time", "band", "site")):
+    sizes = {"sample": 3, "time": 5, "band": 4, "site": 2}
+    return xr.DataArray(
+        RNG.normal(3.0, 2.0, [sizes[dim] for dim in dims]).astype(dtype),
+        dims=dims,
+        coords={
+            "time": np.arange(5) * 10,
+            "band": list("abcd"),
+            "height": ("site", [1.5, 2.5], {"units": "m"}),
+            "run": 7,
+        },
+        name="signal",
+        attrs={"units": "V"},
+    )
+
+
+def of(x, *dims):
+    """A parameter with some dimensions of x, and with the coordinates of these."""
+    others = {dim: 0 for dim in x.dims if dim not in dims}
+    chosen = x.isel(others, drop=True).transpose(*dims)
+    return chosen.copy(data=RNG.normal(1.0, 0.5, chosen.shape).astype(x.dtype))
+
+
+def mean_and_deviation(x, dims, ddof=0):
+    return x.mean(dims), np.sqrt(((x - x.mean(dims)) ** 2).sum(dims) / (count(x, dims) - ddof))
+
+
+def count(x, dims):
+    return np.prod([x.sizes[dim] for dim in dims])
+
+
+def layer(x, dims, gamma=1.0, beta=0.0, eps=1e-5):
+    mean, std = mean_and_deviation(x, dims)
+    return gamma * (x - mean) / np.sqrt(std**2 + eps) + beta
+
+
+def grouped(x, groups, channel, dims):
+    """Group norm by its definition, a group after the other."""
+    parts = [
+        layer(x.isel({channel: part}), (channel, *dims))
+        for part in np.split(np.arange(x.sizes[channel]), groups)
+    ]
+    return xr.concat(parts, channel)
+
+
+# Each norm: its call, and its definition by operations of xarray.
+X = data()
+G = {dims: of(X, *dims) for dims in [("time",), ("band",), ("band", "time"), ("sample",)]}
+CASES = {
+    "layer_norm": (
+        lambda x: named.layer_norm(x, G["time",], 2 * G["time",], dim="time"),
+        lambda x: layer(x, ["time"], G["time",], 2 * G["time",]),
+    ),
+    "layer_norm over two dimensions": (
+        lambda x: named.layer_norm(x, G["band", "time"], dim=["time", "band"]),
+        lambda x: layer(x, ["time", "band"], G["band", "time"]),
+    ),
+    "layer_norm with a gain of some dimensions": (
+        lambda x: named.layer_norm(x, G["sample",], G["band",], dim=("time", "band"), eps=0.1),
+        lambda x: layer(x, ["time", "band"], G["sample",], G["band",], eps=0.1),
+    ),
+    "layer_norm over all dimensions": (
+        lambda x: named.layer_norm(x, G["time",], G["band",], dim=x.dims),
+        lambda x: layer(x, x.dims, G["time",], G["band",]),
+    ),
+    "rms_norm": (
+        lambda x: named.rms_norm(x, G["band",], dim="band"),
+        lambda x: G["band",] * x / np.sqrt((x**2).mean("band") + 1e-5),
+    ),
+    "ada_norm": (
+        lambda x: named.ada_norm(x, dim="site", scale=2.0, k=0.2),
+        lambda x: 2.0 * (1 - 0.2 * layer(x, ["site"])) * layer(x, ["site"]),
+    ),
+    "standard_normal_variate": (
+        lambda x: named.standard_normal_variate(x, dim="time", ddof=1),
+        lambda x: (x - x.mean("time")) / mean_and_deviation(x, ["time"], ddof=1)[1],
+    ),
+    "weight_norm": (
+        lambda x: named.weight_norm(x, of_others(x, "time"), dim="time"),
+        lambda x: of_others(x, "time") * x / np.sqrt((x**2).sum("time")),
+    ),
+    "weight_norm of one length": (
+        lambda x: named.weight_norm(x, G["sample",], dim=("time", "site")),
+        lambda x: G["sample",] * x / np.sqrt((x**2).sum(["time", "site"])),
+    ),
+    "group_norm": (
+        lambda x: named.group_norm(
+            x, G["band",], G["band",], groups=2, channel_dim="band", dim=["time", "site"]
+        ),
+        lambda x: G["band",] * grouped(x, 2, "band", ["time", "site"]) + G["band",],
+    ),
+    "group_norm with a gain of samples": (
+        lambda x: named.group_norm(
+            x, G["sample",], G["band",], groups=4, channel_dim="band", dim="time"
+        ),
+        lambda x: G["sample",] * grouped(x, 4, "band", ["time"]) + G["band",],
+    ),
+    "instance_norm": (
+        lambda x: named.instance_norm(x, G["band",], channel_dim="band", dim="time"),
+        lambda x: layer(x, ["time"], G["band",]),
+    ),
+    "instance_norm in inference": (
+        lambda x: named.instance_norm(
+            x, G["band",], channel_dim="band", dim="time", training=False, **statistics()
+        ),
+        lambda x: G["band",] * (x - G["band",]) / np.sqrt(G["band",] ** 2 + 1e-5),
+    ),
+    "batch_norm": (
+        lambda x: named.batch_norm(x, G["band",], G["band",], channel_dim="band"),
+        lambda x: layer(x, [d for d in x.dims if d != "band"], G["band",], G["band",]),
+    ),
+    "batch_norm of two dimensions": (
+        lambda x: named.batch_norm(x, G["band", "time"], channel_dim=("time", "band")),
+        lambda x: layer(x, ["sample", "site"], G["band", "time"]),
+    ),
+    "batch_norm of two dimensions with a gain of one, a bias of samples": (
+        lambda x: named.batch_norm(x, G["band",], G["sample",], channel_dim=("time", "band")),
+        lambda x: layer(x, ["sample", "site"], G["band",], G["sample",]),
+    ),
+    "batch_norm in inference": (
+        lambda x: named.batch_norm(x, channel_dim="band", training=False, **statistics()),
+        lambda x: (x - G["band",]) / np.sqrt(G["band",] ** 2 + 1e-5),
+    ),
+}
+
+
+def statistics():
+    return {"running_mean": G["band",], "running_var": G["band",] ** 2}
+
+
+def of_others(x, dim):
+    others = [other for other in sorted(x.dims) if other != dim]
+    return xr.DataArray(np.arange(1.0, 1 + np.prod([x.sizes[d] for d in others])), dims="all").pipe(
+        lambda flat: xr.DataArray(flat.values.reshape([x.sizes[d] for d in others]), dims=others)
+    )
+
+
+def cases(dtype="float64"):
+    parameters = []
+    for case in CASES:
+        norm = case.partition(" ")[0].replace("standard_normal_variate", "layer_norm")
+        given = "none" if norm == "ada_norm" else "both"
+        parameters.append(pytest.param(case, marks=marks(norm, dtype, given), id=case))
+    return parameters
+
+
+@pytest.mark.parametrize(
+    "dims", [("sample", "band", "time", "site"), ("site", "time", "sample", "band")]
+)
+@pytest.mark.parametrize("case", cases())
+def test_definitions(case, dims):
+    call, definition = CASES[case]
+    x = X.transpose(*dims)
+    result = call(x)
+    # The definition rounds some ten operations on numbers of about 10.
+    xr.testing.assert_allclose(result, definition(x).transpose(*dims), rtol=1e-12, atol=1e-12)
+    xr.testing.assert_identical(result, x.copy(data=result.values))  # all but the numbers is kept
+    assert result.dims == dims
+
+
+@pytest.mark.parametrize("case", cases())
+def test_dask_gives_the_same_numbers(case):
+    call, _ = CASES[case]
+    chunks = {"sample": 2, "time": 5, "band": 4, "site": 1}
+    if case in ("batch_norm", "ada_norm"):
+        chunks = {"sample": 3, "time": 5, "band": 3, "site": 2}
+    elif case == "layer_norm over all dimensions":
+        chunks = -1
+    elif case.startswith("batch_norm of"):
+        chunks = {"sample": 3, "time": 2, "band": 3, "site": 2}
+    elif "inference" in case:
+        chunks = {"sample": 2, "time": 2, "band": 3, "site": 1}
+    elif case == "weight_norm of one length":
+        chunks = {"sample": 2, "time": 5, "band": 1, "site": 2}
+    elif case in ("group_norm", "layer_norm over two dimensions"):
+        chunks = {"sample": 2, "time": 5, "band": 4, "site": 2}
+    x = X.chunk(chunks)
+    result = call(x)
+    assert result.chunks == x.chunks
+    assert result.dtype == np.float64
+    # The statistics are taken of the same numbers, but a column norm sums them in another order.
+    xr.testing.assert_allclose(result.compute(), call(X), rtol=1e-13, atol=1e-13)
+    xr.testing.assert_identical(result.compute(), X.copy(data=result.values))
+    assert call(x).data.name == result.data.name  # the name of the graph is stable
+
+
+def test_every_norm_is_there():
+    norms = {name for name in numnorm.__all__ if name.endswith("_norm")}
+    assert set(named.__all__) == norms | {"standard_normal_variate", "batch_moments"}
+    assert sorted(named.__all__) == named.__all__
+    assert {case.partition(" ")[0] for case in CASES} == {*norms, "standard_normal_variate"}
+
+
+@pytest.mark.parametrize("chunks", [None, {"sample": 1}])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+def test_dtypes(dtype, chunks):
+    x = data(dtype)
+    expected = numnorm.batch_norm(x.values, channel_axis=2)
+    lazy = x if chunks is None else x.chunk({"band": 2})
+    result = named.batch_norm(lazy, channel_dim="band")
+    assert result.dtype == ("float64" if dtype == "int32" else dtype)
+    assert result.compute().dtype == result.dtype
+    np.testing.assert_allclose(result.values, expected, rtol=2e-3 if dtype == "float16" else 1e-6)
+
+
+# Parameters
+
+
+def test_parameters_as_arrays_have_the_order_of_the_names():
+    gamma = G["band", "time"]
+    expected = named.layer_norm(X, gamma, dim=("time", "band"))
+    for dims in (("time", "band"), ("band", "time")):
+        given = gamma.transpose(*dims).values
+        xr.testing.assert_identical(named.layer_norm(X, given, dim=dims), expected)
+    xr.testing.assert_identical(
+        named.layer_norm(X, G["time",].values.tolist(), dim="time"),
+        named.layer_norm(X, G["time",], dim="time"),
+    )
+
+
+def test_parameters_are_aligned_by_label():
+    shuffled = G["band",].isel(band=[2, 0, 3, 1])
+    message = r"^gamma must have the labels of x along \('band',\): use .reindex_like\(x\)$"
+    with pytest.raises(ValueError, match=message):
+        named.layer_norm(X, shuffled, dim="band")
+    xr.testing.assert_identical(
+        named.layer_norm(X, shuffled.reindex_like(X.coords["band"]), dim="band"),
+        named.layer_norm(X, G["band",], dim="band"),
+    )
+
+
+def test_coordinates_of_parameters_are_left_out():
+    gamma = G["time",].assign_coords(run=8, other=("time", np.arange(5)))
+    result = named.layer_norm(X, gamma, dim="time")
+    assert result.coords.identical(X.coords)
+
+
+# Running statistics
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_running_statistics_are_updated_in_place(labelled):
+    expected = np.zeros(4), np.ones(4)
+    y = numnorm.batch_norm(
+        X.values, channel_axis=2, running_mean=expected[0], running_var=expected[1]
+    )
+    running = {"running_mean": np.zeros(4), "running_var": np.ones(4)}
+    if labelled:
+        running = {name: xr.DataArray(value, dims="band") for name, value in running.items()}
+    result = named.batch_norm(X, channel_dim="band", **running)
+    np.testing.assert_array_equal(result.values, y)
+    for found, one in zip(running.values(), expected, strict=True):
+        np.testing.assert_array_equal(found, one)
+
+
+@pytest.mark.parametrize("usual", [True, False])
+def test_running_statistics_of_two_dimensions_in_another_order(usual):
+    running = {
+        "running_mean": xr.zeros_like(G["band", "time"]),
+        "running_var": xr.ones_like(G["band", "time"]),
+    }
+    gamma = None if usual else G["sample",]
+    named.batch_norm(X, gamma, channel_dim=("band", "time"), momentum=1.0, **running)
+    # 6 values in each channel, of a size of about 10.
+    xr.testing.assert_allclose(
+        running["running_mean"], X.mean(["sample", "site"]).T, rtol=1e-13, atol=1e-13
+    )
+    xr.testing.assert_allclose(
+        running["running_var"], X.var(["sample", "site"], ddof=1).T, rtol=1e-12
+    )
+
+
+def test_running_statistics_of_instance_norm():
+    running = {"running_mean": xr.zeros_like(G["band",]), "running_var": xr.ones_like(G["band",])}
+    named.instance_norm(X, channel_dim="band", dim="time", momentum=1.0, **running)
+    xr.testing.assert_allclose(
+        running["running_var"], X.var("time", ddof=1).mean(["sample", "site"]), rtol=1e-12
+    )
+
+
+def test_running_statistics_stay_after_an_error():
+    running = {"running_mean": xr.zeros_like(G["band",]), "running_var": xr.ones_like(G["band",])}
+    with pytest.raises(ValueError, match=r"^eps must be at least 0"):
+        named.batch_norm(X, channel_dim="band", eps=-1.0, **running)
+    assert (running["running_mean"] == 0).all() and (running["running_var"] == 1).all()
+
+
+# Moments
+
+
+@pytest.mark.parametrize("channels", [("band",), ("band", "time"), ("site", "sample")])
+def test_moments(channels):
+    others = [dim for dim in X.dims if dim not in channels]
+    expected = X.var(others).transpose(*channels)
+    whole = named.batch_moments(X, channel_dim=channels)
+    chunked = named.batch_moments(X.chunk(dict.fromkeys(others, 2)), channel_dim=channels)
+    first = named.batch_moments(X.isel({others[0]: slice(1)}), channel_dim=channels)
+    streamed = named.batch_moments(
+        X.isel({others[0]: slice(1, None)}), channel_dim=channels, after=first
+    )
+    for moments in (whole, chunked, streamed):
+        assert moments.count == count(X, others)
+        np.testing.assert_allclose(moments.variance(), expected, rtol=1e-13)
+        np.testing.assert_allclose(moments.mean, X.mean(others).transpose(*channels), rtol=1e-13)
+
+
+def test_batch_norm_over_chunks_by_their_moments():
+    x = X.chunk(sample=1, time=2)
+    moments = named.batch_moments(x, channel_dim="band")
+    running = {"running_mean": moments.mean, "running_var": moments.variance()}
+    result = named.batch_norm(x, channel_dim="band", training=False, **running)
+    assert result.chunks == x.chunks
+    xr.testing.assert_allclose(
+        result.compute(), named.batch_norm(X, channel_dim="band"), rtol=1e-12, atol=1e-12
+    )
+
+
+# Datasets
+
+
+def test_dataset():
+    dataset = xr.Dataset(
+        {"a": X, "b": X.isel(site=0, drop=True) * 2, "mask": ("site", [True, False])},
+        attrs={"title": "two signals"},
+    )
+    result = named.layer_norm(dataset, dim="time")
+    assert list(result.data_vars) == ["a", "b", "mask"]
+    for name in ("a", "b"):
+        xr.testing.assert_identical(result[name], named.layer_norm(dataset[name], dim="time"))
+    xr.testing.assert_identical(result["mask"], dataset["mask"])
+    assert result.attrs == dataset.attrs and result["a"].attrs == X.attrs
+    without = named.layer_norm(dataset, dim="time", keep_attrs=False)
+    assert without.attrs == {} and without["a"].attrs == {}
+    assert named.layer_norm(X, dim="time", keep_attrs=False).attrs == {}
+    with pytest.raises(ValueError, match=r"^x must have a variable with the dimensions \('wave',"):
+        named.layer_norm(dataset, dim="wave")
+    with pytest.raises(TypeError, match=r"^running_mean must be None for a Dataset: normalize"):
+        named.batch_norm(dataset, channel_dim="band", **statistics())
+    with pytest.raises(TypeError, match=r"^x must have dtype") as caught:
+        named.layer_norm(dataset.assign(words=("time", list("abcde"))), dim="time")
+    assert caught.value.__notes__ == ["in the variable 'words'"]
+
+
+# Memory and threads
+
+
+@pytest.mark.parametrize(
+    "dims, call",
+    [
+        (("site", "sample", "time", "band"), lambda x: named.layer_norm(x, dim="band")),
+        (("site", "sample", "time", "band"), lambda x: named.layer_norm(x, dim=("band", "time"))),
+        (("sample", "band", "time", "site"), lambda x: named.batch_norm(x, channel_dim="band")),
+        (
+            ("site", "sample", "band", "time"),
+            lambda x: named.group_norm(x, groups=2, channel_dim="band", dim="time"),
+        ),
+    ],
+)
+def test_nothing_is_copied(dims, call, monkeypatch):
+    given = []
+    for name in ("layer_norm", "batch_norm", "group_norm"):
+        norm = getattr(numnorm, name)
+
+        def seen(x, norm=norm, **options):
+            given.append((x, norm(x, **options)))
+            return given[-1][1]
+
+        monkeypatch.setattr(numnorm, name, seen)
+    x = data(dims=dims)
+    result = call(x)
+    ((found, y),) = given
+    assert np.shares_memory(found, x.values) and found.flags.c_contiguous
+    assert np.shares_memory(y, result.values) and result.values.flags.c_contiguous
+
+
+def test_chunks_are_normalized_by_one_thread_each(monkeypatch):
+    limits = []
+    norm = numnorm.layer_norm
+
+    def seen(x, **options):
+        limits.append(threads.limit.get())
+        return norm(x, **options)
+
+    monkeypatch.setattr(numnorm, "layer_norm", seen)
+    lazy = named.layer_norm(X.chunk(sample=1), dim="time")
+    limits.clear()
+    lazy.compute(scheduler="synchronous")
+    named.layer_norm(X, dim="time")
+    assert limits == [1, 1, 1, sys.maxsize]
+
+
+def test_lazy_results_pickle():
+    result = named.layer_norm(X.chunk(sample=1), G["time",], dim="time")
+    xr.testing.assert_identical(
+        pickle.loads(pickle.dumps(result)).compute(), named.layer_norm(X, G["time",], dim="time")
+    )
+
+
+def test_name_of_a_graph_is_the_same_in_another_process():
+    script = (
+        "import numpy as np, xarray as xr, numnorm.xarray as named\n"
+        "x = xr.DataArray(np.ones((4, 3)), dims=('a', 'b')).chunk(a=2)\n"
+        "print(named.layer_norm(x, dim='b').data.name)"
+    )
+    assert in_new_process("-c", script) == in_new_process("-c", script)
+
+
+def test_a_lazy_gain_makes_the_result_lazy():
+    gamma = G["time",].chunk(time=2)
+    result = named.layer_norm(X, gamma, dim="time")
+    assert isinstance(result.data, dask.array.Array)
+    xr.testing.assert_identical(result.compute(), named.layer_norm(X, G["time",], dim="time"))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "error, message, call",
+    [
+        (
+            TypeError,
+            r"^x must be a DataArray or a Dataset of xarray, got an object of type numpy.ndarray$",
+            lambda: named.layer_norm(X.values, dim="time"),
+        ),
+        (
+            ValueError,
+            r"^x must have the dimension 'wave', got \('sample', 'time', 'band', 'site'\)$",
+            lambda: named.layer_norm(X, dim="wave"),
+        ),
+        (
+            ValueError,
+            r"^x must have the dimension 'wave', got",
+            lambda: named.batch_moments(X, channel_dim="wave"),
+        ),
+        (ValueError, r"^dim must name at least one", lambda: named.rms_norm(X, dim=[])),
+        (
+            ValueError,
+            r"^dim must name each dimension once, got \('time', 'time'\)$",
+            lambda: named.rms_norm(X, dim=["time", "time"]),
+        ),
+        (
+            ValueError,
+            r"^channel_dim must name one dimension, got \('band', 'time'\)$",
+            lambda: named.group_norm(X, groups=1, channel_dim=("band", "time"), dim=()),
+        ),
+        (
+            ValueError,
+            r"^dim must not name 'band', the dimension of the channels$",
+            lambda: named.instance_norm(X, channel_dim="band", dim=("band", "time")),
+        ),
+        (
+            ValueError,
+            r"^groups must divide the 4 channels of x, got 3$",
+            lambda: named.group_norm(X, groups=3, channel_dim="band", dim="time"),
+        ),
+        (
+            ValueError,
+            r"^gamma must have dimensions of x, .*, got 'depth'$",
+            lambda: named.layer_norm(X, xr.DataArray(np.ones(5), dims="depth"), dim="time"),
+        ),
+        (
+            ValueError,
+            r"^gamma must have 5 elements along 'time', as x has, got 4$",
+            lambda: named.layer_norm(X, xr.DataArray(np.ones(4), dims="time"), dim="time"),
+        ),
+        (
+            ValueError,
+            r"^gamma must be a DataArray or have shape \(5,\), for the dimensions \('time',\), got",
+            lambda: named.layer_norm(X, np.ones(4), dim="time"),
+        ),
+        (
+            TypeError,
+            r"^gamma must be an array or a DataArray, got a Dataset$",
+            lambda: named.layer_norm(X, X.to_dataset(), dim="time"),
+        ),
+        (
+            ValueError,
+            r"^running_mean must have the dimensions \('band',\), got \('time',\)$",
+            lambda: named.batch_norm(
+                X, channel_dim="band", running_mean=G["time",], running_var=G["band",]
+            ),
+        ),
+        (
+            ValueError,
+            r"^running_mean must be given when training is False, got None$",
+            lambda: named.batch_norm(X, channel_dim="band", training=False),
+        ),
+        (
+            TypeError,
+            r"^running_mean must be a DataArray or an array to be updated, got list$",
+            lambda: named.batch_norm(
+                X, channel_dim="band", running_mean=[0.0] * 4, running_var=[1.0] * 4
+            ),
+        ),
+        (
+            ValueError,
+            r"^running_mean is updated in place, so that all arrays must be in memory",
+            lambda: named.batch_norm(X.chunk(), channel_dim="band", **statistics()),
+        ),
+        (
+            ValueError,
+            r"^x must have one chunk along 'time', got 3: use x.chunk\(\{'time': -1\}\)$",
+            lambda: named.layer_norm(X.chunk(time=2), dim="time"),
+        ),
+        (
+            ValueError,
+            r"^x must have one chunk along 'sample', got 3: use x.chunk\(\{'sample': -1\}\), or "
+            r"training=False and the statistics of batch_moments$",
+            lambda: named.batch_norm(X.chunk(sample=1), channel_dim="band"),
+        ),
+        (
+            ValueError,
+            r"^x must have one chunk along 'band', got 2",
+            lambda: named.batch_moments(X.chunk(band=2), channel_dim="band"),
+        ),
+        (
+            ValueError,
+            r"^ddof must be less than the 5 normalized elements, got 5$",
+            lambda: named.standard_normal_variate(X.chunk(sample=1), dim="time", ddof=5),
+        ),
+        (
+            ValueError,
+            r"^eps must be at least 0, got -1$",
+            lambda: named.batch_norm(
+                X.chunk(sample=1), channel_dim="band", training=False, eps=-1, **statistics()
+            ),
+        ),
+        (TypeError, r"^keep_attrs must be", lambda: named.rms_norm(X, dim="time", keep_attrs=1)),
+        (TypeError, r"^x must have dtype", lambda: named.rms_norm(X.astype(str), dim="time")),
+    ],
+)
+def test_errors(error, message, call):
+    with pytest.raises(error, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_library():
+    script = (
+        "import sys; sys.modules['xarray'] = None\n"
+        "try: import numnorm.xarray\n"
+        "except ImportError as error: print(error)"
+    )
+    expected = 'numnorm.xarray needs xarray: pip install "numnorm[xarray]"'
+    assert in_new_process("-c", script).strip() == expected
