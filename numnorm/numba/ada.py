@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-from numba.extending import register_jitable
-
 from numnorm.norms.ada import ADA
 from numnorm.norms.results import Normalized
 from numnorm.numba.arguments import (
@@ -19,6 +17,7 @@ from numnorm.numba.arguments import (
 from numnorm.numba.arrays import make_named
 from numnorm.numba.backward import make_backward
 from numnorm.numba.forward import make_forward
+from numnorm.numba.helpers import helper
 from numnorm.numba.layouts import make_rows
 
 _normalized = make_named(Normalized)
@@ -32,14 +31,14 @@ def _in_variance(scale: Any, k: Any, eps: Any, eps_in: Any, ddof: Any) -> bool:
     return bool(choice_of("eps_in", eps_in, ("variance", "std")) == "variance")
 
 
-@register_jitable
+@helper
 def _checked_scale(scale):
     if not 0.0 < scale < math.inf:
         raise ValueError("scale must be finite and greater than 0")
     return float(scale)
 
 
-@register_jitable
+@helper
 def _checked_k(k):
     if not abs(k) < math.inf:
         raise ValueError("k must be finite")
@@ -52,7 +51,7 @@ def _make_call(
     in_variance, rows = _in_variance(scale, k, eps, eps_in, ddof), make_rows(x, axis)
     layout, forward = rows.layout, make_forward(ADA, rows, x, scale, k, out, save=save)
 
-    @register_jitable
+    @helper
     def call(x, axis, scale, k, eps, ddof, out):
         of_x, number = layout(x, axis), checked_eps(eps)
         number_of_elements = of_x[1][1]

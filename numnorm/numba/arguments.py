@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from numba.core import errors
-from numba.extending import register_jitable
 
 from numnorm.numba.arrays import types
+from numnorm.numba.helpers import helper
 
 _REALS = {types.float32: np.float32, types.float64: np.float64}
 
@@ -101,7 +101,7 @@ def check_flag(name: str, kind: Any) -> None:
         raise wrong(name, "True or False", kind)
 
 
-@register_jitable
+@helper
 def checked_eps(eps):
     """Return epsilon as a float."""
     number = float(eps)
@@ -110,7 +110,7 @@ def checked_eps(eps):
     return number
 
 
-@register_jitable
+@helper
 def checked_ddof(ddof, width):
     """Return ddof, which must be less than the number of normalized elements."""
     if ddof < 0:
@@ -120,7 +120,7 @@ def checked_ddof(ddof, width):
     return np.int64(ddof)
 
 
-@register_jitable
+@helper
 def inverse(count, counts):
     """Return 1 / count; 0 for 0, or if the statistic does not count."""
     return 1.0 / float(count) if counts and count != 0 else 0.0

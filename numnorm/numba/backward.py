@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.cpu.compiler.jit import Kernel
@@ -24,10 +23,11 @@ from numnorm.numba.arrays import (
     viewed,
 )
 from numnorm.numba.forward import FORMULAS, make_by_variant, parameter_kinds
+from numnorm.numba.helpers import helper
 from numnorm.numba.layouts import Rows
 from numnorm.numba.outputs import add_parts, fill, new_target, result
 
-_summed_parts = register_jitable(summed_parts)
+_summed_parts = helper(summed_parts)
 
 
 def kernel(formula: str, dtype: str) -> Kernel:
@@ -57,7 +57,7 @@ def _make_enter(norm: Norm, real: Any, given: bool, in_kernel: bool, ndim: int) 
     norm_parameters = norm.parameters
     of_gamma, of_beta = (make_optional(norm.parameters > i) for i in range(2))
 
-    @register_jitable
+    @helper
     def enter(by_channel, segments, dy, x, mean, rstd, weights, numbers, dx, gradients):
         shape, (rows, width) = kernel_shape(segments), x.shape
         summed = segments[0] * segments[1] if ndim == 2 else segments[1]
@@ -120,7 +120,7 @@ def make_backward(
     rstd_error = f"{names.rstd} must have one value for each row"
     gamma_error = f"{names.gamma} must have the shape of {rows.meaning}"
 
-    @register_jitable
+    @helper
     def backward(dy, x, mean, rstd, gamma, beta, layout, numbers, out):
         order, size, segments, statistic_shape, parameter_shape, by_channel = layout
         if not has_shape(dy, x.shape):

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numba.core.errors import TypingError
-from numba.extending import register_jitable
 from numba.typed.typedobjectutils import _nonoptional
 
 from numnorm.backends.cpu.compiler.symbols import Source, make_call_of
@@ -20,6 +19,7 @@ from numnorm.numba.arguments import (
 from numnorm.numba.arrays import assign, empty, has_shape, make_named, types, viewed
 from numnorm.numba.arrays import packed as contiguous
 from numnorm.numba.cell_step import spec_of, step_function
+from numnorm.numba.helpers import helper
 from numnorm.numba.outputs import fill
 from numnorm.numba.packed import PackedType
 from numnorm.rnn.parameters import PROJECTED_LSTM
@@ -117,7 +117,7 @@ def _make_take(
     kinds = matrix, matrix, matrix if has_cell else types.none, packed, types.float64
     call = make_call_of(Source(step_function, source, kinds))
     new_h = _make_new("h", states["h"], real)
-    new_c = _make_new("c", states["c"], real) if has_cell else register_jitable(lambda c, shape: c)
+    new_c = _make_new("c", states["c"], real) if has_cell else helper(lambda c, shape: c)
 
     def take(x, packed, h, c, eps):
         _, inputs, outer, width = packed.contents
@@ -130,7 +130,7 @@ def _make_take(
         call((rows, of_h, of_c, packed, checked_eps(eps)))
         return h, c
 
-    return register_jitable(take)
+    return helper(take)
 
 
 def _make_new(name: str, kind: Any, real: Any) -> Callable[..., Any]:
@@ -152,7 +152,7 @@ def _make_new(name: str, kind: Any, real: Any) -> Callable[..., Any]:
     def of_either(given, shape):
         return zeros(None, shape) if given is None else copied(_nonoptional(given), shape)
 
-    zeros, copied = register_jitable(zeros), register_jitable(copied)
+    zeros, copied = helper(zeros), helper(copied)
     if isinstance(kind, types.Optional):
-        return register_jitable(of_either)
+        return helper(of_either)
     return zeros if is_none(kind) else copied

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from numnorm.backends.contract.norms import Norm
 from numnorm.backends.cpu.compiler.jit import Kernel
@@ -27,11 +26,12 @@ from numnorm.numba.arrays import (
     types,
     viewed,
 )
+from numnorm.numba.helpers import helper
 from numnorm.numba.layouts import Rows
 from numnorm.numba.outputs import fill, new_target, result
 
 FORMULAS = {formula.name: formula for formula in (AFFINE, GAIN, ADA.formula)}
-_row_parts = register_jitable(row_parts)
+_row_parts = helper(row_parts)
 
 
 def kernel(formula: str, dtype: str, narrow: bool) -> Kernel:
@@ -58,7 +58,7 @@ def make_by_variant(make: Any, variants: tuple[int, ...]) -> Any:
         return first
     (second,) = others
 
-    @register_jitable
+    @helper
     def enter(by_channel, segments, *arguments):
         if by_channel:
             first(by_channel, segments, *arguments)
@@ -82,7 +82,7 @@ def _make_enter(norm: Norm, real: Any, given: bool, ndim: int) -> Any:
     )
     most, kernel_shape = widest(element_type_of(dtype)), make_kernel_shape(ndim)
 
-    @register_jitable
+    @helper
     def enter(by_channel, segments, x, weights, scaling, y, mean, rstd, parts):
         shape = kernel_shape(segments)
         members = (
@@ -106,7 +106,7 @@ def make_weights(norm: Norm, gamma: Any, beta: Any) -> Any:
         return packed_pair
     has_gamma = not is_none(gamma)
 
-    @register_jitable
+    @helper
     def weights(gamma, beta, real):
         own = packed(gamma if has_gamma else beta, None, real)
         other = empty(own.shape, real)
@@ -139,7 +139,7 @@ def make_forward(
     beta_error = f"beta must have the shape of {rows.meaning}"
     out_error = f"out must have the shape of {names.x}"
 
-    @register_jitable
+    @helper
     def forward(x, gamma, beta, layout, scaling, out):
         order, size, segments, statistic_shape, parameter_shape, by_channel = layout
         if not has_shape(gamma, parameter_shape):

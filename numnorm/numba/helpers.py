@@ -9,7 +9,7 @@ from numnorm.backends.cpu.compiler.helper_compiler import CountingHelperCompiler
 
 # Inlining is forced: a cached caller would otherwise keep a copy of a helper, and the loader could
 # run a helper of another process that happens to have the same name.
-_OPTIONS = {
+OPTIONS = {
     "forceinline": True,
     "no_cfunc_wrapper": True,
     "no_cpython_wrapper": True,
@@ -19,5 +19,5 @@ _OPTIONS = {
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a part of a call as a part of its caller."""
-    compiled: Callable[..., Any] = numba.njit(**_OPTIONS)(function)
+    compiled: Callable[..., Any] = numba.njit(**OPTIONS)(function)
     return compiled

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from numba.core import errors
 from numba.cpython.unsafe.tuple import tuple_setitem
-from numba.extending import register_jitable
 
 from numnorm.layouts import normalized_axes
 from numnorm.numba.arguments import is_none, literal_of, real_of, wrong
 from numnorm.numba.arrays import make_order, make_shapes, product, types
+from numnorm.numba.helpers import helper
 
 
 class Rows(NamedTuple):
@@ -43,7 +43,7 @@ def make_rows(x: Any, axis: Any) -> Rows:
     order_of, count = _make_order("x", x, axis)
     shapes = make_shapes(count)
 
-    @register_jitable
+    @helper
     def layout(x, axis):
         order = order_of(axis)
         first, last = shapes(x, order)
@@ -58,7 +58,7 @@ def make_vectors(v: Any, axis: Any) -> Rows:
     order_of, count = _make_order("v", v, axis)
     shapes = make_shapes(count)
 
-    @register_jitable
+    @helper
     def layout(v, axis):
         order = order_of(axis)
         first, last = shapes(v, order)
@@ -77,7 +77,7 @@ def make_groups(x: Any, channel_axis: Any) -> Rows:
     order_of = _make_channel_order(x, channel_axis)
     shapes = make_shapes(x.ndim - 2)
 
-    @register_jitable
+    @helper
     def layout(x, groups, channel_axis):
         order = order_of(channel_axis)
         (samples, channels), spatial = shapes(x, order)
@@ -91,7 +91,7 @@ def make_groups(x: Any, channel_axis: Any) -> Rows:
     return Rows(layout, 1, 2, "the channels of x", (2,) if x.ndim == 2 else (1, 2))
 
 
-@register_jitable
+@helper
 def _group_count(groups, channels):
     if groups is None:
         return channels
@@ -151,8 +151,8 @@ def _make_order_at_run_time(ndim: int, count: int, *, is_tuple: bool) -> Any:
                 first += 1
         return order
 
-    compiled = register_jitable(order_of)
-    return compiled if is_tuple else register_jitable(lambda axis: compiled((axis,)))
+    compiled = helper(order_of)
+    return compiled if is_tuple else helper(lambda axis: compiled((axis,)))
 
 
 def _make_channel_order(x: Any, channel_axis: Any) -> Any:
@@ -179,4 +179,4 @@ def _make_channel_order(x: Any, channel_axis: Any) -> Any:
             order = tuple_setitem(order, i, i - 1)
         return order
 
-    return register_jitable(order_of)
+    return helper(order_of)

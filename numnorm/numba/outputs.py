@@ -1,8 +1,9 @@
 """Results in nopython code: where kernels store them, and how the caller gets them."""
 
-from numba.extending import overload, register_jitable
+from numba.extending import overload
 
 from numnorm.numba.arrays import address, assign, clashes, empty, restored, types, viewed
+from numnorm.numba.helpers import OPTIONS, helper
 
 
 def new_target(out, order, size, real, inputs):
@@ -20,7 +21,7 @@ def _is_memory(out, order, dtype):
     return out.layout == "C" and out.dtype == dtype
 
 
-@overload(new_target)
+@overload(new_target, jit_options=OPTIONS)
 def _new_target(out, order, size, real, inputs):
     if not _is_memory(out, order, real.dtype):
         return lambda out, order, size, real, inputs: empty(size, real)
@@ -32,7 +33,7 @@ def _new_target(out, order, size, real, inputs):
     return own
 
 
-@overload(result)
+@overload(result, jit_options=OPTIONS)
 def _result(target, x, order, out, real):
     if isinstance(out, types.NoneType):
         if target.dtype == real.dtype:
@@ -54,7 +55,7 @@ def _result(target, x, order, out, real):
     return stored
 
 
-@register_jitable
+@helper
 def add_parts(totals, gradient):
     """Add up the sums of all parts in order, and round the result once, to a 1-D gradient."""
     parts, size = totals.shape[0], gradient.size
@@ -66,7 +67,7 @@ def add_parts(totals, gradient):
         gradient[j] = total
 
 
-@register_jitable
+@helper
 def fill(array, value):
     """Set all elements of a C-contiguous array."""
     flat = viewed(array, (array.size,))

@@ -16,6 +16,7 @@ from numba.core.typing.templates import infer_getattr, make_overload_method_temp
 from numba.extending import overload
 
 import numnorm
+from numnorm.numba.helpers import OPTIONS
 
 types: Any = core.types
 
@@ -40,7 +41,8 @@ def register(module: str) -> None:
             continue
         function = operator.attrgetter(name)(numnorm)
         # Literal axes and options are compiled as such.
-        overload(function, prefer_literal=True)(_maker(function, f"{__package__}.{home}"))
+        registered = overload(function, jit_options=OPTIONS, prefer_literal=True)
+        registered(_maker(function, f"{__package__}.{home}"))
     for name in ("merge", "std", "variance") if module == "numnorm.public" else ():
         _register_method(name, _maker(getattr(numnorm.Moments, name), f"{__package__}.moments"))
     # Numba may be compiling the first function that names numnorm, whose import this then is.

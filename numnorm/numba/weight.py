@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from numnorm.norms.results import WeightGradients, WeightNormalized
 from numnorm.norms.weight import WEIGHT
@@ -11,12 +10,13 @@ from numnorm.numba.arguments import check_array
 from numnorm.numba.arrays import empty, make_named, packed, viewed
 from numnorm.numba.backward import make_backward
 from numnorm.numba.forward import make_forward
+from numnorm.numba.helpers import helper
 from numnorm.numba.layouts import make_vectors
 
 _normalized, _gradients = make_named(WeightNormalized), make_named(WeightGradients)
 
 
-@register_jitable
+@helper
 def _reciprocals(lengths):
     """Return the reciprocal of each length, 0 for 0."""
     given = packed(lengths, None, np.float64)

@@ -39,7 +39,6 @@ _HELPER = {
     "pipeline_class": HelperCompiler,
 }
 _SHARED = {**_HELPER, "forceinline": False, "pipeline_class": SharedHelperCompiler}
-
 Function = Callable[..., Any]
 _LAUNCHER_KINDS = (types.intp,) * 4
 _helpers: dict[Any, Function] = {}
