@@ -126,7 +126,14 @@ def test_every_layout(layout):
     check(call, layout(x), layout(gamma)[0, :, 0])
 
 
-@pytest.mark.parametrize("shape", [(40000, 64), (700, 1001), (9, 3, 70000), (300, 200, 9)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (40000, 64),
+        (9, 3, 70000),
+        *(pytest.param(shape, marks=kernels.full) for shape in ((700, 1001), (300, 200, 9))),
+    ],
+)
 def test_large_arrays_have_the_bytes_of_aligned_loops_and_threads(shape):
     x, dy = rng.standard_normal((2, *shape), np.float32)
     for training in True, False:
@@ -138,27 +145,31 @@ def test_large_arrays_have_the_bytes_of_aligned_loops_and_threads(shape):
         check(call, x, dy, np.zeros(shape[1]), np.ones(shape[1]))
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e7])
-def test_means_of_float64_far_from_zero(offset):
-    for shape in (50, 7), (50, 7, 33):
-        x, dy = rng.standard_normal((2, *shape))
-        x += offset * rng.random((1, 7) if len(shape) == 2 else (1, 7, 1))
+@pytest.mark.parametrize("shape", [(50, 7), pytest.param((50, 7, 33), marks=kernels.full)])
+def test_means_of_float64_far_from_zero(shape):
+    x, dy = rng.standard_normal((2, *shape))
+    x += 1e7 * rng.random((1, 7, *[1] * (len(shape) - 2)))
 
-        def call(x, dy):
-            n = numnorm.batch_norm_forward(x)
-            return n, numnorm.batch_norm_backward(dy, x, n.mean, n.rstd)
+    def call(x, dy):
+        n = numnorm.batch_norm_forward(x)
+        return n, numnorm.batch_norm_backward(dy, x, n.mean, n.rstd)
 
-        check(call, x, dy)
+    check(call, x, dy)
 
 
 @pytest.mark.parametrize(
     "options",
     [
         "momentum='cumulative', batches=3",
-        "convention='keras'",
-        "convention='keras', momentum=0.9, unbiased=True",
-        "unbiased=False, momentum=1",
         "unbiased=flag, channel_axis=-1",
+        *(
+            pytest.param(options, marks=kernels.full)
+            for options in (
+                "convention='keras'",
+                "convention='keras', momentum=0.9, unbiased=True",
+                "unbiased=False, momentum=1",
+            )
+        ),
     ],
 )
 def test_running_statistics(options):
@@ -186,11 +197,16 @@ def test_out_may_be_the_input_or_overlap_it():
     same(call(x, strided).copy(), numnorm.batch_norm(x))
 
 
-@pytest.mark.parametrize("of_x, of_dy, of_gamma", [
-    (np.float32, np.float64, np.float32), (np.float32, np.float64, None),
-    (np.float32, np.float32, np.float64), (np.float64, np.float32, np.float32),
-    (np.int64, np.float64, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "of_x, of_dy, of_gamma",
+    [
+        (np.float32, np.float64, np.float32),
+        pytest.param(np.float32, np.float64, None, marks=kernels.full),
+        pytest.param(np.float32, np.float32, np.float64, marks=kernels.full),
+        pytest.param(np.float64, np.float32, np.float32, marks=kernels.full),
+        pytest.param(np.int64, np.float64, None, marks=kernels.full),
+    ],
+)
 def test_mixed_dtypes(of_x, of_dy, of_gamma):
     x, dy = rng.standard_normal((2, 9, 4, 3)) * 10
     gamma = None if of_gamma is None else rng.standard_normal(4).astype(of_gamma)
