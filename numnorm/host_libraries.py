@@ -36,7 +36,7 @@ def plain_view(value: Any) -> Array | None:
     """Return a tensor as a NumPy array if nothing speaks against it, else None."""
     if _library(value) == "torch" and not (value.is_cuda or value.requires_grad):
         with contextlib.suppress(TypeError, RuntimeError):
-            return _of_tensor(value)
+            return as_numpy(value)
     return None
 
 
@@ -44,7 +44,7 @@ def as_numpy(value: Any) -> Array:
     """Return a value as a NumPy array, without a copy if its library can; raise what it raises."""
     library = _library(value)
     if library == "torch":
-        return _of_tensor(value)
+        return _of_tensor(value.resolve_neg())  # as the imaginary part of a conjugate is
     if library == "dlpack":
         # A dtype that DLPack or NumPy lacks, or a mask, may raise anything.
         with contextlib.suppress(Exception):
@@ -55,6 +55,10 @@ def as_numpy(value: Any) -> Array:
 def shared_memory(value: Any) -> Array | None:
     """Return the memory of an array of another library as a NumPy array, None if there is none."""
     library = _library(value)
+    if library == "torch":
+        # So that a gradient that needs what was there before is an error of PyTorch, not wrong.
+        sys.modules["torch"].autograd.graph.increment_version(value)
+        return _of_tensor(value)
     if library != "dlpack":
         return as_numpy(value) if library else None
     try:
