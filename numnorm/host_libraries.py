@@ -103,6 +103,12 @@ def results_like(x: Any) -> Callable[[Array], Any] | None:
     return None
 
 
+def statistics_like(result: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    """Return what makes statistics where a function makes results: they keep all their digits."""
+    exact: Callable[[Array], Any] = getattr(result, "exact", result)
+    return exact
+
+
 def _namespace_of(x: Any) -> Any:
     """Return what has a `from_dlpack` for arrays like x: its array namespace or its package."""
     if hasattr(x, "__array_namespace__"):
@@ -132,6 +138,11 @@ class _JaxResults:
 
     def __call__(self, array: Array) -> Any:
         return importlib.import_module("jax").device_put(array, self.device)
+
+    def exact(self, array: Array) -> Any:
+        """Return an array of JAX, or the given one if JAX has no float64 and would round it."""
+        result = self(array)
+        return result if result.dtype == array.dtype else array
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _JaxResults, ()  # a device belongs to its process

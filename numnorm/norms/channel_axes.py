@@ -8,7 +8,7 @@ import numpy as np
 from numnorm.arguments import Shape, check_shape
 from numnorm.array_likes import as_plain_array, check_writable, is_on_device, writable_view
 from numnorm.backends import backend_for
-from numnorm.host_libraries import results_like
+from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
 
 
@@ -107,7 +107,7 @@ class ChannelAxes:
     def gain_gradient(self, gradient: Any, gamma: Any) -> Any:
         """Return the gradient of a gain or bias in the shape of the caller's gamma."""
         if not self._broadcasts("gamma", gamma):
-            return self.unflat(gradient)
+            return self._result(gradient.reshape(self.shape))
         own = _array("gamma", gamma).transpose(self._order).shape
         full = gradient.reshape(self._with_channels(own))
         summed = tuple(axis for axis, n in enumerate(own) if n == 1 != full.shape[axis])
@@ -144,8 +144,8 @@ class ChannelAxes:
         return self.flat("running_mean", mean), self.flat("running_var", variance)
 
     def unflat(self, statistic: Any) -> Any:
-        """Return an array of each channel in the shape of the channels, in the library of x."""
-        return self._result(statistic.reshape(self.shape))
+        """Return a statistic in the shape of the channels, in the library of x."""
+        return statistics_like(self._result)(statistic.reshape(self.shape))
 
 
 def _array(name: str, value: Any) -> Any:
