@@ -253,11 +253,17 @@ def test_gallery(capsys):
     # Both round differently; training for 50 steps multiplies that.
     np.testing.assert_allclose(mine, own, rtol=1e-3)
     assert "True" in capsys.readouterr().out
+    norm = example.LayerNormFunction.apply
+    tensors = [torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((4, 7), 7)]
+    for gain, bias in ((None, None), (None, tensors[1]), (tensors[1], None)):
+        assert torch.autograd.gradcheck(norm, (tensors[0], gain, bias, 1e-5))
     module = example.LayerNorm(7, dtype=torch.float64)
     x = torch.randn(4, 7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(module, (x,))
     with pytest.raises(NotImplementedError, match="no second derivatives"):
         torch.autograd.grad(module(x).sum(), x, create_graph=True)
+    compiled = torch.compile(torch.nn.Sequential(module, torch.nn.Tanh()), backend="eager")
+    assert torch.equal(compiled(x), torch.tanh(module(x)))
 
 
 # What is refused
