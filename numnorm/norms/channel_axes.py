@@ -64,7 +64,7 @@ class ChannelAxes:
 
     def fold(self, name: str, value: Any) -> Any:
         """Return an array of the shape of x with one axis of channels."""
-        array = _array(name, value)
+        array = as_plain_array(name, value)
         check_shape(name, array.shape, self._shape, "the shape of x")
         return array.transpose(self._order).reshape(self._merged)
 
@@ -91,7 +91,7 @@ class ChannelAxes:
         """Return an array of the shape of the channels with one axis; None for None."""
         if value is None:
             return None
-        array = _array(name, value)
+        array = as_plain_array(name, value)
         check_shape(name, array.shape, self.shape, "the channels of x")
         return array.reshape(-1)
 
@@ -99,7 +99,7 @@ class ChannelAxes:
         """Return a gain or bias with one axis of channels, and with the others if it broadcasts."""
         if not self._broadcasts(name, value):
             return self.flat(name, value)
-        moved = _array(name, value).transpose(self._order)
+        moved = as_plain_array(name, value).transpose(self._order)
         full = self._with_channels(moved.shape)
         first, after = full[: self.axis], full[self.axis + len(self.shape) :]
         return np.broadcast_to(moved, full).reshape(*first, math.prod(self.shape), *after)
@@ -108,7 +108,7 @@ class ChannelAxes:
         """Return the gradient of a gain or bias in the shape of the caller's gamma."""
         if not self._broadcasts("gamma", gamma):
             return self._result(gradient.reshape(self.shape))
-        own = _array("gamma", gamma).transpose(self._order).shape
+        own = as_plain_array("gamma", gamma).transpose(self._order).shape
         full = gradient.reshape(self._with_channels(own))
         summed = tuple(axis for axis, n in enumerate(own) if n == 1 != full.shape[axis])
         total = full.sum(summed, dtype=np.float64, keepdims=True).astype(gradient.dtype)
@@ -118,7 +118,7 @@ class ChannelAxes:
         """Return whether a gain has as many axes as x, without the usual shape."""
         if value is None:
             return False
-        given = _array(name, value).shape
+        given = as_plain_array(name, value).shape
         fits = len(given) == len(self._shape) and all(
             n in (1, most) for n, most in zip(given, self._shape, strict=True)
         )
@@ -146,10 +146,6 @@ class ChannelAxes:
     def unflat(self, statistic: Any) -> Any:
         """Return a statistic in the shape of the channels, in the library of x."""
         return statistics_like(self._result)(statistic.reshape(self.shape))
-
-
-def _array(name: str, value: Any) -> Any:
-    return value if isinstance(value, np.ndarray) else as_plain_array(name, value)
 
 
 def _same(array: Any) -> Any:

@@ -1,5 +1,7 @@
 """Several channel axes in batch norm and batch moments, against their definitions."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -129,9 +131,15 @@ def test_one_axis_in_a_sequence_is_that_axis():
     np.testing.assert_array_equal(mean, expected.mean)
 
 
-def test_axis_of_a_row_norm_may_be_a_list():
+class Axes(NamedTuple):  # a kind of tuple, as PyTorch's Size is
+    first: int
+    last: int
+
+
+def test_axis_of_a_row_norm_may_be_a_list_or_another_tuple():
     for norm in (numnorm.layer_norm, numnorm.rms_norm, numnorm.ada_norm, numnorm.weight_norm):
         np.testing.assert_array_equal(norm(X, axis=[1, -1]), norm(X, axis=(1, -1)))
+        np.testing.assert_array_equal(norm(X, axis=Axes(1, -1)), norm(X, axis=(1, -1)))
 
 
 def expanded(shape):
@@ -166,6 +174,8 @@ READ_ONLY.flags.writeable = False
             ValueError,
             r"gamma must have shape \(3, 5\), the chan.*",
         ),
+        ({"gamma": np.ma.ones((1, 3, 5, 1))}, TypeError, "gamma must not be a masked array.*"),
+        ({"beta": np.ma.ones((3, 5))}, TypeError, "beta must not be a masked array.*"),
         ({"out": np.empty((4, 3, 5))}, ValueError, r"out must have shape \(4, 3, 5, 2\).*"),
         ({"out": np.empty(X.shape, np.float32)}, TypeError, "out must have dtype float64.*"),
         ({"out": X.tolist()}, TypeError, "out must be a numpy.ndarray.*"),
