@@ -36,7 +36,7 @@ def plain_view(value: Any) -> Array | None:
     """Return a tensor as a NumPy array if nothing speaks against it, else None."""
     if _library(value) == "torch" and not (value.is_cuda or value.requires_grad):
         with contextlib.suppress(TypeError, RuntimeError):
-            return as_numpy(value)
+            return _of_tensor(value.resolve_neg())
     return None
 
 
