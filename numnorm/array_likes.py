@@ -91,6 +91,16 @@ def writable_view(name: str, value: Any) -> Any:
     return value if view is None else view
 
 
+def check_writable(name: str, array: np.ndarray[Any, Any], purpose: str = "") -> None:
+    """Raise unless every element of an array can be written by itself."""
+    if not array.flags.writeable:
+        raise ValueError(f"{name} must be writable{purpose}, got a read-only array")
+    if 0 in array.strides and any(
+        n > 1 and step == 0 for n, step in zip(array.shape, array.strides, strict=True)
+    ):
+        raise ValueError(f"{name} must have memory for each element, got an expanded array")
+
+
 def _parts(value: Any) -> Any:
     """Yield a value or, for a sequence, all that it holds but numbers and strings."""
     if not isinstance(value, list | tuple):

@@ -36,7 +36,7 @@ def plain_view(value: Any) -> Array | None:
     """Return a tensor as a NumPy array if nothing speaks against it, else None."""
     if _library(value) == "torch" and not (value.is_cuda or value.requires_grad):
         with contextlib.suppress(TypeError, RuntimeError):
-            return _of_tensor(value)
+            return _of_tensor(value.resolve_neg())
     return None
 
 
@@ -44,7 +44,7 @@ def as_numpy(value: Any) -> Array:
     """Return a value as a NumPy array, without a copy if its library can; raise what it raises."""
     library = _library(value)
     if library == "torch":
-        return _of_tensor(value)
+        return _of_tensor(value.resolve_neg())  # as the imaginary part of a conjugate is
     if library == "dlpack":
         # A dtype that DLPack or NumPy lacks, or a mask, may raise anything.
         with contextlib.suppress(Exception):
@@ -55,6 +55,10 @@ def as_numpy(value: Any) -> Array:
 def shared_memory(value: Any) -> Array | None:
     """Return the memory of an array of another library as a NumPy array, None if there is none."""
     library = _library(value)
+    if library == "torch":
+        # So that a gradient that needs what was there before is an error of PyTorch, not wrong.
+        sys.modules["torch"].autograd.graph.increment_version(value)
+        return _of_tensor(value)
     if library != "dlpack":
         return as_numpy(value) if library else None
     try:
@@ -99,6 +103,12 @@ def results_like(x: Any) -> Callable[[Array], Any] | None:
     return None
 
 
+def statistics_like(result: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    """Return what makes statistics where a function makes results: they keep all their digits."""
+    exact: Callable[[Array], Any] = getattr(result, "exact", result)
+    return exact
+
+
 def _namespace_of(x: Any) -> Any:
     """Return what has a `from_dlpack` for arrays like x: its array namespace or its package."""
     if hasattr(x, "__array_namespace__"):
@@ -128,6 +138,11 @@ class _JaxResults:
 
     def __call__(self, array: Array) -> Any:
         return importlib.import_module("jax").device_put(array, self.device)
+
+    def exact(self, array: Array) -> Any:
+        """Return an array of JAX, or the given one if JAX has no float64 and would round it."""
+        result = self(array)
+        return result if result.dtype == array.dtype else array
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _JaxResults, ()  # a device belongs to its process

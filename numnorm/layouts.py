@@ -139,7 +139,7 @@ def row_layout(shape: Shape, axis: Any, name: str = "x") -> RowLayout:
     """Return the rows over `axis`, with a parameter for each element of a row."""
     try:
         # The keys of the cache are plain ints: (0.0,) must not hit (0,), and objects may change.
-        if type(axis) is tuple or type(axis) is list:
+        if isinstance(axis, tuple | list):
             axis = tuple(map(operator.index, axis))
         elif type(axis) is not int:
             axis = operator.index(axis)

@@ -26,7 +26,9 @@ class LayerNormFunction(torch.autograd.Function):
         if torch.is_grad_enabled():  # with create_graph=True
             raise NotImplementedError("the layer norm has no second derivatives")
         x, mean, rstd, gamma = ctx.saved_tensors
-        return *numnorm.layer_norm_backward(dy, x, mean, rstd, gamma), None
+        gradients = numnorm.layer_norm_backward(dy, x, mean, rstd, gamma)
+        wanted = zip(gradients, ctx.needs_input_grad, strict=False)  # eps has none
+        return *(gradient if needed else None for gradient, needed in wanted), None
 
 
 class LayerNorm(torch.nn.Module):
@@ -38,6 +40,7 @@ class LayerNorm(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(width, dtype=dtype))
         self.eps = eps
 
+    @torch.compiler.disable  # numnorm's kernels are compiled already
     def forward(self, x):
         """Return the normalized tensor."""
         return LayerNormFunction.apply(x, self.weight, self.bias, self.eps)

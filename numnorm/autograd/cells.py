@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from autograd.tracer import isbox
+from autograd.tracer import getval, isbox
 
 from numnorm import rnn as cells
 from numnorm.array_types import CellNorm, LSTMNorm, LSTMVariant, Nonlinearity
@@ -34,7 +34,7 @@ def _cell(
     differentiable = Differentiable(result, gradients)
 
     def run(x: Any, parameters: Any, *states: Any, **options: Any) -> tuple[Any, ...]:
-        if isbox(parameters):  # a tuple that autograd traces
+        if isbox(parameters) and isinstance(getval(parameters), tuple | list):
             parameters = tuple(parameters)
         own = kind_of(kind, parameters)
         values = named(own, parameters)

@@ -76,10 +76,11 @@ class Differentiable:
 
 
 def _in_space_of(array: Any, gradient: Any) -> Any:
-    """Return a gradient in the dtype of its array, as autograd adds gradients up."""
+    """Return a gradient in the float dtype of its array, as autograd adds gradients up."""
     if gradient is None:
         return np.zeros_like(array)
-    return gradient.astype(array.dtype, copy=False)
+    dtype = np.result_type(array)  # a number has none
+    return gradient if dtype.kind in "biu" else gradient.astype(dtype, copy=False)
 
 
 def _no_forward_mode(*_: Any) -> NoReturn:

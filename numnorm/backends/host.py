@@ -8,12 +8,12 @@ import numpy as np
 from numnorm.array_likes import as_plain_array, writable_view
 from numnorm.backends import cpu
 from numnorm.backends.contract.norms import Detached, Norm, Scaling
-from numnorm.host_libraries import as_numpy
+from numnorm.host_libraries import as_numpy, statistics_like
 from numnorm.layouts import ColumnLayout, RowLayout
 
 # Functions whose results are all for the caller, or go from one recurrent layer to the next.
-_OF_CALLER = {
-    *("saved", "streamed_moments", "merged_moments", "variance", "deviation"),
+_STATISTICS = {"saved", "streamed_moments", "merged_moments", "variance", "deviation"}
+_OF_CALLER = _STATISTICS | {
     *("pad_packed", "unsort_states", "parameter_gradient"),
     *("to_time_major", "concatenate", "split", "apply_mask", "add"),
 }
@@ -27,18 +27,14 @@ class HostBackend:
 
     def __init__(self, result: Callable[[Any], Any]) -> None:
         self.result = result
+        self.statistic = statistics_like(result)
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(cpu, name)
         if name not in _OF_CALLER:
             return function
-        return lambda *arguments: self._results(function(*map(_without_library, arguments)))
-
-    def _results(self, values: Any) -> Any:
-        """Return values, of which some may be arrays, as the caller gets them."""
-        if isinstance(values, tuple | list):
-            return type(values)(map(self._results, values))
-        return self.result(values) if isinstance(values, np.ndarray) else values
+        make = self.statistic if name in _STATISTICS else self.result
+        return lambda *arguments: _made(make, function(*map(_without_library, arguments)))
 
     def row_forward(
         self,
@@ -56,7 +52,7 @@ class HostBackend:
             gamma, beta = _plain(norm.names.gamma, gamma), _plain("beta", beta)
         target = writable_view("out", out)
         y, *saved = cpu.row_forward(norm, x, gamma, beta, layout, scaling, target, save)
-        mean, rstd = self._results(saved) if save else (None, None)
+        mean, rstd = _made(self.statistic, saved) if save else (None, None)
         return self._in_out(y, out), mean, rstd
 
     def row_backward(
@@ -79,7 +75,7 @@ class HostBackend:
         gamma = _plain(names.gamma, gamma) if norm.parameters else gamma
         options = layout, scaling, detached, target
         dx, *gradients = cpu.row_backward(norm, *given, gamma, beta, *options)
-        return self._in_out(dx, out), *self._results(gradients)
+        return self._in_out(dx, out), *_made(self.result, gradients)
 
     def column_forward(
         self,
@@ -114,11 +110,18 @@ class HostBackend:
         target, weight = writable_view("out", out), _plain("gamma", gamma)
         given = _plain("dy", dy), x, _plain("mean", mean), _plain("rstd", rstd)
         dx, *gradients = cpu.column_backward(*given, weight, layout, detached, target)
-        return self._in_out(dx, out), *self._results(gradients)
+        return self._in_out(dx, out), *_made(self.result, gradients)
 
     def _in_out(self, array: Any, out: Any) -> Any:
         """Return a result that the kernels have written into `out` if that is given."""
         return self.result(array) if out is None else out
+
+
+def _made(make: Callable[[Any], Any], values: Any) -> Any:
+    """Return values, of which some may be arrays, as the caller gets them."""
+    if isinstance(values, tuple | list):
+        return type(values)(_made(make, value) for value in values)
+    return make(values) if isinstance(values, np.ndarray) else values
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -196,7 +196,7 @@ def _normalized(
     axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
     if axes is not None:
         x, channel_axis, target = axes.x, axes.axis, axes.folded_out(out)
-        gamma, beta = axes.flat("gamma", gamma), axes.flat("beta", beta)
+        gamma, beta = axes.flat_gain("gamma", gamma), axes.flat_gain("beta", beta)
         running = axes.flat_running(running, training)
     backend, x, layout = _over_channels(x, channel_axis)
     eps = check_eps(eps)
@@ -282,17 +282,20 @@ def batch_norm_backward(
     if others:
         raise unexpected(batch_norm_backward, others)
     axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
+    weight = gamma
     if axes is not None:
         dy, x, channel_axis = axes.fold("dy", dy), axes.x, axes.axis
         mean, rstd = axes.flat("mean", mean), axes.flat("rstd", rstd)
-        gamma, target = axes.flat("gamma", gamma), axes.folded_out(out)
+        weight, target = axes.flat_gain("gamma", gamma), axes.folded_out(out)
     backend, x, layout = _over_channels(x, channel_axis)
     detached = _TRAINED if check_flag("training", training) else _FROZEN
-    gradients = backend.column_backward(dy, x, mean, rstd, gamma, layout, detached, target)
+    gradients = backend.column_backward(dy, x, mean, rstd, weight, layout, detached, target)
     if axes is None:
         return Gradients(*gradients)
-    dx, dgamma, dbeta = gradients
-    return Gradients(axes.write(dx, target, out), axes.unflat(dgamma), axes.unflat(dbeta))
+    dx, *sums = gradients
+    return Gradients(
+        axes.write(dx, target, out), *(axes.gain_gradient(array, gamma) for array in sums)
+    )
 
 
 def _over_channels(x: Any, channel_axis: Any) -> tuple[ColumnBackend, Any, ColumnLayout]:

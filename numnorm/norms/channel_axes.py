@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import Shape, check_shape
-from numnorm.array_likes import as_plain_array, is_on_device, writable_view
+from numnorm.array_likes import as_plain_array, check_writable, is_on_device, writable_view
 from numnorm.backends import backend_for
-from numnorm.host_libraries import results_like
+from numnorm.host_libraries import results_like, statistics_like
 from numnorm.layouts import normalized_axes
 
 
@@ -64,14 +64,17 @@ class ChannelAxes:
 
     def fold(self, name: str, value: Any) -> Any:
         """Return an array of the shape of x with one axis of channels."""
-        array = _array(name, value)
+        array = as_plain_array(name, value)
         check_shape(name, array.shape, self._shape, "the shape of x")
         return array.transpose(self._order).reshape(self._merged)
 
     def folded_out(self, out: Any) -> Any:
         """Return the same for an output: a copy where there is no such view."""
         view = writable_view("out", out)
-        return self.fold("out", view) if isinstance(view, np.ndarray) else out
+        if not isinstance(view, np.ndarray):
+            return out
+        check_writable("out", view)
+        return self.fold("out", view)
 
     def write(self, y: Any, folded: Any, out: Any) -> Any:
         """Return the result `y` in the shape of x: in `out`, if `folded` is its folded form."""
@@ -88,9 +91,42 @@ class ChannelAxes:
         """Return an array of the shape of the channels with one axis; None for None."""
         if value is None:
             return None
-        array = _array(name, value)
+        array = as_plain_array(name, value)
         check_shape(name, array.shape, self.shape, "the channels of x")
         return array.reshape(-1)
+
+    def flat_gain(self, name: str, value: Any) -> Any:
+        """Return a gain or bias with one axis of channels, and with the others if it broadcasts."""
+        if not self._broadcasts(name, value):
+            return self.flat(name, value)
+        moved = as_plain_array(name, value).transpose(self._order)
+        full = self._with_channels(moved.shape)
+        first, after = full[: self.axis], full[self.axis + len(self.shape) :]
+        return np.broadcast_to(moved, full).reshape(*first, math.prod(self.shape), *after)
+
+    def gain_gradient(self, gradient: Any, gamma: Any) -> Any:
+        """Return the gradient of a gain or bias in the shape of the caller's gamma."""
+        if not self._broadcasts("gamma", gamma):
+            return self._result(gradient.reshape(self.shape))
+        own = as_plain_array("gamma", gamma).transpose(self._order).shape
+        full = gradient.reshape(self._with_channels(own))
+        summed = tuple(axis for axis, n in enumerate(own) if n == 1 != full.shape[axis])
+        total = full.sum(summed, dtype=np.float64, keepdims=True).astype(gradient.dtype)
+        return self._result(total.transpose(np.argsort(self._order)))
+
+    def _broadcasts(self, name: str, value: Any) -> bool:
+        """Return whether a gain has as many axes as x, without the usual shape."""
+        if value is None:
+            return False
+        given = as_plain_array(name, value).shape
+        fits = len(given) == len(self._shape) and all(
+            n in (1, most) for n, most in zip(given, self._shape, strict=True)
+        )
+        return fits and given != self.shape
+
+    def _with_channels(self, shape: Shape) -> Shape:
+        """Return the shape of an array in the order of `fold`, with all channels of x."""
+        return *shape[: self.axis], *self.shape, *shape[self.axis + len(self.shape) :]
 
     def flat_running(self, running: tuple[Any, Any], update: bool) -> tuple[Any, Any]:
         """Return running statistics with one axis: as views if they will be updated."""
@@ -108,12 +144,8 @@ class ChannelAxes:
         return self.flat("running_mean", mean), self.flat("running_var", variance)
 
     def unflat(self, statistic: Any) -> Any:
-        """Return an array of each channel in the shape of the channels, in the library of x."""
-        return self._result(statistic.reshape(self.shape))
-
-
-def _array(name: str, value: Any) -> Any:
-    return value if isinstance(value, np.ndarray) else as_plain_array(name, value)
+        """Return a statistic in the shape of the channels, in the library of x."""
+        return statistics_like(self._result)(statistic.reshape(self.shape))
 
 
 def _same(array: Any) -> Any:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.host_libraries import results_like
 from numnorm.threads import num_threads
 
 
@@ -66,11 +68,13 @@ class Plan(NamedTuple):
 
 def normalized_block(x: Any, *parameters: Any, plan: Plan) -> Any:
     """Return the normalized block, of the shape of the block."""
-    ordered = x.transpose(plan.order)
+    result = None if is_on_device(x) else results_like(x)
+    ordered = _array("x", x).transpose(plan.order)
     given = _first_axes_as_one(ordered, ordered.shape, plan.merged)
     keywords = {}
     for array, placement in zip(parameters, plan.placements, strict=True):
-        full = _with_axes_of_x(array, placement, ordered.ndim).transpose(plan.order)
+        own = _array(placement.name, array)
+        full = _with_axes_of_x(own, placement, ordered.ndim).transpose(plan.order)
         placed = _first_axes_as_one(full, ordered.shape, plan.merged)
         if placement.plain:
             placed = placed.reshape([placed.shape[axis] for axis in plan.own])
@@ -79,7 +83,13 @@ def normalized_block(x: Any, *parameters: Any, plan: Plan) -> Any:
         keywords[placement.name] = placed
     with num_threads(1) if plan.serial else contextlib.nullcontext():
         y = plan.function(given, **keywords, **plan.options)
-    return y.reshape(ordered.shape).transpose(_inverse(plan.order))
+    y = y.reshape(ordered.shape).transpose(_inverse(plan.order))
+    return y if result is None else result(y)
+
+
+def _array(name: str, array: Any) -> Any:
+    """Return an array as one of NumPy, or as it is on a device."""
+    return array if is_on_device(array) else as_plain_array(name, array)
 
 
 def _with_axes_of_x(array: Any, placement: Placement, ndim: int) -> Any:

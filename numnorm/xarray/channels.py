@@ -224,28 +224,18 @@ def batch_norm(
     _check_one_array(x, running)
 
     def norm(array: xr.DataArray) -> xr.DataArray:
-        own: Names = tuple(name for name in array.dims if name in channels)
         others: Names = tuple(name for name in array.dims if name not in channels)
         given = {"gamma": gamma, "beta": beta}
-        # In numnorm a gain broadcasts along a single axis of channels only.
-        merge = len(own) > 1 and any(
-            set(getattr(p, "dims", own)) != set(own) for p in (gamma, beta)
-        )
-        axes = tuple(array.dims.index(name) for name in own)
-        axis: Any = 0 if merge else axes if len(axes) > 1 else axes[0]
+        axes = array.get_axis_num(channels)
         with updating(running, array, given, channels, training) as (parameters, updated):
-            if merge:
-                updated = {name: statistic.reshape(-1) for name, statistic in updated.items()}
             return apply(
                 numnorm.batch_norm,
                 array,
                 parameters,
-                {**options, **updated, "channel_axis": axis},
+                {**options, **updated, "channel_axis": axes[0] if len(axes) == 1 else axes},
                 core=others if training else (),
                 usual=channels,
                 keep_attrs=keep_attrs,
-                order=own + others if merge else None,
-                merged=len(own) if merge else None,
                 advice=", or training=False and the statistics of batch_moments",
             )
 

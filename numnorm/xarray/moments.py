@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 import numnorm
@@ -47,6 +48,8 @@ def batch_moments(
     (2, array([ 2., 20.]), array([  1., 100.]))
     """
     channels = names_of("channel_dim", channel_dim)
+    if not channels:
+        raise ValueError("channel_dim must name at least one dimension, got none")
     if not isinstance(x, xr.DataArray):
         raise TypeError(f"x must be a DataArray, got an object of type {type(x).__name__}")
     check_dims(x, channels)
@@ -54,7 +57,7 @@ def batch_moments(
     own = tuple(name for name in x.dims if name in channels)
     axes = tuple(x.dims.index(name) for name in own)
     axis = axes[0] if len(axes) == 1 else axes
-    if after is not None:
+    if isinstance(after, numnorm.Moments) and np.ndim(after.mean) == len(own):
         after = _transposed(after, [channels.index(name) for name in own])
     if is_lazy(x):
         check_chunks(x, own)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 import xarray as xr
 
-from numnorm.arguments import check_flag, result_dtype
+from numnorm.arguments import brief, check_flag, result_dtype
+from numnorm.array_likes import as_plain_array, is_on_device
 from numnorm.xarray.blocks import Placement, Plan, normalized_block
 
 Labelled = TypeVar("Labelled", bound=xr.DataArray | xr.Dataset)
@@ -20,6 +22,8 @@ def names_of(argument: str, dims: Any) -> Names:
     """Return the names of dimensions, of which each is given once."""
     single = isinstance(dims, str) or not isinstance(dims, Iterable)
     names = (dims,) if single else tuple(dims)
+    if not all(isinstance(name, Hashable) for name in names):
+        raise TypeError(f"{argument} must hold names of dimensions, got {brief(dims)}")
     if len(set(names)) < len(names):
         raise ValueError(f"{argument} must name each dimension once, got {names}")
     return names
@@ -30,6 +34,8 @@ def each_variable(x: Any, dims: Names, keep_attrs: Any, norm: Callable[[xr.DataA
     check_flag("keep_attrs", keep_attrs)
     if isinstance(x, xr.DataArray):
         check_dims(x, dims)
+        if x.size == 0 and is_lazy(x):  # Dask would divide by a length of 0
+            return norm(x.compute()).chunk(x.chunksizes)
         return norm(x)
     if not isinstance(x, xr.Dataset):
         raise TypeError(
@@ -38,11 +44,12 @@ def each_variable(x: Any, dims: Names, keep_attrs: Any, norm: Callable[[xr.DataA
         )
     chosen = [name for name, array in x.data_vars.items() if set(dims) <= set(array.dims)]
     if not chosen:
-        raise ValueError(f"x must have a variable with the dimensions {dims}, got {tuple(x.dims)}")
+        found = {name: array.dims for name, array in x.data_vars.items()}
+        raise ValueError(f"x must have a variable with the dimensions {dims}, got {found}")
     results = {}
     for name in chosen:
         try:
-            results[name] = norm(x[name])
+            results[name] = each_variable(x[name], dims, keep_attrs, norm)
         except Exception as error:
             error.add_note(f"in the variable {name!r}")
             raise
@@ -64,13 +71,11 @@ def is_lazy(array: Any) -> bool:
 
 def parameter(name: str, value: Any, x: xr.DataArray, usual: Names) -> xr.Variable:
     """Return a parameter as a Variable with dimensions of x; a plain array has the usual ones."""
-    if isinstance(value, xr.Variable):
-        return value
-    if isinstance(value, xr.DataArray):
-        return _labelled(name, value, x)
+    if isinstance(value, xr.Variable | xr.DataArray):
+        return _of_dims(name, value, x)
     if isinstance(value, xr.Dataset):
         raise TypeError(f"{name} must be an array or a DataArray, got a Dataset")
-    array = value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
+    array = value if is_lazy(value) or is_on_device(value) else as_plain_array(name, value)
     expected = tuple(x.sizes[dim] for dim in usual)
     if tuple(array.shape) != expected:
         raise ValueError(
@@ -80,7 +85,7 @@ def parameter(name: str, value: Any, x: xr.DataArray, usual: Names) -> xr.Variab
     return xr.Variable(usual, array)
 
 
-def _labelled(name: str, value: xr.DataArray, x: xr.DataArray) -> xr.Variable:
+def _of_dims(name: str, value: xr.Variable | xr.DataArray, x: xr.DataArray) -> xr.Variable:
     for dim, size in value.sizes.items():
         if dim not in x.dims:
             raise ValueError(f"{name} must have dimensions of x, {x.dims}, got {dim!r}")
@@ -88,6 +93,8 @@ def _labelled(name: str, value: xr.DataArray, x: xr.DataArray) -> xr.Variable:
             raise ValueError(
                 f"{name} must have {x.sizes[dim]} elements along {dim!r}, as x has, got {size}"
             )
+    if isinstance(value, xr.Variable):
+        return value
     try:
         xr.align(x, value, join="exact", copy=False)
     except ValueError as error:
@@ -143,6 +150,8 @@ def apply(
         if value is not None
     }
     lazy = is_lazy(x) or any(map(is_lazy, given.values()))
+    if any(math.isnan(size) for size in x.shape):
+        raise ValueError(f"x must have chunks of known lengths, got {x.shape}: use .compute()")
     check_chunks(x, core, advice)
     placements = tuple(
         Placement(name, tuple(dim in array.dims for dim in core), set(array.dims) == set(usual))

@@ -53,6 +53,9 @@ def updating(
     views = {name: variable.transpose(*order).data for name, variable in found.items()}
     # The same array if it has no gaps, or else a copy.
     dense = {name: np.ascontiguousarray(view) for name, view in views.items()}
+    for name, view in views.items():
+        if isinstance(view, np.ndarray):
+            dense[name].flags.writeable = view.flags.writeable
     yield dict(parameters), dense
     for name, view in views.items():
         if not np.shares_memory(view, dense[name]):

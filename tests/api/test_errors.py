@@ -272,6 +272,9 @@ def out_cases():
             yield case(function, TypeError, message.format(dtype), out=got)
         unwritable = "out must be writable, got a read-only array"
         yield case(function, ValueError, unwritable, out=read_only)
+        shared = "out must have memory for each element, got an expanded array"
+        one_row = np.lib.stride_tricks.as_strided(X.copy(), strides=(0, X.itemsize))
+        yield case(function, ValueError, shared, out=one_row)
         masked_out = re.compile("out must not be a masked array.*")
         yield case(function, TypeError, masked_out, out=masked(np.empty(X.shape)))
 
@@ -475,6 +478,11 @@ BATCH = [
         ValueError,
         "running_mean must be writable to be updated, got a read-only array",
         running(NOT_UPDATED),
+    ),
+    (
+        ValueError,
+        "running_mean must have memory for each element, got an expanded array",
+        running(np.lib.stride_tricks.as_strided(np.zeros(1), (4,), (0,))),
     ),
     (
         ValueError,

@@ -30,12 +30,42 @@ def test_arrays_of_jax_give_arrays_of_jax(call, float64):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.int32, np.bool_])
 def test_without_float64(dtype):
     x = (3 * draw(4, 9)).astype(np.int32).astype(dtype)
-    result = numnorm.layer_norm_forward(jax.numpy.asarray(x))
-    for mine, expected in zip(result, numnorm.layer_norm_forward(x), strict=True):
-        assert type(mine) is KIND
-        wanted = np.float32 if expected.dtype == np.float64 else expected.dtype
-        assert mine.dtype == wanted
-        np.testing.assert_array_equal(np.asarray(mine), expected.astype(wanted))
+    y, *statistics = numnorm.layer_norm_forward(jax.numpy.asarray(x))
+    expected, *exact = numnorm.layer_norm_forward(x)
+    assert type(y) is KIND
+    wanted = np.float32 if expected.dtype == np.float64 else expected.dtype
+    assert y.dtype == wanted
+    np.testing.assert_array_equal(np.asarray(y), expected.astype(wanted))
+    for mine, one in zip(statistics, exact, strict=True):
+        assert type(mine) is (KIND if one.dtype == np.float32 else np.ndarray)
+        np.testing.assert_array_equal(mine, one, strict=type(mine) is np.ndarray)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "instance_norm", "batch_norm"])
+def test_gradients_far_from_0_without_float64(name):
+    x, dy = 1e7 + draw(6, 5, 40), draw(6, 5, 40, seed=1)
+    forward, backward = (getattr(numnorm, f"{name}_{way}") for way in ("forward", "backward"))
+    expected = backward(dy, x, *forward(x)[1:])
+    given = jax.numpy.asarray(x)
+    gradients = backward(jax.numpy.asarray(dy), given, *forward(given)[1:])
+    assert {type(gradient) for gradient in gradients} == {KIND}
+    for gradient, one in zip(gradients, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(gradient), one)
+
+
+@pytest.mark.parametrize("channel_axis", [1, (1, 2)])
+def test_moments_far_from_0_without_float64(channel_axis):
+    x = 1e7 + draw(60, 2, 3)
+    others = 0 if channel_axis != 1 else (0, 2)
+    moments = None
+    for chunk in np.split(x, 4):
+        moments = numnorm.batch_moments(
+            jax.numpy.asarray(chunk), channel_axis=channel_axis, after=moments
+        )
+    both = numnorm.batch_moments(jax.numpy.asarray(x), channel_axis=channel_axis).merge(moments)
+    for found in (moments, both):  # the squares are of float32
+        expected = np.var(x, others, np.float64)
+        np.testing.assert_allclose(found.variance(), expected, rtol=2.0**-24)
 
 
 def test_large_results_are_not_copied(monkeypatch):

@@ -157,7 +157,43 @@ def test_running_statistics_are_updated_in_place(dtype):
     )
 
 
+def test_an_expanded_tensor_cannot_be_written():
+    x, one_row = torch.from_numpy(draw(4, 9)), torch.zeros(9).expand(4, 9)
+    with pytest.raises(ValueError, match=r"^out must have memory for each element, got an exp"):
+        numnorm.layer_norm(x, out=one_row)
+    running = {"running_mean": torch.zeros(1).expand(9), "running_var": torch.ones(9)}
+    with pytest.raises(ValueError, match=r"^running_mean must have memory for each element"):
+        numnorm.batch_norm(x, **running)
+    for norm in (numnorm.layer_norm, numnorm.batch_norm):
+        assert torch.equal(norm(one_row), norm(one_row.contiguous()))
+
+
+def test_the_negative_view_of_a_tensor():
+    z = torch.complex(torch.from_numpy(draw(4, 9)), torch.from_numpy(draw(4, 9, seed=1)))
+    x = z.conj().imag
+    assert x.is_neg()
+    assert torch.equal(numnorm.layer_norm(x, x[0]), numnorm.layer_norm(-z.imag, -z.imag[0]))
+    with pytest.raises(TypeError, match=r"^out must .* negative bit"):
+        numnorm.layer_norm(x, out=x)
+
+
 # Gradients
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: numnorm.layer_norm(x, out=x),
+        lambda x: numnorm.batch_norm(x, channel_axis=(0, 1), out=x),
+        lambda x: numnorm.batch_norm(X, running_mean=x[0], running_var=torch.ones(9)),
+    ],
+)
+def test_a_gradient_that_needs_what_was_overwritten_is_an_error(write):
+    x, weight = X.clone(), torch.ones(4, 9, requires_grad=True)
+    product = (weight * x).sum()
+    write(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
 
 
 ADVICE = (
@@ -217,11 +253,17 @@ def test_gallery(capsys):
     # Both round differently; training for 50 steps multiplies that.
     np.testing.assert_allclose(mine, own, rtol=1e-3)
     assert "True" in capsys.readouterr().out
+    norm = example.LayerNormFunction.apply
+    tensors = [torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((4, 7), 7)]
+    for gain, bias in ((None, None), (None, tensors[1]), (tensors[1], None)):
+        assert torch.autograd.gradcheck(norm, (tensors[0], gain, bias, 1e-5))
     module = example.LayerNorm(7, dtype=torch.float64)
     x = torch.randn(4, 7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(module, (x,))
     with pytest.raises(NotImplementedError, match="no second derivatives"):
         torch.autograd.grad(module(x).sum(), x, create_graph=True)
+    compiled = torch.compile(torch.nn.Sequential(module, torch.nn.Tanh()), backend="eager")
+    assert torch.equal(compiled(x), torch.tanh(module(x)))
 
 
 # What is refused

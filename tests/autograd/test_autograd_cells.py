@@ -130,6 +130,8 @@ def test_refused():
     with pytest.raises(TypeError, match=r"^parameters must be an RNNParameters, got an object of"):
         differentiable.rnn(X, packed)
     weights, _ = arrays_of("rnn")
+    with pytest.raises(TypeError, match=r"^parameters must be an RNNParameters, got an object of"):
+        autograd.grad(lambda values: anp.sum(differentiable.rnn(X, values).y))(weights)
 
     def loss(x):
         return anp.sum(differentiable.rnn(x, rnn.RNNParameters(**weights)).y ** 2)

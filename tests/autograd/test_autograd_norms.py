@@ -52,6 +52,11 @@ CASES = {
     "batch_norm of x": ("batch_norm", (X,), {"channel_axis": 2}),
     "batch_norm with a bias beside none": ("batch_norm", (X, None, X[:, :, :1]), {}),
     "batch_norm of two axes": ("batch_norm", (X, X[0], X[1]), {"channel_axis": (1, 2)}),
+    "batch_norm of two axes with a gain of one": (
+        "batch_norm",
+        (X, X[:1, :, :1], X[:, :, :1]),
+        {"channel_axis": (0, 1)},
+    ),
     "batch_norm in inference": (
         "batch_norm",
         (X, C, C),
@@ -179,6 +184,23 @@ def test_gradients_have_the_dtype_of_their_array():
     gradients = autograd.grad(loss)((x, gamma, beta))
     assert [g.dtype.name for g in gradients] == ["float32", "float64", "float32"]
     assert [g.shape for g in gradients] == [x.shape, gamma.shape, beta.shape]
+
+
+def test_gradients_of_integers_and_of_a_number_are_floats():
+    x, gamma = np.array([[1, 2, 4]]), np.array([1, 2, 3])
+
+    def loss(x, gamma):
+        return anp.sum(differentiable.layer_norm(x, gamma) ** 3)
+
+    for argnum in (0, 1):
+        found = autograd.grad(loss, argnum)(x, gamma)
+        expected = autograd.grad(loss, argnum)(x.astype(float), gamma.astype(float))
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+    def of_length(g):  # the sum of a vector of the given length that lies along (3, 4)
+        return anp.sum(differentiable.weight_norm(np.array([3.0, 4.0]), g))
+
+    np.testing.assert_allclose(autograd.grad(of_length)(2.0), 1.4, rtol=1e-15)
 
 
 def test_running_statistics_are_updated_once():

@@ -1,5 +1,7 @@
 """Several channel axes in batch norm and batch moments, against their definitions."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,29 @@ def test_moments(axes):
             np.testing.assert_allclose(both.variance(), variance, RTOL, ATOL)
 
 
+# Gains that broadcast: some with all channels, some with a part of them, some with none.
+@pytest.mark.parametrize("shape", [(4, 1, 1, 1), (4, 3, 5, 2), (1, 3, 1, 2), (1, 1, 5, 1)], ids=str)
+@pytest.mark.parametrize("axes", [(1, 2), (1, 3), (0, 2), [3, 1], (3,), (0, 1, 2, 3)], ids=str)
+def test_gain_with_as_many_axes_as_x(axes, shape):
+    gamma, beta = RNG.uniform(0.5, 2.0, shape), RNG.normal(size=shape)
+    *_, mean, variance, others = definition(X, axes, *draw_parameters(axes), 1e-5)
+    std = np.sqrt(np.expand_dims(variance, others) + 1e-5)
+    xhat = (X - np.expand_dims(mean, others)) / std
+    y, *saved = numnorm.batch_norm_forward(X, gamma, beta, channel_axis=axes)
+    np.testing.assert_allclose(y, xhat * gamma + beta, RTOL, ATOL)
+
+    dy = RNG.normal(size=X.shape)
+    dx, *sums = numnorm.batch_norm_backward(dy, X, *saved, gamma, channel_axis=axes)
+    g = dy * gamma
+    inner = g - g.mean(others, keepdims=True) - xhat * (g * xhat).mean(others, keepdims=True)
+    np.testing.assert_allclose(dx, inner / std, 64 * RTOL, 64 * ATOL)  # 1 / std is up to 300
+    summed = tuple(axis for axis, n in enumerate(shape) if n == 1)
+    for found, terms in zip(sums, (dy * xhat, dy), strict=True):
+        expected = terms.sum(summed, keepdims=True)
+        np.testing.assert_allclose(found, expected, 4 * RTOL, 64 * ATOL)
+        assert found.shape == shape
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("axes", [(1, 2), (1, 3)], ids=str)
 def test_out(axes, order):
@@ -106,9 +131,22 @@ def test_one_axis_in_a_sequence_is_that_axis():
     np.testing.assert_array_equal(mean, expected.mean)
 
 
-def test_axis_of_a_row_norm_may_be_a_list():
+class Axes(NamedTuple):  # a kind of tuple, as PyTorch's Size is
+    first: int
+    last: int
+
+
+def test_axis_of_a_row_norm_may_be_a_list_or_another_tuple():
     for norm in (numnorm.layer_norm, numnorm.rms_norm, numnorm.ada_norm, numnorm.weight_norm):
         np.testing.assert_array_equal(norm(X, axis=[1, -1]), norm(X, axis=(1, -1)))
+        np.testing.assert_array_equal(norm(X, axis=Axes(1, -1)), norm(X, axis=(1, -1)))
+
+
+def expanded(shape):
+    """An array whose elements along the first axis share their memory."""
+    return np.lib.stride_tricks.as_strided(
+        np.zeros(shape), strides=(0, *np.zeros(shape).strides[1:])
+    )
 
 
 READ_ONLY = np.zeros((3, 5))
@@ -131,9 +169,21 @@ READ_ONLY.flags.writeable = False
         ({"running_mean": np.zeros(3)}, ValueError, r"running_mean must have shape \(3, 5\).*"),
         ({"running_mean": READ_ONLY}, ValueError, "running_mean must be writable.*"),
         ({"running_var": np.zeros((5, 3)).T}, ValueError, "running_var must be C-contiguous.*"),
+        (
+            {"gamma": np.ones((4, 3, 2, 1))},
+            ValueError,
+            r"gamma must have shape \(3, 5\), the chan.*",
+        ),
+        ({"gamma": np.ma.ones((1, 3, 5, 1))}, TypeError, "gamma must not be a masked array.*"),
+        ({"beta": np.ma.ones((3, 5))}, TypeError, "beta must not be a masked array.*"),
         ({"out": np.empty((4, 3, 5))}, ValueError, r"out must have shape \(4, 3, 5, 2\).*"),
         ({"out": np.empty(X.shape, np.float32)}, TypeError, "out must have dtype float64.*"),
         ({"out": X.tolist()}, TypeError, "out must be a numpy.ndarray.*"),
+        (
+            {"out": expanded(X.shape)},
+            ValueError,
+            "out must have memory for each element, got an .*",
+        ),
         ({"out": np.ma.zeros(X.shape)}, TypeError, "out must not be a masked array.*"),
     ],
 )

@@ -144,6 +144,10 @@ CASES = {
 }
 
 
+ROWS = dask.array.from_array(X.values.reshape(-1, 5), chunks=(4, 5))
+OF_UNKNOWN_LENGTH = xr.DataArray(ROWS[ROWS[:, 0] > 3.0], dims=("sample", "time"))
+
+
 def statistics():
     return {"running_mean": G["band",], "running_var": G["band",] ** 2}
 
@@ -432,6 +436,17 @@ def test_a_lazy_gain_makes_the_result_lazy():
     xr.testing.assert_identical(result.compute(), named.layer_norm(X, G["time",], dim="time"))
 
 
+@pytest.mark.parametrize("sizes", [{"time": 0}, {"sample": 0}, {"time": 0, "sample": 0}], ids=str)
+def test_empty_arrays_of_dask(sizes):
+    x = X.isel({dim: slice(size) for dim, size in sizes.items()})
+    for result in (
+        named.layer_norm(x.chunk(site=1), G["band",], dim="time"),
+        named.layer_norm(x.to_dataset().chunk(site=1), dim="time").signal,
+    ):
+        assert result.chunks == x.chunk(site=1).chunks
+        xr.testing.assert_identical(result.compute(), x)
+
+
 # What is refused
 
 
@@ -454,6 +469,61 @@ def test_a_lazy_gain_makes_the_result_lazy():
             lambda: named.batch_moments(X, channel_dim="wave"),
         ),
         (ValueError, r"^dim must name at least one", lambda: named.rms_norm(X, dim=[])),
+        (TypeError, r"^dim must hold names of dimensions, got", lambda: named.rms_norm(X, dim=X)),
+        (
+            ValueError,
+            r"^channel_dim must name at least one dimension, got none$",
+            lambda: named.batch_moments(X, channel_dim=()),
+        ),
+        (
+            ValueError,
+            r"^after.mean must have shape \(4, 5\), the channels of x, got \(4,\)$",
+            lambda: named.batch_moments(
+                X.transpose(..., "band", "time"),
+                channel_dim=("time", "band"),
+                after=named.batch_moments(X, channel_dim="band"),
+            ),
+        ),
+        (
+            TypeError,
+            r"^after must be Moments, got an object of type tuple$",
+            lambda: named.batch_moments(X, channel_dim="band", after=(1, G["band",], G["band",])),
+        ),
+        (
+            ValueError,
+            r"^gamma must have dimensions of x, \(.*\), got 'wave'$",
+            lambda: named.layer_norm(X, xr.Variable("wave", np.ones(5)), dim="time"),
+        ),
+        (
+            ValueError,
+            r"^gamma must have 5 elements along 'time', as x has, got 4$",
+            lambda: named.layer_norm(X, xr.Variable("time", np.ones(4)), dim="time"),
+        ),
+        (
+            TypeError,
+            r"^gamma must be rectangular, got a list",
+            lambda: named.layer_norm(X, [[1.0], [1.0, 2.0]], dim="time"),
+        ),
+        (
+            TypeError,
+            r"^gamma must not be a masked array",
+            lambda: named.layer_norm(X, np.ma.masked_less(np.ones(5), 2), dim="time"),
+        ),
+        (
+            ValueError,
+            r"^running_mean must be writable to be updated, got a read-only array$",
+            lambda: named.batch_norm(
+                X,
+                channel_dim="band",
+                running_mean=xr.DataArray(0.0).expand_dims(band=4),
+                running_var=np.ones(4),
+            ),
+        ),
+        (
+            ValueError,
+            r"^x must have chunks of known lengths, got \(nan, 5\): use .compute\(\)$",
+            lambda: named.layer_norm(OF_UNKNOWN_LENGTH, dim="time"),
+        ),
         (
             ValueError,
             r"^dim must name each dimension once, got \('time', 'time'\)$",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import Shape, check_float, check_shape, result_dtype
-from numnorm.array_likes import as_plain_array, check_on_host, is_masked
+from numnorm.array_likes import as_plain_array, check_on_host, check_writable, is_masked
 from numnorm.backends.cpu.memory.placement import address_of, empty_like, writable_alias
 from numnorm.backends.cpu.simd.element_type import ElementType
 
@@ -186,8 +186,7 @@ def check_out(out: Any, x: Array, name: str) -> None:
         check_shape("out", out.shape, x.shape, f"the shape of {name}")
     if out.dtype != x.dtype:
         raise TypeError(f"out must have dtype {x.dtype}, that of the result, got {out.dtype}")
-    if not out.flags.writeable:
-        raise ValueError("out must be writable, got a read-only array")
+    check_writable("out", out)
 
 
 def _clashes(memory: Array, inputs: tuple[Any, ...]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_float, check_shape
-from numnorm.array_likes import as_plain_array, check_on_host, writable_view
+from numnorm.array_likes import as_plain_array, check_on_host, check_writable, writable_view
 from numnorm.backends.cpu.memory.host_arrays import Array, as_statistic
 from numnorm.backends.cpu.simd.element_type import element_type_of
 from numnorm.backends.cpu.statistics.stored_kernels import (
@@ -108,8 +108,7 @@ def check_updatable(name: str, array: Any) -> None:
         raise TypeError(f"{name} must be an array to be updated, got {type(array).__name__}")
     if array.dtype.kind in "biu":
         raise TypeError(f"{name} must have a float dtype to be updated, got {array.dtype}")
-    if not array.flags.writeable:
-        raise ValueError(f"{name} must be writable to be updated, got a read-only array")
+    check_writable(name, array, " to be updated")
 
 
 def update_running(
