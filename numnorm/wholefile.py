@@ -45,6 +45,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     target = Path(os.path.realpath(path))
     _remove_leftovers(target.parent)
     # Part of the name, as no system allows more than 255 bytes.
@@ -57,16 +59,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+            if target.exists():
+                shutil.copymode(target, temporary)
+            # While it is locked: a call of another process removes temporary files without a lock.
+            if fcntl is not None:
+                os.replace(temporary, target)
+        if fcntl is None:  # Windows renames no open file
+            os.replace(temporary, target)
     except OSError as error:
         # An error of an open file does not name the file, and others name the temporary one.
         if error.filename is None or str(error.filename) == str(temporary):
             error.filename = str(path)
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it may be gone, or its directory
+            temporary.unlink()
 
 
 def _remove_leftovers(directory: Path) -> None:
