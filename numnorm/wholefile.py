@@ -61,10 +61,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
             if target.exists():
                 shutil.copymode(target, temporary)
-            # While it is locked: a call of another process removes temporary files without a lock.
-            if fcntl is not None:
+            # While it is locked: other calls remove temporary files that are not.
+            if os.name != "nt":
                 os.replace(temporary, target)
-        if fcntl is None:  # Windows renames no open file
+        if os.name == "nt":  # Windows renames no open file
             os.replace(temporary, target)
     except OSError as error:
         # An error of an open file does not name the file, and others name the temporary one.
