@@ -17,6 +17,7 @@ except ImportError:  # on Windows an open file cannot be removed anyway
     fcntl = None  # type: ignore[assignment]
 
 _MARK = ".numnorm-"
+_DIGITS = 12
 _MIB = 2**20
 
 
@@ -50,7 +51,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))
     _remove_leftovers(target.parent)
     # Part of the name, as no system allows more than 255 bytes.
-    temporary = target.with_name(f"{target.name[:50]}{_MARK}{secrets.token_hex(6)}.tmp")
+    temporary = target.with_name(f"{target.name[:50]}{_MARK}{secrets.token_hex(_DIGITS // 2)}.tmp")
     try:
         with open(temporary, "x+b") as file:
             # Some file systems have no locks: what is left on them stays.
@@ -78,7 +79,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def _remove_leftovers(directory: Path) -> None:
     """Remove what killed processes left in a directory, and log it."""
-    for path in directory.glob(f"*{_MARK}*.tmp"):
+    for path in directory.glob(f"*{_MARK}{'[0-9a-f]' * _DIGITS}.tmp"):
         # It may be another user's, or one that is being written, which is locked.
         with contextlib.suppress(OSError):
             with open(path, "r+b") as file:

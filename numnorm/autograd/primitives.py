@@ -76,7 +76,7 @@ class Differentiable:
 
 
 def _in_space_of(array: Any, gradient: Any) -> Any:
-    """Return a gradient in the dtype of its array, as autograd adds gradients up."""
+    """Return a gradient in the dtype of its array, because autograd adds gradients up."""
     if gradient is None:
         return np.zeros_like(array)
     return gradient.astype(array.dtype, copy=False)

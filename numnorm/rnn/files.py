@@ -36,7 +36,7 @@ def save(path: str | os.PathLike[str], layers: Any) -> None:
     ----------
     path : str or path-like
         The file, which needs no suffix. An existing one is replaced in one step when the new one is
-        complete; after an error it is as it was.
+        complete; after an error it is as it was, and one without write permission stays.
     layers : parameters, list or tuple
         `LSTMParameters`, `ProjectedLSTMParameters`, `GRUParameters`, `RNNParameters`,
         `LSTMStatistics` or packed parameters; or lists and tuples of them, such as the layers of
@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged, of another format version, or no file of `save`.
+        If the file is damaged, compressed, of another format version, or no file of `save`.
     ImportError
         If it holds bfloat16, and ml_dtypes is not installed.
 

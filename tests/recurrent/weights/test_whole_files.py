@@ -99,6 +99,13 @@ def test_another_call_leaves_a_complete_file_alone(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.npz", "p.npz"]
 
 
+def test_files_with_similar_names_stay(tmp_path):
+    similar = tmp_path / "my.numnorm-notes.tmp"
+    similar.write_text("notes")
+    rnn.save(tmp_path / "p.npz", CELL)
+    assert similar.read_text() == "notes"
+
+
 KILLED = """
 import numpy as np
 from numnorm import rnn
