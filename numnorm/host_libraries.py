@@ -33,7 +33,7 @@ def _library_of(kind: Any) -> str:
 
 
 def plain_view(value: Any) -> Array | None:
-    """Return a tensor as a NumPy array if nothing speaks against it, else None."""
+    """Return a tensor of the host that requires no gradient as a NumPy array; None for all else."""
     if _library(value) == "torch" and not (value.is_cuda or value.requires_grad):
         with contextlib.suppress(TypeError, RuntimeError):
             return _of_tensor(value.resolve_neg())
@@ -86,7 +86,7 @@ def _bfloat16() -> np.dtype[Any]:
     return dtype
 
 
-# What makes results
+# Objects that turn NumPy arrays into results; they can be pickled, as saved passes hold them.
 
 
 def results_like(x: Any) -> Callable[[Array], Any] | None:
@@ -122,8 +122,9 @@ class _TensorResults:
     """Makes tensors of PyTorch."""
 
     def __call__(self, array: Array) -> Any:
-        torch: Any = importlib.import_module("torch")  # a copy of this may be read elsewhere
-        if not array.flags.writeable:  # no tensor is
+        # Imported, because this may be unpickled in a process without PyTorch so far.
+        torch: Any = importlib.import_module("torch")
+        if not array.flags.writeable:  # a tensor always is
             array = array.copy()
         if array.dtype.kind == "f":
             return torch.from_numpy(array)
@@ -132,7 +133,7 @@ class _TensorResults:
 
 @dataclasses.dataclass(frozen=True)
 class _JaxResults:
-    """Makes arrays of JAX, on a device if x was put there; aligned memory is not copied."""
+    """Makes arrays of JAX, on the device that x is committed to; aligned memory is shared."""
 
     device: Any = None
 

@@ -17,6 +17,7 @@ except ImportError:  # on Windows an open file cannot be removed anyway
     fcntl = None  # type: ignore[assignment]
 
 _MARK = ".numnorm-"
+_DIGITS = 12
 _MIB = 2**20
 
 
@@ -45,10 +46,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     target = Path(os.path.realpath(path))
     _remove_leftovers(target.parent)
     # Part of the name, as no system allows more than 255 bytes.
-    temporary = target.with_name(f"{target.name[:50]}{_MARK}{secrets.token_hex(6)}.tmp")
+    temporary = target.with_name(f"{target.name[:50]}{_MARK}{secrets.token_hex(_DIGITS // 2)}.tmp")
     try:
         with open(temporary, "x+b") as file:
             # Some file systems have no locks: what is left on them stays.
@@ -57,21 +60,26 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+            if target.exists():
+                shutil.copymode(target, temporary)
+            # While it is locked: other calls remove temporary files that are not.
+            if os.name != "nt":
+                os.replace(temporary, target)
+        if os.name == "nt":  # Windows renames no open file
+            os.replace(temporary, target)
     except OSError as error:
         # An error of an open file does not name the file, and others name the temporary one.
         if error.filename is None or str(error.filename) == str(temporary):
             error.filename = str(path)
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it may be gone, or its directory
+            temporary.unlink()
 
 
 def _remove_leftovers(directory: Path) -> None:
     """Remove what killed processes left in a directory, and log it."""
-    for path in directory.glob(f"*{_MARK}*.tmp"):
+    for path in directory.glob(f"*{_MARK}{'[0-9a-f]' * _DIGITS}.tmp"):
         # It may be another user's, or one that is being written, which is locked.
         with contextlib.suppress(OSError):
             with open(path, "r+b") as file:

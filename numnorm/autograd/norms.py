@@ -22,8 +22,9 @@ def _norm(
 ) -> Differentiable:
     """Return a norm from the functions of numnorm.
 
-    `affine` is the option with the axes of a gamma and a beta. The backward function takes a gamma
-    if there are two arrays or more.
+    `affine` is the option with the axes of a gamma and a beta. `only_forward` and `only_backward`
+    are the options that only one of both functions takes. The backward function takes a gamma if
+    there are two arrays or more.
     """
 
     def result(x: Any, *parameters: Any, **options: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from numnorm.backends.contract.norms import Detached, Norm, Scaling
 from numnorm.host_libraries import as_numpy, statistics_like
 from numnorm.layouts import ColumnLayout, RowLayout
 
-# Functions whose results are all for the caller, or go from one recurrent layer to the next.
+# Functions whose arrays all reach the caller or the next recurrent layer, so they are converted.
 _STATISTICS = {"saved", "streamed_moments", "merged_moments", "variance", "deviation"}
 _OF_CALLER = _STATISTICS | {
     *("pad_packed", "unsort_states", "parameter_gradient"),
@@ -20,7 +20,7 @@ _OF_CALLER = _STATISTICS | {
 
 
 class HostBackend:
-    """The functions of the CPU backend, with results that `result` makes of NumPy arrays.
+    """The functions of the CPU backend; `result` turns their NumPy arrays into the caller's kind.
 
     As in the CPU backend, x and all arrays in a private format are NumPy arrays.
     """
@@ -113,7 +113,7 @@ class HostBackend:
         return self._in_out(dx, out), *_made(self.result, gradients)
 
     def _in_out(self, array: Any, out: Any) -> Any:
-        """Return a result that the kernels have written into `out` if that is given."""
+        """Return `out`, in whose memory the result already is, or else the converted result."""
         return self.result(array) if out is None else out
 
 
@@ -125,7 +125,7 @@ def _made(make: Callable[[Any], Any], values: Any) -> Any:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return an argument as a NumPy array, of which small calls have the fast path."""
+    """Return an argument as a NumPy array: the fast path of small calls takes nothing else."""
     return value if value is None else as_plain_array(name, value)
 
 

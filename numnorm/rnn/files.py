@@ -36,7 +36,7 @@ def save(path: str | os.PathLike[str], layers: Any) -> None:
     ----------
     path : str or path-like
         The file, which needs no suffix. An existing one is replaced in one step when the new one is
-        complete; after an error it is as it was.
+        complete; after an error it is as it was, and one without write permission stays.
     layers : parameters, list or tuple
         `LSTMParameters`, `ProjectedLSTMParameters`, `GRUParameters`, `RNNParameters`,
         `LSTMStatistics` or packed parameters; or lists and tuples of them, such as the layers of
@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged, of another format version, or no file of `save`.
+        If the file is damaged, compressed, of another format version, or no file of `save`.
     ImportError
         If it holds bfloat16, and ml_dtypes is not installed.
 
@@ -127,21 +127,27 @@ def load(path: str | os.PathLike[str]) -> Any:
             raise ValueError(
                 f"{path} must be a file of numnorm.rnn.save, got what is no whole .npz file"
             )
-        with _naming_damage(path), zipfile.ZipFile(file) as archive:
-            arrays = _read(archive)
-            description = json.loads(str(arrays.pop(_DESCRIPTION, "null")))
-    if not isinstance(description, dict):
-        raise ValueError(
-            f"{path} must be a file of numnorm.rnn.save, got an .npz file of other arrays, which "
-            f"load_parameters takes by name"
-        )
-    version = description.get("version")
-    if version != _VERSION:
-        raise ValueError(f"{path} must have the format version {_VERSION}, got {brief(version)}")
-    with _naming_damage(path):
-        layers = _restored("layers", description["layers"], arrays)
-        if arrays:
-            raise ValueError(f"{min(arrays)} belongs to no layer")
+        with _naming_damage(path):
+            archive = zipfile.ZipFile(file)
+            described = f"{_DESCRIPTION}.npy" in archive.namelist()
+            text = str(_read(archive, _DESCRIPTION)) if described else "null"
+            description = json.loads(text)
+        if not isinstance(description, dict):
+            raise ValueError(
+                f"{path} must be a file of numnorm.rnn.save, got an .npz file of other arrays, "
+                f"which load_parameters takes by name"
+            )
+        version = description.get("version")
+        if version != _VERSION:
+            raise ValueError(
+                f"{path} must have the format version {_VERSION}, got {brief(version)}"
+            )
+        with _naming_damage(path):
+            names = {name.removesuffix(".npy") for name in archive.namelist()} - {_DESCRIPTION}
+            arrays = {name: _read(archive, name) for name in names}
+            layers = _restored("layers", description["layers"], arrays)
+            if arrays:
+                raise ValueError(f"{min(arrays)} belongs to no layer")
     return layers
 
 
@@ -228,18 +234,16 @@ def _of_bfloat16(name: str, words: Array) -> Array:
     return words.view(check_dtype("bfloat16"))
 
 
-def _read(archive: Any) -> dict[str, Array]:
-    """Return the arrays of a file of `save` by name, or none of another .npz file."""
-    names = archive.namelist()
-    if f"{_DESCRIPTION}.npy" not in names:
-        return {}
-    # Each is read whole, so that its checksum is compared before anything is parsed.
-    return {
-        name.removesuffix(".npy"): np.lib.format.read_array(
-            io.BytesIO(archive.read(name)), allow_pickle=False
-        )
-        for name in names
-    }
+def _read(archive: Any, name: str) -> Array:
+    """Return an array of a file of `save`."""
+    entry = archive.getinfo(f"{name}.npy")
+    # `save` compresses nothing, and a small compressed file could fill the memory.
+    if entry.compress_type:
+        raise ValueError(f"{name} is compressed")
+    # It is read whole, so that its checksum is compared before anything is parsed.
+    content = io.BytesIO(archive.read(entry))
+    result: Array = np.lib.format.read_array(content, allow_pickle=False)
+    return result
 
 
 def load_parameters(kind: Any, arrays: Mapping[str, Any]) -> Any:

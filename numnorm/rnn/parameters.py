@@ -206,8 +206,9 @@ def without_norm(kind: Kind, dtype: Any) -> dict[str, Any]:
 
 
 def is_without_norm(value: Any) -> bool:
-    """Return whether a parameter is a gain of `without_norm`."""
-    return tuple(getattr(value, "shape", (1,))) == (0,)
+    """Return whether a parameter is a gain of `without_norm`, or such a gain as a list."""
+    empty = isinstance(value, list | tuple) and not value
+    return empty or tuple(getattr(value, "shape", (1,))) == (0,)
 
 
 def _gains(kind: Kind) -> list[str]:

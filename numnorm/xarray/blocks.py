@@ -28,7 +28,8 @@ class Placement(NamedTuple):
     core : tuple of bool
         Whether it has each of the core dimensions.
     plain : bool
-        Whether it has the usual dimensions of the parameter, or broadcasts against x.
+        Whether it has exactly the usual dimensions of this parameter; otherwise it broadcasts
+        against x.
     """
 
     name: str
@@ -48,9 +49,9 @@ class Plan(NamedTuple):
     order : tuple of int
         The axes of the block in the order in which the function gets them.
     merged : int or None
-        How many first axes the function gets as one; None leaves all as they are.
+        The number of first axes that the function gets as one axis; None leaves all as they are.
     own : tuple of int
-        The axes of the array that the function gets which the usual shape of a parameter has.
+        The axes of the function's array along which a parameter of the usual shape lies.
     placements : tuple of Placement
         Of each parameter.
     serial : bool
@@ -78,7 +79,7 @@ def normalized_block(x: Any, *parameters: Any, plan: Plan) -> Any:
         placed = _first_axes_as_one(full, ordered.shape, plan.merged)
         if placement.plain:
             placed = placed.reshape([placed.shape[axis] for axis in plan.own])
-        elif len(plan.own) == given.ndim:  # the usual shape is that of x: none broadcasts
+        elif len(plan.own) == given.ndim:  # the usual shape is that of x
             placed = np.broadcast_to(placed, given.shape)
         keywords[placement.name] = placed
     with num_threads(1) if plan.serial else contextlib.nullcontext():
@@ -95,7 +96,7 @@ def _array(name: str, array: Any) -> Any:
 def _with_axes_of_x(array: Any, placement: Placement, ndim: int) -> Any:
     """Return a parameter with the axes of the block: loop dimensions, then core dimensions."""
     own_core = sum(placement.core)
-    loops = array.shape[: array.ndim - own_core]  # those before its first may be missing
+    loops = array.shape[: array.ndim - own_core]  # leading ones may be missing
     core = iter(array.shape[array.ndim - own_core :])
     missing = ndim - len(placement.core) - len(loops)
     last = [next(core) if present else 1 for present in placement.core]
@@ -103,7 +104,7 @@ def _with_axes_of_x(array: Any, placement: Placement, ndim: int) -> Any:
 
 
 def _first_axes_as_one(array: Any, shape: tuple[int, ...], count: int | None) -> Any:
-    """Return an array that broadcasts to a shape with its first axes as one."""
+    """Return an array that broadcasts to a shape, with its `count` first axes as one axis."""
     if count is None:
         return array
     first, last = array.shape[:count], array.shape[count:]

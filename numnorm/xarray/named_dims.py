@@ -137,7 +137,7 @@ def apply(
     order : tuple, optional
         The order of the dimensions in which the function gets them. Default: that of x.
     merged : int, optional
-        How many of the first of these it gets as one axis.
+        The number of first dimensions in this order that the function gets as one axis.
     advice : str
         What else to do about a dimension with several chunks.
     """
@@ -199,7 +199,7 @@ def _without_elements(array: xr.Variable, core: Names) -> xr.Variable:
 
 
 def _axes(order: Names, dims: Names, merged: int | None) -> tuple[int, ...]:
-    """Return the axes of dimensions, where the first axes are one."""
+    """Return the axes of dimensions in this order; the first `merged` axes count as one."""
     axes = [axis for axis, dim in enumerate(order) if dim in dims]
     if merged is not None:
         axes = sorted({max(axis - merged + 1, 0) for axis in axes})

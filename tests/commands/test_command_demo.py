@@ -168,7 +168,7 @@ def test_errors_of_zero_can_be_drawn_and_told(capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize("package", ["rich", "matplotlib", "sklearn", "threadpoolctl"])
 def test_missing_extras(capsys, monkeypatch, package):
     monkeypatch.undo()  # the digits come from scikit-learn
-    for name in list(sys.modules):
+    for name in {package, *sys.modules}:
         if name.partition(".")[0] == package:
             monkeypatch.setitem(sys.modules, name, None)
     assert main(["demo", "--epochs", "1"]) == 2

@@ -1,8 +1,9 @@
 """Stacks of layers beside PyTorch's modules: two layers, both directions, packed or not."""
 
+import ml_dtypes
 import numpy as np
 import pytest
-from torch_cells import LENGTHS, SIZES, assert_close, draw, module_of, module_passes
+from torch_cells import LENGTHS, SIZES, assert_close, draw, module_of, module_passes, torch
 
 from numnorm import rnn
 
@@ -57,3 +58,27 @@ def test_two_layers(kind, directions, lengths):
                 assert (getattr(of_direction, name) is None) == (value is None)
                 if value is not None:
                     assert_close(getattr(of_direction, name), value)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("kind", CONVERTERS)
+def test_modules_in_half_precision(kind, dtype):
+    """Their weights stay as they are, and the results are near those of the module in float64."""
+    time, batch, inputs, _ = SIZES.values()
+    module = module_of(kind, np.float32, num_layers=2, bidirectional=True)
+    half = torch.bfloat16 if dtype is ml_dtypes.bfloat16 else torch.float16
+    module = module.to(half)
+    layers = rnn.layers_from_torch(module.state_dict(), CONVERTERS[kind])
+    module = module.double()
+    exact = rnn.layers_from_torch(module.state_dict(), CONVERTERS[kind])
+    for one, other in zip(layers[1][1], exact[1][1], strict=True):
+        if one is not None:
+            assert one.dtype == dtype
+            np.testing.assert_array_equal(one, other.astype(dtype))
+    x = torch.from_numpy(draw(1, (time, batch, inputs))[0]).to(half)
+    y = rnn.stacked(x, layers, norm=None).y
+    assert y.dtype is half
+    with torch.no_grad():
+        expected = module(x.double())[0]
+    # The sum of both biases and the states of each step are rounded, to half a unit each.
+    assert (y.double() - expected).abs().max() <= 4 * float(ml_dtypes.finfo(dtype).eps)

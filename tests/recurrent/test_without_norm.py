@@ -98,3 +98,14 @@ def test_files_and_optimizers_keep_it(kind):
     )
     with pytest.raises(ValueError, match="norm must be None for parameters"):
         getattr(rnn, kind)(X, moved)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_keep_it(kind):
+    """As a program has them that stores weights as JSON."""
+    parameters = converted(kind)
+    lists = type(parameters)(*(p if p is None else p.tolist() for p in parameters))
+    one, other = (getattr(rnn, kind)(X, p, norm=None)[0] for p in (lists, parameters))
+    np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="norm must be None for parameters"):
+        getattr(rnn, kind)(X, lists)

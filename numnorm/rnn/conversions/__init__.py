@@ -1,1 +1,1 @@
-"""Parameters of recurrent cells from and to the layouts of PyTorch and ONNX."""
+"""Parameters of recurrent cells from and to the layouts of other libraries."""

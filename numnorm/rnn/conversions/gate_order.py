@@ -10,7 +10,7 @@ from numnorm.rnn.parameters import PROJECTED_LSTM, Kind, kind_of, named, without
 
 Array = np.ndarray[Any, Any]
 
-# The blocks of the weights of each kind; "-z" is z with the other sign, as 1 - σ(z) = σ(-z).
+# The gates in the order of the rows; "-z" stands for the rows of z negated: 1 - σ(z) = σ(-z).
 _OWN = {"lstm": ("f", "i", "o", "g"), "gru": ("z", "r", "new"), "rnn": ("new",)}
 _TORCH = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "-z", "new"), "rnn": ("new",)}
 _ONNX = {"lstm": ("i", "o", "f", "g"), "gru": ("-z", "r", "new"), "rnn": ("new",)}
@@ -86,7 +86,7 @@ def with_norm(kind: Kind, library: Any, parameters: Any, **given: tuple[str, Any
     A gain or bias that is not given becomes None.
     """
     units = parameters.weight_h.shape[1]
-    values: dict[str, Any] = dict.fromkeys(without_norm(kind, np.float64))
+    values: dict[str, Any] = dict.fromkeys(without_norm(kind, np.float64))  # None: gain 1
     for field, (name, value) in given.items():
         of_gates = kind.sizes[field] > 1
         meaning = "that of the gates" if of_gates else "that of the units"
@@ -115,7 +115,7 @@ def _from_library(
     second: Array | None,
     projection: Array | None = None,
 ) -> Any:
-    """Return the parameters of a kind from arrays with checked shapes."""
+    """Return the parameters of a kind from arrays with checked shapes; two biases are added."""
     moves = library[kind.name], _OWN[kind.name]
     values = {"weight_x": _reordered(w, *moves), "weight_h": _reordered(r, *moves)}
     values |= without_norm(kind, r.dtype)
@@ -133,7 +133,7 @@ def _from_library(
 
 
 def _to_library(kind: Kind, library: Any, parameters: Any) -> tuple[Array, Array, Array, Array]:
-    """Return both weights and both biases of the library."""
+    """Return both weights and both biases of the library; the second bias is 0 but for bias_h."""
     given = named(kind, parameters)
     projection = getattr(given, "projection", None)
     names = "weight_x", "weight_h", "projection"
@@ -156,7 +156,7 @@ def _bias(kind: Kind, name: str, given: Any, weight_h: Array) -> Array:
 
 
 def _reordered(array: Array, source: tuple[str, ...], target: tuple[str, ...]) -> Array:
-    """Return a new array with the blocks of rows in another order, some negated."""
+    """Return a new array with the gates in another order, negated where one has the other sign."""
     blocks = dict(zip(source, np.split(array, len(source)), strict=True))
     return np.concatenate(
         [blocks[name] if name in blocks else -blocks[_negative(name)] for name in target]
@@ -212,6 +212,7 @@ def _real(name: str, value: Any) -> Array:
 
 
 def _one_direction(name: str, value: Any, axes: int) -> Array:
+    """Return an input of an ONNX operator without its first axis, that of directions."""
     array: Array = as_plain_array(name, value)
     if array.ndim != axes or array.shape[0] != 1:
         raise ValueError(f"{name} must have {axes} axes, the first of size 1, got {array.shape}")

@@ -22,7 +22,7 @@ def lstm_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> LST
     """Return the parameters of a layer ``keras.layers.LSTM``, to be used with ``norm=None``.
 
     Its activations must be the defaults, tanh and sigmoid. `unit_forget_bias` only sets the first
-    value of the bias.
+    value of the bias. Keras's inputs have the batch first: run `lstm` with ``batch_first=True``.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def gru_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> GRUP
 
     Run `gru` with the `reset_after` of the layer: True is the default of both. A bias of shape
     (2, 3H) belongs to True, one of shape (3H,) to False. The activations must be the defaults,
-    tanh and sigmoid.
+    tanh and sigmoid. Keras's inputs have the batch first: run `gru` with ``batch_first=True``.
 
     Parameters
     ----------
@@ -175,7 +175,8 @@ def gru_to_keras(
 def rnn_from_keras(kernel: Any, recurrent_kernel: Any, bias: Any = None) -> RNNParameters:
     """Return the parameters of a layer ``keras.layers.SimpleRNN``, to be used with ``norm=None``.
 
-    `rnn` must be called with the layer's activation, tanh or relu, as its `nonlinearity`.
+    `rnn` must be called with the layer's activation, tanh or relu, as its `nonlinearity`, and with
+    ``batch_first=True`` for inputs of Keras, which have the batch first.
 
     Parameters
     ----------
@@ -243,6 +244,8 @@ def layers_from_keras(
     weights: Sequence[Sequence[Any]], from_keras: Callable[..., Any]
 ) -> list[Any]:
     """Return the layers of a stack of recurrent layers of Keras, for `stacked`.
+
+    Keras's inputs have the batch first: run `stacked` with ``batch_first=True``.
 
     Parameters
     ----------

@@ -25,7 +25,8 @@ def lstm_from_tfa(
 
     Run `lstm` with ``variant="normalized_cell"``, as the cell passes the normalized state to the
     next step, and with ``eps=1e-3`` or the cell's `norm_epsilon`. The norm is the default, "layer".
-    The activations must be the defaults, tanh and sigmoid.
+    The activations must be the defaults, tanh and sigmoid. For inputs of TensorFlow, which have the
+    batch first, add ``batch_first=True``.
 
     Parameters
     ----------
@@ -38,7 +39,8 @@ def lstm_from_tfa(
     kernel_gamma, kernel_beta, recurrent_gamma, recurrent_beta : array_like (4H,)
         Gain and bias of `kernel_norm` and of `recurrent_norm`.
     state_gamma, state_beta : array_like (H,)
-        Gain and bias of `state_norm`. ``*cell.get_weights()`` gives all of them.
+        Gain and bias of `state_norm`. ``*cell.get_weights()`` gives all of them; without
+        `use_bias` a None is to be put in at the place of the bias.
 
     Returns
     -------
@@ -80,7 +82,8 @@ def rnn_from_tfa(kernel: Any, recurrent_kernel: Any, bias: Any, gamma: Any) -> R
     """Return the parameters of a cell ``tfa.rnn.LayerNormSimpleRNNCell``.
 
     Run `rnn` with the defaults: the norm "layer" and ``eps=1e-5``, or the cell's
-    `layernorm_epsilon`; and with the cell's activation, tanh or relu, as `nonlinearity`.
+    `layernorm_epsilon`; and with the cell's activation, tanh or relu, as `nonlinearity`. For inputs
+    of TensorFlow, which have the batch first, add ``batch_first=True``.
 
     Parameters
     ----------
@@ -91,7 +94,8 @@ def rnn_from_tfa(kernel: Any, recurrent_kernel: Any, bias: Any, gamma: Any) -> R
     bias : array_like (H,) or None
         None without `use_bias`.
     gamma : array_like (H,)
-        The gain of the norm. ``*cell.get_weights()`` gives all of them.
+        The gain of the norm. ``*cell.get_weights()`` gives all of them; without `use_bias` a None
+        is to be put in at the place of the bias.
 
     Returns
     -------

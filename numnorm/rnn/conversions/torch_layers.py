@@ -71,7 +71,7 @@ def layers_from_torch(state: Mapping[str, Any], from_torch: Callable[..., Any]) 
 
 
 def _kinds(state: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the kinds of arrays of each direction; the last one is that of projections."""
+    """Return the names of the arrays of each direction, without suffix."""
     return (*_KINDS, "weight_hr") if "weight_hr_l0" in state else _KINDS
 
 
