@@ -8,19 +8,16 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _files(package: str, folders: Iterable[str]) -> list[str]:
-    """Return every source file of some folders of a package."""
-    paths = (os.path.join(package, *folder.split("/")) for folder in folders)
+    """Return every source file of some folders of a package; one of them may be a file itself."""
+    paths = [os.path.join(package, *folder.split("/")) for folder in folders]
     walks = (entry for path in paths for entry in os.walk(path))
-    return sorted(
-        os.path.join(folder, name)
-        for folder, _, names in walks
-        for name in names
-        if name.endswith(".py")
-    )
+    inside = (os.path.join(folder, name) for folder, _, names in walks for name in names)
+    files = (path for path in paths if os.path.isfile(path))
+    return sorted(path for path in (*files, *inside) if path.endswith(".py"))
 
 
 class Sources:
-    """The source files in some folders of the package, as they are when this object is made."""
+    """Some folders and files of the package, as they are when this object is made."""
 
     def __init__(self, folders: Iterable[str]) -> None:
         self.folders = tuple(folders)
@@ -55,7 +52,7 @@ def hash_of_sources(package: str, folders: Iterable[str]) -> str:
 
 
 # The sources of the CPU's kernels, recorded when numnorm is imported.
-CPU = Sources(("backends/contract", "backends/cpu", "backends/formulas", "norms"))
+CPU = Sources(("backends/contract", "backends/cpu", "backends/formulas", "layouts.py", "norms"))
 # What compiled functions of users depend on if they call numnorm.
 NUMBA = Sources((*CPU.folders, "numba", "rnn"))
 # What the executables that JAX compiles depend on if they call numnorm.

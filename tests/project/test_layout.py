@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import numnorm
+from numnorm.backends import sources
 
 PACKAGE = Path(numnorm.__file__).parent
 BACKENDS = PACKAGE / "backends"
@@ -112,3 +113,25 @@ def test_a_kernel_takes_few_parameters(backend, path):
         if isinstance(node, ast.FunctionDef) and node.name == "kernel":
             taken = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
             assert len(taken) <= MOST_PARAMETERS, f"{len(taken)} in line {node.lineno}"
+
+
+def test_what_is_compiled_is_part_of_the_hash_of_the_sources():
+    hashed = {Path(path) for path in sources._files(sources.PACKAGE, sources.NUMBA.folders)}
+    for path in hashed:
+        tree = ast.parse(path.read_text("utf-8"))
+        homes = {
+            alias.asname or alias.name: PACKAGE.parent / f"{node.module.replace('.', '/')}.py"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        compiled = [
+            argument.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and getattr(node.func, "id", None) in ("helper", "inlined", "shared")
+            for argument in node.args
+            if isinstance(argument, ast.Name)
+        ]
+        for name in compiled:
+            assert homes.get(name, path) in hashed, f"{path}: {name}"
