@@ -253,7 +253,8 @@ def layers_from_keras(
         For each layer its weights, such as
         ``[layer.get_weights() for layer in model.layers if isinstance(layer, keras.layers.LSTM)]``.
         Those of a layer ``keras.layers.Bidirectional``, which must have its default `merge_mode`,
-        "concat", are those of both directions, one after the other.
+        "concat", are those of the forward direction and then those of the backward one. A file has
+        them in another order.
     from_keras : callable
         Converts one direction of one layer, such as `lstm_from_keras`.
 
@@ -295,6 +296,12 @@ def _layer(name: str, arrays: Any, from_keras: Callable[..., Any]) -> Any:
     # One direction begins with two matrices, and a bias or a gain may follow.
     if half < 2 or len(arrays) % 2 or np.ndim(arrays[half]) != 2:
         return _direction(name, arrays, from_keras)
+    first, second = np.shape(arrays[0]), np.shape(arrays[half])
+    if first[:1] != second[:1]:
+        raise ValueError(
+            f"{name} must be one layer, whose directions have the same inputs, got kernels of the "
+            f"shapes {first} and {second}: give each layer a list of its own"
+        )
     return tuple(
         _direction(f"{name}, direction {n}", part, from_keras)
         for n, part in enumerate((arrays[:half], arrays[half:]))

@@ -213,8 +213,12 @@ MESSAGES = {
     "weights[1]: recurrent_kernel must have shape (H, 3H), got (4, 6)": lambda: (
         rnn.layers_from_keras([[K, R], [R, K]], rnn.gru_from_keras)
     ),
-    "weights[0], direction 1: kernel must have shape (I, 6), got (6, 4)": lambda: (
-        rnn.layers_from_keras([[K, R, K.T, R]], rnn.gru_from_keras)
+    "weights[0], direction 1: kernel must have shape (I, 6), got (4, 5)": lambda: (
+        rnn.layers_from_keras([[K, R, K[:, :5], R]], rnn.gru_from_keras)
+    ),
+    # As of a whole model with two layers.
+    "weights[0] must be one layer, whose directions have the same inputs, got ker": lambda: (
+        rnn.layers_from_keras([[K, R, R, R]], rnn.gru_from_keras)
     ),
 }
 
