@@ -24,7 +24,8 @@ else:
             return importlib.import_module(f"numnorm.{name}")
         if name == "__all__" or not name.startswith("__"):
             public = importlib.import_module("numnorm.public")
-            globals().update({own: getattr(public, own) for own in ("__all__", *public.__all__)})
+            for own in ("__all__", *public.__all__):
+                globals().setdefault(own, getattr(public, own))
             if "numnorm.numba" in sys.modules:  # Numba is in use
                 sys.modules["numnorm.numba"].init()
             if name in globals():
