@@ -79,7 +79,7 @@ def test_large_results_are_not_copied(monkeypatch):
         return results
 
     monkeypatch.setattr(cpu, "row_forward", spy)
-    x = jax.numpy.asarray(draw(512, 64))
+    x = jax.numpy.asarray(draw(4096, 64))  # smaller results may not be aligned
     y = numnorm.layer_norm(x)
     assert seen == [x.unsafe_buffer_pointer(), y.unsafe_buffer_pointer()]
     # The memory belongs to the result alone: it stays as it is when others come and go.
