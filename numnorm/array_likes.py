@@ -95,7 +95,7 @@ def check_writable(name: str, array: np.ndarray[Any, Any], purpose: str = "") ->
     """Raise unless every element of an array can be written by itself."""
     if not array.flags.writeable:
         raise ValueError(f"{name} must be writable{purpose}, got a read-only array")
-    if 0 in array.strides and any(
+    if array.size and any(
         n > 1 and step == 0 for n, step in zip(array.shape, array.strides, strict=True)
     ):
         raise ValueError(f"{name} must have memory for each element, got an expanded array")
