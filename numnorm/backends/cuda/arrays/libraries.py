@@ -378,7 +378,8 @@ LIBRARIES = (_CuPy(), _Torch(), _Jax(), _Numba())
 def library_of(kind: Any) -> ArrayLibrary | None:
     """Return the library of a type of array, or None if it is unknown."""
     for library in LIBRARIES:
-        package = sys.modules.get(library.package)
-        if package is not None and issubclass(kind, getattr(package, library.type_name)):
+        # A folder of the user's may have the name of a library.
+        own = getattr(sys.modules.get(library.package), library.type_name, None)
+        if own is not None and issubclass(kind, own):
             return library
     return None
