@@ -6,7 +6,7 @@ import math
 from typing import Any, BinaryIO, NamedTuple
 
 from .cases import Case
-from .libraries import YARDSTICKS
+from .libraries import APART, YARDSTICKS
 from .report import case_of, ratio
 from .rounds import Record
 
@@ -57,6 +57,7 @@ def draw(records: list[Record], file: BinaryIO) -> None:
     """Draw a PNG of the families with timed cases."""
     from matplotlib.figure import Figure
 
+    records = [record for record in records if record["library"] not in APART]
     chosen = [(part, [r for r in records if _is_of(part, case_of(r))]) for part in _PARTS]
     chosen = [(part, of_part) for part, of_part in chosen if of_part] or [(_PARTS[0], [])]
     heights = [1.6 + 4 * len(_threads(of_part)) for _, of_part in chosen]

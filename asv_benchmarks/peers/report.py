@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from .cases import Case
-from .libraries import FLOOR, YARDSTICKS
+from .libraries import APART, COMPILED, FLOOR, YARDSTICKS
 from .rounds import Record
 
 OWN = "numnorm"
@@ -33,13 +33,34 @@ its time. `ln_lstm` is the LSTM of Ba, Kiros and Hinton (2016), in `torch` a loo
 
 The cases of estimators are `fit_transform` of spectra, samples × wavelengths; scikit-learn's is
 `StandardScaler`, and NumPy's the definition.
+
+The last tables are of compiled code, with ratios to their first column: numnorm.jax under
+`jax.jit` beside the definitions in JAX, and numnorm in a function of Numba beside plain loops in
+three passes, both with one thread.
 """
 
 
 def markdown(result: dict[str, Any]) -> str:
     """Return the whole report of a result of `__main__`."""
-    records = result["records"]
-    parts = ["# numnorm and its peers on the CPU", _HOW_TO_READ, _facts(result), _summary(result)]
+    parts = ["# numnorm and its peers on the CPU", _HOW_TO_READ, _facts(result)]
+    parts += _comparison(result, OWN, [n for n in result["libraries"] if n not in APART])
+    for own, other in COMPILED.items():
+        parts += _comparison(result, own, [own, other, FLOOR])
+    notes = _notes(result)
+    if notes:
+        parts.append("## What was not timed\n\n" + "\n".join(f"- {note}" for note in notes) + "\n")
+    return "\n".join(filter(None, parts))
+
+
+def _comparison(result: dict[str, Any], own: str, names: list[str]) -> list[str]:
+    """Return the tables of some libraries; all but `OWN` have the cases that they support."""
+    records = [record for record in result["records"] if record["library"] in names]
+    beside = ""
+    if own != OWN:
+        timed = {case_of(r) for r in records if r["library"] == own and _cell(r)}
+        records = [record for record in records if case_of(record) in timed]
+        beside = f": {own}"
+    parts = [_summary(records, own, names)]
     for threads in sorted({record["threads"] for record in records}):
         chosen: dict[tuple[str, str], list[Record]] = {}
         for record in records:
@@ -48,12 +69,9 @@ def markdown(result: dict[str, Any]) -> str:
                 chosen.setdefault((case.family, case.kind), []).append(record)
         for (family, kind), same in chosen.items():
             plural = "" if threads == 1 else "s"
-            parts.append(f"## {family.capitalize()}, {kind}, {threads} thread{plural}\n")
-            parts.append(_table(same, result["libraries"], YARDSTICKS[family]))
-    notes = _notes(result)
-    if notes:
-        parts.append("## What was not timed\n\n" + "\n".join(f"- {note}" for note in notes) + "\n")
-    return "\n".join(parts)
+            parts.append(f"## {family.capitalize()}, {kind}, {threads} thread{plural}{beside}\n")
+            parts.append(_table(same, names, own, YARDSTICKS[family]))
+    return parts
 
 
 def case_of(record: Record) -> Case:
@@ -98,23 +116,23 @@ def _packages(result: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _summary(result: dict[str, Any]) -> str:
+def _summary(records: list[Record], own: str, names: list[str]) -> str:
     """Return a table of the ratios of each norm, over all shapes."""
-    records = [record for record in result["records"] if "seconds" in record]
-    own = {(r["threads"], case_of(r)): r for r in records if r["library"] == OWN}
+    records = [record for record in records if "seconds" in record]
+    of_own = {(r["threads"], case_of(r)): r for r in records if r["library"] == own}
     ratios: dict[str, dict[str, list[float]]] = {}
     for record in records:
         case, threads = case_of(record), record["threads"]
-        times = ratio(record, own.get((threads, case)))
-        if times is not None and record["library"] not in (OWN, FLOOR):
+        times = ratio(record, of_own.get((threads, case)))
+        if times is not None and record["library"] not in (own, FLOOR):
             plural = "" if threads == 1 else "s"
             row = f"{case.norm} {case.dtype} {case.kind}, {threads} thread{plural}"
             ratios.setdefault(row, {}).setdefault(record["library"], []).append(times)
-    present = [name for name in result["libraries"] if any(name in row for row in ratios.values())]
+    present = [name for name in names if any(name in row for row in ratios.values())]
     if not present:
         return ""
     rows = [[row, *(_range(of.get(name)) for name in present)] for row, of in ratios.items()]
-    title = f"## How many times as long as {OWN}: geometric mean over the shapes, least to most\n"
+    title = f"## How many times as long as {own}: geometric mean over the shapes, least to most\n"
     return f"{title}\n{as_markdown(['norm', *present], rows)}"
 
 
@@ -125,15 +143,15 @@ def _range(ratios: list[float] | None) -> str:
     return mean if len(ratios) == 1 else f"{mean} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def _table(records: list[Record], libraries: dict[str, Any], yardstick: str) -> str:
-    present = [name for name in libraries if any(_cell(r) for r in records if r["library"] == name)]
+def _table(records: list[Record], names: list[str], own: str, yardstick: str) -> str:
+    present = [name for name in names if any(_cell(r) for r in records if r["library"] == name)]
     rows = []
     for label in dict.fromkeys(case_of(record).label for record in records):
         row = {r["library"]: r for r in records if case_of(r).label == label}
-        own = row.get(OWN)
-        cells = [_cell(row[name], own) if name in row else "" for name in present]
-        rows.append([label, *cells, _times(ratio(own, row.get(yardstick)))])
-    return as_markdown(["case", *present, f"{OWN} / {yardstick}"], rows)
+        of_own = row.get(own)
+        cells = [_cell(row[name], of_own) if name in row else "" for name in present]
+        rows.append([label, *cells, _times(ratio(of_own, row.get(yardstick)))])
+    return as_markdown(["case", *present, f"{own} / {yardstick}"], rows)
 
 
 def as_markdown(header: list[str], rows: list[list[str]]) -> str:
@@ -149,14 +167,15 @@ def as_markdown(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join([texts[0], f"|{rule}|", *texts[1:]]) + "\n"
 
 
-def _cell(record: Record, own: Record | None = None) -> str:
+def _cell(record: Record, of_own: Record | None = None) -> str:
     if record["status"] == "missing":
         return ""
     if "seconds" not in record:
         return f"**{record['status']}**"
     low, high = (quartile * 1e6 for quartile in record["quartiles"])
     cell = f"{significant(record['seconds'] * 1e6)} ± {significant((high - low) / 2, 1)}"
-    times = "" if record["library"] in (OWN, FLOOR) else _times(ratio(record, own))
+    apart = record is of_own or record["library"] == FLOOR
+    times = "" if apart else _times(ratio(record, of_own))
     return f"{cell} ({times})" if times else cell
 
 

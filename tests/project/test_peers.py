@@ -123,10 +123,18 @@ CHANNEL_NORMS = ["group_norm", "instance_norm", "batch_norm", "batch_norm_infere
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("norm", ROW_NORMS + CHANNEL_NORMS)
-@pytest.mark.parametrize("library", ["numnorm", "numpy"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        *("numnorm", "numpy", "njit", "njit_loop"),
+        *(pytest.param(name, marks=pytest.mark.jax) for name in ("jax", "numnorm_jax")),
+    ],
+)
 def test_libraries_do_what_the_definition_says(library, norm, direction, monkeypatch):
     if (norm, direction) == ("standardize", "backward"):
         pytest.skip("neither zscore nor scale has a gradient")
+    if "jax" in library:
+        pytest.importorskip("jax", reason="JAX is not installed")
     monkeypatch.syspath_prepend(BENCHMARKS)
     arrays, cases, definition, libraries = (
         importlib.import_module(f"peers.{name}")
@@ -134,6 +142,11 @@ def test_libraries_do_what_the_definition_says(library, norm, direction, monkeyp
     )
     case = cases.Case(norm, direction, (3, 64) if norm in ROW_NORMS else (2, 64, 3, 3))
     call = libraries.load(library).call_of(case, arrays.arrays_of(case))
+    if library.startswith("njit"):
+        supported = norm in ("layer_norm", "batch_norm") and direction == "forward"
+        assert (call is not None) == supported
+        if not supported:
+            return
     for error, allowed in definition.errors_of(case, call.arrays(call.run())):
         assert error <= allowed
 
@@ -247,6 +260,44 @@ def test_cells_stand_beside_the_module_of_torch(monkeypatch):
     image = io.BytesIO()
     picture.draw(records, image)
     assert image.getvalue().startswith(b"\x89PNG")
+
+
+def test_compiled_code_has_tables_of_its_own(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    cases, report, picture = (
+        importlib.import_module(f"peers.{name}") for name in ("cases", "report", "picture")
+    )
+    seconds = {
+        "forward": {"numnorm": 1.0, "jax": 8.0, "njit": 2.0, "njit_loop": 6.0, "numnorm_jax": 4.0},
+        "backward": {"numnorm": 1.0, "jax": 8.0, "numnorm_jax": 4.0},
+    }
+    records = [
+        {**vars(cases.Case("layer_norm", direction, (4, 8))), "threads": 1, "library": library}
+        | {"status": "ready", "seconds": time, "quartiles": [time, time]}
+        for direction, times in seconds.items()
+        for library, time in times.items()
+    ]
+    libraries = {name: {"status": "ready"} for name in seconds["forward"]}
+    text = report.markdown({"records": records, "libraries": libraries, "machine": {}, "rounds": 1})
+
+    def rows(heading):
+        lines = text[text.index(f"## {heading}\n") :].splitlines()[2:5:2]
+        return [[cell.strip() for cell in line.split("|")[1:-2]] for line in lines]
+
+    assert rows("Norms, forward, 1 thread")[0] == ["case", "numnorm", "jax"]
+    header, row = rows("Norms, forward, 1 thread: njit")
+    assert header == ["case", "njit", "njit_loop"]
+    assert row[2].endswith("(3.00×)")
+    header, row = rows("Norms, backward, 1 thread: numnorm_jax")
+    assert header == ["case", "numnorm_jax", "jax"]
+    assert row[2].endswith("(2.00×)")
+    assert "Norms, backward, 1 thread: njit" not in text
+    drawn = []
+    monkeypatch.setattr(
+        picture, "_draw_part", lambda _figure, _part, of_part: drawn.extend(of_part)
+    )
+    picture.draw(records, io.BytesIO())
+    assert {record["library"] for record in drawn} == {"numnorm", "jax"}
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_timed(tmp_path):

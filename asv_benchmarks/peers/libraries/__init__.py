@@ -17,8 +17,13 @@ FLOOR = "copyto"
 LIBRARIES = (
     *("numnorm", "torch", "torch_nn", "onnxruntime", "jax", "scipy", "sklearn", "numpy"),
     "chemotools",
+    *("numnorm_jax", "njit", "njit_loop"),
     FLOOR,
 )
+# numnorm in code that XLA or Numba compiles, and what a user would write there instead.
+COMPILED = {"numnorm_jax": "jax", "njit": "njit_loop"}
+# They have tables of their own, and no line in the picture.
+APART = ("numnorm_jax", "njit", "njit_loop")
 # The unit of numnorm's times, for each family.
 YARDSTICKS = {"norms": FLOOR, "cells": "torch_nn", "estimators": FLOOR}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,6 +23,13 @@ def start(threads: int) -> None:
 
 
 def call_of(case: Case, arrays: Arrays) -> Call | None:
+    """Return a call of the definition."""
+    return compiled_call(case, arrays, _definition)
+
+
+def compiled_call(
+    case: Case, arrays: Arrays, function: Callable[[Case, Arrays], Any]
+) -> Call | None:
     """Return a call that waits for its result; JAX cannot write into an existing array."""
     if case.out or case.family != "norms":
         return None
@@ -29,10 +37,7 @@ def call_of(case: Case, arrays: Arrays) -> Call | None:
     parameters, statistics = small[:2], small[2:]
 
     def norm(x: Any, gamma: Any, beta: Any) -> Any:
-        wide = jnp.promote_types(x.dtype, jnp.float32)  # as Flax does in half precision
-        x, gamma, beta = (value.astype(wide) for value in (x, gamma, beta))
-        inputs = Arrays(x, None, gamma, beta, *(value.astype(wide) for value in statistics))
-        return forward(case, inputs, jax.lax.stop_gradient).astype(case.dtype)
+        return function(case, Arrays(x, None, gamma, beta, *statistics))
 
     if case.direction == "forward":
         compiled = jax.jit(norm)
@@ -42,6 +47,12 @@ def call_of(case: Case, arrays: Arrays) -> Call | None:
     _, pullback = jax.jit(lambda *inputs: jax.vjp(norm, *inputs))(x, *parameters)
     pull = jax.jit(lambda pullback, dy: pullback(dy)[:count])
     return Call(lambda: jax.block_until_ready(pull(pullback, dy)), lambda gs: [*map(_array, gs)])
+
+
+def _definition(case: Case, arrays: Arrays) -> Any:
+    wide = jnp.promote_types(arrays.x.dtype, jnp.float32)  # as Flax does in half precision
+    inputs = Arrays(*(None if value is None else value.astype(wide) for value in arrays))
+    return forward(case, inputs, jax.lax.stop_gradient).astype(case.dtype)
 
 
 def _array(values: Any) -> Array:

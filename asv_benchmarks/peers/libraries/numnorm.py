@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -27,28 +28,31 @@ def call_of(case: Case, arrays: Any) -> Call:
         from numnorm import sklearn
 
         return Call(partial(getattr(sklearn, case.norm)().fit_transform, arrays.x), lambda y: [y])
-    call = _backward(case, arrays) if case.direction == "backward" else _forward(case, arrays)
+    call = _backward(case, arrays) if case.direction == "backward" else forward_of(case, arrays)
     if case.out:
         # The array of a result, for the alignment that numnorm gives it.
         call = partial(call, out=call())
     return Call(call, lambda result: list(result) if isinstance(result, tuple) else [result])
 
 
-def _forward(case: Case, arrays: Arrays, suffix: str = "") -> Any:
+def forward_of(
+    case: Case, arrays: Arrays, functions: ModuleType = numnorm, suffix: str = ""
+) -> Any:
+    """Return the call of the norm among `functions`, which have numnorm's names."""
     x, _, gamma, beta, mean, variance = arrays
     if case.norm == "standardize":
-        return partial(numnorm.layer_norm, x, eps=0.0)
+        return partial(functions.layer_norm, x, eps=0.0)
     norm = case.norm.removesuffix("_inference")
     parameters = {"rms_norm": [gamma], "ada_norm": []}.get(norm, [gamma, beta])
     options = _options(case)
     if case.norm == "batch_norm_inference":
         options |= {"running_mean": mean, "running_var": variance}
-    return partial(getattr(numnorm, norm + suffix), x, *parameters, **options)
+    return partial(getattr(functions, norm + suffix), x, *parameters, **options)
 
 
 def _backward(case: Case, arrays: Arrays) -> Any:
     norm = case.norm.removesuffix("_inference")
-    saved = _forward(case, arrays, "_forward")()[1:]
+    saved = forward_of(case, arrays, suffix="_forward")()[1:]
     parameters = [] if norm == "ada_norm" else [arrays.gamma]
     function = getattr(numnorm, f"{norm}_backward")
     return partial(function, arrays.dy, arrays.x, *saved, *parameters, **_options(case))
