@@ -15,6 +15,8 @@ from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
+from numnorm.numba.allocate import new_array
+
 types: Any = core.types
 _SIZE = types.intp
 
@@ -139,7 +141,7 @@ def _packed(array: Any, order: Any, real: Any) -> tuple[Any, Any]:
         shape, strides = (
             _take(context, builder, members, order, axes) for members in (shape, strides)
         )
-        target = arrayobj._empty_nd_impl(context, builder, result, shape)
+        target = new_array(context, builder, result, shape)
         _copy(context, builder, (result, target), (array, source), strides)
         return impl_ret_new_ref(context, builder, result, target._getvalue())
 
@@ -219,7 +221,7 @@ def empty(typing_context, shape, real):
 
     def generate(context, builder, signature, values):
         sizes = _sizes(context, builder, shape, values[0])
-        array = arrayobj._empty_nd_impl(context, builder, result, sizes)
+        array = new_array(context, builder, result, sizes)
         return impl_ret_new_ref(context, builder, result, array._getvalue())
 
     return result(shape, real), generate
