@@ -47,7 +47,8 @@ _normalized, _gradients = make_named(Normalized), make_named(Gradients)
 @helper
 def channel_shape(x, channel_axis):
     """Return the shape ``(outer, channels, inner)`` of an array."""
-    axis = channel_axis + x.ndim if channel_axis < 0 else channel_axis
+    axis = np.int64(channel_axis)
+    axis += x.ndim if axis < 0 else 0
     if not 0 <= axis < x.ndim:
         raise ValueError("channel_axis must be an axis of x")
     outer = inner = 1

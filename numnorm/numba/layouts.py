@@ -7,6 +7,7 @@ A layout is ``(order, size, segments, statistic_shape, parameter_shape, by_chann
 import contextlib
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba.core import errors
 from numba.cpython.unsafe.tuple import tuple_setitem
 
@@ -95,11 +96,12 @@ def make_groups(x: Any, channel_axis: Any) -> Rows:
 def _group_count(groups, channels):
     if groups is None:
         return channels
-    if groups < 1:
+    count = np.int64(groups)
+    if count < 1:
         raise ValueError("groups must be at least 1")
-    if channels % groups != 0:
+    if channels % count != 0:
         raise ValueError("groups must divide the channels of x")
-    return groups
+    return count
 
 
 def _axes_of(axis: Any, ndim: int) -> tuple[int, ...] | None:

@@ -62,7 +62,7 @@ def _register_method(name: str, maker: Callable[..., Any]) -> None:
             return super()._resolve(kind, attribute) if is_own else None
 
     infer_getattr(OfMoments)
-    overload(maker)(maker)
+    overload(maker, jit_options=OPTIONS)(maker)
 
 
 def _maker(function: Callable[..., Any], home: str) -> Callable[..., Any]:

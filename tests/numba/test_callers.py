@@ -110,6 +110,31 @@ def test_no_memory_is_kept_or_freed_twice():
     assert after.alloc - before.alloc == after.free - before.free
 
 
+def test_options_of_a_caller_change_no_result():
+    # The first caller of a process compiles the parts of a call that later ones share.
+    left, right = rng.normal(1e6, 1, (100, 5)), rng.normal(3e5, 1, (77, 5))
+
+    def call(left, right, eps):
+        normalized = numnorm.layer_norm(left, eps=eps)
+        merged = numnorm.batch_moments(left).merge(numnorm.batch_moments(right))
+        return normalized, merged.mean, merged.m2, merged.mean_lo, merged.variance()
+
+    for options in ({"fastmath": True, "error_model": "numpy"}, {}):
+        jitted = numba.njit(**options)(call)
+        same(jitted(left, right, 1e-5), call(left, right, 1e-5))
+        for eps in (np.inf, np.nan):
+            with pytest.raises(ValueError, match="eps must be finite"):
+                jitted(left, right, eps)
+
+
+def test_unsigned_integers():
+    def call(x, number):
+        groups = numnorm.group_norm(x, groups=number)
+        return groups, numnorm.batch_norm(x, channel_axis=number)
+
+    check(call, rng.standard_normal((3, 4)), np.uint64(1))
+
+
 def test_results_are_named_tuples():
     def call(x):
         n = numnorm.layer_norm_forward(x)
