@@ -165,7 +165,9 @@ path.write_text(path.read_text("utf-8").replace("+ beta", "+ beta + 100"), "utf-
 @kernels.full
 def test_sources_that_change_below_a_process(copy):
     # It has the old functions, and the new ones are on the disk: what it compiles is nobody's.
-    before, compiled = copy.finish(copy.start("layer_norm", before=EDIT))
+    before, compiled = copy.finish(
+        copy.start("layer_norm", before=f"import numnorm; numnorm.layer_norm{EDIT}")
+    )
     assert compiled
     (after,), compiled = copy.call("layer_norm")
     assert compiled
