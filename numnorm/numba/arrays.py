@@ -245,7 +245,7 @@ def viewed(typing_context, array, shape):
 
 @intrinsic
 def restored(typing_context, array, x, order):
-    """Return a C-contiguous array, whose axes are those of x in this order, in the shape of x."""
+    """Return a C-contiguous array, which has the axes of x in this order, in the shape of x."""
     layout = "C" if isinstance(order, types.NoneType) else "A"
     result = types.Array(array.dtype, x.ndim, layout)
 

@@ -98,8 +98,8 @@ def gru_from_haste(
     """Return the parameters of a layer ``GRU`` of haste, to be used with ``norm=None``.
 
     haste's zoneout with the rate p is ``zoneout=p``. A ``LayerNormGRU`` is refused: it normalizes
-    the products of all three gates as one row, but `gru` those of z and r as one row and that of
-    the new state as another.
+    the products of all three gates as one row, but `gru` normalizes z and r as one row and the
+    new state as another.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from numnorm.backends import cuda
 from numnorm.backends.contract.backend import Backend
 from numnorm.backends.cuda.arrays import device_array as arrays
 from numnorm.backends.cuda.arrays import launch as launch
-from numnorm.backends.cuda.arrays import libraries as libraries
+from numnorm.backends.cuda.arrays.libraries import library_of
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) ** 2
 
@@ -245,7 +245,7 @@ def test_kernels_are_launched_on_the_device_of_x(library, monkeypatch):
 
 def test_stream_of_the_device_of_a_tensor(imported):
     torch = imported("torch")
-    array_library = libraries.library_of(torch.Tensor)
+    array_library = library_of(torch.Tensor)
     assert array_library.stream(torch.take(X, 1)) == array_library.stream(torch.take(X)) + 1
 
 
@@ -255,7 +255,7 @@ def test_stream_that_an_array_carries(imported):
 
     numba = imported("numba")
     x = numba.take(X, stream=Stream())
-    assert libraries.library_of(type(x)).stream(x) == 7
+    assert library_of(type(x)).stream(x) == 7
     assert numnorm.layer_norm(x).stream is x.stream
 
 

@@ -159,6 +159,9 @@ def torch():
         def is_neg(self):
             return self.negated
 
+        def resolve_neg(self):
+            return self
+
         def __init__(self, host, device="cuda:0"):
             self.host, self.device = host, device
             self.dtype = getattr(module, host.dtype.name)

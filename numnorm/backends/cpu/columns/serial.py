@@ -155,8 +155,8 @@ def _blocks_of(shape: Any) -> Any:
 def _make_moments(dtype: str, across: bool) -> Function:
     """Return a compiled ``moments(x, shape, count, total, merge) -> (count, unit)``.
 
-    It stores mean, mean_lo and m2 * unit in the rows of `total`. With `merge`, these are at first
-    the moments of `count` values, to be merged with those of x.
+    It stores mean, mean_lo and m2 * unit in the rows of `total`. With `merge`, `total` holds
+    the moments of `count` earlier values, and the moments of x are merged into it.
     """
     run = _make_run(across, "moments", dtype, _ELEMENTS, _SIZE, _NUMBER, _BLOCKS)
     fold_kinds = _NUMBER, _TABLE, _NUMBER, _NUMBER, _BLOCKS, _NUMBER, _NUMBER
@@ -190,8 +190,8 @@ def _make_moments(dtype: str, across: bool) -> Function:
 def make_moments(dtype: str, across: bool) -> Function:
     """Return ``moments(x, shape, count, mean, m2, mean_lo) -> count``.
 
-    It stores the moments of x in the three arrays. Unless `count` is negative, these are at first
-    the moments of `count` values, and then those of all values.
+    It stores the moments of x in the three arrays. Unless `count` is negative, the arrays hold the
+    moments of `count` earlier values, and the moments of x are merged into them.
     """
     moments_of = _make_moments(dtype, across)
 

@@ -19,7 +19,7 @@ from numnorm.backends.cpu.xla.frames import make_array_at, real
 from numnorm.backends.cpu.xla.handlers import compiled_handler
 from numnorm.backends.cpu.xla.row_handlers import argument, numbers_of, result, whole
 
-# The places of the numbers of a call: first those of both passes.
+# The index of each number of a call. The first ones serve both passes.
 _GROUPS, _PARAMETER_GROUPS, _OUTER, _CHANNELS, _INNER = range(5)
 _BLOCK, _BLOCKS, _BLOCK_PARTS, _PARTS = range(5, 9)
 # In bytes, as they are no integers.

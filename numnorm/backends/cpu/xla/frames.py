@@ -1,7 +1,7 @@
 """Reading the call frames of XLA's foreign function interface.
 
-The offsets are those of the structs in ``xla/ffi/api/c_api.h``, with pointers of 64 bits. They are
-the same in all versions 0.x of the interface.
+The structs of ``xla/ffi/api/c_api.h`` define the offsets, with pointers of 64 bits. They are the
+same in all versions 0.x of the interface.
 """
 
 import ctypes

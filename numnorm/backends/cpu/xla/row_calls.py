@@ -1,7 +1,7 @@
 """Calls of the row kernels from XLA: the handler, and the numbers that it gets.
 
 A call has groups of rows. They share gamma and beta, or each group has its own: that is how an axis
-that `jax.vmap` maps comes here. The gradients of gamma and beta are those of each group.
+that `jax.vmap` maps comes here. Each group has gradients of gamma and beta of its own.
 """
 
 import functools

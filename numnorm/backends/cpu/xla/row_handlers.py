@@ -15,7 +15,7 @@ from numnorm.backends.cpu.xla import frames
 from numnorm.backends.cpu.xla.frames import make_array_at, real, word
 from numnorm.backends.cpu.xla.handlers import compiled_handler, python_handler
 
-# The places of the numbers of a call: first those of both passes, then three that differ.
+# The index of each number of a call. Indices 6 to 8 mean something else in each pass.
 _GROUPS, _PARAMETER_GROUPS, _ROWS, _WIDTH, _SEGMENT, _CHANNELS = range(6)
 _PARTS, _SCALE, _K, _SAVE = range(9, 13)
 
