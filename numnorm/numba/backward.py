@@ -105,8 +105,8 @@ def make_backward(
     """Return a compiled backward pass of a norm for these types.
 
     It is ``backward(dy, x, mean, rstd, gamma, beta, layout, numbers, out)``, whose `numbers` are
-    the fields of `GradientCoefficients`, and returns ``(dx, dgamma, dbeta)``. A norm with parameters
-    has no beta here. Without centring, mean is None.
+    the fields of `GradientCoefficients`, and returns ``(dx, dgamma, dbeta)``. A norm with
+    parameters has no beta here. Without centring, mean is None.
     """
     names = norm.names
     own, real, gradient = _dtypes(norm, rows, dy, x, mean, rstd, gamma, out)
