@@ -7,11 +7,12 @@ import numpy as np
 from numnorm.norms.results import WeightGradients, WeightNormalized
 from numnorm.norms.weight import WEIGHT
 from numnorm.numba.arguments import check_array
-from numnorm.numba.arrays import empty, make_named, packed, viewed
+from numnorm.numba.arrays import array_kind, empty, make_named, packed, types, viewed
 from numnorm.numba.backward import make_backward
 from numnorm.numba.forward import make_forward
 from numnorm.numba.helpers import helper
 from numnorm.numba.layouts import make_vectors
+from numnorm.numba.outputs import fill
 
 _normalized, _gradients = make_named(WeightNormalized), make_named(WeightGradients)
 
@@ -27,26 +28,50 @@ def _reciprocals(lengths):
     return result
 
 
+@helper
+def _as_it_is(g):
+    """Return the gains."""
+    return g
+
+
+def _gains(g: Any) -> tuple[Any, Any]:
+    """Return the type of the gains as an array, and a compiled function that makes them one.
+
+    The gain of a single vector may be a number.
+    """
+    if not isinstance(g, types.Integer | types.Float):
+        return g, _as_it_is
+    real = np.float32 if g == types.float32 else np.float64
+
+    @helper
+    def as_array(g):
+        array = empty((), real)
+        fill(array, g)
+        return array
+
+    return array_kind(real, 0), as_array
+
+
 def weight_norm(v: Any, g: Any = None, axis: Any = -1, out: Any = None) -> Any:
     """Compile `numnorm.weight_norm`."""
-    rows = make_vectors(v, axis)
-    layout, forward = rows.layout, make_forward(WEIGHT, rows, v, g, None, out, save=False)
+    rows, (kind, gains) = make_vectors(v, axis), _gains(g)
+    layout, forward = rows.layout, make_forward(WEIGHT, rows, v, kind, None, out, save=False)
 
     def call(v, g=None, axis=-1, out=None):
         of_v = layout(v, axis)
-        return forward(v, g, None, of_v, (0.0, 0.0, of_v[1][1] - 1), out)[0]
+        return forward(v, gains(g), None, of_v, (0.0, 0.0, of_v[1][1] - 1), out)[0]
 
     return call
 
 
 def weight_norm_forward(v: Any, g: Any = None, axis: Any = -1, out: Any = None) -> Any:
     """Compile `numnorm.weight_norm_forward`."""
-    rows = make_vectors(v, axis)
-    layout, forward = rows.layout, make_forward(WEIGHT, rows, v, g, None, out, save=True)
+    rows, (kind, gains) = make_vectors(v, axis), _gains(g)
+    layout, forward = rows.layout, make_forward(WEIGHT, rows, v, kind, None, out, save=True)
 
     def call(v, g=None, axis=-1, out=None):
         of_v = layout(v, axis)
-        w, norm, _ = forward(v, g, None, of_v, (0.0, 0.0, of_v[1][1] - 1), out)
+        w, norm, _ = forward(v, gains(g), None, of_v, (0.0, 0.0, of_v[1][1] - 1), out)
         return _normalized((w, norm))
 
     return call
@@ -56,13 +81,13 @@ def weight_norm_backward(
     dw: Any, v: Any, norm: Any, g: Any = None, axis: Any = -1, out: Any = None
 ) -> Any:
     """Compile `numnorm.weight_norm_backward`."""
-    rows = make_vectors(v, axis)
+    rows, (kind, gains) = make_vectors(v, axis), _gains(g)
     check_array("norm", norm, rows.statistic_ndim, "one value for each row", optional=False)
-    layout, backward = rows.layout, make_backward(WEIGHT, rows, dw, v, None, norm, g, out)
+    layout, backward = rows.layout, make_backward(WEIGHT, rows, dw, v, None, norm, kind, out)
 
     def call(dw, v, norm, g=None, axis=-1, out=None):
         rnorm, numbers = _reciprocals(norm), (0.0, 1.0, 0.0)
-        dv, dg, _ = backward(dw, v, None, rnorm, g, None, layout(v, axis), numbers, out)
+        dv, dg, _ = backward(dw, v, None, rnorm, gains(g), None, layout(v, axis), numbers, out)
         return _gradients((dv, dg))
 
     return call

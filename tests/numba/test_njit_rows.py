@@ -51,6 +51,13 @@ def test_all_passes_with_literal_options(norm):
     check(passes(norm.name, parameters, norm.options, norm.backward_only), *arrays(norm, dtype))
 
 
+@kernels.full
+@pytest.mark.parametrize("g", [np.float32(3), np.float64(3), 3])
+def test_the_gain_of_a_single_vector_may_be_a_number(g):
+    call = passes("weight_norm", ["gamma"], {}, {})
+    check(call, *rng.standard_normal((2, 7)).astype(np.float32), g)
+
+
 def random_norms():
     for name in [*BY_AXIS, *BY_CHANNEL]:
         for dtype in np.float32, np.float64:
@@ -192,6 +199,8 @@ TYPING_ERRORS = {
     "instance_norm(x, running_mean=x[0])": "running_mean must be None in compiled code",
     "instance_norm(x, training=False)": "training must be the literal True in compiled code",
     "ada_norm(x, eps_in='mean')": "eps_in must be the literal 'variance' or 'std', got 'mean'",
+    "weight_norm(x, 1.0)": "g must be an array with 1 axis, the axes of v that are not normalized, "
+    "got one with 0 axes",
     "weight_norm(x, x)": "g must be an array with 1 axis, the axes of v that are not normalized, "
     "got one with 2 axes",
     "layer_norm_backward(x, x, None, x[0])": "mean must be an array",
