@@ -16,12 +16,22 @@ def _files(package: str, folders: Iterable[str]) -> list[str]:
     return sorted(path for path in (*files, *inside) if path.endswith(".py"))
 
 
+def _stamps(folder: str) -> list[tuple[str, int, int]]:
+    """Return the path, the time and the size of every source file of a folder, as they are now."""
+    stats = [(path, os.stat(path)) for path in _files(PACKAGE, [folder])]
+    return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats]
+
+
+# As they were at the first look: several objects have the same folders.
+_first_stamps = functools.cache(_stamps)
+
+
 class Sources:
-    """Some folders and files of the package, as they are when this object is made."""
+    """Some folders and files of the package, as they were when numnorm first looked at them."""
 
     def __init__(self, folders: Iterable[str]) -> None:
         self.folders = tuple(folders)
-        self._stamps = self._stamps_now()
+        self._stamps = list(map(_first_stamps, self.folders))
 
     @functools.cache  # noqa: B019  # the objects live as long as the module
     def token(self) -> str | None:
@@ -30,13 +40,9 @@ class Sources:
         It could if the sources have changed since then, or if there are none (a zip archive, or
         bytecode alone).
         """
-        if not self._stamps or self._stamps_now() != self._stamps:
+        if not any(self._stamps) or list(map(_stamps, self.folders)) != self._stamps:
             return None
         return hash_of_sources(PACKAGE, self.folders)
-
-    def _stamps_now(self) -> list[tuple[str, int, int]]:
-        stats = [(path, os.stat(path)) for path in _files(PACKAGE, self.folders)]
-        return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats]
 
 
 def hash_of_sources(package: str, folders: Iterable[str]) -> str:

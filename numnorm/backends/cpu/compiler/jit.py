@@ -146,6 +146,18 @@ def _call_at(
     """Generate a call of a compiled function by its address."""
     kind = context.call_conv.get_function_type(returned, kinds)
     function = builder.inttoptr(address, kind.as_pointer())
+    return call_compiled(context, builder, function, kinds, values, returned)
+
+
+def call_compiled(
+    context: Any,
+    builder: Any,
+    function: Any,
+    kinds: tuple[Any, ...],
+    values: Any,
+    returned: Any,
+) -> Any:
+    """Generate a call of a compiled function, and pass its error on."""
     status, result = context.call_conv.call_function(builder, function, returned, kinds, values)
     with cgutils.if_unlikely(builder, status.is_error):
         context.call_conv.return_status_propagate(builder, status)

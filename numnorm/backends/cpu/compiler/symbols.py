@@ -19,13 +19,10 @@ from numba.core import cgutils
 from numba.core.environment import Environment
 from numba.extending import intrinsic
 
-from numnorm.backends.cpu.compiler.jit import Function, Kernel, address_of
+from numnorm.backends.cpu.compiler.jit import Function, Kernel, address_of, call_compiled
 from numnorm.backends.sources import NUMBA as SOURCES
 
 types: Any = core.types
-
-# The environments live as long as the process, as the symbols do.
-_environments: dict[str, Environment] = {}
 
 
 class Source(NamedTuple):
@@ -70,19 +67,20 @@ class Symbol:
         digest = hashlib.blake2b(f"{_build()}{key}".encode(), digest_size=16).hexdigest()
         self.name = f"numnorm_{digest}"
         llvmlite.binding.add_symbol(self.name, address_of(function, source.kinds))
-        self._keep_environment()
+        self._environment = self._new_environment()
 
     @property
     def environment(self) -> str:
         """The name of the environment, with the prefix by which Numba finds it."""
         return f"_ZN08NumbaEnv{self.name}"
 
-    def _keep_environment(self) -> None:
+    def _new_environment(self) -> Any:
+        """Return the environment, which lives as long as the symbol: Numba does not keep it."""
         environment = Environment(globals())
         environment.env_name = self.environment
         environment.consts.append(self)
         Environment._memo[self.environment] = environment
-        _environments[self.environment] = environment
+        return environment
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load, (_build(), self.source)
@@ -99,9 +97,9 @@ symbol_of = functools.cache(Symbol)
 
 
 def _lent(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return an argument whose arrays do not own their memory, as those from Python do not.
+    """Return an argument whose arrays do not own their memory, like arrays from Python.
 
-    A kernel frees an array that owns its memory, as only those that it allocates do.
+    A kernel frees each array that owns its memory, because it takes it for one that it allocated.
     """
     if isinstance(kind, types.Array):
         array = cgutils.create_struct_proxy(kind)(context, builder, value)
@@ -133,12 +131,7 @@ def make_call_of(source: Source) -> Function:
             values = [
                 _lent(context, builder, *member) for member in zip(kinds, members, strict=True)
             ]
-            status, result = context.call_conv.call_function(
-                builder, function, returned, kinds, values
-            )
-            with cgutils.if_unlikely(builder, status.is_error):
-                context.call_conv.return_status_propagate(builder, status)
-            return result
+            return call_compiled(context, builder, function, kinds, values, returned)
 
         return symbol.returned(arguments), generate
 
