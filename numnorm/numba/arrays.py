@@ -325,7 +325,7 @@ def make_order(order: tuple[int, ...]) -> Any:
 def make_shapes(last: int) -> Any:
     """Return a compiled ``shapes(array, order) -> (first, last)``.
 
-    They are the shape of the array in this order: the last `last` sizes, and those before.
+    They are the shape of the array in this order: the last `last` sizes, and the sizes before.
     """
 
     @intrinsic

@@ -33,7 +33,7 @@ class LocalStandardNormalVariate(RowNormalizer):
 
     Notes
     -----
-    The squares are those of deviations, so that no offset of the data costs digits, and an outlier
+    It squares deviations, so that no offset of the data costs digits, and an outlier
     or a NaN changes only the windows that hold it. The middle of a constant window becomes 0.
 
     Examples

@@ -12,7 +12,7 @@ from numnorm.sklearn.base import Array, row_chunks
 
 
 def moments_of(X: Array, weights: Array | None = None, before: Moments | None = None) -> Moments:
-    """Return the moments of X merged into those of the rows before.
+    """Return the moments of X and of the rows before, merged.
 
     The count is an integer, or a number for each feature if rows have weights or a value is
     missing.

@@ -31,7 +31,7 @@ def group_norm(
     x : DataArray or Dataset
         As for `layer_norm`.
     gamma, beta : DataArray or array_like, optional
-        Gain and bias, as for `layer_norm`; those of each channel have the dimension `channel_dim`.
+        Gain and bias, as for `layer_norm`; one for each channel has the dimension `channel_dim`.
     groups : int
         The number of groups of neighbouring channels; it divides the number of channels.
     channel_dim : hashable

@@ -62,7 +62,7 @@ def lstm_to_keras(parameters: LSTMParameters) -> tuple[Array, Array, Array]:
     Parameters
     ----------
     parameters : LSTMParameters
-        Those of the layer, with a norm or without.
+        The parameters of the layer, with a norm or without.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def gru_to_keras(
     Parameters
     ----------
     parameters : GRUParameters
-        Those of the layer, with a norm or without.
+        The parameters of the layer, with a norm or without.
     reset_after : bool, default True
         That of the layer: the bias has the shape (2, 3H) with True and (3H,) with False.
 
@@ -216,7 +216,7 @@ def rnn_to_keras(parameters: RNNParameters) -> tuple[Array, Array, Array]:
     Parameters
     ----------
     parameters : RNNParameters
-        Those of the layer, with a norm or without.
+        The parameters of the layer, with a norm or without.
 
     Returns
     -------
@@ -252,9 +252,9 @@ def layers_from_keras(
     weights : sequence
         For each layer its weights, such as
         ``[layer.get_weights() for layer in model.layers if isinstance(layer, keras.layers.LSTM)]``.
-        Those of a layer ``keras.layers.Bidirectional``, which must have its default `merge_mode`,
-        "concat", are those of the forward direction and then those of the backward one. A file has
-        them in another order.
+        A layer ``keras.layers.Bidirectional`` gives the weights of the forward direction, then of
+        the backward one; its `merge_mode` must be the default, "concat". A file has them in another
+        order.
     from_keras : callable
         Converts one direction of one layer, such as `lstm_from_keras`.
 

@@ -1,6 +1,6 @@
 """Conversions of parameters from the layer-normalized cells of TensorFlow Addons.
 
-Their kernels are those of Keras. TensorFlow is not needed: what is converted is
+Their kernels have the layout of Keras. TensorFlow is not needed: what is converted is
 ``cell.get_weights()``.
 """
 
