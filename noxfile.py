@@ -14,7 +14,7 @@ import nox
 nox.needs_version = ">=2025.5.1"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
-FULL = ["nojit", "narrower", "layers", "doctest", "asv_check", "sass"]
+FULL = ["nojit", "narrower", "layers", "doctest", "mpi", "asv_check", "sass"]
 
 # `worksteal` gives neighbouring tests to the same worker, so that two workers seldom compile the
 # same kernel at once.
@@ -139,6 +139,14 @@ def doctest(session: nox.Session) -> None:
     options = ["--doctest-modules", "--doctest-glob=*.md", "--pyargs"]
     options += ["--doctest-ignore-import-errors"]
     run_in_environment(session, "pytest", *options, "numnorm", "README.md", "docs/njit.md")
+
+
+@nox.session(python=False, requires=["environment"])
+def mpi(session: nox.Session) -> None:
+    """Run the recipe for MPI on two ranks, and its tests."""
+    page = ["python", "-m", "mpi4py", "docs/gallery/mpi_batch_norm.py"]
+    run_in_environment(session, "mpiexec", "-n", "2", *page)
+    run_in_environment(session, "pytest", "tests/mpi_ranks", *session.posargs)
 
 
 @nox.session(python=False, requires=["environment"])
