@@ -144,7 +144,10 @@ def doctest(session: nox.Session) -> None:
 @nox.session(python=False, requires=["environment"])
 def mpi(session: nox.Session) -> None:
     """Run the recipe for MPI on two ranks, and its tests."""
-    page = ["python", "-m", "mpi4py", "docs/gallery/mpi_batch_norm.py"]
+    if sys.platform != "linux":
+        session.skip("the extra mpi brings mpiexec on Linux alone")
+    python = program_in_environment(session, "python")
+    page = [python, "-m", "mpi4py", "docs/gallery/mpi_batch_norm.py"]
     run_in_environment(session, "mpiexec", "-n", "2", *page)
     run_in_environment(session, "pytest", "tests/mpi_ranks", *session.posargs)
 
