@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis, check_choice
 from numnorm.array_types import Array, ArrayLike, Detach, Input
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.keywords import unexpected
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import Gradients, Normalized
@@ -98,6 +100,8 @@ def layer_norm(
     """
     if others:
         raise unexpected(layer_norm, others)
+    if "dask" in modules and any_lazy(x, gamma, beta):
+        return lazy_twin("layer_norm")(x, gamma, beta, axis=axis, eps=eps, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, False)[0]
 
@@ -132,6 +136,8 @@ def layer_norm_forward(
     """
     if others:
         raise unexpected(layer_norm_forward, others)
+    if "dask" in modules and any_lazy(x, gamma, beta):
+        return lazy_twin("layer_norm_forward")(x, gamma, beta, axis=axis, eps=eps, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return Normalized(*backend.row_forward(LAYER, x, gamma, beta, layout, scaling, out, True))
 
@@ -202,6 +208,9 @@ def layer_norm_backward(
     """
     if others:
         raise unexpected(layer_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
+        given = dy, x, mean, rstd, gamma
+        return lazy_twin("layer_norm_backward")(*given, axis=axis, detach=detach, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     detached = detached_by(detach)
     return Gradients(

@@ -1,0 +1,109 @@
+"""Calls of numnorm for each block of lazy arrays.
+
+Inside this package every array has as many axes as x, with length 1 where it does not vary, so that
+blocks meet by their position. Block functions are functions of a module and their options are
+plain, so that Dask gives the same block the same name in every process. They may return a tuple:
+a grid of blocks that each hold one Python object is then an array of objects, from which `take`
+makes one lazy array for each member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numnorm.threads import num_threads
+
+Chunks = tuple[tuple[int, ...], ...]
+
+# The most blocks whose objects are gathered at once, and the most steps in which that is done.
+_GATHERED = 16
+_STEPS = 32
+
+
+def each_block(
+    function: Callable[..., Any], x: Any, *others: Any, dtype: Any, chunks: Chunks, **options: Any
+) -> Any:
+    """Return a lazy array of what a function returns for each block of the arrays.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(x, *others, **options)`` of arrays in memory.
+    x : lazy array
+        It gives the grid of blocks.
+    *others : lazy array
+        With as many axes as x, and along each axis as many blocks as x, or one.
+    dtype : dtype
+        That of the result.
+    chunks : tuple
+        Those of the result.
+    **options
+        Arguments of the function that are the same for all blocks.
+    """
+    meta = np.empty((0,) * len(chunks), dtype)
+    return x.map_blocks(
+        _serial, *others, function=function, options=options, dtype=dtype, chunks=chunks, meta=meta
+    )
+
+
+def each_object(function: Callable[..., Any], x: Any, *others: Any, **options: Any) -> Any:
+    """Return a lazy array with one object for each block: what the function returns for it."""
+    chunks = tuple((1,) * count for count in x.numblocks)
+    return each_block(_as_object, x, *others, dtype=object, chunks=chunks, of=function, **options)
+
+
+def take(objects: Any, member: int, *, dtype: Any, chunks: Chunks) -> Any:
+    """Return the lazy array of one member of each tuple in `objects`."""
+    return each_block(_member, objects, dtype=dtype, chunks=chunks, member=member)
+
+
+def in_order(objects: Any, axes: Sequence[int], fold: Callable[[list[Any]], Any]) -> Any:
+    """Combine objects along axes in the order of their blocks, and so always to the same bytes.
+
+    Parameters
+    ----------
+    objects : lazy array
+        As `each_object` returns it.
+    axes : sequence of int
+        Where all blocks become one.
+    fold : callable
+        It makes one object of a list; the first of the list may be one that it made before.
+    """
+    first, *others = axes
+    gathered = objects.rechunk(dict.fromkeys(others, -1))
+    count = objects.shape[first]
+    step = max(_GATHERED, -(-count // _STEPS))
+    total = None
+    for start in range(0, count, step):
+        chosen = *(slice(None),) * first, slice(start, start + step)
+        part = gathered[chosen].rechunk({first: -1})
+        chunks = tuple((1,) if a in axes else part.chunks[a] for a in range(part.ndim))
+        given = (part,) if total is None else (part, total)
+        total = each_block(_folded, *given, dtype=object, chunks=chunks, fold=fold)
+    return total
+
+
+def _serial(*blocks: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Call a function on one thread: Dask's own threads are the only ones."""
+    with num_threads(1):
+        return function(*blocks, **options)
+
+
+def _as_object(x: Any, *others: Any, of: Callable[..., Any], **options: Any) -> Any:
+    result = np.empty((1,) * x.ndim, object)
+    result[(0,) * x.ndim] = of(x, *others, **options)
+    return result
+
+
+def _member(objects: Any, member: int) -> Any:
+    return objects[(0,) * objects.ndim][member]
+
+
+def _folded(part: Any, total: Any = None, *, fold: Callable[[list[Any]], Any]) -> Any:
+    before = [] if total is None else [total[(0,) * total.ndim]]
+    result = np.empty((1,) * part.ndim, object)
+    result[(0,) * part.ndim] = fold([*before, *part.ravel()])
+    return result

@@ -1,0 +1,105 @@
+"""Arguments of a lazy call: made lazy, checked at the call, and laid along the axes of x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from numnorm.arguments import Shape, check_shape
+from numnorm.array_likes import as_plain_array, is_on_device
+from numnorm.dask.blocks import Chunks
+from numnorm.lazy_arrays import library_of
+
+# The arguments that may be None.
+OPTIONAL = ("gamma", "beta", "g")
+
+
+class Parameter(NamedTuple):
+    """A gain or a bias with as many axes as x.
+
+    Attributes
+    ----------
+    name : str
+        Its keyword.
+    array : lazy array
+        Of the lengths of x, or 1.
+    usual : bool
+        Whether the caller gave it in the usual shape; otherwise it broadcast against x.
+    """
+
+    name: str
+    array: Any
+    usual: bool
+
+
+def made_lazy(arrays: dict[str, Any], out: Any = None) -> dict[str, Any]:
+    """Return arrays as those of one lazy library; one in memory becomes one block.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `out` is given, if two libraries meet, or if an array has an unknown shape or is masked.
+    """
+    if out is not None:
+        raise ValueError(f"out must be None for lazy arrays, got a {type(out).__name__}")
+    libraries = {name: library_of(array) for name, array in arrays.items()}
+    library, *others = {found for found in libraries.values() if found is not None}
+    if others:
+        names = " and ".join(sorted(each.__name__ for each in (library, *others)))
+        raise TypeError(f"{next(iter(arrays))} must be of the library of all arrays, got {names}")
+    return {
+        name: None
+        if array is None and name in OPTIONAL
+        else _lazy(name, array, library, libraries[name] is not None)
+        for name, array in arrays.items()
+    }
+
+
+def _lazy(name: str, array: Any, library: Any, lazy: bool) -> Any:
+    if not lazy:
+        array = array if is_on_device(array) else as_plain_array(name, array)
+        return library.from_array(array, chunks=-1)
+    if any(map(math.isnan, array.shape)):
+        known = "use .compute_chunk_sizes()"
+        raise ValueError(f"{name} must have chunks of known lengths, got {array.shape}: {known}")
+    meta = getattr(array, "_meta", None)
+    if meta is not None and not is_on_device(meta):
+        as_plain_array(name, meta)  # refuses masked and sparse blocks
+    return array
+
+
+def aligned_parameter(
+    name: str, array: Any, x: Any, own: Sequence[int], shape: Shape, meaning: str
+) -> Parameter:
+    """Return a parameter that lies along the axes `own` of x, or broadcasts against x.
+
+    Raises
+    ------
+    ValueError
+        If it has neither its usual shape, `shape`, nor one that broadcasts.
+    """
+    usual = array.shape == shape
+    if usual:
+        array = along(array, own, x.ndim)
+    elif array.ndim != x.ndim or any(
+        n not in (1, length) for n, length in zip(array.shape, x.shape, strict=True)
+    ):
+        check_shape(name, array.shape, shape, meaning)
+    return Parameter(name, as_divided(array, x.chunks), usual)
+
+
+def along(array: Any, own: Sequence[int], ndim: int) -> Any:
+    """Return an array with `ndim` axes: its own ones, and new ones of length 1."""
+    return array[tuple(slice(None) if axis in own else None for axis in range(ndim))]
+
+
+def as_divided(array: Any, chunks: Chunks) -> Any:
+    """Return an array in these chunks, except along axes of length 1."""
+    wanted = chunks_of(array.shape, chunks)
+    return array if array.chunks == wanted else array.rechunk(wanted)
+
+
+def chunks_of(shape: Shape, chunks: Chunks) -> Chunks:
+    """Return these chunks, but one of length 1 along axes where the shape has length 1."""
+    return tuple((1,) if n == 1 else given for n, given in zip(shape, chunks, strict=True))

@@ -1,0 +1,236 @@
+"""Norms of rows that lie whole in a block: the public function is called for each block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numnorm.arguments import Shape
+from numnorm.dask.blocks import Chunks, each_block, each_object, take
+from numnorm.dask.parameters import Parameter, along, as_divided
+
+Axes = tuple[int, ...]
+
+# The arguments that have a number for each row.
+STATISTICS = ("mean", "rstd", "norm")
+
+
+class Rows(NamedTuple):
+    """Which elements of x share statistics.
+
+    Attributes
+    ----------
+    axes : tuple of int
+        Along which a row extends.
+    kept : tuple of int
+        The axes of the statistics, in order. For groups of channels, the second is the channels'.
+    own : tuple of int
+        The axes of a parameter of the usual shape.
+    size : int
+        The number of channels in a group; 0 where rows are no groups of channels.
+    """
+
+    axes: Axes
+    kept: Axes
+    own: Axes
+    size: int = 0
+
+    def per_row(self, lengths: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the lengths of a statistic of each row, from those of x."""
+        return tuple(self._of_axis(axis, n) for axis, n in enumerate(lengths))
+
+    def _of_axis(self, axis: int, length: Any) -> Any:
+        chunked = isinstance(length, tuple)
+        if axis not in self.kept:
+            return (1,) if chunked else 1
+        if self.size and axis == self.kept[1]:
+            return tuple(n // self.size for n in length) if chunked else length // self.size
+        return length
+
+
+class Call(NamedTuple):
+    """How a public function is called for a block.
+
+    Attributes
+    ----------
+    function : callable
+        A public function of numnorm.
+    names : tuple of str
+        The keywords of the arrays.
+    places : tuple
+        For each array the axes that it keeps, or None where it keeps all.
+    rows : Rows
+    options : mapping
+        The other arguments.
+    """
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    places: tuple[Axes | None, ...]
+    rows: Rows
+    options: Mapping[str, Any]
+
+
+def forward(
+    function: Callable[..., Any],
+    x: tuple[str, Any],
+    parameters: Sequence[Parameter],
+    rows: Rows,
+    options: Mapping[str, Any],
+    dtype: Any,
+) -> Any:
+    """Return a norm of x."""
+    call = _call(function, [x[0]], parameters, rows, options)
+    arrays = [parameter.array for parameter in parameters]
+    return each_block(_normalized, x[1], *arrays, dtype=dtype, chunks=x[1].chunks, call=call)
+
+
+def forward_saved(
+    function: Callable[..., Any],
+    x: tuple[str, Any],
+    parameters: Sequence[Parameter],
+    rows: Rows,
+    options: Mapping[str, Any],
+    dtypes: Any,
+) -> list[Any]:
+    """Return a norm of x and the statistics of its rows."""
+    call = _call(function, [x[0]], parameters, rows, options)
+    objects = each_object(_saved, x[1], *(p.array for p in parameters), call=call)
+    y = take(objects, 0, dtype=dtypes[0], chunks=x[1].chunks)
+    chunks = rows.per_row(x[1].chunks)
+    statistics = [
+        take(objects, member, dtype=dtype, chunks=chunks)
+        for member, dtype in enumerate(dtypes[1:], 1)
+    ]
+    return [y, *(of_rows(statistic, rows.kept) for statistic in statistics)]
+
+
+def backward(
+    function: Callable[..., Any],
+    arrays: Mapping[str, Any],
+    parameter: Parameter | None,
+    rows: Rows,
+    options: Mapping[str, Any],
+    dtypes: Any,
+) -> list[Any]:
+    """Return dx and the gradients of the parameters.
+
+    Parameters
+    ----------
+    function : callable
+    arrays : mapping
+        By keyword: the gradient of the result, x, and the statistics of the rows.
+    parameter : Parameter or None
+    rows, options
+    dtypes : sequence
+        Of the results.
+    """
+    (_, dy), (_, x), *statistics = arrays.items()
+    given = () if parameter is None else (parameter,)
+    call = _call(function, list(arrays), given, rows, options)
+    others = [aligned_statistic(statistic, x, rows) for _, statistic in statistics]
+    blocks = as_divided(dy, x.chunks), x, *others, *(p.array for p in given)
+    gained = len(dtypes) > 1
+    if not gained:
+        return [each_block(_normalized, *blocks, dtype=dtypes[0], chunks=x.chunks, call=call)]
+    objects = each_object(_gradients, *blocks, call=call, ones=parameter is None)
+    dx = take(objects, 0, dtype=dtypes[0], chunks=x.chunks)
+    sums = [
+        parameter_gradient(objects, member, x.chunks, parameter, rows, dtype)
+        for member, dtype in enumerate(dtypes[1:], 1)
+    ]
+    return [dx, *sums]
+
+
+def aligned_statistic(statistic: Any, x: Any, rows: Rows) -> Any:
+    """Return a statistic of each row with as many axes as x, divided as x."""
+    return as_divided(along(statistic, rows.kept, x.ndim), rows.per_row(x.chunks))
+
+
+def of_rows(statistic: Any, kept: Axes) -> Any:
+    """Return a statistic with only the axes that it keeps."""
+    return statistic[tuple(slice(None) if a in kept else 0 for a in range(statistic.ndim))]
+
+
+def parameter_gradient(
+    objects: Any,
+    member: int,
+    chunks: Chunks,
+    parameter: Parameter | None,
+    rows: Rows,
+    dtype: Any,
+) -> Any:
+    """Return the gradient of a parameter from its float64 sums over each block."""
+    ndim = len(chunks)
+    usual = parameter is None or parameter.usual
+    own = rows.own
+    if parameter is not None and not parameter.usual:
+        own = tuple(a for a in range(ndim) if parameter.array.shape[a] != 1)
+    summed = tuple(a for a in range(ndim) if a not in own)
+    each = tuple((1,) * len(chunks[a]) if a in summed else chunks[a] for a in range(ndim))
+    total = take(objects, member, dtype=np.float64, chunks=each)
+    divided = tuple(a for a in summed if len(chunks[a]) > 1)
+    if divided:
+        total = total.sum(axis=divided, keepdims=True, dtype=np.float64)
+    if dtype != total.dtype:
+        total = each_block(_rounded, total, dtype=dtype, chunks=total.chunks, to=dtype)
+    return of_rows(total, own) if usual else total
+
+
+def _call(
+    function: Callable[..., Any],
+    arrays: Sequence[str],
+    parameters: Sequence[Parameter],
+    rows: Rows,
+    options: Mapping[str, Any],
+) -> Call:
+    names = *arrays, *(parameter.name for parameter in parameters)
+    places = [rows.kept if name in STATISTICS else None for name in arrays]
+    places += [rows.own if parameter.usual else None for parameter in parameters]
+    return Call(function, names, tuple(places), rows, options)
+
+
+def _normalized(*blocks: Any, call: Call) -> Any:
+    arrays = {
+        name: array if place is None else array.reshape([array.shape[axis] for axis in place])
+        for name, array, place in zip(call.names, blocks, call.places, strict=True)
+    }
+    return call.function(**arrays, **_options(call, blocks[0].shape))
+
+
+def _saved(*blocks: Any, call: Call) -> tuple[Any, ...]:
+    y, *statistics = _normalized(*blocks, call=call)
+    shape = call.rows.per_row(y.shape)
+    return y, *(statistic.reshape(shape) for statistic in statistics)
+
+
+def _gradients(*blocks: Any, call: Call, ones: bool) -> tuple[Any, ...]:
+    """Return dx and float64 sums for the gradients of the parameters."""
+    x, own = blocks[1], call.rows.own
+    shape: Shape = x.shape
+    if ones:
+        name = "g" if call.names[0] == "dw" else "gamma"
+        call = call._replace(names=(*call.names, name), places=(*call.places, None))
+        gain = np.ones_like(x, dtype=np.float64, shape=tuple(shape[axis] for axis in own))
+        blocks = *blocks, gain
+    else:
+        gain = blocks[-1]
+        blocks = *blocks[:-1], gain.astype(np.float64)
+    dx, *sums = _normalized(*blocks, call=call)
+    usual = ones or call.places[-1] is not None
+    full = tuple(n if axis in own else 1 for axis, n in enumerate(shape))
+    return dx, *(total.reshape(full if usual else gain.shape) for total in sums)
+
+
+def _options(call: Call, shape: Shape) -> Mapping[str, Any]:
+    """Return the options for a block, which may hold fewer groups than x."""
+    if "groups" not in call.options or not call.rows.size:
+        return call.options
+    return {**call.options, "groups": max(shape[call.rows.kept[1]] // call.rows.size, 1)}
+
+
+def _rounded(total: Any, to: Any) -> Any:
+    with np.errstate(over="ignore"):  # a sum may leave the range of the dtype
+        return total.astype(to)

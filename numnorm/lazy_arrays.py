@@ -1,0 +1,33 @@
+"""Arrays of Dask: how to tell them, and the functions that take them.
+
+A public function hands a call with such an array to its twin in `numnorm.dask`. Only where Dask is
+imported can there be one, so that all other calls pay for one lookup.
+"""
+
+import importlib
+from collections.abc import Callable
+from sys import modules
+from typing import Any
+
+# The module of each library with chunked, lazy arrays, whose array type is called Array there.
+_LIBRARIES = ("dask.array", "dask_array")
+
+
+def library_of(value: Any) -> Any:
+    """Return the module of a lazy array's library, None for all else."""
+    for name in _LIBRARIES:
+        kind = getattr(modules.get(name), "Array", None)
+        if kind is not None and isinstance(value, kind):
+            return modules[name]
+    return None
+
+
+def any_lazy(*values: Any) -> bool:
+    """Return whether one of the values is a lazy array."""
+    return any(library_of(value) is not None for value in values)
+
+
+def lazy_twin(name: str) -> Callable[..., Any]:
+    """Return the function of a name that takes lazy arrays."""
+    twin: Callable[..., Any] = getattr(importlib.import_module("numnorm.dask"), name)
+    return twin
