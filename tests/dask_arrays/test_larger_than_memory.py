@@ -153,7 +153,7 @@ def run_on_cluster(norm, path, output, *, kill=False):
             n_workers=2,
             threads_per_worker=1,
             memory_limit=LIMIT,
-            dashboard_address=None,
+            dashboard_address=":0",
             local_directory=str(output.parent),
         ) as cluster,
         distributed.Client(cluster) as client,

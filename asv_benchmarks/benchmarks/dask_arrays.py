@@ -1,0 +1,79 @@
+"""Norms of Dask arrays: beside one call on the whole array, and the time to make the graph."""
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import dask
+import dask.array as da
+import numba
+import numpy as np
+
+import numnorm
+
+from .arrays import drawn
+from .calls import MANY_SAMPLES
+
+NORMS: dict[str, Callable[..., Any]] = {
+    "layer_norm": numnorm.layer_norm,
+    "batch_norm": numnorm.batch_norm,
+}
+
+SHAPE = (65536, 1024)
+ROUNDS = 20
+
+
+class Throughput:
+    """The threaded scheduler, on as many threads as the call on the whole array has."""
+
+    params = (list(NORMS), [1024, 4096, 16384])
+    param_names = ("norm", "rows of a block")
+    unit = "calls"
+
+    def setup(self, norm: str, rows: int) -> None:
+        """Compile the kernels."""
+        self.x, _ = drawn(SHAPE)
+        self.lazy = NORMS[norm](da.from_array(self.x, chunks=(rows, SHAPE[1])))
+        self.calls = _of_blocks(self.lazy), lambda: NORMS[norm](self.x)
+        for call in self.calls:
+            call()
+
+    def track_beside_one_call(self, *_: object) -> float:
+        """The time of all blocks, computed and put into a result, over that of one call."""
+        return round(
+            median(_seconds(self.calls[0]) / _seconds(self.calls[1]) for _ in range(ROUNDS)), 3
+        )
+
+
+class Graph:
+    """The time to make the graph of an array of a number of blocks; nothing is computed."""
+
+    params = (list(NORMS), [16, 256, 4096])
+    param_names = ("norm", "blocks")
+    repeat = MANY_SAMPLES
+
+    def setup(self, norm: str, blocks: int) -> None:
+        """Make the array."""
+        step = numnorm.stream_step((1, 8))
+        self.x = da.zeros((blocks * step, 8), np.float32, chunks=(step, 8))
+
+    def time_construction(self, norm: str, _: int) -> None:
+        """The call, and the graph as a scheduler gets it."""
+        dict(NORMS[norm](self.x).__dask_graph__())
+
+    def track_tasks(self, norm: str, _: int) -> int:
+        """The number of tasks after Dask's optimization."""
+        (optimized,) = dask.optimize(NORMS[norm](self.x))
+        return len(dict(optimized.__dask_graph__()))
+
+
+def _of_blocks(lazy: Any) -> Callable[[], Any]:
+    threads = numba.config.NUMBA_NUM_THREADS
+    return lambda: lazy.compute(scheduler="threads", num_workers=threads)
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = perf_counter()
+    call()
+    return perf_counter() - start

@@ -1,0 +1,70 @@
+"""Norms of a Zarr array by two processes, one of which is killed.
+
+Dask computes again what was lost with the process, and starts another one. The results have the
+bytes of NumPy's. A cluster of many machines takes another line than the one with `LocalCluster`:
+docs/clusters.md names some.
+
+``pip install 'numnorm[dask]' distributed zarr``, then ``python docs/gallery/dask_cluster.py``
+"""
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import zarr
+from distributed import Client, LocalCluster
+
+import numnorm
+
+
+def written(path):
+    """Return how many chunks of an array are on disk."""
+    return len(list((path / "c").glob("*/*")))
+
+
+def write_and_kill(client, lazy, path, kill):
+    """Write a lazy array to a Zarr store; return the process that was killed midway."""
+    chunks = tuple(lengths[0] for lengths in lazy.chunks)
+    target = zarr.create_array(store=str(path), shape=lazy.shape, chunks=chunks, dtype=lazy.dtype)
+    victim = next(iter(client.run(os.getpid).values())) if kill else None
+    writing = client.compute(lazy.store(target, lock=False, compute=False))
+    if kill:
+        while written(path) < lazy.npartitions // 4:
+            time.sleep(0.01)
+        os.kill(victim, signal.SIGKILL)
+        print(f"  process {victim} killed after {written(path)} of {lazy.npartitions} chunks")
+    writing.result()
+
+
+def main(rows=100_000, width=256):
+    """Normalize an array in several ways, and return whether each has the bytes of NumPy's."""
+    x = np.random.default_rng(0).standard_normal((rows, width), np.float32) * 3 + 100
+    # Chunks of a multiple of `stream_step` samples: batch norm then has NumPy's bytes, too.
+    chunks = (2 * numnorm.stream_step(x.shape), width)
+    same = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        source = Path(folder) / "x.zarr"
+        zarr.create_array(store=str(source), data=x, chunks=chunks)
+        for norm in (numnorm.layer_norm, numnorm.batch_norm):
+            for kill in (False, True):
+                name = f"{norm.__name__}{', a process killed' if kill else ''}"
+                print(name)
+                path = Path(folder) / f"{norm.__name__}-{kill}.zarr"
+                write_and_kill(client, norm(da.from_zarr(str(source))), path, kill)
+                client.wait_for_workers(2)
+                y = zarr.open_array(str(path), mode="r")[:]
+                same[name] = y.tobytes() == norm(x).tobytes()
+                print(f"  the bytes of NumPy's: {same[name]}")
+    return same
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Norms of Dask arrays on a cluster of two processes, also where one of them is killed."""
+
+import os
+import signal
+import tempfile
+import time
+
+import numpy as np
+import pytest
+
+import numnorm
+
+dask = pytest.importorskip("dask")
+dask_array = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+ROWS, WIDTH, BLOCKS = 1024, 32, 24  # of a block: a multiple of `stream_step`
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=2,
+            memory_limit="1GB",
+            dashboard_address=":0",
+            local_directory=str(tmp_path_factory.mktemp("cluster")),
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((2, BLOCKS * ROWS, WIDTH), np.float32)
+    return x * 3 + 100, dy
+
+
+def lazy(array):
+    return dask_array.from_array(array, chunks=(ROWS, WIDTH))
+
+
+# The same for arrays of NumPy and of Dask
+
+
+def layer_norm(x, dy):
+    y, mean, rstd = numnorm.layer_norm_forward(x, *parameters())
+    return y, mean, rstd, *numnorm.layer_norm_backward(dy, x, mean, rstd, parameters()[0])
+
+
+def batch_norm(x, dy):
+    y, mean, rstd = numnorm.batch_norm_forward(x, *parameters())
+    return y, mean, rstd, *numnorm.batch_norm_backward(dy, x, mean, rstd, parameters()[0])
+
+
+def parameters():
+    return np.linspace(1, 2, WIDTH, dtype="f4"), np.linspace(-1, 1, WIDTH, dtype="f4")
+
+
+NORMS = pytest.mark.parametrize("norm", [layer_norm, batch_norm])
+
+
+def assert_same(results, expected):
+    for result, right in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, right)
+
+
+@NORMS
+def test_bytes_do_not_depend_on_the_workers(client, arrays, norm):
+    x, dy = arrays
+    results = norm(lazy(x), lazy(dy))
+    alone = dask.compute(*results, scheduler="synchronous")
+    worker, *_ = client.scheduler_info()["workers"]
+    assert_same(client.compute(results, sync=True), alone)
+    assert_same(client.compute(results, sync=True, workers=[worker]), alone)
+    expected = norm(x, dy)
+    assert_same(alone[:3], expected[:3])
+    for result, right in zip(alone[3:], expected[3:], strict=True):
+        # Sums of 24,576 products are taken in another order, and rounded to float32.
+        np.testing.assert_allclose(result, right, rtol=0, atol=1e-6 * abs(right).max())
+
+
+def slowly(block, folder):
+    """Return a block as it is, after some time, and leave a file that says so."""
+    time.sleep(0.05)
+    os.close(tempfile.mkstemp(dir=folder)[0])
+    return block
+
+
+@NORMS
+def test_a_killed_worker_changes_nothing(client, arrays, norm, tmp_path):
+    x, dy = arrays
+    meta = np.empty((0, 0), x.dtype)
+    slow = lazy(x).map_blocks(slowly, str(tmp_path), dtype=x.dtype, meta=meta)
+    results = norm(slow, lazy(dy))
+    client.wait_for_workers(2, timeout=60)
+    victim = next(iter(client.run(os.getpid).values()))
+    running = client.compute(results)
+    until(lambda: len(os.listdir(tmp_path)) >= BLOCKS // 3)
+    assert not all(future.done() for future in running)
+    os.kill(victim, signal.SIGKILL)
+    assert_same(client.gather(running), dask.compute(*norm(lazy(x), lazy(dy))))
+    until(lambda: victim not in client.run(os.getpid).values())
+
+
+def until(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_zarr(client, arrays, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    x, _ = arrays
+    chunks = {"shape": x.shape, "chunks": (3 * ROWS // 2, WIDTH), "dtype": x.dtype}
+    source = zarr.create_array(store=str(tmp_path / "x.zarr"), **chunks)
+    source[:] = x
+    read = dask_array.from_zarr(str(tmp_path / "x.zarr"))
+    client.compute(
+        numnorm.layer_norm(read).to_zarr(str(tmp_path / "y.zarr"), compute=False), sync=True
+    )
+    y = zarr.open_array(str(tmp_path / "y.zarr"), mode="r")
+    assert y.chunks == source.chunks
+    np.testing.assert_array_equal(y[:], numnorm.layer_norm(x))
