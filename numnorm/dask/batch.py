@@ -45,7 +45,7 @@ def batch_norm_forward(
     channels = channels_of(x, channel_axis)
     parameters = parameters_of(x, channels, arrays)
     names = "momentum", "batches", "convention"
-    options = {"training": training, "unbiased": unbiased, "eps": eps}
+    options: dict[str, Any] = {"training": training, "unbiased": unbiased, "eps": eps}
     options |= dict(zip(names, momentums, strict=True))
     dtypes = dtypes_of(
         numnorm.batch_norm_forward, {"x": x, **arrays}, channel_axis=channels.axis, **options
@@ -63,7 +63,6 @@ def batch_norm_forward(
                 )
                 array[...] = new_value.rechunk(array.chunks)
         statistics = [mean, m2 / max(channels.count, 1)]
-    options = {"axes": channels.axis, "eps": float(eps)}
     y = each_block(
         _normalized,
         x,
@@ -72,7 +71,8 @@ def batch_norm_forward(
         dtype=dtypes[0],
         chunks=x.chunks,
         usual=[(parameter.name, parameter.usual) for parameter in parameters],
-        **options,
+        axes=channels.axis,
+        eps=float(eps),
     )
     return Normalized(y, *_saved(statistics, x, dtypes[1], channels, float(eps)))
 
@@ -121,7 +121,7 @@ def _saved(
 ) -> tuple[Any, Any]:
     """Return mean and rstd as `batch_norm_forward` does, lazily."""
     options = {"axes": channels.axes, "eps": eps, "x_dtype": x.dtype, "dtype": dtype}
-    return tuple(  # type: ignore[return-value]
+    return tuple(
         channels.public(
             each_block(_saved_field, *statistics, chunks=channels.chunks, field=field, **options)
         )

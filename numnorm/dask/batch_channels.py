@@ -32,7 +32,7 @@ class Channels(NamedTuple):
     others: tuple[int, ...]
     axis: int | tuple[int, ...]
     shape: Shape
-    count: int
+    count: int  # type: ignore[assignment]  # a field may hide tuple's method
     chunks: Chunks
 
     def spread(self, statistic: Any) -> Any:

@@ -22,25 +22,40 @@ _FIELDS = ("mean", "m2", "mean_lo")
 
 def batch_moments(x: Any, *, channel_axis: Any, after: Moments | None) -> Moments:
     """Return the count, and the other moments as lazy arrays."""
-    given = {} if after is None else {field: getattr(after, field) for field in _FIELDS}
-    arrays = made_lazy({"x": x, **{f"after.{f}": a for f, a in given.items() if a is not None}})
+    arrays = made_lazy({"x": x, **_arrays_of("after", after)})
     x = arrays.pop("x")
     channels = channels_of(x, channel_axis)
     for name, array in arrays.items():
         check_shape(name, array.shape, channels.shape, "the channels of x")
-    empty = {name: np.empty((0,) * array.ndim, array.dtype) for name, array in arrays.items()}
-    before = after and after._replace(**{n.removeprefix("after."): a for n, a in empty.items()})
+    _check(x, channels, after, arrays)
+    count, start = channels.count, None
+    if after is not None:
+        count += int(after.count)
+        start = each_object(
+            _known,
+            *map(channels.spread, arrays.values()),
+            fields=[name.removeprefix("after.") for name in arrays],
+            count=int(after.count),
+            axes=channels.axes,
+        )
+    fields = fields_of(total_moments(x, channels, start), channels)
+    return Moments(count, *map(channels.public, fields))
+
+
+def _arrays_of(name: str, moments: Any) -> dict[str, Any]:
+    """Return the arrays of moments by the names that messages have for them."""
+    if moments is None:
+        return {}
+    arrays = {f"{name}.{field}": getattr(moments, field) for field in _FIELDS}
+    return {n: a for n, a in arrays.items() if a is not None}
+
+
+def _check(x: Any, channels: Channels, after: Any, arrays: dict[str, Any]) -> None:
+    """Raise for wrong arguments, as a call without elements does."""
+    empty = {n.removeprefix("after."): np.empty((0,) * a.ndim, a.dtype) for n, a in arrays.items()}
+    before = None if after is None else after._replace(**empty)
     nothing = np.empty((0,) * x.ndim, x.dtype)
     numnorm.batch_moments(nothing, channel_axis=channels.axis, after=before)
-    start = None
-    if after is not None:
-        fields = tuple(name.removeprefix("after.") for name in arrays)
-        known = [channels.spread(array) for array in arrays.values()]
-        options = {"fields": fields, "count": int(after.count), "axes": channels.axes}
-        start = each_object(_known, *known, **options)
-    count = channels.count + (0 if after is None else int(after.count))
-    arrays = fields_of(total_moments(x, channels, start), channels)
-    return Moments(count, *(channels.public(array) for array in arrays))
 
 
 def total_moments(x: Any, channels: Channels, start: Any = None) -> Any:
@@ -51,14 +66,18 @@ def total_moments(x: Any, channels: Channels, start: Any = None) -> Any:
 
 def fields_of(total: Any, channels: Channels) -> list[Any]:
     """Return mean, m2 and mean_lo of Moments as lazy arrays with as many axes as x."""
-    options = {"axes": channels.axes, "dtype": np.dtype(np.float64), "chunks": channels.chunks}
-    return [each_block(_field, total, field=field, **options) for field in _FIELDS]
+    dtype, chunks = np.dtype(np.float64), channels.chunks
+    return [
+        each_block(_field, total, dtype=dtype, chunks=chunks, field=field, axes=channels.axes)
+        for field in _FIELDS
+    ]
 
 
 def merged(parts: Sequence[Any]) -> Moments:
     """Merge Moments, and lists of them, in order."""
     each = (one for part in parts for one in (part if isinstance(part, list) else [part]))
-    return functools.reduce(Moments.merge, each)
+    total: Moments = functools.reduce(Moments.merge, each)
+    return total
 
 
 def _parts(x: Any, *, channel_axis: Any) -> list[Moments]:
@@ -76,7 +95,7 @@ def _parts(x: Any, *, channel_axis: Any) -> list[Moments]:
     return [Moments(part.count, *(field.reshape(shape) for field in part[1:])) for part in parts]
 
 
-def _known(*arrays: Any, fields: tuple[str, ...], count: int, axes: tuple[int, ...]) -> Moments:
+def _known(*arrays: Any, fields: list[str], count: int, axes: tuple[int, ...]) -> Moments:
     given = {field: of_channels(a, axes) for field, a in zip(fields, arrays, strict=True)}
     return Moments(count, **given)
 
