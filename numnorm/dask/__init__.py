@@ -3,6 +3,14 @@
 The functions of `numnorm` with the same names call these ones when one of their arrays is lazy.
 """
 
+from numnorm.dask.batch import batch_norm_forward
+from numnorm.dask.moments import batch_moments
 from numnorm.dask.rows import layer_norm, layer_norm_backward, layer_norm_forward
 
-__all__ = ["layer_norm", "layer_norm_backward", "layer_norm_forward"]
+__all__ = [
+    "batch_moments",
+    "batch_norm_forward",
+    "layer_norm",
+    "layer_norm_backward",
+    "layer_norm_forward",
+]
