@@ -3,7 +3,15 @@
 The functions of `numnorm` with the same names call these ones when one of their arrays is lazy.
 """
 
-from numnorm.dask.channels import group_norm, group_norm_backward, group_norm_forward
+from numnorm.dask.batch import batch_norm_forward
+from numnorm.dask.channels import (
+    group_norm,
+    group_norm_backward,
+    group_norm_forward,
+    instance_norm_backward,
+    instance_norm_forward,
+)
+from numnorm.dask.moments import batch_moments
 from numnorm.dask.rows import (
     ada_norm,
     ada_norm_backward,
@@ -24,9 +32,13 @@ __all__ = [
     "ada_norm",
     "ada_norm_backward",
     "ada_norm_forward",
+    "batch_moments",
+    "batch_norm_forward",
     "group_norm",
     "group_norm_backward",
     "group_norm_forward",
+    "instance_norm_backward",
+    "instance_norm_forward",
     "layer_norm",
     "layer_norm_backward",
     "layer_norm_forward",

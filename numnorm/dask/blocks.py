@@ -60,7 +60,9 @@ def take(objects: Any, member: int, *, dtype: Any, chunks: Chunks) -> Any:
     return each_block(_member, objects, dtype=dtype, chunks=chunks, member=member)
 
 
-def in_order(objects: Any, axes: Sequence[int], fold: Callable[[list[Any]], Any]) -> Any:
+def in_order(
+    objects: Any, axes: Sequence[int], fold: Callable[[list[Any]], Any], start: Any = None
+) -> Any:
     """Combine objects along axes in the order of their blocks, and so always to the same bytes.
 
     Parameters
@@ -68,22 +70,33 @@ def in_order(objects: Any, axes: Sequence[int], fold: Callable[[list[Any]], Any]
     objects : lazy array
         As `each_object` returns it.
     axes : sequence of int
-        Where all blocks become one.
+        Where all blocks become one: first along the last of them, and along the first at last.
     fold : callable
-        It makes one object of a list; the first of the list may be one that it made before.
+        It makes one object of a list; some objects of the list may be ones that it made before.
+    start : lazy array, optional
+        The first object, before all blocks.
     """
-    first, *others = axes
-    gathered = objects.rechunk(dict.fromkeys(others, -1))
-    count = objects.shape[first]
+    for axis in axes[:0:-1]:
+        objects = _in_order(objects, axis, fold, None)
+    if axes:
+        return _in_order(objects, axes[0], fold, start)
+    return _next(objects, start, fold)
+
+
+def _in_order(objects: Any, axis: int, fold: Callable[[list[Any]], Any], total: Any) -> Any:
+    count = objects.shape[axis]
     step = max(_GATHERED, -(-count // _STEPS))
-    total = None
     for start in range(0, count, step):
-        chosen = *(slice(None),) * first, slice(start, start + step)
-        part = gathered[chosen].rechunk({first: -1})
-        chunks = tuple((1,) if a in axes else part.chunks[a] for a in range(part.ndim))
-        given = (part,) if total is None else (part, total)
-        total = each_block(_folded, *given, dtype=object, chunks=chunks, fold=fold)
+        chosen = *(slice(None),) * axis, slice(start, start + step)
+        total = _next(objects[chosen].rechunk({axis: -1}), total, fold)
     return total
+
+
+def _next(objects: Any, total: Any, fold: Callable[[list[Any]], Any]) -> Any:
+    """Return the total after the objects of each block."""
+    given = (objects,) if total is None else (objects, total)
+    chunks = tuple((1,) * count for count in objects.numblocks)
+    return each_block(_folded, *given, dtype=object, chunks=chunks, fold=fold)
 
 
 def _serial(*blocks: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from sys import modules
 from typing import Any, Literal, Never
 
 import numpy as np
@@ -23,6 +24,7 @@ from numnorm.backends.contract.backend import ColumnBackend
 from numnorm.backends.contract.norms import Detached
 from numnorm.keywords import unexpected
 from numnorm.layouts import ColumnLayout, column_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.channel_axes import channel_axes
 from numnorm.norms.results import Gradients, Normalized
 
@@ -130,9 +132,10 @@ def batch_norm(
     if others:
         raise unexpected(batch_norm, others)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
-    return _normalized(
-        x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
-    )[0]
+    given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
+    if "dask" in modules and any_lazy(x, gamma, beta, *running):
+        return lazy_twin("batch_norm_forward")(*given)[0]
+    return _normalized(*given)[0]
 
 
 def batch_norm_forward(
@@ -174,9 +177,10 @@ convention, unbiased, eps, out
     if others:
         raise unexpected(batch_norm_forward, others)
     running, momentums = (running_mean, running_var), (momentum, batches, convention)
-    y, mean, rstd, backend, x = _normalized(
-        x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
-    )
+    given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
+    if "dask" in modules and any_lazy(x, gamma, beta, *running):
+        return lazy_twin("batch_norm_forward")(*given)
+    y, mean, rstd, backend, x = _normalized(*given)
     return Normalized(y, backend.saved(mean, x), backend.saved(rstd, x))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from sys import modules
 from typing import Any, NamedTuple, Never
 
 import numpy as np
@@ -14,6 +15,7 @@ from numnorm.array_types import ArrayLike
 from numnorm.backends import backend_for
 from numnorm.keywords import unexpected
 from numnorm.layouts import column_layout, normalized_axes
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.channel_axes import channel_axes, merged_shape
 
 
@@ -186,6 +188,8 @@ def batch_moments(
     """
     if others:
         raise unexpected(batch_moments, others)
+    if "dask" in modules and any_lazy(x, *(after or ())):
+        return lazy_twin("batch_moments")(x, channel_axis=channel_axis, after=after)
     axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
     if axes is not None:
         if after is not None:

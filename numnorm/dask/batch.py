@@ -1,0 +1,174 @@
+"""Batch norm of lazy arrays: the moments of all blocks, then each block with these statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import numnorm
+from numnorm.arguments import check_flag, check_shape
+from numnorm.backends.formulas.norms import moved
+from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
+from numnorm.dask.blocks import each_block
+from numnorm.dask.moments import fields_of, total_moments
+from numnorm.dask.parameters import Parameter, aligned_parameter, made_lazy
+from numnorm.lazy_arrays import any_lazy
+from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
+from numnorm.norms.results import Normalized
+
+_RUNNING = ("running_mean", "running_var")
+
+
+def batch_norm_forward(
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    channel_axis: Any,
+    running: tuple[Any, Any],
+    training: bool,
+    momentums: tuple[Any, Any, Any],
+    unbiased: bool | None,
+    eps: float,
+    out: Any,
+) -> Normalized[Any]:
+    """Return y, mean and rstd, lazily; in training, assign the moved running statistics."""
+    training = check_flag("training", training)
+    given = given_statistics(*running, training)
+    arrays = {"x": x, "gamma": gamma, "beta": beta}
+    arrays |= {} if given is None else dict(zip(_RUNNING, given, strict=True))
+    if training:
+        _check_assignable(arrays)
+    arrays = made_lazy(arrays, out)
+    x = arrays.pop("x")
+    channels = channels_of(x, channel_axis)
+    parameters = parameters_of(x, channels, arrays)
+    names = "momentum", "batches", "convention"
+    options: dict[str, Any] = {"training": training, "unbiased": unbiased, "eps": eps}
+    options |= dict(zip(names, momentums, strict=True))
+    dtypes = dtypes_of(
+        numnorm.batch_norm_forward, {"x": x, **arrays}, channel_axis=channels.axis, **options
+    )
+    statistics = [channels.spread(arrays[name]) for name in _RUNNING if given is not None]
+    if training:
+        biased = momentums[2] != "torch" if unbiased is None else not unbiased
+        correction = bessel_correction(not biased, channels.count, given)
+        mean, m2, _ = fields_of(total_moments(x, channels), channels)
+        if given is not None and channels.count:
+            new = mean, m2 / (channels.count - correction)
+            for array, old, moment in zip(given, statistics, new, strict=True):
+                new_value = _moved_statistic(
+                    old, moment, new_batch_weight(*momentums), array.dtype, channels
+                )
+                array[...] = new_value.rechunk(array.chunks)
+        statistics = [mean, m2 / max(channels.count, 1)]
+    y = each_block(
+        _normalized,
+        x,
+        *statistics,
+        *(parameter.array for parameter in parameters),
+        dtype=dtypes[0],
+        chunks=x.chunks,
+        usual=[(parameter.name, parameter.usual) for parameter in parameters],
+        axes=channels.axis,
+        eps=float(eps),
+    )
+    return Normalized(y, *_saved(statistics, x, dtypes[1], channels, float(eps)))
+
+
+def _check_assignable(arrays: Mapping[str, Any]) -> None:
+    """Raise unless running statistics can be updated lazily."""
+    for name in _RUNNING:
+        array = arrays.get(name)
+        if array is not None and not any_lazy(array):
+            raise ValueError(
+                f"{name} must be lazy to be updated by a lazy call, got {type(array).__name__}: "
+                "use an array of Dask, or batch_moments"
+            )
+
+
+def parameters_of(x: Any, channels: Channels, arrays: Mapping[str, Any]) -> list[Parameter]:
+    """Return gain and bias with as many axes as x; raise if a shape is wrong."""
+    given = [(name, array) for name, array in arrays.items() if array is not None]
+    for name, array in given:
+        if name not in ("gamma", "beta"):
+            check_shape(name, array.shape, channels.shape, "the channels of x")
+    usual = channels.axes, channels.shape, "the channels of x"
+    return [
+        aligned_parameter(name, array, x, *usual)
+        for name, array in given
+        if name in ("gamma", "beta")
+    ]
+
+
+def dtypes_of(function: Any, arrays: Mapping[str, Any], **options: Any) -> list[Any]:
+    """Return the dtypes of the results for arrays without elements.
+
+    So wrong options and dtypes are errors of the call. Shapes are checked elsewhere.
+    """
+    empty = {n: a if a is None else np.empty((0,) * a.ndim, a.dtype) for n, a in arrays.items()}
+    return [result.dtype for result in function(**empty, **options)]
+
+
+def _moved_statistic(old: Any, new: Any, weight: float, dtype: Any, channels: Channels) -> Any:
+    options = {"dtype": dtype, "chunks": channels.chunks, "weight": weight}
+    return channels.public(each_block(_moved, old, new, **options))
+
+
+def _saved(
+    statistics: list[Any], x: Any, dtype: Any, channels: Channels, eps: float
+) -> tuple[Any, Any]:
+    """Return mean and rstd as `batch_norm_forward` does, lazily."""
+    options = {"axes": channels.axes, "eps": eps, "x_dtype": x.dtype, "dtype": dtype}
+    return tuple(
+        channels.public(
+            each_block(_saved_field, *statistics, chunks=channels.chunks, field=field, **options)
+        )
+        for field in ("mean", "rstd")
+    )
+
+
+def _normalized(
+    x: Any,
+    mean: Any,
+    variance: Any,
+    *parameters: Any,
+    usual: list[tuple[str, bool]],
+    axes: int | tuple[int, ...],
+    eps: float,
+) -> Any:
+    own = (axes,) if isinstance(axes, int) else axes
+    given = {
+        name: of_channels(array, own) if reduced else array
+        for (name, reduced), array in zip(usual, parameters, strict=True)
+    }
+    return numnorm.batch_norm(
+        x,
+        **given,
+        channel_axis=axes,
+        running_mean=of_channels(mean, own),
+        running_var=of_channels(variance, own),
+        training=False,
+        eps=eps,
+    )
+
+
+def _moved(old: Any, new: Any, *, weight: float) -> Any:
+    with np.errstate(all="ignore"):
+        return moved(old.astype(np.float64), new, weight).astype(old.dtype)
+
+
+def _saved_field(
+    mean: Any, variance: Any, *, axes: tuple[int, ...], eps: float, x_dtype: Any, field: str
+) -> Any:
+    mean, variance, ndim = of_channels(mean, axes), of_channels(variance, axes), mean.ndim
+    saved = numnorm.batch_norm_forward(
+        mean[None][:0].astype(x_dtype),
+        channel_axis=tuple(range(1, 1 + len(axes))) if len(axes) > 1 else 1,
+        running_mean=mean,
+        running_var=variance,
+        training=False,
+        eps=eps,
+    )
+    return aligned(getattr(saved, field), axes, ndim)

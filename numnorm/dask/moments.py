@@ -1,0 +1,104 @@
+"""The moments of channels of lazy arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import numnorm
+from numnorm.arguments import check_shape
+from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
+from numnorm.dask.blocks import each_block, each_object, in_order
+from numnorm.dask.parameters import made_lazy
+from numnorm.layouts import column_layout
+from numnorm.norms.channel_axes import ChannelAxes
+from numnorm.norms.moments import Moments
+
+_FIELDS = ("mean", "m2", "mean_lo")
+
+
+def batch_moments(x: Any, *, channel_axis: Any, after: Moments | None) -> Moments:
+    """Return the count, and the other moments as lazy arrays."""
+    arrays = made_lazy({"x": x, **_arrays_of("after", after)})
+    x = arrays.pop("x")
+    channels = channels_of(x, channel_axis)
+    for name, array in arrays.items():
+        check_shape(name, array.shape, channels.shape, "the channels of x")
+    _check(x, channels, after, arrays)
+    count, start = channels.count, None
+    if after is not None:
+        count += int(after.count)
+        start = each_object(
+            _known,
+            *map(channels.spread, arrays.values()),
+            fields=[name.removeprefix("after.") for name in arrays],
+            count=int(after.count),
+            axes=channels.axes,
+        )
+    fields = fields_of(total_moments(x, channels, start), channels)
+    return Moments(count, *map(channels.public, fields))
+
+
+def _arrays_of(name: str, moments: Any) -> dict[str, Any]:
+    """Return the arrays of moments by the names that messages have for them."""
+    if moments is None:
+        return {}
+    arrays = {f"{name}.{field}": getattr(moments, field) for field in _FIELDS}
+    return {n: a for n, a in arrays.items() if a is not None}
+
+
+def _check(x: Any, channels: Channels, after: Any, arrays: dict[str, Any]) -> None:
+    """Raise for wrong arguments, as a call without elements does."""
+    empty = {n.removeprefix("after."): np.empty((0,) * a.ndim, a.dtype) for n, a in arrays.items()}
+    before = None if after is None else after._replace(**empty)
+    nothing = np.empty((0,) * x.ndim, x.dtype)
+    numnorm.batch_moments(nothing, channel_axis=channels.axis, after=before)
+
+
+def total_moments(x: Any, channels: Channels, start: Any = None) -> Any:
+    """Return a lazy array of one object, the Moments, for each block of channels."""
+    parts = each_object(_parts, x, channel_axis=channels.axis)
+    return in_order(parts, channels.others, merged, start)
+
+
+def fields_of(total: Any, channels: Channels) -> list[Any]:
+    """Return mean, m2 and mean_lo of Moments as lazy arrays with as many axes as x."""
+    dtype, chunks = np.dtype(np.float64), channels.chunks
+    return [
+        each_block(_field, total, dtype=dtype, chunks=chunks, field=field, axes=channels.axes)
+        for field in _FIELDS
+    ]
+
+
+def merged(parts: Sequence[Any]) -> Moments:
+    """Merge Moments, and lists of them, in order."""
+    each = (one for part in parts for one in (part if isinstance(part, list) else [part]))
+    total: Moments = functools.reduce(Moments.merge, each)
+    return total
+
+
+def _parts(x: Any, *, channel_axis: Any) -> list[Moments]:
+    """Return the moments of each part of x that a call on the whole array sums as one block."""
+    shape = None
+    if isinstance(channel_axis, tuple):
+        axes = ChannelAxes(x, channel_axis)
+        x, channel_axis, shape = axes.x, axes.axis, axes.shape
+    layout = column_layout(x.shape, channel_axis)
+    flat = x.reshape(layout.outer, layout.channels, layout.inner)
+    starts = range(0, max(layout.outer, 1), layout.block)
+    parts = [numnorm.batch_moments(flat[start : start + layout.block]) for start in starts]
+    if shape is None:
+        return parts
+    return [Moments(part.count, *(field.reshape(shape) for field in part[1:])) for part in parts]
+
+
+def _known(*arrays: Any, fields: list[str], count: int, axes: tuple[int, ...]) -> Moments:
+    given = {field: of_channels(a, axes) for field, a in zip(fields, arrays, strict=True)}
+    return Moments(count, **given)
+
+
+def _field(objects: Any, *, field: str, axes: tuple[int, ...]) -> Any:
+    return aligned(getattr(objects[(0,) * objects.ndim], field), axes, objects.ndim)
