@@ -150,7 +150,10 @@ def _backward(
 def _groups(x: Any, layout: RowLayout, channel_axis: Any) -> tuple[Rows, Any]:
     """Return the rows of x, and x in chunks that hold whole groups of channels."""
     (channel,) = normalized_axes(channel_axis, x.ndim)
-    size = max(x.shape[channel] // max(layout.statistic_shape[1], 1), 1)
+    groups = layout.statistic_shape[1]
+    if groups and not x.shape[channel]:
+        raise ValueError(f"x must have channels in its lazy groups, got shape {x.shape}")
+    size = max(x.shape[channel] // max(groups, 1), 1)
     spatial = tuple(axis for axis in range(1, x.ndim) if axis != channel)
     rows = Rows(spatial, (0, channel), (channel,), size)
     whole = _at_borders(x.chunks[channel], size)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from lazy_norms import LazyNorm
 from norm_checks import DTYPES, PARAMETERS, check, draw_parameters
@@ -10,14 +10,16 @@ from norm_strategies import FAR, arrays, norms
 
 pytest.importorskip("dask.array")
 
-NAMES = ["layer_norm", "rms_norm", "ada_norm", "weight_norm", "group_norm"]
+NAMES = ["layer_norm", "rms_norm", "ada_norm", "weight_norm", "group_norm", "instance_norm"]
 LIBRARIES = ["dask.array", "dask_array"]
-CASES = settings(max_examples=25, deadline=None, print_blob=True)
+# Each example computes half a dozen graphs, and shrinking one takes minutes.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+FEW, MANY = (settings(max_examples=n, deadline=None, phases=PHASES) for n in (25, 300))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", NAMES)
-@CASES
+@FEW
 @given(data=st.data())
 def test_any_chunks_agree_with_the_definition(name, library, data):
     library = pytest.importorskip(library)
