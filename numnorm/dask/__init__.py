@@ -4,13 +4,17 @@ The functions of `numnorm` with the same names call these ones when one of their
 """
 
 from numnorm.dask.batch import batch_norm_forward
-from numnorm.dask.moments import batch_moments
+from numnorm.dask.batch_gradients import batch_norm_backward
+from numnorm.dask.moments import batch_moments, merge, of_divisor
 from numnorm.dask.rows import layer_norm, layer_norm_backward, layer_norm_forward
 
 __all__ = [
     "batch_moments",
+    "batch_norm_backward",
     "batch_norm_forward",
     "layer_norm",
     "layer_norm_backward",
     "layer_norm_forward",
+    "merge",
+    "of_divisor",
 ]
