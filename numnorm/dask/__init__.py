@@ -4,6 +4,7 @@ The functions of `numnorm` with the same names call these ones when one of their
 """
 
 from numnorm.dask.batch import batch_norm_forward
+from numnorm.dask.batch_gradients import batch_norm_backward
 from numnorm.dask.channels import (
     group_norm,
     group_norm_backward,
@@ -11,7 +12,7 @@ from numnorm.dask.channels import (
     instance_norm_backward,
     instance_norm_forward,
 )
-from numnorm.dask.moments import batch_moments
+from numnorm.dask.moments import batch_moments, merge, of_divisor
 from numnorm.dask.rows import (
     ada_norm,
     ada_norm_backward,
@@ -33,6 +34,7 @@ __all__ = [
     "ada_norm_backward",
     "ada_norm_forward",
     "batch_moments",
+    "batch_norm_backward",
     "batch_norm_forward",
     "group_norm",
     "group_norm_backward",
@@ -42,6 +44,8 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "layer_norm_forward",
+    "merge",
+    "of_divisor",
     "rms_norm",
     "rms_norm_backward",
     "rms_norm_forward",
