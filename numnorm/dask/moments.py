@@ -11,12 +11,13 @@ import numpy as np
 import numnorm
 from numnorm.arguments import check_shape
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
-from numnorm.dask.blocks import each_block, each_object, in_order
-from numnorm.dask.parameters import made_lazy
+from numnorm.dask.blocks import each_block, each_object, in_order, take
+from numnorm.dask.parameters import as_divided, made_lazy
 from numnorm.layouts import column_layout
 from numnorm.norms.channel_axes import ChannelAxes
 from numnorm.norms.moments import Moments
 
+_FLOAT64 = np.dtype(np.float64)
 _FIELDS = ("mean", "m2", "mean_lo")
 
 
@@ -40,6 +41,27 @@ def batch_moments(x: Any, *, channel_axis: Any, after: Moments | None) -> Moment
         )
     fields = fields_of(total_moments(x, channels, start), channels)
     return Moments(count, *map(channels.public, fields))
+
+
+def merge(moments: Moments, other: Moments) -> Moments:
+    """Return the moments of two sets of values of the same channels."""
+    if not (moments.count and other.count):
+        return moments if moments.count else other
+    arrays = made_lazy({**_arrays_of("moments", moments), **_arrays_of("other", other)})
+    like = arrays["moments.mean"]
+    given = [as_divided(array, like.chunks) for array in arrays.values()]
+    counts = int(moments.count), int(other.count)
+    options: dict[str, Any] = {"names": list(arrays), "counts": counts}
+    _merge(*(np.empty((0,) * a.ndim, a.dtype) for a in given), **options)  # checks the dtypes
+    objects = each_object(_merge, *given, **options)
+    fields = (take(objects, k, dtype=_FLOAT64, chunks=like.chunks) for k in (1, 2, 3))
+    return Moments(sum(counts), *fields)
+
+
+def of_divisor(method: str, m2: Any, count: int, ddof: int) -> Any:
+    """Return what a method of Moments gives for a lazy m2."""
+    options = {"method": method, "count": count, "ddof": ddof}
+    return each_block(_of_divisor, m2, dtype=_FLOAT64, chunks=m2.chunks, **options)
 
 
 def _arrays_of(name: str, moments: Any) -> dict[str, Any]:
@@ -66,9 +88,9 @@ def total_moments(x: Any, channels: Channels, start: Any = None) -> Any:
 
 def fields_of(total: Any, channels: Channels) -> list[Any]:
     """Return mean, m2 and mean_lo of Moments as lazy arrays with as many axes as x."""
-    dtype, chunks = np.dtype(np.float64), channels.chunks
+    chunks = channels.chunks
     return [
-        each_block(_field, total, dtype=dtype, chunks=chunks, field=field, axes=channels.axes)
+        each_block(_field, total, dtype=_FLOAT64, chunks=chunks, field=field, axes=channels.axes)
         for field in _FIELDS
     ]
 
@@ -98,6 +120,19 @@ def _parts(x: Any, *, channel_axis: Any) -> list[Moments]:
 def _known(*arrays: Any, fields: list[str], count: int, axes: tuple[int, ...]) -> Moments:
     given = {field: of_channels(a, axes) for field, a in zip(fields, arrays, strict=True)}
     return Moments(count, **given)
+
+
+def _merge(*arrays: Any, names: list[str], counts: tuple[int, int]) -> Moments:
+    given = dict(zip(names, arrays, strict=True))
+    moments, other = (
+        Moments(count, *(given.get(f"{name}.{field}") for field in _FIELDS))
+        for name, count in zip(("moments", "other"), counts, strict=True)
+    )
+    return moments.merge(other)
+
+
+def _of_divisor(m2: Any, *, method: str, count: int, ddof: int) -> Any:
+    return getattr(Moments(count, m2, m2), method)(ddof)
 
 
 def _field(objects: Any, *, field: str, axes: tuple[int, ...]) -> Any:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from numnorm.arguments import check_shape
-from numnorm.dask import whole_rows
+from numnorm.dask import split_rows, whole_rows
 from numnorm.dask.parameters import OPTIONAL, Parameter, aligned_parameter
-from numnorm.dask.whole_rows import Rows
+from numnorm.dask.row_axes import Rows
+from numnorm.dask.split_rows import RowNorm
 from numnorm.layouts import RowLayout
 
 Arrays = dict[str, Any]
@@ -22,6 +23,7 @@ def forward(
     layout: RowLayout,
     rows: Rows,
     options: Mapping[str, Any],
+    norm: RowNorm,
 ) -> Any:
     """Return what a public function returns, lazily.
 
@@ -36,16 +38,19 @@ def forward(
         The same by axes.
     options : mapping
         The other arguments of the function.
+    norm : RowNorm
+        What the function does.
     """
     (name, x), *others = arrays.items()
-    x = x.rechunk(dict.fromkeys(rows.axes, -1))
     parameters = [_parameter(*other, x, layout, rows) for other in others if other[1] is not None]
     results = _without_elements(function, arrays, (name,), layout, rows, options)
-    call = function, (name, x), parameters, rows, options
-    if isinstance(results, tuple):
-        dtypes = [result.dtype for result in results]
-        return type(results)(*whole_rows.forward_saved(*call, dtypes))
-    return whole_rows.forward(*call, results.dtype)
+    several = isinstance(results, tuple)
+    dtypes = [result.dtype for result in (results if several else (results,))]
+    if is_divided(x, rows):
+        normalized = split_rows.forward(norm, x, parameters, rows, dtypes)
+    else:
+        normalized = whole_rows.forward(function, (name, x), parameters, rows, options, dtypes)
+    return type(results)(*normalized) if several else normalized[0]
 
 
 def backward(
@@ -54,6 +59,7 @@ def backward(
     layout: RowLayout,
     rows: Rows,
     options: Mapping[str, Any],
+    norm: RowNorm,
 ) -> Any:
     """Return what a public function of a backward pass returns, lazily.
 
@@ -63,12 +69,11 @@ def backward(
     arrays : dict
         By keyword: the gradient of the result, x, the statistics of its rows, and the gain, which
         may be None.
-    layout, rows, options
+    layout, rows, options, norm
         As for `forward`.
     """
     (name, dy), (x_name, x), *_ = arrays.items()
     check_shape(name, dy.shape, x.shape, "the shape of the input")
-    x = arrays[x_name] = x.rechunk(dict.fromkeys(rows.axes, -1))
     gain = None
     for key, array in arrays.items():
         if key in whole_rows.STATISTICS:
@@ -79,8 +84,16 @@ def backward(
     several = isinstance(results, tuple)
     dtypes = [result.dtype for result in (results if several else (results,))]
     others = {key: array for key, array in arrays.items() if key not in OPTIONAL}
-    gradients = whole_rows.backward(function, others, gain, rows, options, dtypes)
+    if is_divided(x, rows):
+        gradients = split_rows.backward(norm, others, gain, rows, dtypes)
+    else:
+        gradients = whole_rows.backward(function, others, gain, rows, options, dtypes)
     return type(results)(*gradients) if several else gradients[0]
+
+
+def is_divided(x: Any, rows: Rows) -> bool:
+    """Return whether rows lie in several blocks."""
+    return any(x.numblocks[axis] > 1 for axis in rows.axes)
 
 
 def _parameter(name: str, array: Any, x: Any, layout: RowLayout, rows: Rows) -> Parameter:

@@ -10,44 +10,10 @@ import numpy as np
 from numnorm.arguments import Shape
 from numnorm.dask.blocks import Chunks, each_block, each_object, take
 from numnorm.dask.parameters import Parameter, along, as_divided
-
-Axes = tuple[int, ...]
+from numnorm.dask.row_axes import Axes, Rows
 
 # The arguments that have a number for each row.
 STATISTICS = ("mean", "rstd", "norm")
-
-
-class Rows(NamedTuple):
-    """Which elements of x share statistics.
-
-    Attributes
-    ----------
-    axes : tuple of int
-        Along which a row extends.
-    kept : tuple of int
-        The axes of the statistics, in order. For groups of channels, the second is the channels'.
-    own : tuple of int
-        The axes of a parameter of the usual shape.
-    size : int
-        The number of channels in a group; 0 where rows are no groups of channels.
-    """
-
-    axes: Axes
-    kept: Axes
-    own: Axes
-    size: int = 0
-
-    def per_row(self, lengths: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the lengths of a statistic of each row, from those of x."""
-        return tuple(self._of_axis(axis, n) for axis, n in enumerate(lengths))
-
-    def _of_axis(self, axis: int, length: Any) -> Any:
-        chunked = isinstance(length, tuple)
-        if axis not in self.kept:
-            return (1,) if chunked else 1
-        if self.size and axis == self.kept[1]:
-            return tuple(n // self.size for n in length) if chunked else length // self.size
-        return length
 
 
 class Call(NamedTuple):
@@ -79,27 +45,17 @@ def forward(
     parameters: Sequence[Parameter],
     rows: Rows,
     options: Mapping[str, Any],
-    dtype: Any,
-) -> Any:
-    """Return a norm of x."""
-    call = _call(function, [x[0]], parameters, rows, options)
-    arrays = [parameter.array for parameter in parameters]
-    return each_block(_normalized, x[1], *arrays, dtype=dtype, chunks=x[1].chunks, call=call)
-
-
-def forward_saved(
-    function: Callable[..., Any],
-    x: tuple[str, Any],
-    parameters: Sequence[Parameter],
-    rows: Rows,
-    options: Mapping[str, Any],
-    dtypes: Any,
+    dtypes: Sequence[Any],
 ) -> list[Any]:
-    """Return a norm of x and the statistics of its rows."""
-    call = _call(function, [x[0]], parameters, rows, options)
-    objects = each_object(_saved, x[1], *(p.array for p in parameters), call=call)
-    y = take(objects, 0, dtype=dtypes[0], chunks=x[1].chunks)
-    chunks = rows.per_row(x[1].chunks)
+    """Return y and, if there are more dtypes than one, the statistics of the rows."""
+    name, array = x
+    call = _call(function, [name], parameters, rows, options)
+    blocks = array, *(parameter.array for parameter in parameters)
+    if len(dtypes) == 1:
+        return [each_block(_normalized, *blocks, dtype=dtypes[0], chunks=array.chunks, call=call)]
+    objects = each_object(_saved, *blocks, call=call)
+    y = take(objects, 0, dtype=dtypes[0], chunks=array.chunks)
+    chunks = rows.per_row(array.chunks)
     statistics = [
         take(objects, member, dtype=dtype, chunks=chunks)
         for member, dtype in enumerate(dtypes[1:], 1)
@@ -132,8 +88,7 @@ def backward(
     call = _call(function, list(arrays), given, rows, options)
     others = [aligned_statistic(statistic, x, rows) for _, statistic in statistics]
     blocks = as_divided(dy, x.chunks), x, *others, *(p.array for p in given)
-    gained = len(dtypes) > 1
-    if not gained:
+    if len(dtypes) == 1:
         return [each_block(_normalized, *blocks, dtype=dtypes[0], chunks=x.chunks, call=call)]
     objects = each_object(_gradients, *blocks, call=call, ones=parameter is None)
     dx = take(objects, 0, dtype=dtypes[0], chunks=x.chunks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis, check_choice, check_eps, check_flag, check_number
@@ -10,6 +11,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Formula, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.results import Normalized
 from numnorm.norms.standard import check_ddof
 
@@ -104,6 +106,8 @@ def ada_norm(
     """
     if others:
         raise unexpected(ada_norm, others)
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("ada_norm")(x, axis, scale, k, eps, eps_in, ddof, out)
     return _forward(x, axis, scale, k, eps, eps_in, ddof, out, False)[0]
 
 
@@ -139,6 +143,8 @@ def ada_norm_forward(
     """
     if others:
         raise unexpected(ada_norm_forward, others)
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("ada_norm_forward")(x, axis, scale, k, eps, eps_in, ddof, out)
     return Normalized(*_forward(x, axis, scale, k, eps, eps_in, ddof, out, True))
 
 
@@ -211,6 +217,9 @@ def ada_norm_backward(
     """
     if others:
         raise unexpected(ada_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd):
+        options = axis, scale, k, eps, eps_in, ddof, detach_factor, out
+        return lazy_twin("ada_norm_backward")(dy, x, mean, rstd, *options)
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
     scaling = scaling_of(eps, eps_in, ddof, layout)

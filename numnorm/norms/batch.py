@@ -285,6 +285,9 @@ def batch_norm_backward(
     """
     if others:
         raise unexpected(batch_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
+        given = dy, x, mean, rstd, gamma, channel_axis, training, out
+        return lazy_twin("batch_norm_backward")(*given)
     axes, target = None if type(channel_axis) is int else channel_axes(x, channel_axis), out
     weight = gamma
     if axes is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import check_eps
@@ -10,6 +11,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Norm, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import group_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import AFFINE
 from numnorm.norms.results import Gradients, Normalized
 
@@ -74,6 +76,9 @@ def group_norm(
     """
     if others:
         raise unexpected(group_norm, others)
+    if "dask" in modules and any_lazy(x, gamma, beta):
+        options = {"groups": groups, "channel_axis": channel_axis, "eps": eps, "out": out}
+        return lazy_twin("group_norm")(x, gamma, beta, **options)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     scaling = scaling_by(check_eps(eps))
@@ -111,6 +116,9 @@ def group_norm_forward(
     """
     if others:
         raise unexpected(group_norm_forward, others)
+    if "dask" in modules and any_lazy(x, gamma, beta):
+        options = {"groups": groups, "channel_axis": channel_axis, "eps": eps, "out": out}
+        return lazy_twin("group_norm_forward")(x, gamma, beta, **options)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     scaling = scaling_by(check_eps(eps))
@@ -169,6 +177,9 @@ def group_norm_backward(
     """
     if others:
         raise unexpected(group_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
+        options = {"groups": groups, "channel_axis": channel_axis, "out": out}
+        return lazy_twin("group_norm_backward")(dy, x, mean, rstd, gamma, **options)
     backend, x = backend_for(x, "x")
     layout = group_layout(x.shape, channel_axis, groups)
     return Gradients(

@@ -75,6 +75,8 @@ class Moments(NamedTuple):
         channels = tuple(np.shape(self.mean)) or (1,)
         count = _check_moments("moments", self, channels, "the channels")
         others = _check_moments("other", other, channels, "the channels")
+        if "dask" in modules and any_lazy(*self, *other):
+            return lazy_twin("merge")(self, other)
         backend, mean = backend_for(self.mean, "mean")
         if count == 0 or others == 0:
             backend_for(other.mean, "other.mean")
@@ -107,8 +109,7 @@ class Moments(NamedTuple):
         >>> numnorm.batch_moments([[1.0], [3.0]]).variance(ddof=1)
         array([2.])
         """
-        backend, m2, divisor = self._divided(ddof)
-        return backend.variance(m2, divisor)
+        return self._divided("variance", ddof)
 
     def std(self, ddof: int = 0) -> Any:
         """Return the standard deviation of each channel: the root of its variance.
@@ -134,15 +135,18 @@ class Moments(NamedTuple):
         >>> numnorm.batch_moments([[1.0], [5.0]]).std()
         array([2.])
         """
-        backend, m2, divisor = self._divided(ddof)
-        return backend.deviation(m2, divisor)
+        return self._divided("std", ddof)
 
-    def _divided(self, ddof: Any) -> tuple[Any, Any, int]:
-        """Return the backend of m2, m2 as its array, and the divisor of the variance."""
+    def _divided(self, method: str, ddof: Any) -> Any:
+        """Return the variance of each channel, or its root."""
         count, ddof = check_integer("count", self.count, 0), check_integer("ddof", ddof, 0)
         if count <= ddof:
             raise ValueError(f"ddof must be less than the count, {count}, got {ddof}")
-        return *backend_for(self.m2, "m2"), count - ddof
+        if "dask" in modules and any_lazy(self.m2):
+            return lazy_twin("of_divisor")(method, self.m2, count, ddof)
+        backend, m2 = backend_for(self.m2, "m2")
+        function = backend.variance if method == "variance" else backend.deviation
+        return function(m2, count - ddof)
 
 
 def batch_moments(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis
 from numnorm.array_types import Array, ArrayLike, Input
 from numnorm.backends.contract.norms import Detached, Norm
 from numnorm.keywords import unexpected
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import GAIN
 from numnorm.norms.resolve_axis import resolve_axis
 from numnorm.norms.results import RmsGradients, RmsNormalized
@@ -65,6 +67,8 @@ def rms_norm(
     """
     if others:
         raise unexpected(rms_norm, others)
+    if "dask" in modules and any_lazy(x, gamma):
+        return lazy_twin("rms_norm")(x, gamma, axis=axis, eps=eps, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     return backend.row_forward(RMS, x, gamma, None, layout, scaling, out, False)[0]
 
@@ -98,6 +102,8 @@ def rms_norm_forward(
     """
     if others:
         raise unexpected(rms_norm_forward, others)
+    if "dask" in modules and any_lazy(x, gamma):
+        return lazy_twin("rms_norm_forward")(x, gamma, axis=axis, eps=eps, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, eps)
     y, _, rstd = backend.row_forward(RMS, x, gamma, None, layout, scaling, out, True)
     return RmsNormalized(y, rstd)
@@ -155,6 +161,8 @@ def rms_norm_backward(
     """
     if others:
         raise unexpected(rms_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, rstd, gamma):
+        return lazy_twin("rms_norm_backward")(dy, x, rstd, gamma, axis=axis, out=out)
     backend, x, layout, scaling = resolve_axis(x, axis, 0.0)
     dx, dgamma, _ = backend.row_backward(
         RMS, dy, x, None, rstd, gamma, None, layout, scaling, Detached(), out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis, check_integer
@@ -10,6 +11,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, row_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.layer import LAYER
 
 
@@ -68,6 +70,8 @@ def standard_normal_variate(
     """
     if others:
         raise unexpected(standard_normal_variate, others)
+    if "dask" in modules and any_lazy(x):
+        return lazy_twin("standard_normal_variate")(x, axis=axis, ddof=ddof, out=out)
     backend, x = backend_for(x, "x")
     layout = row_layout(x.shape, axis)
     scaling = scaling_by(0.0, 0.0, check_ddof(ddof, layout))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Never
 
 from numnorm.arguments import Axis
@@ -10,6 +11,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Names, Norm, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, vector_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.affine import GAIN
 from numnorm.norms.results import WeightGradients, WeightNormalized
 
@@ -71,6 +73,8 @@ def weight_norm(
     """
     if others:
         raise unexpected(weight_norm, others)
+    if "dask" in modules and any_lazy(v, g):
+        return lazy_twin("weight_norm")(v, g, axis=axis, out=out)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     return backend.row_forward(WEIGHT, v, g, None, layout, scaling_of(layout), out, False)[0]
@@ -104,6 +108,8 @@ def weight_norm_forward(
     """
     if others:
         raise unexpected(weight_norm_forward, others)
+    if "dask" in modules and any_lazy(v, g):
+        return lazy_twin("weight_norm_forward")(v, g, axis=axis, out=out)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     w, norm, _ = backend.row_forward(WEIGHT, v, g, None, layout, scaling_of(layout), out, True)
@@ -163,6 +169,8 @@ def weight_norm_backward(
     """
     if others:
         raise unexpected(weight_norm_backward, others)
+    if "dask" in modules and any_lazy(dw, v, norm, g):
+        return lazy_twin("weight_norm_backward")(dw, v, norm, g, axis=axis, out=out)
     backend, v = backend_for(v, "v")
     layout = vector_layout(v.shape, axis)
     rnorm = backend.reciprocal("norm", norm, v, layout)

@@ -1,0 +1,174 @@
+"""The backward pass of batch norm for lazy arrays: the sums of all blocks, then each block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numnorm
+from numnorm.arguments import check_flag, check_shape, result_dtype
+from numnorm.dask.batch import dtypes_of, parameters_of
+from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
+from numnorm.dask.blocks import each_block, each_object, take
+from numnorm.dask.parameters import as_divided, made_lazy
+from numnorm.norms.results import Gradients
+
+_FLOAT64 = np.dtype(np.float64)
+
+
+def batch_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    channel_axis: Any,
+    training: bool,
+    out: Any,
+) -> Gradients[Any]:
+    """Return dx, dgamma and dbeta, lazily."""
+    training = check_flag("training", training)
+    arrays = made_lazy({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}, out)
+    dy, x = arrays["dy"], arrays["x"]
+    channels = channels_of(x, channel_axis)
+    check_shape("dy", dy.shape, x.shape, "the shape of the input")
+    gains = parameters_of(x, channels, {name: arrays[name] for name in ("mean", "rstd", "gamma")})
+    axis = channels.axis
+    dtypes = dtypes_of(numnorm.batch_norm_backward, arrays, channel_axis=axis, training=training)
+    given = as_divided(dy, x.chunks), x, *(channels.spread(arrays[n]) for n in ("mean", "rstd"))
+    gain = [each.array for each in gains]
+    options = {"usual": all(each.usual for each in gains), "axes": channels.axes, "axis": axis}
+    if training:
+        dx, *sums = _trained(given, gain, channels, options, dtypes[0])
+    else:
+        dx, *sums = _frozen(given, gain, channels, options, dtypes[0])
+    if options["usual"]:
+        sums = [channels.public(total) for total in sums]
+    return Gradients(dx, *(_rounded(total, dtypes[1]) for total in sums))
+
+
+def _trained(
+    given: tuple[Any, ...], gain: list[Any], channels: Channels, options: dict[str, Any], dtype: Any
+) -> list[Any]:
+    """Return dx and the gradients of gain and bias in float64, with as many axes as x."""
+    x = given[1]
+    objects = each_object(_sums, *given, *gain, **options)
+    sums = [_total(objects, member, x, _ones(channels, x)) for member in (0, 1)]
+    options = {**options, "count": channels.count, "dtype": dtype, "chunks": x.chunks}
+    dx = each_block(_input_gradient, *given, *sums, *gain, **options)
+    if not options["usual"]:
+        sums = [_total(objects, member, x, gain[0].shape) for member in (2, 3)]
+    return [dx, *sums]
+
+
+def _frozen(
+    given: tuple[Any, ...], gain: list[Any], channels: Channels, options: dict[str, Any], dtype: Any
+) -> list[Any]:
+    """Return the same for statistics that are constants."""
+    x = given[1]
+    objects = each_object(_frozen_gradients, *given, *gain, **options)
+    shape = _ones(channels, x) if options["usual"] else gain[0].shape
+    dx = take(objects, 0, dtype=dtype, chunks=x.chunks)
+    return [dx, *(_total(objects, member, x, shape) for member in (1, 2))]
+
+
+def _ones(channels: Channels, x: Any) -> tuple[int, ...]:
+    """Return the shape of a statistic with as many axes as x."""
+    return tuple(n if axis in channels.axes else 1 for axis, n in enumerate(x.shape))
+
+
+def _total(objects: Any, member: int, x: Any, shape: tuple[int, ...]) -> Any:
+    """Return the sum of one member of all objects over the axes in which the shape has length 1."""
+    chunks = tuple(
+        (1,) * len(given) if length == 1 else given
+        for length, given in zip(shape, x.chunks, strict=True)
+    )
+    parts = take(objects, member, dtype=_FLOAT64, chunks=chunks)
+    axes = tuple(axis for axis, length in enumerate(shape) if length != parts.shape[axis])
+    return parts.sum(axes, dtype=_FLOAT64, keepdims=True) if axes else parts
+
+
+def _rounded(total: Any, dtype: Any) -> Any:
+    return each_block(_as_type, total, dtype=dtype, chunks=total.chunks, name=dtype.name)
+
+
+def _as_type(array: Any, *, name: str) -> Any:
+    with np.errstate(over="ignore"):
+        return array.astype(name)
+
+
+def _frozen_gradients(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    *gain: Any,
+    usual: bool,
+    axes: tuple[int, ...],
+    axis: int | tuple[int, ...],
+) -> tuple[Any, ...]:
+    """Return dx of constant statistics, and the sums of dgamma and dbeta in float64."""
+    mean, rstd = of_channels(mean, axes), of_channels(rstd, axes)
+    # Sums get the dtype of gamma.
+    gamma = gain[0].astype(np.float64) if gain else np.ones_like(mean, np.float64)
+    gamma = of_channels(gamma, axes) if gain and usual else gamma
+    dx, *sums = numnorm.batch_norm_backward(
+        dy, x, mean, rstd, gamma, channel_axis=axis, training=False
+    )
+    return dx, *(aligned(total, axes, x.ndim) if usual else total for total in sums)
+
+
+def _sums(dy: Any, x: Any, mean: Any, rstd: Any, *gain: Any, **options: Any) -> tuple[Any, ...]:
+    """Return the sums of g * xhat and of g in each channel, and dgamma and dbeta if they differ.
+
+    g is dy, times a gain that broadcasts.
+    """
+    if options["usual"]:
+        return _frozen_gradients(dy, x, mean, rstd, **options)[1:]
+    given = _gradient(dy, x, gain[0]), x, mean, rstd
+    _, *own = _frozen_gradients(dy, x, mean, rstd, *gain, **options)
+    return *_frozen_gradients(*given, **{**options, "usual": True})[1:], *own
+
+
+def _gradient(dy: Any, x: Any, gain: Any) -> Any:
+    wide = _wide(dy, x)
+    with np.errstate(all="ignore"):
+        return dy.astype(wide, copy=False) * gain.astype(wide, copy=False)
+
+
+def _wide(dy: Any, x: Any) -> Any:
+    """Return the dtype in which dx is computed."""
+    given = result_dtype("dy", dy.dtype), result_dtype("x", x.dtype)
+    return _FLOAT64 if _FLOAT64 in given else np.dtype(np.float32)
+
+
+def _input_gradient(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    sum_g_xhat: Any,
+    sum_g: Any,
+    *gain: Any,
+    usual: bool,
+    axes: tuple[int, ...],
+    axis: int | tuple[int, ...],
+    count: int,
+) -> Any:
+    """Return dx of a block: a normalized g, minus a normalized x, each with a gain."""
+    result, wide = result_dtype("x", x.dtype), _wide(dy, x)
+    mean, rstd, sum_g_xhat, sum_g = (
+        of_channels(array, axes) for array in (mean, rstd, sum_g_xhat, sum_g)
+    )
+    gamma = of_channels(gain[0], axes).astype(np.float64) if gain and usual else None
+    g = dy.astype(wide, copy=False) if usual else _gradient(dy, x, gain[0])
+    with np.errstate(all="ignore"):
+        variance = np.where(rstd == 0, 0.0, rstd.astype(np.float64) ** -2.0)
+        factor = sum_g_xhat / count * rstd
+        factor = factor if gamma is None else factor * gamma
+        options: dict[str, Any] = {"channel_axis": axis, "running_var": variance}
+        options |= {"training": False, "eps": 0.0}
+        dx = numnorm.batch_norm(g, gamma, running_mean=sum_g / count, **options)
+        dx -= numnorm.batch_norm(x.astype(wide, copy=False), factor, running_mean=mean, **options)
+        return dx.astype(result, copy=False)
