@@ -11,7 +11,7 @@ import numnorm
 from numnorm.arguments import check_flag, check_shape
 from numnorm.backends.formulas.norms import moved
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
-from numnorm.dask.blocks import each_block
+from numnorm.dask.blocks import each_block, read_again
 from numnorm.dask.moments import fields_of, total_moments
 from numnorm.dask.parameters import Parameter, aligned_parameter, made_lazy
 from numnorm.lazy_arrays import any_lazy
@@ -54,7 +54,7 @@ def batch_norm_forward(
     if training:
         biased = momentums[2] != "torch" if unbiased is None else not unbiased
         correction = bessel_correction(not biased, channels.count, given)
-        mean, m2, _ = fields_of(total_moments(x, channels), channels)
+        mean, m2, _ = fields_of(total_moments(read_again(x), channels), channels)
         if given is not None and channels.count:
             new = mean, m2 / (channels.count - correction)
             for array, old, moment in zip(given, statistics, new, strict=True):

@@ -10,7 +10,7 @@ import numnorm
 from numnorm.arguments import check_flag, check_shape, result_dtype
 from numnorm.dask.batch import dtypes_of, parameters_of
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
-from numnorm.dask.blocks import each_block, each_object, take
+from numnorm.dask.blocks import each_block, each_object, read_again, take
 from numnorm.dask.parameters import as_divided, made_lazy
 from numnorm.norms.results import Gradients
 
@@ -52,8 +52,8 @@ def _trained(
     given: tuple[Any, ...], gain: list[Any], channels: Channels, options: dict[str, Any], dtype: Any
 ) -> list[Any]:
     """Return dx and the gradients of gain and bias in float64, with as many axes as x."""
-    x = given[1]
-    objects = each_object(_sums, *given, *gain, **options)
+    dy, x, *statistics = given
+    objects = each_object(_sums, read_again(dy), read_again(x), *statistics, *gain, **options)
     sums = [_total(objects, member, x, _ones(channels, x)) for member in (0, 1)]
     options = {**options, "count": channels.count, "dtype": dtype, "chunks": x.chunks}
     dx = each_block(_input_gradient, *given, *sums, *gain, **options)

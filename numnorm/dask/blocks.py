@@ -9,6 +9,7 @@ makes one lazy array for each member.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,19 @@ def each_block(
     return x.map_blocks(
         _serial, *others, function=function, options=options, dtype=dtype, chunks=chunks, meta=meta
     )
+
+
+def read_again(x: Any) -> Any:
+    """Return x by a graph of its own if its blocks come straight from storage; otherwise x itself.
+
+    Dask keeps a block until its last use. In a pass before the one that makes the result, an array
+    that is larger than the memory of all workers is better read than kept.
+    """
+    layers = dict(getattr(getattr(x, "dask", None), "layers", {}))
+    blocks, store = layers.pop(getattr(x, "name", None), None), [*layers.values()]
+    if type(blocks).__name__ != "Blockwise" or len(store) > 1 or any(len(one) > 1 for one in store):
+        return x
+    return importlib.import_module("dask.graph_manipulation").clone(x, seed="read again")
 
 
 def each_object(function: Callable[..., Any], x: Any, *others: Any, **options: Any) -> Any:

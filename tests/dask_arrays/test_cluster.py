@@ -126,3 +126,19 @@ def test_zarr(client, arrays, tmp_path):
     y = zarr.open_array(str(tmp_path / "y.zarr"), mode="r")
     assert y.chunks == source.chunks
     np.testing.assert_array_equal(y[:], numnorm.layer_norm(x))
+
+
+def test_blocks_from_storage_are_not_kept_between_two_passes(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    for name in ("x", "dy"):
+        zarr.create_array(store=str(tmp_path / name), data=np.ones((8, 4)), chunks=(2, 4))
+    x, dy = (dask_array.from_zarr(str(tmp_path / name)) for name in ("x", "dy"))
+    for passes in (numnorm.batch_norm(x), numnorm.batch_norm_backward(dy, x, *np.ones((2, 4))).dx):
+        # Each task that reads a block is fused with the one that uses it, in both passes.
+        (optimized,) = dask.optimize(passes)
+        names = {key[0].rpartition("-")[0] for key in optimized.dask if isinstance(key, tuple)}
+        assert names and not {name for name in names if name.startswith("from-zarr")}
+    # What was computed before is kept: nobody knows what it costs.
+    scaled = x.map_blocks(np.sqrt, dtype=x.dtype)
+    (optimized,) = dask.optimize(numnorm.batch_norm(scaled))
+    assert any(key[0].startswith("sqrt") for key in optimized.dask if isinstance(key, tuple))
