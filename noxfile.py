@@ -134,11 +134,12 @@ def layers(session: nox.Session) -> None:
 
 @nox.session(python=False, requires=["environment"])
 def doctest(session: nox.Session) -> None:
-    """Run the examples of the README, of docs/njit.md and of the docstrings."""
+    """Run the examples of the README, of two pages of docs and of the docstrings."""
     # The modules for CUDA have no examples, and cannot be imported without numba-cuda.
     options = ["--doctest-modules", "--doctest-glob=*.md", "--pyargs"]
     options += ["--doctest-ignore-import-errors"]
-    run_in_environment(session, "pytest", *options, "numnorm", "README.md", "docs/njit.md")
+    pages = ["docs/njit.md", "docs/clusters.md"]
+    run_in_environment(session, "pytest", *options, "numnorm", "README.md", *pages)
 
 
 @nox.session(python=False, requires=["environment"])
