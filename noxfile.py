@@ -122,6 +122,7 @@ def layers(session: nox.Session) -> None:
     # The folder of the package tbb, which the dynamic loader does not search.
     library = str(environment_prefix(session) / "lib")
     chosen = ["tests/cpu/compiler/test_threads.py", "tests/norms/test_definitions.py"]
+    chosen += ["tests/dask_arrays/test_dask_threads.py"]
     chosen += ["-k", "threads", "--full"]
     for layer in ("workqueue", "omp", "tbb") if sys.platform == "linux" else ("workqueue",):
         for threads in ("1", "2"):

@@ -5,7 +5,13 @@ The functions of `numnorm` with the same names call these ones when one of their
 
 from numnorm.dask.batch import batch_norm_forward
 from numnorm.dask.batch_gradients import batch_norm_backward
-from numnorm.dask.channels import group_norm, group_norm_backward, group_norm_forward
+from numnorm.dask.channels import (
+    group_norm,
+    group_norm_backward,
+    group_norm_forward,
+    instance_norm_backward,
+    instance_norm_forward,
+)
 from numnorm.dask.moments import batch_moments, merge, of_divisor
 from numnorm.dask.rows import (
     ada_norm,
@@ -33,6 +39,8 @@ __all__ = [
     "group_norm",
     "group_norm_backward",
     "group_norm_forward",
+    "instance_norm_backward",
+    "instance_norm_forward",
     "layer_norm",
     "layer_norm_backward",
     "layer_norm_forward",

@@ -43,10 +43,13 @@ def each_block(
     **options
         Arguments of the function that are the same for all blocks.
     """
-    meta = np.empty((0,) * len(chunks), dtype)
-    return x.map_blocks(
-        _serial, *others, function=function, options=options, dtype=dtype, chunks=chunks, meta=meta
-    )
+    known = {
+        "dtype": dtype,
+        "chunks": chunks,
+        "meta": np.empty((0,) * len(chunks), dtype),
+        "token": f"numnorm-{function.__name__.strip('_')}",  # the name of the tasks
+    }
+    return x.map_blocks(_serial, *others, function=function, options=options, **known)
 
 
 def each_object(function: Callable[..., Any], x: Any, *others: Any, **options: Any) -> Any:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numnorm
-from numnorm.arguments import check_eps
+from numnorm.arguments import check_eps, check_flag
 from numnorm.backends.contract.norms import scaling_by
 from numnorm.dask import row_norms
 from numnorm.dask.parameters import made_lazy
 from numnorm.dask.row_axes import Rows
+from numnorm.dask.running import checked_running, update_running
 from numnorm.dask.split_rows import row_norm
-from numnorm.layouts import RowLayout, group_layout, normalized_axes
+from numnorm.layouts import RowLayout, group_layout, instance_layout, normalized_axes
+from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 
 
 def group_norm(
@@ -67,6 +69,62 @@ def group_norm_backward(
     return _backward(numnorm.group_norm_backward, lazy, layout, options)
 
 
+def instance_norm_forward(
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    channel_axis: Any,
+    running: tuple[Any, Any],
+    training: Any,
+    momentums: tuple[Any, Any, Any],
+    unbiased: Any,
+    eps: Any,
+    out: Any,
+    save: bool,
+) -> Any:
+    """Return `numnorm.instance_norm_forward` of lazy arrays, or only y if not `save`."""
+    given = given_statistics(*running, check_flag("training", training))
+    lazy = made_lazy({"x": x, "gamma": gamma, "beta": beta}, out)
+    layout = instance_layout(lazy["x"].shape, channel_axis)
+    weight = new_batch_weight(*momentums)
+    unbiased = momentums[2] == "torch" if unbiased is None else check_flag("unbiased", unbiased)
+    if not training:
+        normalized = numnorm.batch_norm_forward(
+            x, gamma, beta, channel_axis=channel_axis, running_mean=running[0],
+            running_var=running[1], training=False, eps=eps,
+        )  # fmt: skip
+        return normalized if save else normalized.y
+    function: Any = numnorm.instance_norm_forward if save else numnorm.instance_norm
+    options = {"channel_axis": channel_axis, "eps": eps}
+    if given is not None:
+        correction = bessel_correction(unbiased, layout.width, given)
+        statistics = checked_running(given, lazy["x"], layout)
+    results = _forward(function, lazy, layout, options)
+    if given is not None and lazy["x"].size:
+        rows, x = _groups(lazy["x"], layout, channel_axis)
+        update_running(statistics, x, rows, correction, weight)
+    return results
+
+
+def instance_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    gamma: Any,
+    channel_axis: Any,
+    training: Any,
+    out: Any,
+) -> Any:
+    """Return `numnorm.instance_norm_backward` of lazy arrays."""
+    lazy = made_lazy({"dy": dy, "x": x, "mean": mean, "rstd": rstd, "gamma": gamma}, out)
+    layout = instance_layout(lazy["x"].shape, channel_axis)
+    if not check_flag("training", training):
+        given = dy, x, mean, rstd, gamma
+        return numnorm.batch_norm_backward(*given, channel_axis=channel_axis, training=False)
+    return _backward(numnorm.instance_norm_backward, lazy, layout, {"channel_axis": channel_axis})
+
+
 def _forward(
     function: Callable[..., Any],
     lazy: dict[str, Any],
@@ -92,7 +150,10 @@ def _backward(
 def _groups(x: Any, layout: RowLayout, channel_axis: Any) -> tuple[Rows, Any]:
     """Return the rows of x, and x in chunks that hold whole groups of channels."""
     (channel,) = normalized_axes(channel_axis, x.ndim)
-    size = max(x.shape[channel] // max(layout.statistic_shape[1], 1), 1)
+    groups = layout.statistic_shape[1]
+    if groups and not x.shape[channel]:
+        raise ValueError(f"x must have channels in its lazy groups, got shape {x.shape}")
+    size = max(x.shape[channel] // max(groups, 1), 1)
     spatial = tuple(axis for axis in range(1, x.ndim) if axis != channel)
     rows = Rows(spatial, (0, channel), (channel,), size)
     whole = _at_borders(x.chunks[channel], size)

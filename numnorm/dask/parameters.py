@@ -36,6 +36,8 @@ class Parameter(NamedTuple):
 def made_lazy(arrays: dict[str, Any], out: Any = None) -> dict[str, Any]:
     """Return arrays as those of one lazy library; one in memory becomes one block.
 
+    No block is empty unless the array is.
+
     Raises
     ------
     TypeError, ValueError
@@ -66,7 +68,8 @@ def _lazy(name: str, array: Any, library: Any, lazy: bool) -> Any:
     meta = getattr(array, "_meta", None)
     if meta is not None and not is_on_device(meta):
         as_plain_array(name, meta)  # refuses masked and sparse blocks
-    return array
+    filled = tuple(tuple(filter(None, each)) or (0,) for each in array.chunks)
+    return array if filled == array.chunks else array.rechunk(filled)
 
 
 def aligned_parameter(

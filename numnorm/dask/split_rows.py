@@ -55,8 +55,7 @@ def forward(
     norm: RowNorm, x: Any, parameters: Sequence[Parameter], rows: Rows, dtypes: Sequence[Any]
 ) -> list[Any]:
     """Return y and, if there are more dtypes than one, the saved statistics of the rows."""
-    objects = each_object(_moments, x, rows=rows)
-    total = in_order(objects, _divided(x, rows), _merged)
+    total = merged_moments(x, rows)
     names = tuple(parameter.name for parameter in parameters)
     arrays = [parameter.array for parameter in parameters]
     y = each_block(
@@ -69,6 +68,11 @@ def forward(
         for m, dtype in enumerate(dtypes[1:])
     ]
     return [y, *(of_rows(statistic, rows.kept) for statistic in statistics)]
+
+
+def merged_moments(x: Any, rows: Rows) -> Any:
+    """Return a lazy array of the Moments of whole rows, one object for each block of rows."""
+    return in_order(each_object(_moments, x, rows=rows), _divided(x, rows), _merged)
 
 
 def backward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any, Literal, Never
 
 import numpy as np
@@ -12,6 +13,7 @@ from numnorm.backends import backend_for
 from numnorm.backends.contract.norms import Detached, Scaling, scaling_by
 from numnorm.keywords import unexpected
 from numnorm.layouts import RowLayout, column_layout, instance_layout
+from numnorm.lazy_arrays import any_lazy, lazy_twin
 from numnorm.norms.batch import bessel_correction, given_statistics, new_batch_weight
 from numnorm.norms.group import GROUP
 from numnorm.norms.results import Gradients, Normalized
@@ -92,6 +94,10 @@ def instance_norm(
     """
     if others:
         raise unexpected(instance_norm, others)
+    if "dask" in modules and any_lazy(x, gamma, beta, running_mean, running_var):
+        running, momentums = (running_mean, running_var), (momentum, batches, convention)
+        given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
+        return lazy_twin("instance_norm_forward")(*given, False)
     backend, x = backend_for(x, "x")
     layout, scaling = instance_layout(x.shape, channel_axis), scaling_by(check_eps(eps))
     nothing = running_mean is running_var is None and momentum is batches is unbiased is None
@@ -142,6 +148,10 @@ convention, unbiased, eps, out
     """
     if others:
         raise unexpected(instance_norm_forward, others)
+    if "dask" in modules and any_lazy(x, gamma, beta, running_mean, running_var):
+        running, momentums = (running_mean, running_var), (momentum, batches, convention)
+        given = x, gamma, beta, channel_axis, running, training, momentums, unbiased, eps, out
+        return lazy_twin("instance_norm_forward")(*given, True)
     backend, x = backend_for(x, "x")
     layout, scaling = instance_layout(x.shape, channel_axis), scaling_by(check_eps(eps))
     nothing = running_mean is running_var is None and momentum is batches is unbiased is None
@@ -255,6 +265,9 @@ def instance_norm_backward(
     """
     if others:
         raise unexpected(instance_norm_backward, others)
+    if "dask" in modules and any_lazy(dy, x, mean, rstd, gamma):
+        given = dy, x, mean, rstd, gamma, channel_axis, training, out
+        return lazy_twin("instance_norm_backward")(*given)
     backend, x = backend_for(x, "x")
     layout = instance_layout(x.shape, channel_axis)
     if not check_flag("training", training):

@@ -208,7 +208,8 @@ TABLES = [
     "tests/support/kernels.py",
     "tests/support/norm_cases.py",
     *(f"tests/norms/test_{name}.py" for name in ("accuracy", "definitions", "norms_torch")),
-    *(f"tests/norms/test_{name}.py" for name in ("numerical_gradients", "properties")),
+    "tests/norms/test_numerical_gradients.py",
+    "tests/support/norm_strategies.py",
     "tests/api/test_errors.py",
 ]
 

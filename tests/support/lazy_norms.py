@@ -15,12 +15,11 @@ def computed(result):
 
 
 def divided(shape, rng):
-    """Return random chunks of a shape."""
+    """Return random chunks of a shape, of which some may be empty."""
     chunks = []
     for length in shape:
-        borders = rng.choice(np.arange(1, max(length, 1)), min(rng.integers(3), max(length - 1, 0)))
-        ends = [0, *np.unique(borders), length]
-        chunks.append(tuple(np.diff(ends).tolist()))
+        borders = sorted(rng.integers(0, length + 1, rng.integers(4)))
+        chunks.append(tuple(np.diff([0, *borders, length]).tolist()))
     return tuple(chunks)
 
 

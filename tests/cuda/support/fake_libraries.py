@@ -59,6 +59,10 @@ class OnDevice:
         return self.host.shape
 
     @property
+    def ndim(self):
+        return self.host.ndim
+
+    @property
     def dtype(self):
         return self.host.dtype
 
