@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import numnorm
-from numnorm.arguments import check_shape
 from numnorm.dask.batch_channels import Channels, aligned, channels_of, of_channels
 from numnorm.dask.blocks import each_block, each_object, in_order, take
 from numnorm.dask.parameters import as_divided, made_lazy
-from numnorm.layouts import column_layout
+from numnorm.layouts import block_of, column_layout
 from numnorm.norms.channel_axes import ChannelAxes
-from numnorm.norms.moments import Moments
+from numnorm.norms.moments import Moments, check_moments
 
 _FLOAT64 = np.dtype(np.float64)
 _FIELDS = ("mean", "m2", "mean_lo")
@@ -23,15 +23,15 @@ _FIELDS = ("mean", "m2", "mean_lo")
 
 def batch_moments(x: Any, *, channel_axis: Any, after: Moments | None) -> Moments:
     """Return the count, and the other moments as lazy arrays."""
-    arrays = made_lazy({"x": x, **_arrays_of("after", after)})
-    x = arrays.pop("x")
+    x = made_lazy({"x": x, **_fields("after", after)})["x"]
     channels = channels_of(x, channel_axis)
-    for name, array in arrays.items():
-        check_shape(name, array.shape, channels.shape, "the channels of x")
-    _check(x, channels, after, arrays)
-    count, start = channels.count, None
+    count, start, arrays = channels.count, None, {}
     if after is not None:
-        count += int(after.count)
+        count += check_moments("after", after, channels.shape, "the channels of x")
+        arrays = made_lazy({"x": x, **_fields("after", after)})
+        del arrays["x"]
+    _check_dtypes(x, channels, after, arrays)
+    if after is not None:
         start = each_object(
             _known,
             *map(channels.spread, arrays.values()),
@@ -47,7 +47,7 @@ def merge(moments: Moments, other: Moments) -> Moments:
     """Return the moments of two sets of values of the same channels."""
     if not (moments.count and other.count):
         return moments if moments.count else other
-    arrays = made_lazy({**_arrays_of("moments", moments), **_arrays_of("other", other)})
+    arrays = made_lazy({**_fields("moments", moments), **_fields("other", other)})
     like = arrays["moments.mean"]
     given = [as_divided(array, like.chunks) for array in arrays.values()]
     counts = int(moments.count), int(other.count)
@@ -64,15 +64,15 @@ def of_divisor(method: str, m2: Any, count: int, ddof: int) -> Any:
     return each_block(_of_divisor, m2, dtype=_FLOAT64, chunks=m2.chunks, **options)
 
 
-def _arrays_of(name: str, moments: Any) -> dict[str, Any]:
+def _fields(name: str, moments: Any) -> dict[str, Any]:
     """Return the arrays of moments by the names that messages have for them."""
-    if moments is None:
+    if not isinstance(moments, Moments):
         return {}
     arrays = {f"{name}.{field}": getattr(moments, field) for field in _FIELDS}
     return {n: a for n, a in arrays.items() if a is not None}
 
 
-def _check(x: Any, channels: Channels, after: Any, arrays: dict[str, Any]) -> None:
+def _check_dtypes(x: Any, channels: Channels, after: Any, arrays: dict[str, Any]) -> None:
     """Raise for wrong arguments, as a call without elements does."""
     empty = {n.removeprefix("after."): np.empty((0,) * a.ndim, a.dtype) for n, a in arrays.items()}
     before = None if after is None else after._replace(**empty)
@@ -82,7 +82,7 @@ def _check(x: Any, channels: Channels, after: Any, arrays: dict[str, Any]) -> No
 
 def total_moments(x: Any, channels: Channels, start: Any = None) -> Any:
     """Return a lazy array of one object, the Moments, for each block of channels."""
-    parts = each_object(_parts, x, channel_axis=channels.axis)
+    parts = each_object(_parts, x, channel_axis=channels.axis, channels=math.prod(channels.shape))
     return in_order(parts, channels.others, merged, start)
 
 
@@ -102,7 +102,7 @@ def merged(parts: Sequence[Any]) -> Moments:
     return total
 
 
-def _parts(x: Any, *, channel_axis: Any) -> list[Moments]:
+def _parts(x: Any, *, channel_axis: Any, channels: int) -> list[Moments]:
     """Return the moments of each part of x that a call on the whole array sums as one block."""
     shape = None
     if isinstance(channel_axis, tuple):
@@ -110,8 +110,9 @@ def _parts(x: Any, *, channel_axis: Any) -> list[Moments]:
         x, channel_axis, shape = axes.x, axes.axis, axes.shape
     layout = column_layout(x.shape, channel_axis)
     flat = x.reshape(layout.outer, layout.channels, layout.inner)
-    starts = range(0, max(layout.outer, 1), layout.block)
-    parts = [numnorm.batch_moments(flat[start : start + layout.block]) for start in starts]
+    step = block_of(channels, layout.inner)
+    starts = range(0, max(layout.outer, 1), step)
+    parts = [numnorm.batch_moments(flat[start : start + step]) for start in starts]
     if shape is None:
         return parts
     return [Moments(part.count, *(field.reshape(shape) for field in part[1:])) for part in parts]

@@ -73,8 +73,8 @@ class Moments(NamedTuple):
             If a field of either has an unsupported type or dtype, or a wrong shape or value.
         """
         channels = tuple(np.shape(self.mean)) or (1,)
-        count = _check_moments("moments", self, channels, "the channels")
-        others = _check_moments("other", other, channels, "the channels")
+        count = check_moments("moments", self, channels, "the channels")
+        others = check_moments("other", other, channels, "the channels")
         if "dask" in modules and any_lazy(*self, *other):
             return lazy_twin("merge")(self, other)
         backend, mean = backend_for(self.mean, "mean")
@@ -197,14 +197,14 @@ def batch_moments(
     axes = None if type(channel_axis) is int else channel_axes(x, channel_axis)
     if axes is not None:
         if after is not None:
-            _check_moments("after", after, axes.shape, "the channels of x")
+            check_moments("after", after, axes.shape, "the channels of x")
             after = _of_each(after, lambda name, a: as_plain_array(name, a).reshape(-1))
         moments = batch_moments(axes.x, channel_axis=axes.axis, after=after)
         return _of_each(moments, lambda _, array: axes.unflat(array))
     backend, x = backend_for(x, "x")
     layout = column_layout(x.shape, channel_axis)
     if after is not None:
-        _check_moments("after", after, (layout.channels,), "the channels of x")
+        check_moments("after", after, (layout.channels,), "the channels of x")
     return Moments(*backend.streamed_moments(x, layout, after))
 
 
@@ -216,7 +216,7 @@ def _of_each(after: Moments, function: Callable[[str, Any], Any]) -> Moments:
     )
 
 
-def _check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> int:
+def check_moments(name: str, value: Any, shape: tuple[int, ...], meaning: str) -> int:
     """Return the count as an int; raise if it or a shape is wrong."""
     if not isinstance(value, Moments):
         raise TypeError(f"{name} must be Moments, got an object of type {type(value).__name__}")
