@@ -44,13 +44,9 @@ def each_block(
     **options
         Arguments of the function that are the same for all blocks.
     """
-    known = {
-        "dtype": dtype,
-        "chunks": chunks,
-        "meta": np.empty((0,) * len(chunks), dtype),
-        "token": f"numnorm-{function.__name__.strip('_')}",  # the name of the tasks
-    }
-    return x.map_blocks(_serial, *others, function=function, options=options, **known)
+    meta = np.empty((0,) * len(chunks), dtype)
+    known = {"dtype": dtype, "chunks": chunks, "meta": meta}
+    return x.map_blocks(numnorm_block, *others, function=function, options=options, **known)
 
 
 def read_again(x: Any) -> Any:
@@ -113,11 +109,16 @@ def _next(objects: Any, total: Any, fold: Callable[[list[Any]], Any]) -> Any:
     """Return the total after the objects of each block."""
     given = (objects,) if total is None else (objects, total)
     chunks = tuple((1,) * count for count in objects.numblocks)
-    return each_block(_folded, *given, dtype=object, chunks=chunks, fold=fold)
+    # Dask fuses a block's function with all that follow it, so that each block of the result would
+    # fold again. It does not fuse beyond `blocks`.
+    return each_block(_folded, *given, dtype=object, chunks=chunks, fold=fold).blocks[...]
 
 
-def _serial(*blocks: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Call a function on one thread: Dask's own threads are the only ones."""
+def numnorm_block(*blocks: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Call a function on one thread: Dask's own threads are the only ones.
+
+    Tasks are named after this function.
+    """
     with num_threads(1):
         return function(*blocks, **options)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import numnorm
+from numnorm.dask import moments
 
 dask = pytest.importorskip("dask")
 dask_array = pytest.importorskip("dask.array")
@@ -142,3 +143,17 @@ def test_blocks_from_storage_are_not_kept_between_two_passes(tmp_path):
     scaled = x.map_blocks(np.sqrt, dtype=x.dtype)
     (optimized,) = dask.optimize(numnorm.batch_norm(scaled))
     assert any(key[0].startswith("sqrt") for key in optimized.dask if isinstance(key, tuple))
+
+
+def test_moments_are_merged_once(monkeypatch):
+    calls = []
+
+    def counted(parts):
+        calls.append(len(parts))
+        return merged(parts)
+
+    merged = moments.merged
+    monkeypatch.setattr(moments, "merged", counted)
+    x = dask_array.ones((64, 4), chunks=(2, 4))
+    numnorm.batch_norm(x).compute(scheduler="synchronous")
+    assert calls == [16, 17]  # the second begins with the result of the first
